@@ -1,0 +1,26 @@
+# The runner: no torch, no CUDA. Arrows: cli -> report, git, exec, ledger -> core.
+find_package(PkgConfig REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(fmt REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(Threads REQUIRED)
+find_package(GTest REQUIRED)
+pkg_check_modules(GIT2 REQUIRED IMPORTED_TARGET libgit2)
+pkg_check_modules(SQLITE3 REQUIRED IMPORTED_TARGET sqlite3)
+find_package(SQLiteCpp REQUIRED)
+find_package(CLI11 REQUIRED)
+
+add_patchbench_module(patchbench_core runner/core DEPS nlohmann_json::nlohmann_json fmt::fmt OpenSSL::Crypto)
+add_patchbench_module(patchbench_git runner/git DEPS patchbench_core patchbench_exec PkgConfig::GIT2)
+add_patchbench_module(patchbench_exec runner/exec DEPS patchbench_core Threads::Threads)
+add_patchbench_module(patchbench_ledger runner/ledger DEPS patchbench_core SQLiteCpp PkgConfig::SQLITE3)
+add_patchbench_module(patchbench_report runner/report DEPS patchbench_core)
+add_patchbench_module(patchbench_cli runner/cli DEPS patchbench_report patchbench_git patchbench_exec
+  patchbench_ledger CLI11::CLI11)
+
+add_executable(patchbench runner/cli/main.cpp)
+target_link_libraries(patchbench PRIVATE patchbench_cli patchbench_warnings)
+target_compile_definitions(patchbench_cli PUBLIC PATCHBENCH_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+  PATCHBENCH_VERSION="${PROJECT_VERSION}")
+add_executable(patchbench-sandbox runner/exec/main_sandbox.cpp)
+target_link_libraries(patchbench-sandbox PRIVATE patchbench_exec patchbench_warnings)

@@ -1,0 +1,13 @@
+# Test files are discovered; each is one executable.
+file(GLOB unit_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/*_test.cpp ${CMAKE_SOURCE_DIR}/tests/*_test.cpp)
+foreach(file ${unit_tests})
+  add_patchbench_test(${file} DEPS patchbench_cli LABELS unit)
+endforeach()
+if(PATCHBENCH_TORCH)
+  file(GLOB pack_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/packs/*_test.cpp)
+  foreach(file ${pack_tests})
+    get_filename_component(name ${file} NAME_WE)
+    add_patchbench_test(${file} DEPS patchbench_harness -Wl,--no-as-needed patchbench_ops -Wl,--as-needed LABELS packs)
+    target_precompile_headers(${name} REUSE_FROM patchbench_torch_pch)
+  endforeach()
+endif()

@@ -1,0 +1,47 @@
+# libtorch is the pip wheel, unpacked by env/bootstrap.sh; its CMake package insists on a CUDA toolkit even for
+# CPU code, so the targets are made here.
+if(NOT PATCHBENCH_TORCH_SITE)
+  execute_process(COMMAND /usr/bin/env python3 ${CMAKE_SOURCE_DIR}/env/fetch.py env
+    ${CMAKE_SOURCE_DIR}/env/locks/torch-2.11.txt OUTPUT_VARIABLE site OUTPUT_STRIP_TRAILING_WHITESPACE
+    RESULT_VARIABLE fetch_result)
+  if(NOT fetch_result EQUAL 0)
+    message(FATAL_ERROR "the torch wheel is not there: run env/bootstrap.sh")
+  endif()
+  set(PATCHBENCH_TORCH_SITE ${site} CACHE PATH "folder of unpacked wheels that holds torch")
+endif()
+set(torch_dir ${PATCHBENCH_TORCH_SITE}/torch)
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+
+add_library(patchbench_torch INTERFACE)
+target_include_directories(patchbench_torch SYSTEM INTERFACE ${torch_dir}/include
+  ${torch_dir}/include/torch/csrc/api/include)
+target_link_directories(patchbench_torch INTERFACE ${torch_dir}/lib)
+target_link_libraries(patchbench_torch INTERFACE torch_cpu c10)
+target_link_options(patchbench_torch INTERFACE -Wl,--allow-shlib-undefined -Wl,-rpath,${torch_dir}/lib)
+target_compile_definitions(patchbench_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+
+if(PATCHBENCH_CUDA)
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
+  if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
+    set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+  endif()
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  set(CMAKE_CUDA_STANDARD 20)
+  add_library(patchbench_torch_cuda INTERFACE)
+  target_link_libraries(patchbench_torch_cuda INTERFACE patchbench_torch -Wl,--no-as-needed torch_cuda c10_cuda
+    -Wl,--as-needed CUDA::cudart)
+  target_compile_definitions(patchbench_torch_cuda INTERFACE PATCHBENCH_CUDA=1)
+  target_compile_options(patchbench_torch_cuda INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:
+    -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80 --expt-relaxed-constexpr -lineinfo>)
+  set(patchbench_torch_best patchbench_torch_cuda)
+else()
+  set(patchbench_torch_best patchbench_torch)
+endif()
+
+# Precompiled once, reused by everything that includes <torch/torch.h>.
+file(WRITE ${CMAKE_BINARY_DIR}/torch_pch.cpp "")
+add_library(patchbench_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cpp)
+target_link_libraries(patchbench_torch_pch PRIVATE ${patchbench_torch_best} patchbench_warnings)
+target_precompile_headers(patchbench_torch_pch PRIVATE
+  $<$<COMPILE_LANGUAGE:CXX>:<torch/torch.h$<ANGLE-R>> $<$<COMPILE_LANGUAGE:CXX>:<torch/library.h$<ANGLE-R>>)

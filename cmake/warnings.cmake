@@ -1,0 +1,16 @@
+# Warnings are errors in our own code; headers of others come in as SYSTEM.
+add_library(patchbench_warnings INTERFACE)
+target_compile_options(patchbench_warnings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Wcast-align
+    -Woverloaded-virtual -Wformat=2 -Werror>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror -Werror=all-warnings>)
+if(PATCHBENCH_SANITIZE)
+  target_compile_options(patchbench_warnings INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all
+    -fno-omit-frame-pointer)
+  target_link_options(patchbench_warnings INTERFACE -fsanitize=address,undefined)
+endif()
+find_program(PATCHBENCH_CCACHE ccache)
+if(PATCHBENCH_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${PATCHBENCH_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${PATCHBENCH_CCACHE})
+endif()

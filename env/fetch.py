@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+"""The one downloader: files of a PEP 503 index, by locked sha256, into the cache.
+
+  fetch.py file PROJECT FILENAME SHA256     print the path of that one verified file
+  fetch.py env LOCK [--tag cp311]           print the folder into which every wheel of LOCK is unpacked
+  fetch.py verify DIR                       re-hash an unpacked environment against what was unpacked
+  fetch.py lock OUT REQUIREMENT...          write a lock for cp311, cp312 and cp313 (maintainers; needs pip)
+
+The standard library alone, so that a bare machine can run it. Honours PIP_INDEX_URL (or UV_INDEX_URL),
+https_proxy, SSL_CERT_FILE and XDG_CACHE_HOME. An interrupted download resumes; two processes may run at
+once; nothing is visible in the cache under its final name before its digest was checked.
+Exit: 0 done, 1 the network or the index failed, 2 usage, 3 a digest differs.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import fcntl
+import hashlib
+import html.parser
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
+from pathlib import Path
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "patchbench"
+INDEX = os.environ.get("PIP_INDEX_URL") or os.environ.get("UV_INDEX_URL") or "https://pypi.org/simple"
+TAGS = ("cp311", "cp312", "cp313")
+PLATFORM = re.compile(r"(^any$|(manylinux\w*|linux)_x86_64$)")
+
+
+class FetchError(Exception):
+    """What ends the work: `code` is this program's exit status."""
+
+    def __init__(self, code: int, message: str):
+        super().__init__(message)
+        self.code = code
+
+
+def say(text: str) -> None:
+    """One progress line on stderr."""
+    print(f"fetch: {text}", file=sys.stderr, flush=True)
+
+
+class Links(html.parser.HTMLParser):
+    """The anchors of one PEP 503 project page: file name -> (address, sha256)."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.page, self.files = page, {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        href = dict(attrs).get("href") if tag == "a" else None
+        if href:
+            url, _, fragment = urllib.parse.urljoin(self.page, href).partition("#")
+            name = urllib.parse.unquote(url.rsplit("/", 1)[-1])
+            self.files[name] = (url, fragment.partition("sha256=")[2])
+
+
+def opened(url: str, headers: dict[str, str] | None = None):
+    """An open response; three tries, then FetchError(1)."""
+    for attempt in range(3):
+        try:
+            return urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=60)
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as e:
+            if isinstance(e, urllib.error.HTTPError) and e.code in (404, 403, 416):
+                raise FetchError(1, f"{url}: HTTP {e.code}") from e
+            if attempt == 2:
+                raise FetchError(1, f"{url}: {e}; check the network, https_proxy and SSL_CERT_FILE") from e
+            time.sleep(1 + attempt)
+    raise AssertionError("unreachable")
+
+
+def links(project: str) -> dict[str, tuple[str, str]]:
+    """Every file the index offers for a project: name -> (address, sha256 or '')."""
+    page = f"{INDEX.rstrip('/')}/{re.sub(r'[-_.]+', '-', project).lower()}/"
+    with opened(page, {"Accept": "text/html"}) as r:
+        parser = Links(r.geturl())
+        parser.feed(r.read().decode())
+    return parser.files
+
+
+@contextlib.contextmanager
+def locked(path: Path):
+    """An exclusive lock for one cache entry, so that two processes do the work once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, hex."""
+    h = hashlib.sha256()
+    with open(path, "rb") as f:
+        while chunk := f.read(1 << 20):
+            h.update(chunk)
+    return h.hexdigest()
+
+
+def download(url: str, part: Path) -> None:
+    """Appends what is missing of `url` to `part` (HTTP Range); restarts where the server ignores ranges."""
+    for attempt in range(5):
+        have = part.stat().st_size if part.exists() else 0
+        try:
+            response = opened(url, {"Range": f"bytes={have}-"} if have else None)
+        except FetchError as e:
+            if have and "HTTP 416" in str(e):
+                return
+            raise
+        with response as r, open(part, "ab" if have and r.status == 206 else "wb") as out:
+            want = out.tell() + int(r.headers.get("Content-Length") or 0)
+            try:
+                shutil.copyfileobj(r, out, 1 << 20)
+            except (OSError, TimeoutError) as e:
+                say(f"{part.name}: interrupted at {out.tell()} bytes ({e}); resuming")
+                continue
+        if part.stat().st_size >= want:
+            return
+    raise FetchError(1, f"{url}: the connection broke five times; run the command again to resume")
+
+
+def fetch_file(project: str, filename: str, sha256: str, url: str = "") -> Path:
+    """The path of one file of the index, whose digest was checked now; refetched if the cached one differs."""
+    final = CACHE / "files" / sha256 / filename
+    with locked(CACHE / "files" / f"{sha256}.lock"):
+        if final.exists():
+            if digest_of(final) == sha256:
+                return final
+            say(f"{filename}: the cached file's digest differs from the lock; fetching it again")
+            final.unlink()
+        if not url:
+            files = links(project)
+            if filename not in files:
+                raise FetchError(1, f"{project}: the index {INDEX} has no file {filename}")
+            url = files[filename][0]
+        part = final.parent / (filename + ".part")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        for attempt in range(2):
+            download(url, part)
+            got = digest_of(part)
+            if got == sha256:
+                os.replace(part, final)
+                return final
+            part.unlink()
+            say(f"{filename}: sha256 is {got[:12]}…, the lock says {sha256[:12]}…; discarded")
+        raise FetchError(3, f"{filename}: sha256 {got} is not the locked {sha256}; nothing was kept")
+
+
+def read_lock(lock: Path) -> list[tuple[str, str, set[str]]]:
+    """A lock's rows: (project, version, digests). Format: pip's `--require-hashes` requirement lines."""
+    rows = []
+    text = lock.read_text().replace("\\\n", " ")
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.split("#")[0].strip()
+        if not line:
+            continue
+        m = re.fullmatch(r"([\w.-]+)==(\S+)((?:\s+--hash=sha256:[0-9a-f]{64})+)", line)
+        if not m:
+            raise FetchError(2, f"{lock}:{number}: want NAME==VERSION --hash=sha256:…, got: {line[:60]}")
+        rows.append((m[1], m[2], set(re.findall(r"sha256:([0-9a-f]{64})", m[3]))))
+    return rows
+
+
+def fits(filename: str, tag: str) -> bool:
+    """Whether a wheel's name says that CPython `tag` on x86-64 Linux takes it."""
+    parts = filename[:-4].split("-")
+    pythons, abis, platforms = (p.split(".") for p in parts[-3:])
+    number = int(tag[3:])
+    ok_python = any(
+        p in ("py3", tag) or ("abi3" in abis and p.startswith("cp3") and int(p[3:]) <= number) for p in pythons
+    )
+    return ok_python and any(a in ("none", "abi3", tag) for a in abis) and any(map(PLATFORM.search, platforms))
+
+
+def unpack(wheel: Path, into: Path) -> dict[str, str]:
+    """Unzips a wheel as an installer would; returns path -> sha256 of each file written."""
+    written = {}
+    with zipfile.ZipFile(wheel) as z:
+        for info in z.infolist():
+            name = re.sub(r"^[^/]+\.data/(purelib|platlib)/", "", info.filename)
+            name = re.sub(r"^[^/]+\.data/scripts/", "bin/", name)
+            target = (into / name).resolve()
+            if not target.is_relative_to(into.resolve()):
+                raise FetchError(3, f"{wheel.name}: entry {info.filename!r} leaves the folder")
+            if info.is_dir():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            h = hashlib.sha256()
+            with z.open(info) as src, open(target, "wb") as dst:
+                while chunk := src.read(1 << 20):
+                    h.update(chunk)
+                    dst.write(chunk)
+            mode = info.external_attr >> 16
+            target.chmod(0o755 if mode & stat.S_IXUSR or name.startswith("bin/") else 0o644)
+            written[name] = h.hexdigest()
+    return written
+
+
+def fetch_env(lock: Path, tag: str) -> Path:
+    """The folder of an environment: every wheel of the lock that fits `tag`, unpacked once, by content address."""
+    rows = read_lock(lock)
+    address = hashlib.sha256(json.dumps([tag, sorted((n, v, sorted(h)) for n, v, h in rows)]).encode()).hexdigest()
+    final = CACHE / "env" / f"{lock.stem}-{tag}-{address[:12]}"
+    if (final / "patchbench-env.json").exists():
+        return final
+    with locked(CACHE / "env" / f"{final.name}.lock"):
+        if (final / "patchbench-env.json").exists():
+            return final
+        tmp = final.with_suffix(".tmp")
+        shutil.rmtree(tmp, ignore_errors=True)
+        tmp.mkdir(parents=True)
+        started, done = time.monotonic(), 0
+
+        def one(row: tuple[str, str, set[str]]) -> Path:
+            nonlocal done
+            project, version, digests = row
+            for name, (url, sha256) in links(project).items():
+                if sha256 in digests and name.endswith(".whl") and fits(name, tag):
+                    path = fetch_file(project, name, sha256, url)
+                    done += 1
+                    size = path.stat().st_size / 2**20
+                    say(f"[{done}/{len(rows)}] {name} ({size:.1f} MiB, {time.monotonic() - started:.0f} s)")
+                    return path
+            raise FetchError(1, f"{lock.name}: {project}=={version} has no locked wheel for {tag} on {INDEX}")
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            wheels = list(pool.map(one, rows))
+        files: dict[str, str] = {}
+        for wheel in wheels:
+            files.update(unpack(wheel, tmp))
+        record = {"lock": lock.name, "tag": tag, "wheels": sorted(w.name for w in wheels), "files": files}
+        (tmp / "patchbench-env.json").write_text(json.dumps(record, sort_keys=True))
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(tmp, final)
+        for wheel in wheels:
+            shutil.rmtree(wheel.parent)
+    return final
+
+
+def verify(folder: Path) -> None:
+    """Re-hashes every unpacked file; FetchError(3) names the first that differs, is missing or was added."""
+    marker = folder / "patchbench-env.json"
+    if not marker.exists():
+        raise FetchError(2, f"{folder}: not an unpacked environment (no patchbench-env.json)")
+    files = json.loads(marker.read_text())["files"]
+    present = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    extra = present - set(files) - {"patchbench-env.json"}
+    if extra:
+        raise FetchError(3, f"{folder}: {min(extra)} was added after unpacking; remove the folder to refetch")
+    for name, want in files.items():
+        if name not in present or digest_of(folder / name) != want:
+            raise FetchError(3, f"{folder}: {name} differs from what was unpacked; remove the folder to refetch")
+
+
+def write_lock(out: Path, requirements: list[str]) -> None:
+    """Resolves the requirements once per interpreter tag with pip and writes one lock for all of them."""
+    rows: dict[tuple[str, str], set[str]] = {}
+    for tag in TAGS:
+        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+        command += ["--report", "-", "--only-binary=:all:", "--python-version", f"3.{tag[3:]}", "--target", "/nonexistent"]
+        command += [f"--platform=manylinux_2_{n}_x86_64" for n in (36, 34, 31, 28, 27, 26, 25, 24, 18, 17, 12, 5)]
+        command += ["--platform=manylinux2014_x86_64", "--platform=manylinux1_x86_64", "--platform=linux_x86_64"]
+        report = json.loads(subprocess.run(command + requirements, check=True, stdout=subprocess.PIPE).stdout)
+        for item in report["install"]:
+            key = (item["metadata"]["name"].lower(), item["metadata"]["version"])
+            rows.setdefault(key, set()).add(item["download_info"]["archive_info"]["hashes"]["sha256"])
+    head = f"# Written by: env/fetch.py lock {out.name} {' '.join(requirements)}\n"
+    body = "".join(
+        f"{n}=={v}" + "".join(f" \\\n    --hash=sha256:{h}" for h in sorted(hs)) + "\n"
+        for (n, v), hs in sorted(rows.items())
+    )
+    out.write_text(head + body)
+
+
+def main(argv: list[str]) -> int:
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    if "--tag" in argv:
+        at = argv.index("--tag")
+        tag, argv = argv[at + 1], argv[:at] + argv[at + 2 :]
+    try:
+        match argv:
+            case ["file", project, filename, sha256]:
+                print(fetch_file(project, filename, sha256))
+            case ["env", lock]:
+                print(fetch_env(Path(lock), tag))
+            case ["verify", folder]:
+                verify(Path(folder))
+            case ["lock", out, *requirements] if requirements:
+                write_lock(Path(out), requirements)
+            case _:
+                print(__doc__, file=sys.stderr)
+                return 2
+    except FetchError as e:
+        print(f"fetch: {e}", file=sys.stderr)
+        return e.code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,38 @@
+#pragma once
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/manifest.h"
+#include "core/pin.h"
+
+namespace patchbench::cli {
+
+/// What every command shares: where things are and how to print.
+struct Context {
+  std::filesystem::path root;    ///< the repository (PATCHBENCH_ROOT, else where it was built)
+  std::filesystem::path bin;     ///< folder of this program: patchbench-sandbox and repro_<slug> stand beside it
+  std::filesystem::path cache;   ///< $XDG_CACHE_HOME/patchbench
+  std::filesystem::path ledger;  ///< --ledger
+  bool json = false;             ///< --json: one JSON document on stdout, nothing else
+  int exit_code = 0;
+
+  Manifest manifest(const std::string& slug) const;  ///< Error(kUsage) with did-you-mean
+  std::vector<std::string> slugs() const;            ///< every pack, by number
+  Pins pins() const;
+  std::string read_file(const std::filesystem::path& path) const;  ///< Error(kUsage) if unreadable
+};
+
+/// A progress line on stderr (a terminal gets it rewritten in place; elsewhere one line each).
+void progress(const std::string& text);
+
+/// Each command registers itself; its callback sets `context.exit_code` or throws Error.
+void add_run_commands(CLI::App& app, Context& context);     // reproduce, validate, window, selftest
+void add_list_commands(CLI::App& app, Context& context);    // list, show, status, new
+void add_patch_command(CLI::App& app, Context& context);    // patch new|save|show|apply|export|rebase
+void add_ledger_command(CLI::App& app, Context& context);   // ledger verify|export|import|evict
+void add_env_command(CLI::App& app, Context& context);      // env doctor|images, cache verify
+void add_stage_command(CLI::App& app, Context& context);    // stage, judge
+
+}  // namespace patchbench::cli

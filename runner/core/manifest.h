@@ -1,0 +1,79 @@
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/json.h"
+#include "core/slug.h"
+
+namespace patchbench {
+
+/// What a case is there for (contract 2).
+enum class CaseRole {
+  kTrigger,  ///< shows the bug on the red pin
+  kSilent,   ///< the bug cannot show here (e.g. loss.sum())
+  kControl,  ///< must be right everywhere
+};
+std::string role_name(CaseRole role);
+CaseRole role_from(std::string_view name);
+
+/// One named point of the case table: axes are the pack's own (dtype, sizes, features).
+struct Case {
+  std::string name;
+  CaseRole role;
+  Json axes;                            ///< an object; its keys are the reproducer's, unknown ones are its errors
+  std::vector<std::string> judged_on;   ///< device kinds on which it counts: "cpu", "cuda"
+  bool counts_on(std::string_view device_kind) const;
+};
+
+/// One upstream a pack names: `red_pin` is the only version where `present` is expected.
+struct UpstreamUse {
+  std::string name;                 ///< a key of env/pins.json
+  std::string red_pin;              ///< a version of that upstream
+  std::vector<std::string> files;   ///< package-relative files that the edits touch; their digests are recorded
+};
+
+/// One claim, in our words, and where it stands.
+struct ScopeRow {
+  std::string claim, architecture, verdict;
+  std::vector<std::string> cases, records;
+};
+
+/// A cell of the table that is not there, and why.
+struct Waiver {
+  std::string cell, reason;
+};
+
+/// A pack's manifest.json: who it is, what it claims, what it does not.
+struct Manifest {
+  Slug slug{"unset"};
+  int number = 0;
+  std::string title, kind;
+  std::vector<UpstreamUse> upstreams;
+  std::map<std::string, std::string> classes;  ///< failure class -> what it means; the first declared is `classes_order[0]`
+  std::vector<std::string> classes_order;
+  std::vector<Case> cases;
+  Json bounds, environments, mitigation, filing, lifecycle;
+  std::vector<std::string> subjects;
+  std::vector<ScopeRow> scope;
+  std::vector<Waiver> waivers;
+  std::string sha256;  ///< of the file's bytes
+
+  /// The waiver of a column, or nullopt.
+  std::optional<std::string> waived(Column column) const;
+  const Case* find_case(std::string_view name) const;
+};
+
+/// Validates `text` against the draft-07 `schema` text and builds a Manifest. Throws Error(kUsage)
+/// `<path>:<line>: <json pointer>: <reason>` for the first violation.
+Manifest parse_manifest(std::string_view text, const std::string& path, std::string_view schema);
+
+/// The 1-based line on which the value at an RFC 6901 pointer stands in `text` (0 if it is not there).
+int line_of_pointer(std::string_view text, std::string_view pointer);
+
+/// Checks a document against a draft-07 schema; throws like parse_manifest. For pins, policy and records.
+void check_schema(std::string_view text, const std::string& path, std::string_view schema);
+
+}  // namespace patchbench

@@ -1,0 +1,55 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/json.h"
+#include "core/manifest.h"
+
+namespace patchbench {
+
+/// What was seen of the bug in one subject × case × seed.
+enum class Seen {
+  kPresent,      ///< the failure, in class `failure_class`
+  kAbsent,       ///< judged, and right
+  kUnjudged,     ///< measured, but this machine cannot judge it (bf16 under the interpreter)
+  kUnsupported,  ///< the subject cannot run the case (old API, no GPU); reason given
+  kUnresolved,   ///< crash, time-out, missing or malformed outputs, undeclared failure
+};
+std::string seen_name(Seen seen);
+Seen seen_from(std::string_view name);
+
+/// One number of a judgement: a tensor's deciding layer.
+struct Measure {
+  std::string tensor;  ///< "grad_input"
+  std::string layer;   ///< "shape", "anomalies", "element", "row", "cosine", "bitwise"
+  double got = 0;      ///< error of the subject against the fp64 oracle, relative
+  double plain = 0;    ///< error of the plain same-dtype torch computation, relative
+  double limit = 0;    ///< k * plain + floor
+  bool pass = false;
+  std::string where;   ///< worst coordinate, e.g. "[3,17]"; may be empty
+};
+
+/// One line of a reproducer's record channel.
+struct Observation {
+  std::string slug, subject, case_name;
+  CaseRole role = CaseRole::kControl;
+  std::string device;  ///< "cpu", "cuda:0"
+  uint64_t seed = 0;
+  int repeat = 0;
+  Seen seen = Seen::kUnresolved;
+  std::string failure_class;  ///< set iff present
+  std::string reason;         ///< one line for unjudged, unsupported, unresolved
+  bool counts = true;         ///< false: shown and kept, but no part of any sentinel (judged_on)
+  std::vector<Measure> measures;
+  std::string inputs_sha256, outputs_sha256;
+  Json self_reported;  ///< what the subject says of itself (versions, times, peak)
+  Json outside;        ///< what we measured from outside (wall_s, peak_bytes, exit)
+
+  Json to_json() const;
+  /// Strict: unknown or missing keys throw Error(kUsage).
+  static Observation from_json(const Json& json);
+};
+
+}  // namespace patchbench

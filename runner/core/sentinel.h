@@ -1,0 +1,73 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/observation.h"
+
+namespace patchbench {
+
+/// What was expected of the bug in an observation.
+enum class Expectation { kPresent, kAbsent, kNothing };
+std::string expectation_name(Expectation expectation);
+
+/// observation × expectation.
+enum class Verdict {
+  kReproduced,          ///< present, as expected
+  kValidated,           ///< absent, as expected
+  kUnexpectedlyAbsent,  ///< absent where present was expected: a finding, never a pass
+  kNotFixed,            ///< present where absent was expected
+  kSeenPresent,         ///< present, nothing expected
+  kSeenAbsent,          ///< absent, nothing expected
+  kUnjudged,
+  kUnsupported,
+  kUnresolved,
+};
+std::string verdict_name(Verdict verdict);
+Verdict verdict_of(Seen seen, Expectation expectation);
+
+/// The closed set of named outcomes.
+enum class Sentinel {
+  kBugReproduced, kBugAbsent, kFixValidated, kFixRejected, kOpValidated, kMitigationVerified,
+  kMemorySaveVerified, kEquivalenceShown, kEquivalenceProved, kClaimConfirmed, kClaimRefuted,
+  kNoRegression, kNotRun,
+};
+std::string sentinel_name(Sentinel sentinel);
+
+/// What a run set out to show; fixes which predicate is computed.
+enum class Question { kReproduce, kValidate, kOp, kMitigation, kMemory };
+std::string question_name(Question question);
+Question question_from(std::string_view name);
+
+/// A sentinel with its argument; `sentinel` is empty where none was earned, and `why` says why.
+struct Outcome {
+  std::optional<Sentinel> sentinel;
+  std::string argument;  ///< failure class, or the reason of NOT_RUN
+  std::string why;       ///< one line: the deciding case, or what is missing
+  std::string alias;     ///< upper-case alias of a second failure class: "REDUCTION_IGNORED"
+  /// "BUG_REPRODUCED(wrong_gradients)", "NOT_RUN:no_gpu", or "NONE".
+  std::string text() const;
+};
+
+/// What the predicates need beside the observations; all of it stands in the verdict record.
+struct QuestionContext {
+  Question question = Question::kReproduce;
+  std::string subject = "upstream";      ///< kReproduce: the subject asked about
+  bool is_red_pin = false;               ///< the version is the manifest's red_pin
+  std::vector<std::string> classes;      ///< declared failure classes, primary first
+  double bound_bytes = 0, measured_bytes = 0;  ///< kMemory
+  Json to_json() const;
+  static QuestionContext from_json(const Json& json);
+};
+
+Expectation expectation_of(const Observation& observation, const QuestionContext& context);
+
+/// The only place where a sentinel comes from. Pure; the same observations in any order give the same outcome.
+/// kReproduce: contract 2. kValidate: every upstream-red trigger and every silent and control case green on
+/// subject `patched`, at least one `mutant:*` subject, each of them red on at least one trigger.
+/// kOp / kMitigation: as kValidate with `op` / `mitigated` in place of `patched` (op: mutants are `op_mutant:*`).
+/// Mixed repeats of one subject × case × seed are unresolved (k/N in `why`).
+Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context);
+
+}  // namespace patchbench

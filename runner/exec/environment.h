@@ -1,0 +1,35 @@
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+
+namespace patchbench::exec {
+
+/// Locked wheels unpacked in the cache, or an installed stack.
+struct Environment {
+  std::filesystem::path site;    ///< folder for PYTHONPATH; empty for a host stack that brings its own
+  std::string python;            ///< kind `host`: that interpreter; else "" (the sandbox's)
+  std::string address;           ///< "torch-2.11-cp311-5e7e5a2610dd" or "host:<digest of its package list>"
+  Json packages;                 ///< name -> version of what matters (torch, triton, numpy, …)
+};
+
+/// Unpacks env/locks/<name>.txt for an interpreter tag through env/fetch.py (network only if not cached).
+/// Throws Error(kNotRunnable) with fetch.py's own line.
+Environment locked_environment(const std::string& lock, const std::string& tag, const std::filesystem::path& cache,
+                               const std::filesystem::path& root);
+
+/// `--python VENV|INTERPRETER`: the user's installed stack; asks it for its packages. Error(kUsage) if there is no interpreter.
+Environment host_environment(const std::filesystem::path& python);
+
+/// What this machine is: os, cpu, memory, GPUs (name, capability, driver, free memory), found without torch.
+struct Gpu {
+  int index = 0;
+  std::string name, driver, capability;
+  int64_t memory_bytes = 0;
+};
+std::vector<Gpu> find_gpus();
+Json describe_machine(const std::string& device);
+
+}  // namespace patchbench::exec
