@@ -22,7 +22,8 @@ struct Pin {
   std::string url;          ///< kGit
   std::string commit;       ///< kGit
   std::string date;         ///< ISO day of release or commit, may be empty
-  std::string prefix;       ///< where the package root lies in this tree: "" in a wheel, "src/" in git, "<name>-<v>/" in an sdist
+  std::string note;         ///< kGit: what a named commit is, in our words
+  std::string prefix;       ///< where the package root lies: "" in a wheel, "src/" in git, "<name>-<v>/src/" in an sdist
   std::string environment;  ///< lock name, e.g. "torch-2.11"
   Json to_json() const;
 };
@@ -39,7 +40,8 @@ class Pins {
  public:
   static Pins parse(std::string_view text, const std::string& path);
   const Upstream& upstream(std::string_view name) const;  ///< Error(kUsage) with did-you-mean
-  /// A release ("0.8.0"), "git:<commit or unique prefix of a named pin>", or "path:DIR".
+  /// A release ("0.8.0"), "git:<40 hex, or 7 or more that start one named commit>", or "path:DIR" (DIR is a clone
+  /// laid out as in git and is kept as written: the caller makes it absolute).
   /// Throws Error(kUsage) with did-you-mean on an unknown version.
   Pin resolve(std::string_view upstream, std::string_view version) const;
   const std::map<std::string, Upstream>& all() const { return upstreams_; }
