@@ -9,7 +9,9 @@
 namespace patchbench {
 namespace {
 
-[[noreturn]] void fail() { throw Error(ErrorCode::kInternal, "libcrypto could not compute a digest"); }
+[[noreturn]] void fail() {
+  throw Error(ErrorCode::kInternal, "libcrypto could not compute a digest");
+}
 
 struct ContextDeleter {
   void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }

@@ -9,7 +9,8 @@ namespace patchbench {
 
 /// SHA-256 of bytes, 64 lower-case hex digits.
 std::string sha256_hex(std::string_view bytes);
-/// The id git gives a file of these bytes: SHA-1 of "blob <len>\0" + bytes, 40 lower-case hex digits.
+/// The id git gives a file of these bytes: SHA-1 of "blob <len>\0" + bytes, 40 lower-case hex
+/// digits.
 std::string git_blob_id(std::string_view bytes);
 
 /// SHA-256 fed in pieces.

@@ -18,8 +18,8 @@ namespace {
 constexpr int kMaxDepth = 64;
 constexpr int64_t kMaxExact = int64_t{1} << 53;
 
-/// Number of bytes of the UTF-8 sequence at the start of `text`, 0 if there is no valid one (overlong forms and surrogates
-/// are invalid). `code` receives the code point.
+/// Number of bytes of the UTF-8 sequence at the start of `text`, 0 if there is no valid one
+/// (overlong forms and surrogates are invalid). `code` receives the code point.
 size_t utf8_length(std::string_view text, uint32_t& code) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   if (text.empty()) return 0;
@@ -64,7 +64,8 @@ void append_utf8(uint32_t code, std::string& out) {
 std::string number_text(double value) {
   if (value == 0) return "0";
   char buffer[32];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, std::fabs(value), std::chars_format::scientific);
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, std::fabs(value),
+                                 std::chars_format::scientific);
   const std::string_view text(buffer, static_cast<size_t>(end.ptr - buffer));
   const size_t e = text.find('e');
   std::string digits(1, text[0]);
@@ -78,12 +79,13 @@ std::string number_text(double value) {
   if (num_digits <= point && point <= 21) {
     out = digits + std::string(static_cast<size_t>(point - num_digits), '0');
   } else if (0 < point && point <= 21) {
-    out = digits.substr(0, static_cast<size_t>(point)) + "." + digits.substr(static_cast<size_t>(point));
+    out = digits.substr(0, static_cast<size_t>(point)) + "." +
+          digits.substr(static_cast<size_t>(point));
   } else if (-6 < point && point <= 0) {
     out = "0." + std::string(static_cast<size_t>(-point), '0') + digits;
   } else {
-    out = digits.substr(0, 1) + (num_digits > 1 ? "." + digits.substr(1) : "") + "e" + (exponent < 0 ? "-" : "+") +
-          std::to_string(std::abs(exponent));
+    out = digits.substr(0, 1) + (num_digits > 1 ? "." + digits.substr(1) : "") + "e" +
+          (exponent < 0 ? "-" : "+") + std::to_string(std::abs(exponent));
   }
   return value < 0 ? "-" + out : out;
 }
@@ -164,8 +166,8 @@ class Reader {
       skip_space();
       if (done() || text_[at_] != '"') fail("a key in double quotes should stand here");
       const std::string key = string();
-      if (out.contains(key)) fail("key \"" + key + "\" stands twice in one object");
-      if (!take(':')) fail("\":\" should follow key \"" + key + "\"");
+      if (out.contains(key)) fail("key \"" + shown(key) + "\" stands twice in one object");
+      if (!take(':')) fail("\":\" should follow key \"" + shown(key) + "\"");
       const size_t mark = push(key);
       out.emplace(key, value(depth + 1));
       pointer_.resize(mark);
@@ -281,25 +283,24 @@ class Reader {
     const char* end = literal.data() + literal.size();
     if (is_integer) {
       int64_t integer = 0;
-      if (std::from_chars(literal.data(), end, integer).ec == std::errc() && integer >= -kMaxExact && integer <= kMaxExact) {
+      if (std::from_chars(literal.data(), end, integer).ec == std::errc() &&
+          integer >= -kMaxExact && integer <= kMaxExact) {
         return integer < 0 ? Json(integer) : Json(static_cast<uint64_t>(integer));
       }
     }
     double real = 0;
     const std::errc error = std::from_chars(literal.data(), end, real).ec;
-    // from_chars gives the same error for overflow, which is refused, and underflow, which rounds to the nearest double.
+    // from_chars gives the same error for overflow, which is refused, and underflow, which rounds
+    // to the nearest double.
     if (error == std::errc::result_out_of_range) {
       real = std::strtod(std::string(literal).c_str(), nullptr);
-      if (!std::isfinite(real)) fail("the number " + shortened(literal) + " is out of range");
+      if (!std::isfinite(real)) fail("the number " + shown(literal) + " is out of range");
     }
     if (is_integer && number_text(real) != literal) {
-      fail("the integer " + shortened(literal) + " lies beyond 2^53 and would lose digits; write it as a string");
+      fail("the integer " + shown(literal) +
+           " lies beyond 2^53 and would lose digits; write it as a string");
     }
     return real;
-  }
-
-  static std::string shortened(std::string_view literal) {
-    return literal.size() <= 24 ? std::string(literal) : std::string(literal.substr(0, 24)) + "…";
   }
 
   std::string_view text_;
@@ -350,7 +351,8 @@ void write_string(std::string_view text, std::string& out) {
 
 void write_number(const Json& value, std::string& out) {
   const auto beyond = [](const std::string& text) {
-    return Error(ErrorCode::kInternal, "canonical JSON: the integer " + text + " lies beyond 2^53; store it as a string");
+    return Error(ErrorCode::kInternal,
+                 "canonical JSON: the integer " + text + " lies beyond 2^53; store it as a string");
   };
   if (value.is_number_unsigned()) {
     const auto integer = value.get<uint64_t>();
@@ -363,7 +365,8 @@ void write_number(const Json& value, std::string& out) {
   } else {
     const double real = value.get<double>();
     if (!std::isfinite(real)) {
-      throw Error(ErrorCode::kInternal, "canonical JSON: a number is not finite; wrap it in number_or_name");
+      throw Error(ErrorCode::kInternal,
+                  "canonical JSON: a number is not finite; wrap it in number_or_name");
     }
     out += number_text(real);
   }
@@ -374,7 +377,8 @@ void write(const Json& value, std::string& out);
 void write_object(const Json& value, std::string& out) {
   std::vector<std::pair<std::u16string, Json::const_iterator>> members;
   for (auto it = value.begin(); it != value.end(); ++it) members.emplace_back(utf16(it.key()), it);
-  std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::sort(members.begin(), members.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
   out += '{';
   for (size_t i = 0; i < members.size(); ++i) {
     if (i > 0) out += ',';
@@ -441,6 +445,19 @@ std::string pointer_segment(std::string_view key) {
   return out;
 }
 
+std::string shown(std::string_view text) {
+  constexpr size_t kMaxBytes = 80;
+  std::string out;
+  while (!text.empty()) {
+    uint32_t code = 0;
+    const size_t length = utf8_length(text, code);
+    if (out.size() + std::max<size_t>(length, 1) > kMaxBytes) return out + "…";
+    out += length == 0 || code < 0x20 || code == 0x7f ? "?" : text.substr(0, length);
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return out;
+}
+
 Json number_or_name(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
@@ -452,8 +469,9 @@ double number_from(const Json& value) {
   if (value == "nan") return std::numeric_limits<double>::quiet_NaN();
   if (value == "inf") return std::numeric_limits<double>::infinity();
   if (value == "-inf") return -std::numeric_limits<double>::infinity();
-  throw Error(ErrorCode::kUsage, "a number, \"nan\", \"inf\" or \"-inf\" should stand here, got " +
-                                     value.dump(-1, ' ', false, Json::error_handler_t::replace));
+  throw Error(ErrorCode::kUsage,
+              "a number, \"nan\", \"inf\" or \"-inf\" should stand here, got " +
+                  shown(value.dump(-1, ' ', false, Json::error_handler_t::replace)));
 }
 
 }  // namespace patchbench

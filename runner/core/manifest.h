@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/schema.h"
 #include "core/slug.h"
 
 namespace patchbench {
@@ -23,16 +24,17 @@ CaseRole role_from(std::string_view name);
 struct Case {
   std::string name;
   CaseRole role;
-  Json axes;                            ///< an object; its keys are the reproducer's, unknown ones are its errors
-  std::vector<std::string> judged_on;   ///< device kinds on which it counts: "cpu", "cuda"
+  Json axes;  ///< an object; its keys are the reproducer's, unknown ones are its errors
+  std::vector<std::string> judged_on;  ///< device kinds on which it counts: "cpu", "cuda"
   bool counts_on(std::string_view device_kind) const;
 };
 
 /// One upstream a pack names: `red_pin` is the only version where `present` is expected.
 struct UpstreamUse {
-  std::string name;                 ///< a key of env/pins.json
-  std::string red_pin;              ///< a version of that upstream
-  std::vector<std::string> files;   ///< package-relative files that the edits touch; their digests are recorded
+  std::string name;     ///< a key of env/pins.json
+  std::string red_pin;  ///< a version of that upstream
+  std::vector<std::string>
+      files;  ///< package-relative files that the edits touch; their digests are recorded
 };
 
 /// One claim, in our words, and where it stands.
@@ -52,7 +54,8 @@ struct Manifest {
   int number = 0;
   std::string title, kind;
   std::vector<UpstreamUse> upstreams;
-  std::map<std::string, std::string> classes;  ///< failure class -> what it means; the first declared is `classes_order[0]`
+  std::map<std::string, std::string>
+      classes;  ///< failure class -> what it means; the first declared is `classes_order[0]`
   std::vector<std::string> classes_order;
   std::vector<Case> cases;
   Json bounds, environments, mitigation, filing, lifecycle;
@@ -69,11 +72,5 @@ struct Manifest {
 /// Validates `text` against the draft-07 `schema` text and builds a Manifest. Throws Error(kUsage)
 /// `<path>:<line>: <json pointer>: <reason>` for the first violation.
 Manifest parse_manifest(std::string_view text, const std::string& path, std::string_view schema);
-
-/// The 1-based line on which the value at an RFC 6901 pointer stands in `text` (0 if it is not there).
-int line_of_pointer(std::string_view text, std::string_view pointer);
-
-/// Checks a document against a draft-07 schema; throws like parse_manifest. For pins, policy and records.
-void check_schema(std::string_view text, const std::string& path, std::string_view schema);
 
 }  // namespace patchbench

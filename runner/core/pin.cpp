@@ -6,6 +6,7 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/schema.h"
 #include "core/slug.h"
 
 namespace patchbench {
@@ -48,16 +49,13 @@ class Fields {
   void no_others() const {
     for (const auto& [key, value] : object_.items()) {
       if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
-        fail("unknown key \"" + key + "\"" + did_you_mean(key, known_), key);
+        fail("unknown key" + did_you_mean(shown(key), known_), key);
       }
     }
   }
 
   [[noreturn]] void fail(const std::string& reason, const std::string& key = "") const {
-    const std::string pointer = key.empty() ? pointer_ : pointer_ + "/" + pointer_segment(key);
-    const auto line = lines_.find(pointer);
-    throw Error(ErrorCode::kUsage, path_ + ":" + std::to_string(line == lines_.end() ? 0 : line->second) + ": " +
-                                       (pointer.empty() ? "/" : pointer) + ": " + reason);
+    fail_at(path_, lines_, key.empty() ? pointer_ : pointer_ + "/" + pointer_segment(key), reason);
   }
 
   std::string below(const std::string& key) const { return pointer_ + "/" + pointer_segment(key); }
@@ -78,7 +76,8 @@ bool is_day(const std::string& text) {
   return true;
 }
 
-/// Where the package root lies inside a file: a wheel is laid out as installed, an sdist as the repository is.
+/// Where the package root lies inside a file: a wheel is laid out as installed, an sdist as the
+/// repository is.
 std::string prefix_of_file(const std::string& file, const std::string& git_prefix) {
   for (const std::string_view end : {".tar.gz", ".zip"}) {
     if (file.ends_with(end)) return file.substr(0, file.size() - end.size()) + "/" + git_prefix;
@@ -96,9 +95,10 @@ Pin read_release(Fields fields, const Upstream& upstream, const std::string& pro
   pin.filename = fields.text("file");
   pin.sha256 = fields.text("sha256");
   fields.no_others();
-  const bool is_archive =
-      pin.filename.ends_with(".whl") || pin.filename.ends_with(".tar.gz") || pin.filename.ends_with(".zip");
-  if (pin.version.empty() || pin.version.find(':') != std::string::npos) fields.fail("no version", "version");
+  const bool is_archive = pin.filename.ends_with(".whl") || pin.filename.ends_with(".tar.gz") ||
+                          pin.filename.ends_with(".zip");
+  if (pin.version.empty() || pin.version.find(':') != std::string::npos)
+    fields.fail("no version", "version");
   if (!is_archive || pin.filename.find('/') != std::string::npos) {
     fields.fail("must be the name of a wheel or an sdist", "file");
   }
@@ -131,7 +131,8 @@ Pin read_commit(Fields fields, const Upstream& upstream) {
   return pin;
 }
 
-Upstream read_upstream(const std::string& name, Fields fields, const std::string& path, const JsonLines& lines) {
+Upstream read_upstream(const std::string& name, Fields fields, const std::string& path,
+                       const JsonLines& lines) {
   Upstream upstream;
   upstream.name = name;
   const std::string project = fields.text("project");
@@ -149,14 +150,17 @@ Upstream read_upstream(const std::string& name, Fields fields, const std::string
     const Fields row(releases[i], fields.below("releases") + "/" + std::to_string(i), path, lines);
     upstream.releases.push_back(read_release(row, upstream, project));
     const Pin& pin = upstream.releases.back();
-    if (!seen.insert(pin.version).second) row.fail("version " + pin.version + " stands twice", "version");
-    if (i > 0 && pin.date < upstream.releases[i - 1].date) row.fail("the oldest release comes first", "date");
+    if (!seen.insert(pin.version).second)
+      row.fail("version " + pin.version + " stands twice", "version");
+    if (i > 0 && pin.date < upstream.releases[i - 1].date)
+      row.fail("the oldest release comes first", "date");
   }
   const Json& commits = fields.array("commits");
   for (size_t i = 0; i < commits.size(); ++i) {
     const Fields row(commits[i], fields.below("commits") + "/" + std::to_string(i), path, lines);
     upstream.commits.push_back(read_commit(row, upstream));
-    if (!seen.insert(upstream.commits.back().commit).second) row.fail("this commit stands twice", "commit");
+    if (!seen.insert(upstream.commits.back().commit).second)
+      row.fail("this commit stands twice", "commit");
   }
   fields.no_others();
   return upstream;
@@ -176,13 +180,15 @@ Pin resolve_commit(const Upstream& upstream, const std::string& commit) {
   if (num_found == 1) return *found;
   if (num_found == 0 && is_hex(commit, 40)) return git_pin(upstream, commit);
   if (num_found > 1) {
-    throw Error(ErrorCode::kUsage, upstream.name + ": git:" + commit + " is the start of " + std::to_string(num_found) +
+    throw Error(ErrorCode::kUsage, upstream.name + ": git:" + commit + " is the start of " +
+                                       std::to_string(num_found) +
                                        " named commits; write more digits");
   }
-  throw Error(ErrorCode::kUsage, upstream.name + ": git:" + commit +
-                                     " is neither 40 lower-case hex digits nor the start (7 digits or more) of a "
-                                     "commit named in env/pins.json" +
-                                     did_you_mean(std::string(kGit) + commit, named));
+  throw Error(ErrorCode::kUsage,
+              upstream.name + ": git:" + shown(commit) +
+                  " is neither 40 lower-case hex digits nor the start (7 digits or more) of a "
+                  "commit named in env/pins.json" +
+                  did_you_mean(shown(std::string(kGit) + commit), named));
 }
 
 }  // namespace
@@ -212,7 +218,8 @@ Pins Pins::parse(std::string_view text, const std::string& path) {
   Pins pins;
   for (const auto& [name, value] : upstreams.items()) {
     const std::string pointer = "/upstreams/" + pointer_segment(name);
-    pins.upstreams_.emplace(name, read_upstream(name, Fields(value, pointer, path, lines), path, lines));
+    pins.upstreams_.emplace(name,
+                            read_upstream(name, Fields(value, pointer, path, lines), path, lines));
   }
   return pins;
 }
@@ -222,15 +229,17 @@ const Upstream& Pins::upstream(std::string_view name) const {
   if (found != upstreams_.end()) return found->second;
   std::vector<std::string> names;
   for (const auto& [known, value] : upstreams_) names.push_back(known);
-  throw Error(ErrorCode::kUsage,
-              "no upstream \"" + std::string(name) + "\" in env/pins.json" + did_you_mean(name, names));
+  throw Error(ErrorCode::kUsage, "no upstream \"" + shown(name) + "\" in env/pins.json" +
+                                     did_you_mean(shown(name), names));
 }
 
 Pin Pins::resolve(std::string_view upstream_name, std::string_view version) const {
   const Upstream& known = upstream(upstream_name);
-  if (version.starts_with(kGit)) return resolve_commit(known, std::string(version.substr(kGit.size())));
+  if (version.starts_with(kGit))
+    return resolve_commit(known, std::string(version.substr(kGit.size())));
   if (version.starts_with(kPath)) {
-    if (version.size() == kPath.size()) throw Error(ErrorCode::kUsage, "path: needs a folder, e.g. path:.");
+    if (version.size() == kPath.size())
+      throw Error(ErrorCode::kUsage, "path: needs a folder, e.g. path:.");
     Pin pin;
     pin.upstream = known.name;
     pin.version = std::string(version);
@@ -245,8 +254,9 @@ Pin Pins::resolve(std::string_view upstream_name, std::string_view version) cons
     versions.push_back(pin.version);
   }
   std::reverse(versions.begin(), versions.end());  // a list that is cut short shows the newest
-  throw Error(ErrorCode::kUsage, known.name + ": no release \"" + std::string(version) + "\" in env/pins.json" +
-                                     did_you_mean(version, versions) + " (also git:COMMIT or path:DIR)");
+  throw Error(ErrorCode::kUsage,
+              known.name + ": no release \"" + shown(version) + "\" in env/pins.json" +
+                  did_you_mean(shown(version), versions) + " (also git:COMMIT or path:DIR)");
 }
 
 }  // namespace patchbench

@@ -13,8 +13,8 @@ enum class PinKind { kFile, kGit, kPath };
 
 /// One exact upstream version.
 struct Pin {
-  std::string upstream;     ///< key in env/pins.json
-  std::string version;      ///< "0.8.0", "git:<40 hex>", "path:<absolute folder>"
+  std::string upstream;  ///< key in env/pins.json
+  std::string version;   ///< "0.8.0", "git:<40 hex>", "path:<absolute folder>"
   PinKind kind = PinKind::kFile;
   std::string project;      ///< index project name, kFile
   std::string filename;     ///< kFile
@@ -23,7 +23,8 @@ struct Pin {
   std::string commit;       ///< kGit
   std::string date;         ///< ISO day of release or commit, may be empty
   std::string note;         ///< kGit: what a named commit is, in our words
-  std::string prefix;       ///< where the package root lies: "" in a wheel, "src/" in git, "<name>-<v>/src/" in an sdist
+  std::string prefix;       ///< where the package root lies: "" in a wheel, "src/" in git,
+                            ///< "<name>-<v>/src/" in an sdist
   std::string environment;  ///< lock name, e.g. "torch-2.11"
   Json to_json() const;
 };
@@ -40,8 +41,8 @@ class Pins {
  public:
   static Pins parse(std::string_view text, const std::string& path);
   const Upstream& upstream(std::string_view name) const;  ///< Error(kUsage) with did-you-mean
-  /// A release ("0.8.0"), "git:<40 hex, or 7 or more that start one named commit>", or "path:DIR" (DIR is a clone
-  /// laid out as in git and is kept as written: the caller makes it absolute).
+  /// A release ("0.8.0"), "git:<40 hex, or 7 or more that start one named commit>", or "path:DIR"
+  /// (DIR is a clone laid out as in git and is kept as written: the caller makes it absolute).
   /// Throws Error(kUsage) with did-you-mean on an unknown version.
   Pin resolve(std::string_view upstream, std::string_view version) const;
   const std::map<std::string, Upstream>& all() const { return upstreams_; }

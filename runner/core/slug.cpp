@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/json.h"
 
 namespace patchbench {
 namespace {
@@ -15,7 +16,8 @@ constexpr size_t kMaxListed = 12;
 bool is_slug(std::string_view text) {
   const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
   const auto is_word = [&](char c) { return is_lower(c) || (c >= '0' && c <= '9'); };
-  if (text.empty() || text.size() > kMaxSlug || !is_lower(text.front()) || text.back() == '_') return false;
+  if (text.empty() || text.size() > kMaxSlug || !is_lower(text.front()) || text.back() == '_')
+    return false;
   if (text.find("__") != std::string_view::npos) return false;
   return std::all_of(text.begin(), text.end(), [&](char c) { return is_word(c) || c == '_'; });
 }
@@ -38,15 +40,18 @@ size_t distance(std::string_view a, std::string_view b) {
 
 Slug::Slug(std::string text) : text_(std::move(text)) {
   if (!is_slug(text_)) {
-    throw Error(ErrorCode::kUsage, "\"" + text_.substr(0, kMaxSlug + 1) +
-                                       "\" is no slug: lower-case words of letters and digits joined by \"_\", at most 48 "
-                                       "characters, e.g. liger_flce_none_bwd");
+    throw Error(
+        ErrorCode::kUsage,
+        "\"" + shown(text_) +
+            "\" is no slug: lower-case words of letters and digits joined by \"_\", at most 48 "
+            "characters, e.g. liger_flce_none_bwd");
   }
 }
 
 const std::vector<Column>& all_columns() {
-  static const std::vector<Column> columns = {Column::kPack,       Column::kRepro, Column::kPatches,
-                                              Column::kMitigation, Column::kTest,  Column::kEvidence};
+  static const std::vector<Column> columns = {Column::kPack,    Column::kRepro,
+                                              Column::kPatches, Column::kMitigation,
+                                              Column::kTest,    Column::kEvidence};
   return columns;
 }
 
@@ -102,8 +107,10 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
   const std::string near = nearest(word, candidates);
   if (!near.empty()) return "; did you mean " + near + "?";
   std::string out = "; one of: ";
-  for (size_t i = 0; i < candidates.size() && i < kMaxListed; ++i) out += (i ? ", " : "") + candidates[i];
-  if (candidates.size() > kMaxListed) out += " and " + std::to_string(candidates.size() - kMaxListed) + " more";
+  for (size_t i = 0; i < candidates.size() && i < kMaxListed; ++i)
+    out += (i ? ", " : "") + candidates[i];
+  if (candidates.size() > kMaxListed)
+    out += " and " + std::to_string(candidates.size() - kMaxListed) + " more";
   return out;
 }
 

@@ -1,0 +1,248 @@
+#include "core/manifest.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "core/digest.h"
+#include "core/error.h"
+
+namespace patchbench {
+namespace {
+
+constexpr const char* kRoles[] = {"trigger", "silent", "control"};
+
+/// Builds the parts of a Manifest from a document that the schema has passed, and holds what a
+/// schema cannot say.
+class Builder {
+ public:
+  Builder(const Json& document, const std::string& path, const JsonLines& lines)
+      : document_(document), path_(path), lines_(lines) {}
+
+  Manifest build() {
+    manifest_.slug = Slug(word("/slug"));
+    manifest_.number = document_.at("number").get<int>();
+    manifest_.title = document_.at("title");
+    manifest_.kind = document_.at("kind");
+    read_upstreams();
+    read_classes();
+    read_cases();
+    manifest_.bounds = document_.value("bounds", Json::object());
+    manifest_.environments = document_.value("environments", Json::array());
+    manifest_.subjects = document_.at("subjects").get<std::vector<std::string>>();
+    read_waivers();
+    read_scope();
+    check_bounds();
+    check_runnable();
+    check_mitigation();
+    check_filing();
+    check_day("/lifecycle/review_on");
+    manifest_.mitigation = document_.at("mitigation");
+    manifest_.filing = document_.at("filing");
+    manifest_.lifecycle = document_.at("lifecycle");
+    return std::move(manifest_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& pointer, const std::string& reason) const {
+    fail_at(path_, lines_, pointer, reason);
+  }
+
+  const Json& at(const std::string& pointer) const {
+    return document_.at(Json::json_pointer(pointer));
+  }
+
+  std::string word(const std::string& pointer) const {
+    const std::string text = at(pointer);
+    try {
+      return Slug(text).str();
+    } catch (const Error&) {
+      fail(pointer, "must be lower-case words of letters and digits joined by \"_\"");
+    }
+  }
+
+  void hex64(const std::string& pointer) const {
+    if (!is_hex(at(pointer).get<std::string>(), 64))
+      fail(pointer, "must be 64 lower-case hex digits");
+  }
+
+  void check_day(const std::string& pointer) const {
+    const std::string text = at(pointer);
+    for (size_t i = 0; i < text.size(); ++i) {
+      const bool is_dash = i == 4 || i == 7;
+      if (is_dash ? text[i] != '-' : text[i] < '0' || text[i] > '9')
+        fail(pointer, "must be a day, YYYY-MM-DD");
+    }
+  }
+
+  static std::string item(const std::string& array, size_t index) {
+    return array + "/" + std::to_string(index);
+  }
+
+  void read_upstreams() {
+    std::set<std::string> seen;
+    const Json& rows = document_.at("upstreams");
+    for (size_t i = 0; i < rows.size(); ++i) {
+      UpstreamUse use{rows[i].at("name"), rows[i].at("red_pin"),
+                      rows[i].at("files").get<std::vector<std::string>>()};
+      const std::string pointer = item("/upstreams", i);
+      if (!seen.insert(use.name).second) fail(pointer + "/name", "this upstream stands twice");
+      for (size_t k = 0; k < use.files.size(); ++k) {
+        const std::string& file = use.files[k];
+        if (file.starts_with('/') || ("/" + file + "/").find("/../") != std::string::npos) {
+          fail(item(pointer + "/files", k), "must be a path below the package root");
+        }
+      }
+      manifest_.upstreams.push_back(std::move(use));
+    }
+  }
+
+  void read_classes() {
+    const Json& rows = document_.at("classes");
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const std::string pointer = item("/classes", i) + "/name";
+      const std::string name = word(pointer);
+      if (!manifest_.classes.emplace(name, rows[i].at("meaning")).second)
+        fail(pointer, "this class stands twice");
+      manifest_.classes_order.push_back(name);
+    }
+  }
+
+  void read_cases() {
+    const Json& rows = document_.at("cases");
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const std::string pointer = item("/cases", i) + "/name";
+      const std::string name = word(pointer);
+      if (manifest_.find_case(name) != nullptr) fail(pointer, "this case stands twice");
+      manifest_.cases.push_back({name, role_from(rows[i].at("role").get<std::string>()),
+                                 rows[i].at("axes"),
+                                 rows[i].at("judged_on").get<std::vector<std::string>>()});
+    }
+  }
+
+  void need_case(const std::string& name, const std::string& pointer) const {
+    if (manifest_.find_case(name) != nullptr) return;
+    std::vector<std::string> names;
+    for (const Case& known : manifest_.cases) names.push_back(known.name);
+    fail(pointer,
+         "no case \"" + shown(name) + "\" in this manifest" + did_you_mean(shown(name), names));
+  }
+
+  void read_waivers() {
+    const Json& rows = document_.at("waivers");
+    for (size_t i = 0; i < rows.size(); ++i) {
+      Waiver waiver{rows[i].at("cell"), rows[i].at("reason")};
+      const auto same = [&](const Waiver& other) { return other.cell == waiver.cell; };
+      if (std::any_of(manifest_.waivers.begin(), manifest_.waivers.end(), same)) {
+        fail(item("/waivers", i) + "/cell", "this cell is waived twice");
+      }
+      manifest_.waivers.push_back(std::move(waiver));
+    }
+  }
+
+  void read_scope() {
+    const Json& rows = document_.at("scope");
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const std::string pointer = item("/scope", i);
+      ScopeRow row{rows[i].at("claim"), rows[i].at("architecture"), rows[i].at("verdict"),
+                   rows[i].value("cases", std::vector<std::string>()),
+                   rows[i].value("records", std::vector<std::string>())};
+      for (size_t k = 0; k < row.cases.size(); ++k)
+        need_case(row.cases[k], item(pointer + "/cases", k));
+      for (size_t k = 0; k < row.records.size(); ++k) hex64(item(pointer + "/records", k));
+      if (row.records.empty() && (row.verdict == "confirmed" || row.verdict == "refuted")) {
+        fail(pointer + "/verdict",
+             "a claim that is " + row.verdict + " names the records that show it");
+      }
+      manifest_.scope.push_back(std::move(row));
+    }
+  }
+
+  void check_bounds() const {
+    for (const auto& [name, bound] : manifest_.bounds.items())
+      need_case(name, "/bounds/" + pointer_segment(name));
+  }
+
+  void check_runnable() const {
+    const auto is_trigger = [](const Case& c) { return c.role == CaseRole::kTrigger; };
+    if (!manifest_.waived(Column::kRepro)) {
+      if (manifest_.cases.empty()) fail("/cases", "no case, and the cell \"repro\" is not waived");
+      if (manifest_.subjects.empty())
+        fail("/subjects", "no subject, and the cell \"repro\" is not waived");
+    }
+    if (!manifest_.cases.empty() &&
+        std::none_of(manifest_.cases.begin(), manifest_.cases.end(), is_trigger)) {
+      fail("/cases", "no case has the role \"trigger\"");
+    }
+  }
+
+  void check_mitigation() const {
+    const Json& mitigation = document_.at("mitigation");
+    const bool is_not_needed = mitigation.contains("not_needed");
+    for (const char* key : {"modes", "needs", "exactness"}) {
+      if (mitigation.contains(key) == is_not_needed) {
+        fail("/mitigation",
+             "needs either \"modes\", \"needs\" and \"exactness\", or \"not_needed\" alone");
+      }
+    }
+    if (!is_not_needed) {
+      for (size_t i = 0; i < mitigation.at("modes").size(); ++i) word(item("/mitigation/modes", i));
+      return;
+    }
+    const size_t num_records = at("/mitigation/not_needed/records").size();
+    for (size_t i = 0; i < num_records; ++i) hex64(item("/mitigation/not_needed/records", i));
+  }
+
+  void check_filing() const {
+    const size_t num_others = at("/filing/depends_on").size();
+    for (size_t i = 0; i < num_others; ++i) {
+      const std::string pointer = item("/filing/depends_on", i);
+      if (word(pointer) == manifest_.slug.str()) fail(pointer, "a pack cannot depend on itself");
+    }
+  }
+
+  const Json& document_;
+  const std::string& path_;
+  const JsonLines& lines_;
+  Manifest manifest_;
+};
+
+}  // namespace
+
+std::string role_name(CaseRole role) { return kRoles[static_cast<size_t>(role)]; }
+
+CaseRole role_from(std::string_view name) {
+  for (const CaseRole role : {CaseRole::kTrigger, CaseRole::kSilent, CaseRole::kControl}) {
+    if (role_name(role) == name) return role;
+  }
+  throw Error(ErrorCode::kUsage,
+              "no case role \"" + shown(name) + "\"" +
+                  did_you_mean(shown(name), {std::begin(kRoles), std::end(kRoles)}));
+}
+
+bool Case::counts_on(std::string_view device_kind) const {
+  return std::find(judged_on.begin(), judged_on.end(), device_kind) != judged_on.end();
+}
+
+std::optional<std::string> Manifest::waived(Column column) const {
+  for (const Waiver& waiver : waivers) {
+    if (waiver.cell == column_name(column)) return waiver.reason;
+  }
+  return std::nullopt;
+}
+
+const Case* Manifest::find_case(std::string_view name) const {
+  const auto found =
+      std::find_if(cases.begin(), cases.end(), [&](const Case& c) { return c.name == name; });
+  return found == cases.end() ? nullptr : &*found;
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& path, std::string_view schema) {
+  JsonLines lines;
+  const Json document = check_schema(text, path, schema, &lines);
+  Manifest manifest = Builder(document, path, lines).build();
+  manifest.sha256 = sha256_hex(text);
+  return manifest;
+}
+
+}  // namespace patchbench
