@@ -33,6 +33,6 @@ void add_list_commands(CLI::App& app, Context& context);    // list, show, statu
 void add_patch_command(CLI::App& app, Context& context);    // patch new|save|show|apply|export|rebase
 void add_ledger_command(CLI::App& app, Context& context);   // ledger verify|export|import|evict
 void add_env_command(CLI::App& app, Context& context);      // env doctor|images, cache verify
-void add_stage_command(CLI::App& app, Context& context);    // stage, judge
+void add_stage_command(CLI::App& app, Context& context);    // stage
 
 }  // namespace patchbench::cli

@@ -1,0 +1,124 @@
+#include "cli/program.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "cli/context.h"
+#include "core/error.h"
+#include "ledger/ledger.h"
+
+namespace patchbench::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// With --exit-code every failure of ours is 200, so that `git bisect run` stops instead of blaming a commit.
+constexpr int kBisectAbort = 200;
+
+int status_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kUsage: return 2;
+    case ErrorCode::kUnresolved: return 3;
+    case ErrorCode::kNotRunnable: return 4;
+    case ErrorCode::kIntegrity: return 1;
+    case ErrorCode::kInternal: return 3;
+  }
+  return 3;
+}
+
+fs::path env_path(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? fs::path(value) : fs::path();
+}
+
+fs::path program_folder() {
+  std::error_code failed;
+  const fs::path self = fs::read_symlink("/proc/self/exe", failed);
+  return failed ? fs::path(".") : self.parent_path();
+}
+
+Context make_context() {
+  Context context;
+  context.root = env_path("PATCHBENCH_ROOT");
+  if (context.root.empty()) context.root = PATCHBENCH_SOURCE_DIR;
+  context.bin = program_folder();
+  const fs::path cache = env_path("XDG_CACHE_HOME");
+  context.cache = (cache.empty() ? env_path("HOME") / ".cache" : cache) / "patchbench";
+  context.ledger = ledger::Ledger::default_path();
+  return context;
+}
+
+/// The subcommand names of an app, for "did you mean".
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(sub->get_name());
+  return names;
+}
+
+/// The option names of the command the words reached, for "did you mean".
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands()) {
+    for (const CLI::Option* option : sub->get_options()) names.push_back(option->get_name());
+    for (const std::string& name : option_names(*sub)) names.push_back(name);
+  }
+  return names;
+}
+
+/// The one line for words that CLI11 refuses.
+std::string refusal(const CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv) {
+  std::string line = error.what();
+  line = line.substr(0, line.find('\n'));
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (line.find(word) == std::string::npos) continue;
+    if (i == 1 && !word.starts_with("-")) return fmt::format("unknown command '{}'{}", word, did_you_mean(word, command_names(app)));
+    if (word.starts_with("--")) return fmt::format("unknown or incomplete option '{}'{}", word, did_you_mean(word, option_names(app)));
+  }
+  return line + "; see --help";
+}
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv, std::ostream& out, std::ostream& err) {
+  const bool is_bisect = std::any_of(argv, argv + argc, [](const char* word) {
+    return std::string_view(word) == "--exit-code";
+  });
+  const auto failed = [&](int status, const std::string& line) {
+    err << "patchbench: " << line << "\n";
+    return is_bisect ? kBisectAbort : status;
+  };
+  Context context = make_context();
+  CLI::App app{"Reproduce GPU-training bugs on the real upstream release, validate fixes, keep the record."};
+  app.set_version_flag("--version", std::string("patchbench ") + PATCHBENCH_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_option("--ledger", context.ledger, "ledger file (default: $PATCHBENCH_LEDGER or the user's state folder)");
+  app.add_flag("--json", context.json, "one JSON document on stdout instead of a table");
+  app.footer("Exit: 0 done, 1 turned down (validate, verify), 2 usage, 3 unresolved, 4 not runnable here.\n"
+             "First: patchbench list, patchbench reproduce liger_flce_none_bwd, patchbench env doctor.");
+  add_list_commands(app, context);
+  add_run_commands(app, context);
+  add_patch_command(app, context);
+  add_ledger_command(app, context);
+  add_stage_command(app, context);
+  add_env_command(app, context);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e, out, err);
+  } catch (const CLI::ParseError& e) {
+    return failed(2, refusal(app, e, argc, argv));
+  } catch (const Error& e) {
+    return failed(status_of(e.code()), e.what());
+  } catch (const std::exception& e) {
+    return failed(3, std::string("internal: ") + e.what());
+  }
+  return context.exit_code;
+}
+
+}  // namespace patchbench::cli

@@ -1,0 +1,326 @@
+#include "cli/trial.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <random>
+
+#include "core/digest.h"
+#include "core/error.h"
+#include "exec/process.h"
+#include "ledger/ledger.h"
+
+namespace patchbench::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRecordsFd = 3;
+constexpr double kSubjectTimeoutS = 600;
+
+void write_file(const fs::path& path, const std::string& text) {
+  fs::create_directories(path.parent_path());
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  if (!out.flush()) throw Error(ErrorCode::kInternal, path.string() + ": cannot be written");
+}
+
+std::string utc_now() {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(
+                                                  std::chrono::system_clock::now())));
+}
+
+const UpstreamUse& chosen_upstream(const Manifest& manifest, const std::string& name) {
+  if (manifest.upstreams.empty()) {
+    throw Error(ErrorCode::kNotRunnable, manifest.slug.str() + ": names no upstream; try --subject op or model");
+  }
+  if (name.empty()) return manifest.upstreams.front();
+  std::vector<std::string> names;
+  for (const UpstreamUse& use : manifest.upstreams) {
+    if (use.name == name) return use;
+    names.push_back(use.name);
+  }
+  throw Error(ErrorCode::kUsage, fmt::format("{}: no upstream '{}'{}", manifest.slug.str(), name,
+                                             did_you_mean(name, names)));
+}
+
+void check_cases(const Manifest& manifest, const std::vector<std::string>& cases) {
+  std::vector<std::string> names;
+  for (const Case& c : manifest.cases) names.push_back(c.name);
+  for (const std::string& name : cases) {
+    if (manifest.find_case(name) == nullptr) {
+      throw Error(ErrorCode::kUsage, fmt::format("{}: no case '{}'{}", manifest.slug.str(), name,
+                                                 did_you_mean(name, names)));
+    }
+  }
+}
+
+void check_subject(const Manifest& manifest, const std::string& subject) {
+  const std::string kind = subject.substr(0, subject.find(':'));
+  std::vector<std::string> known = manifest.subjects;
+  const auto has = [&](const std::string& name) { return std::find(known.begin(), known.end(), name) != known.end(); };
+  // A mutant is a wrong fix: where there is a fix, there may be mutants; reproduce() names those there are.
+  if (!(subject.starts_with("mutant:") ? has("patched") : has(subject))) {
+    throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", manifest.slug.str(), subject,
+                                               did_you_mean(kind, known)));
+  }
+}
+
+/// "cpu" or "cuda:N": the one asked for, checked, or the best that is here.
+std::string chosen_device(const std::string& asked) {
+  const std::vector<exec::Gpu> gpus = exec::find_gpus();
+  if (asked.empty()) return gpus.empty() ? "cpu" : "cuda:0";
+  if (asked == "cpu") return asked;
+  const std::string digits = asked == "cuda" ? "0" : asked.starts_with("cuda:") ? asked.substr(5) : "";
+  if (digits.empty() || digits.size() > 3 || !std::all_of(digits.begin(), digits.end(), ::isdigit)) {
+    throw Error(ErrorCode::kUsage, fmt::format("--device: '{}' is neither cpu nor cuda:N", asked));
+  }
+  if (std::stoul(digits) >= gpus.size()) {
+    throw Error(ErrorCode::kNotRunnable,
+                fmt::format("--device {}: this machine has {} NVIDIA GPU{}; try --device cpu", asked,
+                            gpus.empty() ? "no" : std::to_string(gpus.size()), gpus.size() == 1 ? "" : "s"));
+  }
+  return "cuda:" + digits;
+}
+
+/// The interpreter of sandboxes that use the host's /usr, and its wheel tag.
+std::pair<std::string, std::string> host_python() {
+  const std::string python = "/usr/bin/python3";
+  const exec::Exit asked = exec::run({.argv = {python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])"}});
+  if (!asked.ok()) {
+    throw Error(ErrorCode::kNotRunnable, python + ": not there or broken; install python3 (env/bootstrap.sh does)");
+  }
+  return {python, asked.out.substr(0, asked.out.find('\n'))};
+}
+
+Json cases_document(const Setup& setup, const std::vector<std::string>& chosen) {
+  Json cases = Json::array();
+  for (const Case& c : setup.manifest.cases) {
+    if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), c.name) == chosen.end()) continue;
+    const std::string kind = setup.device.substr(0, setup.device.find(':'));
+    // A case that only a GPU can judge is too large for the interpreter; it runs there when asked for by name.
+    if (chosen.empty() && !c.counts_on(kind)) continue;
+    cases.push_back({{"name", c.name}, {"role", role_name(c.role)}, {"axes", c.axes}, {"judged_on", c.judged_on}});
+  }
+  return {{"slug", setup.manifest.slug.str()}, {"classes", setup.manifest.classes_order}, {"cases", cases}};
+}
+
+exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const std::string& subject,
+                               const std::optional<git::Checkout>& checkout, const fs::path& folder) {
+  exec::SandboxSpec spec;
+  spec.kind = setup.sandbox;
+  spec.image = setup.image;
+  spec.python = setup.python;
+  const std::string slug = setup.manifest.slug.str();
+  spec.argv = {setup.python, "/harness/subject_runtime.py", "/subject/subject.py", "/work"};
+  spec.mounts = {{folder / "work", "/work", true},
+                 {context.root / "repro/harness", "/harness", false},
+                 {context.root / "repro" / slug, "/subject", false}};
+  std::string path;
+  if (checkout) {
+    spec.mounts.push_back({checkout->path, "/upstream", false});
+    const std::string inner = fs::relative(checkout->package, checkout->path).generic_string();
+    path = inner == "." ? "/upstream" : "/upstream/" + inner;
+  }
+  if (!setup.environment.site.empty()) {
+    spec.mounts.push_back({setup.environment.site, "/env", false});
+    path += (path.empty() ? "" : ":") + std::string("/env");
+  }
+  spec.env = {{"HOME", "/work/home"},       {"TMPDIR", "/work/tmp"},     {"TRITON_CACHE_DIR", "/work/triton"},
+              {"PATH", "/usr/bin:/bin"},    {"LANG", "C.UTF-8"},         {"PYTHONDONTWRITEBYTECODE", "1"},
+              {"OMP_NUM_THREADS", "2"},     {"PYTHONHASHSEED", "0"}};
+  if (subject == "mitigated") {
+    spec.mounts.push_back({context.root / "mitigations", "/mitigations", false});
+    path += (path.empty() ? "" : ":") + std::string("/mitigations");
+    spec.env["PATCHBENCH_MITIGATE"] = slug;
+    spec.env["PATCHBENCH_FORCE"] = slug;
+  }
+  spec.env["PYTHONPATH"] = path;
+  spec.wants_gpu = setup.device != "cpu";
+  if (!spec.wants_gpu) spec.env["TRITON_INTERPRET"] = "1";
+  spec.timeout_s = kSubjectTimeoutS;
+  spec.memory_bytes = spec.wants_gpu ? int64_t{64} << 30 : int64_t{8} << 30;
+  spec.log = folder / "subject.log";
+  spec.report = folder / "sandbox.json";
+  return spec;
+}
+
+Json pin_json(const Setup& setup) {
+  if (setup.pin) return setup.pin->to_json();
+  return {{"upstream", setup.upstream.name}, {"version", "host"}, {"kind", "host"}};
+}
+
+RunContext make_run_context(const Setup& setup, const std::string& subject, const std::vector<Edit>& edits) {
+  RunContext run;
+  run.run_id = setup.run_id;
+  run.started = setup.started;
+  run.tool = std::string("patchbench ") + PATCHBENCH_VERSION;
+  run.slug = setup.manifest.slug.str();
+  run.manifest_sha256 = setup.manifest.sha256;
+  run.pin = is_in_process(subject) ? Json::object() : pin_json(setup);
+  for (const Edit& edit : edits) run.edits.push_back(sha256_hex(format_edit(edit)));
+  run.files = Json::object();
+  run.environment = setup.environment.address;
+  const bool isolated = setup.sandbox != exec::SandboxKind::kProcess;
+  run.sandbox = is_in_process(subject)
+                    ? Json{{"kind", "in_process"}, {"isolated", true}}
+                    : Json{{"kind", exec::sandbox_name(setup.sandbox)}, {"isolated", isolated}};
+  if (!setup.image.empty() && !is_in_process(subject)) run.sandbox["image"] = setup.image;
+  run.machine = exec::describe_machine(setup.device);
+  return run;
+}
+
+/// The last non-empty line of a text, for one-line messages.
+std::string last_line(const std::string& text) {
+  const auto end = text.find_last_not_of(" \n\t");
+  if (end == std::string::npos) return "no message";
+  const auto start = text.find_last_of('\n', end);
+  return text.substr(start == std::string::npos ? 0 : start + 1, end - (start == std::string::npos ? 0 : start + 1) + 1);
+}
+
+/// Sandbox and locked wheels.
+void prepare_locked(const Context& context, const RunOptions& options, Setup& setup) {
+  setup.sandbox = exec::choose_sandbox(options.sandbox, context.cache, context.root);
+  std::string tag;
+  if (setup.sandbox == exec::SandboxKind::kPodman || setup.sandbox == exec::SandboxKind::kDocker) {
+    const exec::BaseImage image = exec::ensure_base_image(setup.sandbox, "bookworm", context.cache, context.root);
+    setup.image = image.id;
+    setup.python = image.python;
+    tag = image.tag;
+  } else {
+    std::tie(setup.python, tag) = host_python();
+  }
+  setup.environment = exec::locked_environment(setup.pin->environment, tag, context.cache, context.root);
+}
+
+/// Sandbox and an installed stack (--python).
+void prepare_host(const Context& context, const RunOptions& options, Setup& setup) {
+  setup.environment = exec::host_environment(options.python);
+  setup.python = setup.environment.python;
+  const auto kind = options.sandbox.value_or(exec::SandboxKind::kBubblewrap);
+  if (kind == exec::SandboxKind::kPodman || kind == exec::SandboxKind::kDocker) {
+    throw Error(ErrorCode::kUsage, "--python needs --sandbox bwrap or process: an image has no part of the host's stack");
+  }
+  const exec::SandboxProbe probe = exec::probe_sandbox(kind, context.cache, context.root);
+  if (!probe.usable && options.sandbox) throw Error(ErrorCode::kNotRunnable, "--sandbox: " + probe.detail);
+  if (!probe.usable) progress("bwrap cannot be used here (" + probe.detail + "); falling back to a plain process, unisolated");
+  setup.sandbox = probe.usable ? kind : exec::SandboxKind::kProcess;
+}
+
+}  // namespace
+
+bool is_in_process(const std::string& subject) {
+  return subject == "model" || subject == "op" || subject.starts_with("op_mutant:") || subject == "model_fixed";
+}
+
+Setup prepare(const Context& context, const RunOptions& options) {
+  Setup setup;
+  setup.manifest = context.manifest(options.slug);
+  const std::string slug = setup.manifest.slug.str();
+  if (const auto waived = setup.manifest.waived(Column::kRepro)) {
+    throw Error(ErrorCode::kNotRunnable, fmt::format("{}: no reproducer yet ({})", slug, *waived));
+  }
+  if (!fs::exists(context.bin / ("repro_" + slug))) {
+    throw Error(ErrorCode::kNotRunnable,
+                fmt::format("repro_{} is not built (preset host has no torch); run ./patchbench or build the cpu preset", slug));
+  }
+  check_subject(setup.manifest, options.subject);
+  check_cases(setup.manifest, options.cases);
+  setup.upstream = chosen_upstream(setup.manifest, options.upstream_name);
+  setup.device = chosen_device(options.device);
+  setup.started = utc_now();
+  if (options.python.empty() || options.needs_pin || !options.version.empty()) {
+    setup.pin = context.pins().resolve(setup.upstream.name,
+                                       options.version.empty() ? setup.upstream.red_pin : options.version);
+  }
+  if (options.python.empty()) {
+    prepare_locked(context, options, setup);
+  } else {
+    prepare_host(context, options, setup);
+  }
+  setup.run_id = sha256_hex(fmt::format("{} {} {} {}", slug, setup.started, ::getpid(), std::random_device{}())).substr(0, 16);
+  setup.folder = context.cache / "runs" / setup.run_id;
+  return setup;
+}
+
+Trial run_trial(const Context& context, const Setup& setup, const RunOptions& options, const std::string& subject,
+                const std::vector<Edit>& edits, const std::string& corrupt) {
+  const auto started = std::chrono::steady_clock::now();
+  const std::string slug = setup.manifest.slug.str();
+  Trial trial;
+  trial.context = make_run_context(setup, subject, edits);
+  std::string file_name = subject + corrupt;
+  std::replace(file_name.begin(), file_name.end(), ':', '-');
+  const fs::path folder = setup.folder / file_name;
+  fs::create_directories(folder / "work");
+
+  exec::Command command;
+  command.argv = {(context.bin / ("repro_" + slug)).string(), "--cases", (folder / "cases.json").string(),
+                  "--subject", subject, "--device", setup.device, "--seed", std::to_string(options.seed),
+                  "--work", (folder / "work").string(), "--records-fd", std::to_string(kRecordsFd)};
+  if (!corrupt.empty()) command.argv.insert(command.argv.end(), {"--corrupt", corrupt});
+  write_file(folder / "cases.json", cases_document(setup, options.cases).dump());
+  if (!is_in_process(subject)) {
+    std::optional<git::Checkout> checkout;
+    if (setup.pin) {
+      checkout = git::Store(context.cache, context.root).materialize(*setup.pin, edits);
+      trial.context.tree = checkout->tree;
+      trial.context.files = git::Store::digests(*checkout, setup.upstream.files);
+    } else {
+      if (!edits.empty()) throw Error(ErrorCode::kUsage, "an installed stack (--python) is judged as it is: it takes no edits");
+      trial.context.files = setup.environment.packages.value("files", Json::object());
+    }
+    const exec::SandboxSpec spec = sandbox_spec(context, setup, subject, checkout, folder);
+    write_file(folder / "spec.json", spec.to_json().dump());
+    const Json start = {{"argv", {(context.bin / "patchbench-sandbox").string(), (folder / "spec.json").string()}},
+                        {"report", spec.report.string()},
+                        {"timeout_s", spec.timeout_s + 60}};
+    write_file(folder / "command.json", start.dump());
+    command.argv.insert(command.argv.end(), {"--subject-command", (folder / "command.json").string()});
+  }
+  for (int repeat = 0; repeat < options.repeats; ++repeat) {
+    command.records_fd_in_child = kRecordsFd;
+    command.on_record = [&](const std::string& line) {
+      trial.observations.push_back(Observation::from_json(parse_json(line, "repro_" + slug)));
+    };
+    exec::Command one = command;
+    one.argv.insert(one.argv.end(), {"--repeat", std::to_string(repeat)});
+    const exec::Exit exit = exec::run(one);
+    if (!exit.ok()) {
+      throw Error(exit.exit_code == 2 ? ErrorCode::kUsage : ErrorCode::kInternal,
+                  fmt::format("repro_{} ({}): {}", slug, subject, last_line(exit.error.empty() ? exit.err : exit.error)));
+    }
+  }
+  trial.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  return trial;
+}
+
+std::string record_run(const Context& context, const std::vector<Trial>& trials, const QuestionContext& question,
+                       const Outcome& outcome) {
+  std::vector<Record> records;
+  std::vector<std::string> digests;
+  for (const Trial& trial : trials) {
+    for (const Observation& observation : trial.observations) {
+      records.push_back(make_observation_record(trial.context, observation));
+      digests.push_back(records.back().digest());
+    }
+  }
+  records.push_back(make_verdict_record(trials.front().context, question, outcome, digests));
+  ledger::Ledger::open(context.ledger)->append(records);
+  return records.back().digest();
+}
+
+QuestionContext question_for(const Setup& setup, Question question, const std::string& subject) {
+  QuestionContext asked;
+  asked.question = question;
+  asked.subject = subject;
+  asked.is_red_pin = setup.pin && setup.pin->version == setup.upstream.red_pin;
+  asked.classes = setup.manifest.classes_order;
+  return asked;
+}
+
+}  // namespace patchbench::cli

@@ -1,0 +1,161 @@
+#include "cli/verdicts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "core/digest.h"
+#include "core/error.h"
+#include "exec/process.h"
+#include "git/series.h"
+
+namespace patchbench::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What the self-test's answer depends on: the judge's binary, the sandbox program, the runtime beside the subject.
+std::string selftest_key(const Context& context, const Setup& setup) {
+  Sha256 hash;
+  for (const fs::path& file : {context.bin / ("repro_" + setup.manifest.slug.str()), context.bin / "patchbench-sandbox",
+                               context.root / "repro/harness/subject_runtime.py"}) {
+    hash.update(context.read_file(file));
+  }
+  hash.update(exec::sandbox_name(setup.sandbox) + setup.device + setup.manifest.sha256);
+  return hash.hex().substr(0, 16);
+}
+
+/// One trigger and one control: enough to see whether the judge can fail and can pass.
+std::vector<std::string> selftest_cases(const Setup& setup) {
+  std::vector<std::string> names;
+  for (const CaseRole role : {CaseRole::kTrigger, CaseRole::kControl}) {
+    for (const Case& c : setup.manifest.cases) {
+      if (c.role == role && c.counts_on("cpu") && c.counts_on("cuda")) {
+        names.push_back(c.name);
+        break;
+      }
+    }
+  }
+  return names;
+}
+
+void refuse(const std::string& what) {
+  throw Error(ErrorCode::kIntegrity, "self-test: " + what + "; no sentinel is issued (patchbench selftest shows all)");
+}
+
+/// A subject that computes nothing, says it did, and prints sentinels.
+void check_liar(const Context& context, const Setup& setup, const RunOptions& options) {
+  const Trial liar = run_trial(context, setup, options, "liar", {});
+  for (const Observation& o : liar.observations) {
+    if (o.seen == Seen::kAbsent) refuse("a lying subject passed case " + o.case_name);
+  }
+  if (liar.observations.empty()) refuse("a lying subject left no observation");
+}
+
+}  // namespace
+
+void ensure_selftest(const Context& context, const Setup& setup) {
+  const fs::path mark = context.cache / "selftest" / (setup.manifest.slug.str() + "-" + selftest_key(context, setup));
+  if (fs::exists(mark)) return;
+  progress("self-test of the judge (once per build)");
+  RunOptions options;
+  options.slug = setup.manifest.slug.str();
+  options.cases = selftest_cases(setup);
+  const std::string right = setup.manifest.waived(Column::kPack) ? "model_fixed" : "op";
+  for (const Observation& o : run_trial(context, setup, options, right, {}).observations) {
+    if (o.seen != Seen::kAbsent) refuse(fmt::format("the right {} is {} on {}: {}", right, seen_name(o.seen), o.case_name, o.reason));
+  }
+  int mutants = 0;
+  for (const Observation& o : run_trial(context, setup, options, right, {}, "all").observations) {
+    if (o.seen == Seen::kAbsent) refuse(fmt::format("{} passed case {}", o.subject, o.case_name));
+    mutants += o.seen == Seen::kPresent;
+  }
+  if (mutants < 15) refuse(fmt::format("only {} spoiled outputs were red", mutants));
+  check_liar(context, setup, options);
+  fs::create_directories(mark.parent_path());
+  std::ofstream(mark) << mutants << " spoiled outputs red\n";
+}
+
+Answer reproduce(const Context& context, const Setup& setup, const RunOptions& options) {
+  ensure_selftest(context, setup);
+  Answer answer;
+  Question question = Question::kReproduce;
+  std::vector<Edit> edits;
+  if (options.subject == "op") question = Question::kOp;
+  if (options.subject == "mitigated") question = Question::kMitigation;
+  if (options.subject == "patched") edits = pack_edits_at(context, setup).edits;
+  if (options.subject.starts_with("mutant:")) {
+    std::vector<std::string> names;
+    for (const Edit& mutant : pack_edits_at(context, setup).mutants) {
+      names.push_back("mutant:" + mutant.name.substr(7, mutant.name.size() - 12));
+      if (names.back() == options.subject) edits = {mutant};
+    }
+    if (edits.empty()) {
+      throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", setup.manifest.slug.str(), options.subject,
+                                                 did_you_mean(options.subject, names)));
+    }
+  }
+  answer.question = question_for(setup, question, options.subject);
+  if (question == Question::kMitigation) answer.trials.push_back(run_trial(context, setup, options, "upstream", {}));
+  answer.trials.push_back(run_trial(context, setup, options, options.subject, edits));
+  if (question == Question::kOp) answer.trials.push_back(run_trial(context, setup, options, "op", {}, "all"));
+  std::vector<Observation> all;
+  for (const Trial& trial : answer.trials) all.insert(all.end(), trial.observations.begin(), trial.observations.end());
+  answer.outcome = sentinel_of(all, answer.question);
+  answer.digest = record_run(context, answer.trials, answer.question, answer.outcome);
+  return answer;
+}
+
+PackEdits pack_edits_at(const Context& context, const Setup& setup) {
+  if (!setup.pin) throw Error(ErrorCode::kUsage, "an installed stack (--python) is judged as it is: it takes no edits");
+  const git::Series series = git::load_series(context.root / cell_path(setup.manifest.slug, Column::kPatches));
+  const Pin base = context.pins().resolve(setup.upstream.name, setup.upstream.red_pin);
+  PackEdits carried{series.edits, series.mutants};
+  if (base.version == setup.pin->version) return carried;
+  git::Store store(context.cache, context.root);
+  for (std::vector<Edit>* list : {&carried.edits, &carried.mutants}) {
+    std::vector<Edit> moved;
+    for (const Edit& edit : *list) {
+      const git::Rebase rebase = git::rebase_edit(edit, base, *setup.pin, store);
+      if (rebase.state == git::Rebase::State::kClean) {
+        moved.push_back(*rebase.edit);
+      } else if (list == &carried.edits) {
+        std::string where;
+        if (!rebase.conflicts.empty()) {
+          where = fmt::format(": {} lines {}-{}", rebase.conflicts[0].path, rebase.conflicts[0].first_line,
+                              rebase.conflicts[0].last_line);
+        }
+        throw Error(ErrorCode::kUsage, fmt::format("{} does not carry from {} to {} ({}{}); see patchbench patch rebase {}",
+                                                   edit.name, base.version, setup.pin->version,
+                                                   git::rebase_state_name(rebase.state), where,
+                                                   setup.manifest.slug.str()));
+      }
+    }
+    *list = std::move(moved);
+  }
+  return carried;
+}
+
+Answer validate(const Context& context, const Setup& setup, const RunOptions& options, const std::vector<Edit>& edits,
+                const std::vector<Edit>& mutants) {
+  ensure_selftest(context, setup);
+  Answer answer;
+  answer.question = question_for(setup, Question::kValidate, "patched");
+  progress("upstream, unpatched");
+  answer.trials.push_back(run_trial(context, setup, options, "upstream", {}));
+  progress("upstream, patched");
+  answer.trials.push_back(run_trial(context, setup, options, "patched", edits));
+  for (const Edit& mutant : mutants) {
+    const std::string subject = "mutant:" + mutant.name.substr(7, mutant.name.size() - 12);
+    progress(subject);
+    answer.trials.push_back(run_trial(context, setup, options, subject, {mutant}));
+  }
+  std::vector<Observation> all;
+  for (const Trial& trial : answer.trials) all.insert(all.end(), trial.observations.begin(), trial.observations.end());
+  answer.outcome = sentinel_of(all, answer.question);
+  answer.digest = record_run(context, answer.trials, answer.question, answer.outcome);
+  return answer;
+}
+
+}  // namespace patchbench::cli

@@ -1,0 +1,33 @@
+#pragma once
+#include <string>
+
+#include "cli/trial.h"
+
+namespace patchbench::cli {
+
+/// One question answered: its trials, what it came to, and the verdict record.
+struct Answer {
+  std::vector<Trial> trials;
+  QuestionContext question;
+  Outcome outcome;
+  std::string digest;
+};
+
+/// Runs the judge's mutants and a lying subject on this machine (once per build and sandbox; remembered in the cache).
+/// Throws Error(kIntegrity) naming the mutant that passed: no sentinel is issued while that holds.
+void ensure_selftest(const Context& context, const Setup& setup);
+
+/// One pin, one subject: trials, outcome, ledger.
+Answer reproduce(const Context& context, const Setup& setup, const RunOptions& options);
+
+/// Upstream red, `edits` green, every mutant edit of the pack red, on one set of inputs.
+Answer validate(const Context& context, const Setup& setup, const RunOptions& options, const std::vector<Edit>& edits,
+                const std::vector<Edit>& mutants);
+
+/// The pack's edits (and mutants) carried to a pin by three-way merge; Error(kUsage) naming file and lines where they conflict.
+struct PackEdits {
+  std::vector<Edit> edits, mutants;
+};
+PackEdits pack_edits_at(const Context& context, const Setup& setup);
+
+}  // namespace patchbench::cli

@@ -1,0 +1,189 @@
+#include "cli/window_run.h"
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+
+#include "cli/verdicts.h"
+#include "core/error.h"
+#include "core/window.h"
+#include "exec/process.h"
+#include "ledger/ledger.h"
+#include "report/table.h"
+
+namespace patchbench::cli {
+namespace {
+
+/// "absent", a failure class, or why there is neither.
+std::string state_of(const Outcome& outcome) {
+  if (outcome.sentinel == Sentinel::kBugReproduced) return outcome.argument;
+  if (outcome.sentinel == Sentinel::kBugAbsent) return "absent";
+  return "unresolved";
+}
+
+struct Measured {
+  ReleaseState state;
+  Outcome outcome;
+};
+
+Measured measure(const Context& context, RunOptions options, const std::string& version) {
+  options.version = version;
+  try {
+    const Setup setup = prepare(context, options);
+    const Answer answer = reproduce(context, setup, options);
+    return {{version, state_of(answer.outcome), answer.digest}, answer.outcome};
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::kIntegrity || e.code() == ErrorCode::kUsage) throw;
+    return {{version, "not_measured", ""}, {Sentinel::kNotRun, "not_runnable_here", e.what(), ""}};
+  }
+}
+
+/// Verdicts already in the ledger that answer the same question: version -> (state, digest).
+std::map<std::string, ReleaseState> known_states(const Context& context, const RunOptions& options, const Setup& setup) {
+  std::map<std::string, ReleaseState> known;
+  for (const ledger::Entry& entry : ledger::Ledger::open(context.ledger)->all()) {
+    if (entry.record.type() != "verdict") continue;
+    const Json& p = entry.record.predicate();
+    const RunContext run = RunContext::from_json(p.at("context"));
+    const QuestionContext question = QuestionContext::from_json(p.at("question"));
+    if (run.slug != options.slug || run.manifest_sha256 != setup.manifest.sha256) continue;
+    if (question.question != Question::kReproduce || question.subject != "upstream") continue;
+    if (run.machine.value("device", "") != exec::describe_machine(setup.device).value("device", "")) continue;
+    const std::string sentinel = p.at("sentinel").get<std::string>();
+    const std::string version = run.pin.value("version", "");
+    if (sentinel == "BUG_ABSENT") known[version] = {version, "absent", entry.digest};
+    if (sentinel.starts_with("BUG_REPRODUCED(")) known[version] = {version, sentinel.substr(15, sentinel.size() - 16), entry.digest};
+  }
+  return known;
+}
+
+/// The commit a release's tag points to, as a git pin; nullopt without such a tag. Throws Error(kNotRunnable) if out of reach.
+std::optional<Pin> tagged(const Context& context, const Upstream& upstream, const std::string& version) {
+  const exec::Exit listed = exec::run({.argv = {"git", "ls-remote", "--tags", upstream.url, "refs/tags/v" + version, "refs/tags/v" + version + "^{}"}});
+  if (!listed.ok()) throw Error(ErrorCode::kNotRunnable, "upstream_unreachable: git ls-remote " + upstream.url + " failed");
+  std::string commit;
+  for (std::size_t at = 0; at + 40 < listed.out.size(); at = listed.out.find('\n', at) + 1) {
+    commit = listed.out.substr(at, 40);  // the peeled line, where there is one, comes last
+    if (listed.out.find('\n', at) == std::string::npos) break;
+  }
+  if (commit.empty()) return std::nullopt;
+  return context.pins().resolve(upstream.name, "git:" + commit);
+}
+
+/// The first commit after `left` that is in `right.state`, by bisection inside one measured edge.
+Json bisect_edge(const Context& context, const RunOptions& options, const Upstream& upstream, const std::vector<std::string>& files,
+                 const ReleaseState& left, const ReleaseState& right) {
+  Json found = {{"from", left.version}, {"from_state", left.state}, {"to", right.version}, {"to_state", right.state}};
+  const auto good = tagged(context, upstream, left.version), bad = tagged(context, upstream, right.version);
+  if (!good || !bad) {
+    found["result"] = "no tag for " + (good ? right.version : left.version);
+    return found;
+  }
+  const std::vector<Pin> commits = git::Store(context.cache, context.root).commits_between(*good, *bad, files);
+  std::size_t low = 0, high = commits.size();  // commits[high-1] has right.state; before commits[low] it is left.state
+  std::vector<std::string> skipped;
+  while (low < high) {
+    const std::size_t middle = low + (high - low) / 2;
+    progress(fmt::format("{} -> {}: commit {}, {} left", left.version, right.version, commits[middle].commit.substr(0, 10), high - low));
+    const std::string state = measure(context, options, commits[middle].version).state.state;
+    if (state == right.state) {
+      high = middle;
+    } else if (state == left.state) {
+      low = middle + 1;
+    } else {
+      skipped.push_back(commits[middle].commit + " " + state);
+      break;
+    }
+  }
+  if (!skipped.empty()) {
+    found["result"] = "not one change: " + skipped.front();
+  } else if (low < commits.size()) {
+    found["result"] = commits[low].commit;
+    found["date"] = commits[low].date;
+  } else {
+    found["result"] = "no commit between the tags touches the named files";
+  }
+  return found;
+}
+
+void print_window(const Json& window) {
+  report::Table table({"release", "date", "state", "why"});
+  for (const Json& r : window.at("releases")) {
+    table.add({r.at("version"), r.at("date"), r.at("state"), r.at("why")});
+  }
+  std::cout << table.render();
+  for (const Json& i : window.at("intervals")) {
+    const auto or_none = [&](const char* key) { return i.at(key).get<std::string>().empty() ? "none measured" : i.at(key).get<std::string>(); };
+    fmt::print(std::cout, "{}: first bad {}, last bad {}; last good before {}, first good after {}{}\n", i.at("class").get<std::string>(),
+               or_none("first_bad"), or_none("last_bad"), or_none("last_good_before"), or_none("first_good_after"),
+               i.at("has_gap").get<bool>() ? " (a release in it was not measured)" : "");
+  }
+  if (window.at("intervals").empty()) std::cout << "no measured release is hit\n";
+  for (const Json& c : window.at("commits")) {
+    fmt::print(std::cout, "{} -> {} ({} -> {}): {}\n", c.at("from").get<std::string>(), c.at("to").get<std::string>(),
+               c.at("from_state").get<std::string>(), c.at("to_state").get<std::string>(), c.at("result").get<std::string>());
+  }
+}
+
+Json interval_json(const Interval& i) {
+  return {{"class", i.failure_class},          {"first_bad", i.first_bad},
+          {"last_bad", i.last_bad},            {"last_good_before", i.last_good_before},
+          {"first_good_after", i.first_good_after}, {"has_gap", i.has_gap}};
+}
+
+}  // namespace
+
+int run_window(const Context& context, const RunOptions& options, const WindowOptions& window) {
+  const Setup setup = prepare(context, options);
+  const Upstream upstream = context.pins().upstream(setup.upstream.name);
+  const auto known = window.resume ? known_states(context, options, setup) : std::map<std::string, ReleaseState>{};
+  std::vector<ReleaseState> states;
+  Json releases = Json::array();
+  for (const Pin& pin : upstream.releases) {
+    progress(fmt::format("{} {} ({}/{})", upstream.name, pin.version, states.size() + 1, upstream.releases.size()));
+    Measured one;
+    if (const auto it = known.find(pin.version); it != known.end()) {
+      one = {it->second, {std::nullopt, "", "from the ledger", ""}};
+    } else {
+      one = measure(context, options, pin.version);
+    }
+    states.push_back(one.state);
+    releases.push_back({{"version", pin.version}, {"date", pin.date}, {"state", one.state.state}, {"why", one.outcome.why}, {"verdict", one.state.record}});
+  }
+  Json intervals = Json::array(), commits = Json::array();
+  for (const Interval& i : intervals_of(states)) intervals.push_back(interval_json(i));
+  for (std::size_t i = 0; window.bisect_commits && i + 1 < states.size(); ++i) {
+    const bool both = states[i].state != "unresolved" && states[i + 1].state != "unresolved" && !states[i].record.empty() && !states[i + 1].record.empty();
+    if (!both || states[i].state == states[i + 1].state) continue;
+    commits.push_back(bisect_edge(context, options, upstream, setup.upstream.files, states[i], states[i + 1]));
+  }
+  Json compact = Json::object();  // the record: states and the verdicts they rest on
+  for (const ReleaseState& s : states) compact[s.version] = {s.state, s.record.substr(0, 16)};
+  const Json document = {{"slug", options.slug}, {"upstream", upstream.name}, {"device", setup.device}, {"releases", releases}, {"intervals", intervals}, {"commits", commits}};
+  RunContext run;
+  run.run_id = setup.run_id;
+  run.started = setup.started;
+  run.tool = std::string("patchbench ") + PATCHBENCH_VERSION;
+  run.slug = options.slug;
+  run.manifest_sha256 = setup.manifest.sha256;
+  run.pin = {{"upstream", upstream.name}, {"version", "all"}};
+  run.files = Json::object();
+  run.environment = setup.environment.address;
+  run.sandbox = {{"kind", exec::sandbox_name(setup.sandbox)}, {"isolated", setup.sandbox != exec::SandboxKind::kProcess}};
+  run.machine = exec::describe_machine(setup.device);
+  ledger::Ledger::open(context.ledger)->append({make_record("window", run, {{"states", compact}, {"intervals", intervals}, {"commits", commits}})});
+  if (context.json) {
+    std::cout << document.dump(2) << "\n";
+  } else {
+    print_window(document);
+  }
+  const bool complete = std::all_of(states.begin(), states.end(), [](const ReleaseState& s) {
+    return s.state != "unresolved" && s.state != "not_measured";
+  });
+  return complete ? 0 : 3;
+}
+
+}  // namespace patchbench::cli

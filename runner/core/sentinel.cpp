@@ -1,0 +1,304 @@
+#include "core/sentinel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "core/error.h"
+
+namespace patchbench {
+namespace {
+
+constexpr std::array kSentinelNames = {
+    "BUG_REPRODUCED",      "BUG_ABSENT",        "FIX_VALIDATED",        "FIX_REJECTED",
+    "OP_VALIDATED",        "MITIGATION_VERIFIED", "MEMORY_SAVE_VERIFIED", "EQUIVALENCE_SHOWN",
+    "EQUIVALENCE_PROVED",  "CLAIM_CONFIRMED",   "CLAIM_REFUTED",        "NO_REGRESSION",
+    "NOT_RUN"};
+constexpr std::array kVerdictNames = {
+    "reproduced",   "validated",   "unexpectedly_absent", "not_fixed",  "present",
+    "absent",       "unjudged",    "unsupported",         "unresolved"};
+constexpr std::array kExpectationNames = {"present", "absent", "nothing"};
+constexpr std::array kQuestionNames = {"reproduce", "validate", "op", "mitigation", "memory"};
+
+/// Repeats of one subject × case × seed, folded into one: equal ones become one, mixed ones unresolved.
+std::vector<Observation> fold_repeats(const std::vector<Observation>& observations) {
+  std::map<std::tuple<std::string, std::string, uint64_t>, std::vector<const Observation*>> groups;
+  for (const Observation& o : observations) {
+    if (o.counts) groups[{o.subject, o.case_name, o.seed}].push_back(&o);
+  }
+  std::vector<Observation> folded;
+  for (const auto& [key, group] : groups) {
+    Observation one = *group.front();
+    const auto same = [&](const Observation* o) {
+      return o->seen == one.seen && o->failure_class == one.failure_class;
+    };
+    if (!std::all_of(group.begin(), group.end(), same)) {
+      const auto present = std::count_if(group.begin(), group.end(), [](const Observation* o) {
+        return o->seen == Seen::kPresent;
+      });
+      one.seen = Seen::kUnresolved;
+      one.failure_class.clear();
+      one.reason = fmt::format("flaky: present in {}/{} repeats", present, group.size());
+    }
+    folded.push_back(std::move(one));
+  }
+  return folded;
+}
+
+Outcome none(std::string why) { return {std::nullopt, "", std::move(why), ""}; }
+
+std::string named(const Observation& o) {
+  return o.subject + " " + o.case_name + (o.reason.empty() ? "" : ": " + o.reason);
+}
+
+std::vector<Observation> of_subject(const std::vector<Observation>& all, std::string_view subject) {
+  std::vector<Observation> chosen;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(chosen),
+               [&](const Observation& o) { return o.subject == subject; });
+  return chosen;
+}
+
+/// The one declared failure class that every present trigger shows. The class is the primary one if any trigger shows
+/// it; an undeclared class is no class at all.
+std::string class_shown(const std::vector<Observation>& observations, const QuestionContext& context) {
+  for (const std::string& name : context.classes) {
+    for (const Observation& o : observations) {
+      if (o.seen == Seen::kPresent && o.failure_class == name) return name;
+    }
+  }
+  return "";
+}
+
+Outcome reproduced(const std::vector<Observation>& seen, const QuestionContext& context) {
+  int present = 0, absent = 0, triggers = 0;
+  for (const Observation& o : seen) {
+    if (o.seen == Seen::kUnresolved) return none("unresolved: " + named(o));
+    if (o.seen == Seen::kPresent &&
+        std::find(context.classes.begin(), context.classes.end(), o.failure_class) == context.classes.end()) {
+      return none(fmt::format("{}: failure class '{}' is not declared", named(o), o.failure_class));
+    }
+  }
+  const std::string shown = class_shown(seen, context);
+  const bool is_primary = context.classes.empty() || shown == context.classes.front();
+  for (const Observation& o : seen) {
+    if (o.role == CaseRole::kTrigger) {
+      ++triggers;
+      present += o.seen == Seen::kPresent;
+      absent += o.seen == Seen::kAbsent;
+    } else if (o.seen == Seen::kPresent && (o.role == CaseRole::kControl || is_primary)) {
+      return none(fmt::format("{} is red, which must be right everywhere", named(o)));
+    } else if (o.role == CaseRole::kControl && o.seen != Seen::kAbsent) {
+      return none(fmt::format("control {} is {}: {}", o.case_name, seen_name(o.seen), o.reason));
+    }
+  }
+  const bool has_control = std::any_of(seen.begin(), seen.end(), [](const Observation& o) {
+    return o.role == CaseRole::kControl;
+  });
+  if (triggers == 0) return none("no trigger case was run");
+  if (!has_control) return none("no control case was run: a red trigger alone may be a broken set-up");
+  if (present > 0) {
+    Outcome outcome{Sentinel::kBugReproduced, shown, fmt::format("{} of {} triggers present", present, triggers), ""};
+    if (!is_primary) {
+      outcome.alias = shown;
+      std::transform(shown.begin(), shown.end(), outcome.alias.begin(),
+                     [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    }
+    return outcome;
+  }
+  if (absent == triggers) {
+    std::string why = fmt::format("all {} triggers judged and absent", triggers);
+    if (context.is_red_pin) why += "; this version was expected to be red: upstream moved, or the machine differs";
+    return {Sentinel::kBugAbsent, "", why, ""};
+  }
+  return none(fmt::format("{} of {} triggers could not be judged", triggers - absent, triggers));
+}
+
+/// Whether every mutant subject is red on at least one judged trigger; "" or the reason why not.
+std::string mutants_hold(const std::vector<Observation>& seen, std::string_view prefix) {
+  std::map<std::string, bool> red;
+  for (const Observation& o : seen) {
+    if (!o.subject.starts_with(prefix)) continue;
+    red[o.subject] |= o.role == CaseRole::kTrigger && o.seen == Seen::kPresent;
+    if (o.seen == Seen::kUnresolved && o.reason.starts_with("flaky")) return named(o);
+  }
+  if (red.empty()) return "no mutant was run: a check that cannot fail shows nothing";
+  for (const auto& [subject, is_red] : red) {
+    if (!is_red) return subject + " was not caught";
+  }
+  return "";
+}
+
+/// Green where it must be: `subject` on every case in `must`; "" or the first that is not.
+struct GreenCheck {
+  std::string red;         ///< a case that is present: a rejection
+  std::string unanswered;  ///< a case that was not judged: no answer
+};
+
+GreenCheck green_on(const std::vector<Observation>& subject, const std::set<std::pair<std::string, uint64_t>>& must) {
+  std::set<std::pair<std::string, uint64_t>> answered;
+  GreenCheck check;
+  for (const Observation& o : subject) {
+    if (o.seen == Seen::kPresent) {
+      if (check.red.empty()) {
+        check.red = fmt::format("{} is red ({})", named(o), o.failure_class);
+        for (const Measure& m : o.measures) {
+          if (!m.pass) {
+            check.red += fmt::format(", {} {} error {:.3g} > {:.3g}", m.tensor, m.layer, m.got, m.limit);
+            break;
+          }
+        }
+      }
+    }
+    if (o.seen == Seen::kAbsent) answered.insert({o.case_name, o.seed});
+    if (o.seen == Seen::kUnresolved && check.unanswered.empty()) check.unanswered = named(o);
+  }
+  for (const auto& key : must) {
+    if (!answered.contains(key) && check.unanswered.empty()) check.unanswered = key.first + " was not judged green";
+  }
+  return check;
+}
+
+Outcome validated(const std::vector<Observation>& seen, const QuestionContext& context) {
+  const std::vector<Observation> upstream = of_subject(seen, "upstream");
+  const Outcome red = reproduced(upstream, context);
+  if (red.sentinel != Sentinel::kBugReproduced) {
+    return none("unpatched upstream is not red here, so a green patch shows nothing (" + red.why + ")");
+  }
+  std::set<std::pair<std::string, uint64_t>> must;
+  for (const Observation& o : upstream) {
+    if (o.role != CaseRole::kTrigger || o.seen == Seen::kPresent) {
+      if (o.seen == Seen::kPresent || o.seen == Seen::kAbsent) must.insert({o.case_name, o.seed});
+    }
+  }
+  const GreenCheck green = green_on(of_subject(seen, "patched"), must);
+  if (!green.red.empty()) return {Sentinel::kFixRejected, "", green.red, ""};
+  if (!green.unanswered.empty()) return none(green.unanswered);
+  if (const std::string why = mutants_hold(seen, "mutant:"); !why.empty()) return none(why);
+  return {Sentinel::kFixValidated, "", fmt::format("{} cases green, every mutant red", must.size()), ""};
+}
+
+/// kOp and kMitigation: the subject green on every case it was given that is judged here, mutants red (op only).
+Outcome subject_green(const std::vector<Observation>& seen, const QuestionContext& context, Sentinel sentinel) {
+  std::set<std::pair<std::string, uint64_t>> must;
+  const std::vector<Observation> subject = of_subject(seen, context.subject);
+  bool has_trigger = false;
+  for (const Observation& o : subject) {
+    if (o.seen != Seen::kUnsupported || o.role == CaseRole::kTrigger) must.insert({o.case_name, o.seed});
+    has_trigger |= o.role == CaseRole::kTrigger;
+  }
+  if (!has_trigger) return none("no trigger case was run");
+  const GreenCheck green = green_on(subject, must);
+  if (!green.red.empty()) return none(green.red);
+  if (!green.unanswered.empty()) return none(green.unanswered);
+  if (sentinel == Sentinel::kOpValidated) {
+    if (const std::string why = mutants_hold(seen, "op_mutant:"); !why.empty()) return none(why);
+  } else {
+    const Outcome red = reproduced(of_subject(seen, "upstream"), context);
+    if (red.sentinel != Sentinel::kBugReproduced) return none("unmitigated upstream is not red here (" + red.why + ")");
+  }
+  return {sentinel, "", fmt::format("{} cases green", must.size()), ""};
+}
+
+Outcome memory_saved(const std::vector<Observation>& seen, const QuestionContext& context) {
+  const Outcome green = subject_green(seen, context, Sentinel::kOpValidated);
+  if (!green.sentinel) return green;
+  if (context.bound_bytes <= 0 || context.measured_bytes <= 0) return none("no bound or no measured peak");
+  const std::string figures = fmt::format("measured peak {:.0f} bytes, bound {:.0f} bytes", context.measured_bytes,
+                                          context.bound_bytes);
+  if (context.measured_bytes > context.bound_bytes) return none("the peak is over the bound: " + figures);
+  return {Sentinel::kMemorySaveVerified, "", figures, ""};
+}
+
+}  // namespace
+
+std::string expectation_name(Expectation e) { return kExpectationNames.at(static_cast<std::size_t>(e)); }
+std::string verdict_name(Verdict v) { return kVerdictNames.at(static_cast<std::size_t>(v)); }
+std::string sentinel_name(Sentinel s) { return kSentinelNames.at(static_cast<std::size_t>(s)); }
+std::string question_name(Question q) { return kQuestionNames.at(static_cast<std::size_t>(q)); }
+
+Question question_from(std::string_view name) {
+  for (std::size_t i = 0; i < kQuestionNames.size(); ++i) {
+    if (name == kQuestionNames.at(i)) return static_cast<Question>(i);
+  }
+  throw Error(ErrorCode::kUsage, fmt::format("'{}' is no question", name));
+}
+
+Verdict verdict_of(Seen seen, Expectation expectation) {
+  switch (seen) {
+    case Seen::kUnjudged: return Verdict::kUnjudged;
+    case Seen::kUnsupported: return Verdict::kUnsupported;
+    case Seen::kUnresolved: return Verdict::kUnresolved;
+    case Seen::kPresent:
+      return expectation == Expectation::kPresent  ? Verdict::kReproduced
+             : expectation == Expectation::kAbsent ? Verdict::kNotFixed
+                                                   : Verdict::kSeenPresent;
+    case Seen::kAbsent:
+      return expectation == Expectation::kPresent  ? Verdict::kUnexpectedlyAbsent
+             : expectation == Expectation::kAbsent ? Verdict::kValidated
+                                                   : Verdict::kSeenAbsent;
+  }
+  throw Error(ErrorCode::kInternal, "an observation outside its enum");
+}
+
+Expectation expectation_of(const Observation& o, const QuestionContext& context) {
+  const bool is_trigger = o.role == CaseRole::kTrigger;
+  if (o.role == CaseRole::kControl) return Expectation::kAbsent;
+  if (o.subject == "model") return is_trigger ? Expectation::kPresent : Expectation::kAbsent;
+  if (o.subject == "upstream") {
+    if (!context.is_red_pin) return Expectation::kNothing;
+    return is_trigger ? Expectation::kPresent : Expectation::kAbsent;
+  }
+  if (o.subject.starts_with("mutant:") || o.subject.starts_with("op_mutant:")) return Expectation::kNothing;
+  return Expectation::kAbsent;
+}
+
+std::string Outcome::text() const {
+  if (!sentinel) return "NONE";
+  if (*sentinel == Sentinel::kNotRun) return "NOT_RUN:" + argument;
+  return sentinel_name(*sentinel) + (argument.empty() ? "" : "(" + argument + ")");
+}
+
+Json QuestionContext::to_json() const {
+  Json json = {{"question", question_name(question)},
+               {"subject", subject},
+               {"is_red_pin", is_red_pin},
+               {"classes", classes}};
+  if (question == Question::kMemory) {
+    json["bound_bytes"] = bound_bytes;
+    json["measured_bytes"] = measured_bytes;
+  }
+  return json;
+}
+
+QuestionContext QuestionContext::from_json(const Json& json) {
+  try {
+    QuestionContext context;
+    context.question = question_from(json.at("question").get<std::string>());
+    context.subject = json.at("subject").get<std::string>();
+    context.is_red_pin = json.at("is_red_pin").get<bool>();
+    context.classes = json.at("classes").get<std::vector<std::string>>();
+    context.bound_bytes = json.value("bound_bytes", 0.0);
+    context.measured_bytes = json.value("measured_bytes", 0.0);
+    return context;
+  } catch (const Json::exception& e) {
+    throw Error(ErrorCode::kUsage, std::string("a verdict's question is malformed: ") + e.what());
+  }
+}
+
+Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context) {
+  const std::vector<Observation> seen = fold_repeats(observations);
+  switch (context.question) {
+    case Question::kReproduce: return reproduced(of_subject(seen, context.subject), context);
+    case Question::kValidate: return validated(seen, context);
+    case Question::kOp: return subject_green(seen, context, Sentinel::kOpValidated);
+    case Question::kMitigation: return subject_green(seen, context, Sentinel::kMitigationVerified);
+    case Question::kMemory: return memory_saved(seen, context);
+  }
+  throw Error(ErrorCode::kInternal, "a question outside its enum");
+}
+
+}  // namespace patchbench

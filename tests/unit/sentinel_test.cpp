@@ -1,0 +1,218 @@
+#include "core/sentinel.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "core/error.h"
+
+namespace patchbench {
+namespace {
+
+/// One observation of the little pack used here: class "wrong" is primary, "ignored" the second.
+Observation seen(const std::string& subject, const std::string& case_name, CaseRole role, Seen what,
+                 const std::string& failure_class = "") {
+  Observation o;
+  o.slug = "demo";
+  o.subject = subject;
+  o.case_name = case_name;
+  o.role = role;
+  o.seen = what;
+  o.failure_class = what == Seen::kPresent && failure_class.empty() ? "wrong" : failure_class;
+  if (what == Seen::kUnresolved) o.reason = "crashed";
+  return o;
+}
+
+std::vector<Observation> run_of(const std::string& subject, Seen trigger, Seen silent, Seen control) {
+  return {seen(subject, "t1", CaseRole::kTrigger, trigger), seen(subject, "t2", CaseRole::kTrigger, trigger),
+          seen(subject, "s", CaseRole::kSilent, silent), seen(subject, "c", CaseRole::kControl, control)};
+}
+
+std::vector<Observation> joined(std::vector<std::vector<Observation>> parts) {
+  std::vector<Observation> all;
+  for (auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+QuestionContext asking(Question question, const std::string& subject = "upstream") {
+  return {.question = question, .subject = subject, .is_red_pin = true, .classes = {"wrong", "ignored"}};
+}
+
+constexpr Seen P = Seen::kPresent, A = Seen::kAbsent, U = Seen::kUnjudged, X = Seen::kUnresolved, N = Seen::kUnsupported;
+
+TEST(Reproduce, RedTriggersAndGreenControlsAreTheBug) {
+  const Outcome o = sentinel_of(run_of("upstream", P, A, A), asking(Question::kReproduce));
+  EXPECT_EQ(o.text(), "BUG_REPRODUCED(wrong)");
+  EXPECT_EQ(o.alias, "");
+}
+
+TEST(Reproduce, OneRedTriggerIsEnough) {
+  auto all = run_of("upstream", A, A, A);
+  all[1] = seen("upstream", "t2", CaseRole::kTrigger, P);
+  EXPECT_EQ(sentinel_of(all, asking(Question::kReproduce)).text(), "BUG_REPRODUCED(wrong)");
+}
+
+TEST(Reproduce, SecondClassHasItsAliasAndMayTouchSilentCases) {
+  auto all = run_of("upstream", P, P, A);
+  for (auto& o : all) {
+    if (o.seen == P) o.failure_class = "ignored";
+  }
+  const Outcome o = sentinel_of(all, asking(Question::kReproduce));
+  EXPECT_EQ(o.text(), "BUG_REPRODUCED(ignored)");
+  EXPECT_EQ(o.alias, "IGNORED");
+}
+
+TEST(Reproduce, PrimaryClassOnASilentCaseIsNoSentinel) {
+  EXPECT_FALSE(sentinel_of(run_of("upstream", P, P, A), asking(Question::kReproduce)).sentinel);
+}
+
+TEST(Reproduce, AllTriggersAbsentIsBugAbsentAndSaysSoOnTheRedPin) {
+  const Outcome o = sentinel_of(run_of("upstream", A, A, A), asking(Question::kReproduce));
+  EXPECT_EQ(o.text(), "BUG_ABSENT");
+  EXPECT_NE(o.why.find("expected to be red"), std::string::npos);
+}
+
+/// Nothing here may earn a sentinel: each row is one way in which a run shows nothing.
+TEST(Reproduce, NothingIsEarnedWithout) {
+  const auto why = [](std::vector<Observation> all) {
+    const Outcome o = sentinel_of(all, asking(Question::kReproduce));
+    EXPECT_FALSE(o.sentinel) << o.text();
+    EXPECT_EQ(o.text(), "NONE");
+    return o.why;
+  };
+  EXPECT_NE(why(run_of("upstream", P, A, P)).find("must be right everywhere"), std::string::npos);
+  EXPECT_NE(why(run_of("upstream", P, A, N)).find("control c is unsupported"), std::string::npos);
+  EXPECT_NE(why(run_of("upstream", X, A, A)).find("unresolved"), std::string::npos);
+  EXPECT_NE(why(run_of("upstream", P, X, A)).find("crashed"), std::string::npos);
+  EXPECT_NE(why(run_of("upstream", U, A, A)).find("could not be judged"), std::string::npos);
+  EXPECT_NE(why(run_of("upstream", N, A, A)).find("could not be judged"), std::string::npos);
+  EXPECT_NE(why({}).find("no trigger"), std::string::npos);
+  EXPECT_NE(why({seen("upstream", "t", CaseRole::kTrigger, P)}).find("no control"), std::string::npos);
+  EXPECT_NE(why(run_of("patched", P, A, A)).find("no trigger"), std::string::npos);
+  auto undeclared = run_of("upstream", P, A, A);
+  undeclared[0].failure_class = "undeclared";
+  EXPECT_NE(why(undeclared).find("not declared"), std::string::npos);
+  auto uncounted = run_of("upstream", P, A, A);
+  for (auto& o : uncounted) o.counts = false;
+  EXPECT_NE(why(uncounted).find("no trigger"), std::string::npos);
+}
+
+TEST(Reproduce, MixedRepeatsAreUnresolvedWithTheirCount) {
+  auto all = joined({run_of("upstream", P, A, A), run_of("upstream", P, A, A), run_of("upstream", A, A, A)});
+  const Outcome o = sentinel_of(all, asking(Question::kReproduce));
+  EXPECT_FALSE(o.sentinel);
+  EXPECT_NE(o.why.find("2/3"), std::string::npos) << o.why;
+  EXPECT_EQ(sentinel_of(joined({run_of("upstream", P, A, A), run_of("upstream", P, A, A)}), asking(Question::kReproduce)).text(),
+            "BUG_REPRODUCED(wrong)");
+}
+
+TEST(Validate, RedGreenAndEveryMutantRedIsAValidatedFix) {
+  const auto all = joined({run_of("upstream", P, A, A), run_of("patched", A, A, A), run_of("mutant:half", P, A, A)});
+  EXPECT_EQ(sentinel_of(all, asking(Question::kValidate)).text(), "FIX_VALIDATED");
+}
+
+TEST(Validate, ARedCaseOfAnyRoleRejectsTheFixAndIsNamed) {
+  for (const auto& patched : {run_of("patched", P, A, A), run_of("patched", A, P, A), run_of("patched", A, A, P)}) {
+    const Outcome o = sentinel_of(joined({run_of("upstream", P, A, A), patched, run_of("mutant:half", P, A, A)}),
+                                  asking(Question::kValidate));
+    EXPECT_EQ(o.text(), "FIX_REJECTED");
+    EXPECT_NE(o.why.find("is red"), std::string::npos);
+  }
+  auto other = run_of("patched", A, A, A);
+  other[0] = seen("patched", "t1", CaseRole::kTrigger, P, "undeclared");
+  EXPECT_EQ(sentinel_of(joined({run_of("upstream", P, A, A), other, run_of("mutant:half", P, A, A)}),
+                        asking(Question::kValidate)).text(),
+            "FIX_REJECTED");
+}
+
+TEST(Validate, NothingIsEarnedWithout) {
+  const auto green = run_of("patched", A, A, A);
+  const auto red = run_of("upstream", P, A, A);
+  const auto mutant = run_of("mutant:half", P, A, A);
+  const auto why = [](const std::vector<Observation>& all) {
+    const Outcome o = sentinel_of(all, asking(Question::kValidate));
+    EXPECT_FALSE(o.sentinel) << o.text();
+    return o.why;
+  };
+  EXPECT_NE(why(joined({run_of("upstream", A, A, A), green, mutant})).find("not red here"), std::string::npos);
+  EXPECT_NE(why(joined({red, green})).find("no mutant"), std::string::npos);
+  EXPECT_NE(why(joined({red, green, run_of("mutant:half", A, A, A)})).find("mutant:half was not caught"), std::string::npos);
+  EXPECT_NE(why(joined({red, green, mutant, run_of("mutant:other", A, A, A)})).find("mutant:other"), std::string::npos);
+  EXPECT_NE(why(joined({red, green, run_of("mutant:half", X, A, A)})).find("not caught"), std::string::npos);
+  EXPECT_NE(why(joined({red, run_of("patched", X, A, A), mutant})).find("crashed"), std::string::npos);
+  EXPECT_NE(why(joined({red, run_of("patched", U, A, A), mutant})).find("not judged green"), std::string::npos);
+  EXPECT_NE(why(joined({red, mutant})).find("not judged green"), std::string::npos);
+}
+
+TEST(Op, IsValidatedOnlyWithItsMutantsRed) {
+  const auto asked = asking(Question::kOp, "op");
+  EXPECT_EQ(sentinel_of(joined({run_of("op", A, A, A), run_of("op_mutant:zeros", P, P, P)}), asked).text(), "OP_VALIDATED");
+  EXPECT_FALSE(sentinel_of(run_of("op", A, A, A), asked).sentinel);
+  EXPECT_FALSE(sentinel_of(joined({run_of("op", A, A, P), run_of("op_mutant:zeros", P, P, P)}), asked).sentinel);
+}
+
+TEST(Mitigation, NeedsTheUnmitigatedUpstreamRed) {
+  const auto asked = asking(Question::kMitigation, "mitigated");
+  EXPECT_EQ(sentinel_of(joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)}), asked).text(), "MITIGATION_VERIFIED");
+  EXPECT_FALSE(sentinel_of(run_of("mitigated", A, A, A), asked).sentinel);
+}
+
+TEST(Memory, NeedsCorrectnessAndAPeakUnderTheBound) {
+  auto asked = asking(Question::kMemory, "op");
+  const auto green = joined({run_of("op", A, A, A), run_of("op_mutant:zeros", P, P, P)});
+  asked.bound_bytes = 100;
+  EXPECT_FALSE(sentinel_of(green, asked).sentinel);
+  asked.measured_bytes = 101;
+  EXPECT_FALSE(sentinel_of(green, asked).sentinel);
+  asked.measured_bytes = 100;
+  EXPECT_EQ(sentinel_of(green, asked).text(), "MEMORY_SAVE_VERIFIED");
+  EXPECT_FALSE(sentinel_of(run_of("op", P, A, A), asked).sentinel);
+}
+
+/// The same observations in any order give the same outcome, and no random mix of observations without a red upstream
+/// ever earns FIX_VALIDATED.
+TEST(Sentinel, IsOrderIndependentAndNeverGreenByChance) {
+  std::mt19937 random(7);
+  const std::vector<Seen> all_seen = {P, A, U, N, X};
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<Observation> all;
+    for (const std::string subject : {"upstream", "patched", "mutant:half"}) {
+      for (auto& o : run_of(subject, all_seen[random() % 5], all_seen[random() % 5], all_seen[random() % 5])) all.push_back(o);
+    }
+    const Outcome first = sentinel_of(all, asking(Question::kValidate));
+    std::shuffle(all.begin(), all.end(), random);
+    EXPECT_EQ(sentinel_of(all, asking(Question::kValidate)).text(), first.text());
+    if (first.sentinel != Sentinel::kFixValidated) continue;
+    for (const auto& o : all) {
+      if (o.subject == "patched") {
+        EXPECT_EQ(o.seen, A);
+      }
+      if (o.subject == "upstream" && o.role == CaseRole::kTrigger) {
+        EXPECT_EQ(o.seen, P);
+      }
+    }
+  }
+}
+
+TEST(Question, RoundTripsThroughJson) {
+  auto asked = asking(Question::kMemory, "op");
+  asked.bound_bytes = 5;
+  asked.measured_bytes = 4;
+  EXPECT_EQ(QuestionContext::from_json(asked.to_json()).to_json(), asked.to_json());
+  EXPECT_THROW(QuestionContext::from_json(Json::object()), Error);
+}
+
+TEST(Verdict, IsObservationTimesExpectation) {
+  EXPECT_EQ(verdict_of(P, Expectation::kPresent), Verdict::kReproduced);
+  EXPECT_EQ(verdict_of(A, Expectation::kPresent), Verdict::kUnexpectedlyAbsent);
+  EXPECT_EQ(verdict_of(P, Expectation::kAbsent), Verdict::kNotFixed);
+  EXPECT_EQ(verdict_of(A, Expectation::kAbsent), Verdict::kValidated);
+  EXPECT_EQ(verdict_of(P, Expectation::kNothing), Verdict::kSeenPresent);
+  EXPECT_EQ(verdict_of(U, Expectation::kPresent), Verdict::kUnjudged);
+  EXPECT_EQ(verdict_of(N, Expectation::kAbsent), Verdict::kUnsupported);
+  EXPECT_EQ(verdict_of(X, Expectation::kAbsent), Verdict::kUnresolved);
+}
+
+}  // namespace
+}  // namespace patchbench
