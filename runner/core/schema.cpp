@@ -1,5 +1,8 @@
 #include "core/schema.h"
 
+// Without it valijson ends the process on a schema that is none.
+#define VALIJSON_USE_EXCEPTIONS 1
+
 #include <algorithm>
 #include <map>
 #include <memory>

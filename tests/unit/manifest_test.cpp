@@ -1,0 +1,230 @@
+#include "core/manifest.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "core/digest.h"
+#include "core/error.h"
+
+namespace patchbench {
+namespace {
+
+std::string read(const std::string& path) {
+  std::ifstream file(std::string(PATCHBENCH_ROOT) + "/" + path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+const std::string& schema() {
+  static const std::string text = read("packs/manifest.schema.json");
+  return text;
+}
+
+const std::string& sample() {
+  static const std::string text = read("tests/golden/manifest_complete.json");
+  return text;
+}
+
+Manifest parse(const std::string& text) { return parse_manifest(text, "m.json", schema()); }
+
+/// The sample with the first `from` replaced; fails the test if it does not hold `from`.
+std::string with(const std::string& from, const std::string& to) {
+  std::string text = sample();
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    parse(text);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kUsage);
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Manifest, ReadsEveryPart) {
+  const Manifest manifest = parse(sample());
+  EXPECT_EQ(manifest.slug.str(), "some_pack");
+  EXPECT_EQ(manifest.number, 42);
+  EXPECT_EQ(manifest.kind, "bug");
+  ASSERT_EQ(manifest.upstreams.size(), 1u);
+  EXPECT_EQ(manifest.upstreams[0].red_pin, "1.0");
+  EXPECT_EQ(manifest.upstreams[0].files, std::vector<std::string>{"thing/ops.py"});
+  EXPECT_EQ(manifest.classes_order, (std::vector<std::string>{"wrong_result", "another_class"}));
+  EXPECT_EQ(manifest.classes.at("another_class"), "a second way to fail");
+  ASSERT_EQ(manifest.cases.size(), 3u);
+  EXPECT_EQ(manifest.cases[0].axes.at("vocab"), 200);
+  EXPECT_EQ(manifest.find_case("sum")->role, CaseRole::kSilent);
+  EXPECT_TRUE(manifest.find_case("sum")->counts_on("cpu"));
+  EXPECT_FALSE(manifest.find_case("bf16")->counts_on("cpu"));
+  EXPECT_EQ(manifest.find_case("absent"), nullptr);
+  EXPECT_EQ(manifest.bounds.at("fp32").at("peak_bytes_max"), 1000);
+  EXPECT_EQ(manifest.environments, Json::array({"torch"}));
+  EXPECT_EQ(manifest.scope[1].verdict, "confirmed");
+  EXPECT_EQ(manifest.scope[1].records.size(), 1u);
+  EXPECT_EQ(manifest.waived(Column::kTest), "the op has no test of its own yet");
+  EXPECT_EQ(manifest.waived(Column::kRepro), std::nullopt);
+  EXPECT_EQ(manifest.lifecycle.at("keep"), "conditional");
+  EXPECT_EQ(manifest.sha256, sha256_hex(sample()));
+}
+
+TEST(Manifest, RoleNamesRoundTrip) {
+  for (const CaseRole role : {CaseRole::kTrigger, CaseRole::kSilent, CaseRole::kControl}) {
+    EXPECT_EQ(role_from(role_name(role)), role);
+  }
+  EXPECT_THROW(role_from("triger"), Error);
+}
+
+struct Bad {
+  const char* name;
+  const char* from;
+  const char* to;
+  const char* message;
+};
+
+class ManifestRefuses : public testing::TestWithParam<Bad> {};
+TEST_P(ManifestRefuses, WithLineAndPointer) {
+  EXPECT_EQ(error_of(with(GetParam().from, GetParam().to)), GetParam().message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Texts, ManifestRefuses,
+    testing::Values(
+        Bad{"unknown_key", "\"red_pin\"", "\"red_pn\"",
+            "m.json:7: /upstreams/0/red_pn: unknown key; did you mean red_pin?"},
+        Bad{"unknown_top_key", "\"number\": 42", "\"number\": 42, \"colour\": 1",
+            "m.json:3: /colour: unknown key; one of: bounds, cases, classes, environments, filing, "
+            "kind, lifecycle, mitigation, number, scope, slug, subjects and 3 more"},
+        Bad{"unknown_enum", "\"kind\": \"bug\"", "\"kind\": \"bgu\"",
+            "m.json:5: /kind: \"bgu\" is not allowed here; one of: bug, refactor, memory, claim"},
+        Bad{"missing_key", "\"number\": 42,", "",
+            "m.json:1: /: Missing required property 'number'"},
+        Bad{"wrong_type", "\"number\": 42", "\"number\": \"42\"",
+            "m.json:3: /number: Value type not permitted by 'type' constraint"},
+        Bad{"number_out_of_range", "\"number\": 42", "\"number\": 1e300",
+            "m.json:3: /number: Expected number less than or equal to 99.000000"},
+        Bad{"number_with_a_fraction", "\"number\": 42", "\"number\": 42.5",
+            "m.json:3: /number: Value type not permitted by 'type' constraint"},
+        Bad{"no_slug", "\"some_pack\"", "\"Some Pack\"",
+            "m.json:2: /slug: must be lower-case words of letters and digits joined by \"_\""},
+        Bad{"case_twice", "\"name\": \"sum\"", "\"name\": \"fp32\"",
+            "m.json:15: /cases/1/name: this case stands twice"},
+        Bad{"class_twice", "\"another_class\"", "\"wrong_result\"",
+            "m.json:11: /classes/1/name: this class stands twice"},
+        Bad{"class_in_capitals", "\"another_class\"", "\"ANOTHER\"",
+            "m.json:11: /classes/1/name: must be lower-case words of letters and digits joined by "
+            "\"_\""},
+        Bad{"role", "\"silent\"", "\"silnt\"",
+            "m.json:15: /cases/1/role: \"silnt\" is not allowed here; did you mean silent?"},
+        Bad{"device_kind", "[\"cuda\"]", "[\"cuda:0\"]",
+            "m.json:16: /cases/2/judged_on/0: \"cuda:0\" is not allowed here; did you mean cuda?"},
+        Bad{"no_trigger", "\"role\": \"trigger\"", "\"role\": \"control\"",
+            "m.json:13: /cases: no case has the role \"trigger\""},
+        Bad{"scope_of_no_case", "[\"fp32\"]", "[\"fp33\"]",
+            "m.json:24: /scope/0/cases/0: no case \"fp33\" in this manifest; did you mean fp32?"},
+        Bad{"confirmed_without_record", ", \"records\": [\"", ", \"cases\": [\"",
+            "m.json:26: /scope/1/cases/0: String should be no more than 48 characters in length"},
+        Bad{"bound_of_no_case", "\"fp32\": {\"peak", "\"fp31\": {\"peak",
+            "m.json:19: /bounds/fp31: no case \"fp31\" in this manifest; did you mean fp32?"},
+        Bad{"file_above_the_package", "thing/ops.py", "thing/../../ops.py",
+            "m.json:7: /upstreams/0/files/0: must be a path below the package root"},
+        Bad{"pack_cell_waived", "\"cell\": \"tests\"", "\"cell\": \"packs\"",
+            "m.json:30: /waivers/0/cell: \"packs\" is not allowed here; one of: repro, patches, "
+            "mitigations, tests, reports"},
+        Bad{"mitigation_in_halves", "\"needs\": [\"thing>=1.0\"],", "",
+            "m.json:32: /mitigation: needs either \"modes\", \"needs\" and \"exactness\", or "
+            "\"not_needed\" alone"},
+        Bad{"depends_on_itself", "\"depends_on\": []", "\"depends_on\": [\"some_pack\"]",
+            "m.json:37: /filing/depends_on/0: a pack cannot depend on itself"},
+        Bad{"no_day", "2026-12-01", "2026/12/01",
+            "m.json:42: /lifecycle/review_on: must be a day, YYYY-MM-DD"}),
+    [](const testing::TestParamInfo<Bad>& i) { return i.param.name; });
+
+TEST(Manifest, ConfirmedClaimNamesItsRecords) {
+  const std::string records = ", \"records\": [\"" + std::string(64, 'a') + "\"]";
+  EXPECT_EQ(
+      error_of(with(records, "")),
+      "m.json:25: /scope/1/verdict: a claim that is confirmed names the records that show it");
+  EXPECT_EQ(error_of(with(std::string(64, 'a'), std::string(64, 'g'))),
+            "m.json:26: /scope/1/records/0: must be 64 lower-case hex digits");
+}
+
+TEST(Manifest, CellIsWaivedOnce) {
+  EXPECT_EQ(error_of(with("\"waivers\": [",
+                          "\"waivers\": [{\"cell\": \"tests\", \"reason\": \"some reason\"},")),
+            "m.json:30: /waivers/1/cell: this cell is waived twice");
+}
+
+TEST(Manifest, CasesMayBeMissingOnlyWithoutAReproducer) {
+  const std::string from = sample();
+  Json document = parse_json(from, "m.json");
+  document["cases"] = Json::array();
+  document["scope"][0].erase("cases");
+  document.erase("bounds");
+  EXPECT_EQ(error_of(document.dump()),
+            "m.json:1: /cases: no case, and the cell \"repro\" is not waived");
+  document["waivers"].push_back({{"cell", "repro"}, {"reason", "not yet built"}});
+  EXPECT_EQ(error_of(document.dump()), "no error");
+}
+
+TEST(Manifest, FirstViolationOfTheTextIsTheOneThatIsNamed) {
+  std::string text = with("\"silent\"", "\"loud\"");
+  text.replace(text.find("2026-12-01"), 10, "tomorrow!!");
+  EXPECT_EQ(
+      error_of(text),
+      "m.json:15: /cases/1/role: \"loud\" is not allowed here; one of: trigger, silent, control");
+}
+
+TEST(Manifest, EveryObjectIsClosedButTheAxes) {
+  const Json document = parse_json(sample(), "m.json");
+  int num_objects = 0;
+  const std::function<void(const std::string&)> visit = [&](const std::string& pointer) {
+    const Json& value = document.at(Json::json_pointer(pointer));
+    if (value.is_object()) {
+      ++num_objects;
+      Json spoilt = document;
+      spoilt[Json::json_pointer(pointer)]["zzz"] = "zzz";
+      const bool is_open = pointer.ends_with("/axes");
+      const bool is_keyed_by_case = pointer == "/bounds";
+      EXPECT_EQ(error_of(spoilt.dump()) == "no error", is_open) << pointer;
+      if (!is_open && !is_keyed_by_case) {
+        EXPECT_NE(error_of(spoilt.dump()).find("zzz: unknown key"), std::string::npos) << pointer;
+      }
+    }
+    if (value.is_structured()) {
+      for (const auto& [key, member] : value.items()) visit(pointer + "/" + key);
+    }
+  };
+  visit("");
+  EXPECT_GT(num_objects, 15);
+}
+
+TEST(CheckSchema, BadSchemaIsOurOwnFault) {
+  try {
+    check_schema("{}", "x.json", "{\"type\": 7}");
+    FAIL() << "a schema that is none was taken";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInternal);
+  }
+}
+
+TEST(CheckSchema, ManifestSchemaHoldsNoPattern) {
+  EXPECT_EQ(schema().find("\"pattern"), std::string::npos)
+      << "std::regex recurses once per character of input";
+}
+
+TEST(LineOfPointer, IsZeroForWhatIsNotThere) {
+  EXPECT_EQ(line_of_pointer("{\n\"a\": [1,\n2]}", "/a/1"), 3);
+  EXPECT_EQ(line_of_pointer("{\n\"a\": [1,\n2]}", "/a/2"), 0);
+  EXPECT_EQ(line_of_pointer("{", ""), 0);
+}
+
+}  // namespace
+}  // namespace patchbench
