@@ -1,0 +1,125 @@
+#include "cli/context.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <mutex>
+#include <streambuf>
+#include <utility>
+
+#include "core/error.h"
+#include "core/json.h"
+
+namespace patchbench::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Folders under packs/ that hold a manifest, in the order of their names.
+std::vector<std::string> pack_folders(const fs::path& root) {
+  std::vector<std::string> out;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(root / "packs", error)) {
+    if (fs::exists(entry.path() / "manifest.json")) out.push_back(entry.path().filename().string());
+  }
+  if (error) {
+    throw Error(ErrorCode::kUsage, (root / "packs").string() + ": " + error.message() +
+                                       "; PATCHBENCH_ROOT must name the repository");
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+bool is_line_pending = false;
+
+void write_stderr(const std::string& text) {
+  // A progress line that cannot be written is no reason to stop.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+void clear_line() {
+  if (std::exchange(is_line_pending, false)) write_stderr("\r\x1b[K");
+}
+
+/// A stream that std::cout and std::cerr are tied to: what they print starts on a clear line.
+class LineClearer : public std::streambuf {
+ protected:
+  int sync() override {
+    clear_line();
+    return 0;
+  }
+};
+
+void tie_streams() {
+  // Never destroyed: both streams are flushed after the destructors of statics have run.
+  static std::ostream* clearer = new std::ostream(new LineClearer);
+  std::cout.tie(clearer);
+  std::cerr.tie(clearer);
+}
+
+size_t terminal_columns() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+Manifest Context::manifest(const std::string& slug) const {
+  const std::vector<std::string> known = pack_folders(root);
+  if (std::find(known.begin(), known.end(), slug) == known.end()) {
+    throw Error(ErrorCode::kUsage,
+                "no pack \"" + shown(slug) + "\"" + did_you_mean(shown(slug), known));
+  }
+  const std::string path = "packs/" + slug + "/manifest.json";
+  Manifest out =
+      parse_manifest(read_file(root / path), path, read_file(root / "packs/manifest.schema.json"));
+  if (out.slug.str() != slug) {
+    throw Error(ErrorCode::kUsage,
+                path + ": the slug is " + out.slug.str() + ", the folder " + slug);
+  }
+  return out;
+}
+
+std::vector<std::string> Context::slugs() const {
+  std::vector<std::pair<int, std::string>> numbered;
+  for (const std::string& slug : pack_folders(root))
+    numbered.emplace_back(manifest(slug).number, slug);
+  std::sort(numbered.begin(), numbered.end());
+  std::vector<std::string> out;
+  for (auto& [number, slug] : numbered) out.push_back(std::move(slug));
+  return out;
+}
+
+Pins Context::pins() const {
+  return Pins::parse(read_file(root / "env/pins.json"), "env/pins.json");
+}
+
+std::string Context::read_file(const fs::path& path) const {
+  std::error_code error;
+  std::ifstream file;
+  if (fs::is_regular_file(path, error)) file.open(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file.is_open() || file.bad()) {
+    throw Error(ErrorCode::kUsage,
+                path.string() + ": cannot be read as a file; check the path and its permissions");
+  }
+  return text;
+}
+
+void progress(const std::string& text) {
+  if (::isatty(STDERR_FILENO) != 1) {
+    write_stderr("patchbench: " + text + "\n");
+    return;
+  }
+  static std::once_flag is_tied;
+  std::call_once(is_tied, tie_streams);
+  const size_t columns = terminal_columns();
+  write_stderr("\r\x1b[K" + (text.size() < columns ? text : text.substr(0, columns - 1)));
+  is_line_pending = true;
+}
+
+}  // namespace patchbench::cli
