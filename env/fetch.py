@@ -3,6 +3,7 @@
 
   fetch.py file PROJECT FILENAME SHA256     print the path of that one verified file
   fetch.py env LOCK [--tag cp311]           print the folder into which every wheel of LOCK is unpacked
+  fetch.py unzip FILE DIR                   unpack one wheel, .zip or .tar.gz into an empty folder
   fetch.py verify DIR                       re-hash an unpacked environment against what was unpacked
   fetch.py lock OUT REQUIREMENT...          write a lock for cp311, cp312 and cp313 (maintainers; needs pip)
 
@@ -26,11 +27,13 @@ import shutil
 import stat
 import subprocess
 import sys
+import tarfile
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
+import zlib
 from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "patchbench"
@@ -207,6 +210,45 @@ def unpack(wheel: Path, into: Path) -> dict[str, str]:
     return written
 
 
+def unpack_tar(archive: Path, into: Path) -> None:
+    """Unpacks an sdist; FetchError(3) on an entry or a link that leaves the folder, or on a device."""
+    with tarfile.open(archive, "r:gz") as tar:
+        for entry in tar:
+            target = (into / entry.name).resolve()
+            if not target.is_relative_to(into.resolve()):
+                raise FetchError(3, f"{archive.name}: entry {entry.name!r} leaves the folder")
+            if entry.isdir():
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if entry.issym():
+                if not (target.parent / entry.linkname).resolve().is_relative_to(into.resolve()):
+                    raise FetchError(3, f"{archive.name}: link {entry.name!r} leaves the folder")
+                target.symlink_to(entry.linkname)
+            elif entry.isfile() or entry.islnk():
+                with tar.extractfile(entry) as src, open(target, "xb") as dst:
+                    shutil.copyfileobj(src, dst, 1 << 20)
+                target.chmod(0o755 if entry.mode & stat.S_IXUSR else 0o644)
+            else:
+                raise FetchError(3, f"{archive.name}: entry {entry.name!r} is neither file, folder nor link")
+
+
+def unzip(archive: Path, into: Path) -> None:
+    """Unpacks one archive into an empty folder; FetchError(2) for a broken one or another kind."""
+    into.mkdir(parents=True, exist_ok=True)
+    if any(into.iterdir()):
+        raise FetchError(2, f"{into}: the folder to unpack into is not empty")
+    try:
+        if archive.name.endswith(".tar.gz"):
+            unpack_tar(archive, into)
+        elif archive.name.endswith((".whl", ".zip")):
+            unpack(archive, into)
+        else:
+            raise FetchError(2, f"{archive.name}: not a .whl, .zip or .tar.gz")
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, zlib.error) as e:
+        raise FetchError(2, f"{archive}: cannot be unpacked: {e}") from e
+
+
 def fetch_env(lock: Path, tag: str) -> Path:
     """The folder of an environment: every wheel of the lock that fits `tag`, unpacked once, by content address."""
     rows = read_lock(lock)
@@ -294,6 +336,8 @@ def main(argv: list[str]) -> int:
                 print(fetch_file(project, filename, sha256))
             case ["env", lock]:
                 print(fetch_env(Path(lock), tag))
+            case ["unzip", archive, folder]:
+                unzip(Path(archive), Path(folder))
             case ["verify", folder]:
                 verify(Path(folder))
             case ["lock", out, *requirements] if requirements:

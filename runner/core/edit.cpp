@@ -5,6 +5,7 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/json.h"
 #include "core/slug.h"
 
 namespace patchbench {
@@ -42,9 +43,7 @@ class Reader {
   size_t next_ = 0;
 };
 
-std::string shown(std::string_view line) {
-  return "\"" + std::string(line.substr(0, 60)) + (line.size() > 60 ? "…\"" : "\"");
-}
+std::string in_quotes(std::string_view text) { return "\"" + shown(text) + "\""; }
 
 /// A plain decimal number without leading zeros at the start of `text`, taken off it.
 std::optional<int> take_number(std::string_view& text) {
@@ -100,7 +99,7 @@ void read_text(Reader& in, EdCommand& command) {
 
 EdCommand read_command(std::string_view line, Reader& in) {
   const auto refuse = [&](const std::string& reason) {
-    in.fail(shown(line) + " " + reason +
+    in.fail(in_quotes(line) + " " + reason +
             "; taken are: Na, N,Mc, N,Md, N,MmT, N,Ms/^/<spaces>/, N,Ms/^<spaces>//, s/.// after a "
             "text, w");
   };
@@ -139,11 +138,11 @@ EdCommand read_command(std::string_view line, Reader& in) {
 std::pair<std::string, std::string> read_field(Reader& in) {
   const std::string_view line = in.take("a header field");
   const size_t colon = line.find(':');
-  if (colon == std::string_view::npos) in.fail(shown(line) + " is no \"Field: value\"");
+  if (colon == std::string_view::npos) in.fail(in_quotes(line) + " is no \"Field: value\"");
   const std::string key(line.substr(0, colon));
   const auto& names = edit_field_names();
   if (std::find(names.begin(), names.end(), key) == names.end()) {
-    in.fail("unknown field " + shown(key) + did_you_mean(key, names));
+    in.fail("unknown field " + in_quotes(key) + did_you_mean(key, names));
   }
   std::string_view rest = line.substr(colon + 1);
   if (!rest.empty() && (!take(rest, " ") || rest.empty())) {
@@ -200,7 +199,7 @@ void read_options(Reader& in, FileEdit& file) {
 FileEdit read_file_section(Reader& in) {
   FileEdit file;
   file.path = read_named(in, "File");
-  if (!is_safe_path(file.path)) in.fail(shown(file.path) + " is no path inside the package");
+  if (!is_safe_path(file.path)) in.fail(in_quotes(file.path) + " is no path inside the package");
   file.blob = read_id(in, "Blob", kNew);
   file.result = read_id(in, "Result", kDeleted);
   if (file.blob.empty() && file.result.empty()) in.fail("a new file cannot be deleted");
