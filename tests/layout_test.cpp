@@ -1,0 +1,291 @@
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/manifest.h"
+#include "core/pin.h"
+#include "core/slug.h"
+
+namespace patchbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxLines = 600, kMaxTestLines = 400, kMaxRootCmakeLines = 80;
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+bool is_filled(const fs::path& root, const Slug& slug, Column column) {
+  const fs::path cell = root / cell_path(slug, column);
+  if (column == Column::kPack) return fs::exists(cell / "manifest.json");
+  return fs::is_regular_file(cell) || (fs::is_directory(cell) && !fs::is_empty(cell));
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> out;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with('.') && name != "__pycache__") out.push_back(name);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+/// The table's rules about one pack: its manifest, its pins and its cells.
+void check_pack(const fs::path& root, const std::string& folder,
+                std::map<int, std::string>& numbers, std::vector<std::string>& out) {
+  const std::string path = "packs/" + folder + "/manifest.json";
+  Manifest manifest;
+  try {
+    manifest = parse_manifest(read(root / path), path, read(root / "packs/manifest.schema.json"));
+    const Pins pins = Pins::parse(read(root / "env/pins.json"), "env/pins.json");
+    for (const UpstreamUse& use : manifest.upstreams) pins.resolve(use.name, use.red_pin);
+  } catch (const Error& e) {
+    out.push_back(path + ": " + e.what());
+    return;
+  }
+  if (manifest.slug.str() != folder) out.push_back(path + ": slug differs from its folder");
+  const auto [other, is_new] = numbers.emplace(manifest.number, folder);
+  if (!is_new) out.push_back(path + ": its number is that of " + other->second);
+  for (const Json& lock : manifest.environments) {
+    const std::string file = "env/locks/" + lock.get<std::string>() + ".txt";
+    if (!fs::exists(root / file)) out.push_back(path + ": no " + file);
+  }
+  for (const Column column : all_columns()) {
+    const bool is_waived = manifest.waived(column).has_value();
+    const std::string cell = cell_path(manifest.slug, column);
+    if (is_filled(root, manifest.slug, column) == is_waived) {
+      out.push_back(cell + (is_waived ? ": filled and waived" : ": neither filled nor waived"));
+    }
+  }
+}
+
+/// Things in a column that no pack owns. `own` are names that belong to the column itself.
+void check_orphans(const fs::path& root, const std::string& column,
+                   const std::set<std::string>& own, const std::set<std::string>& packs,
+                   std::vector<std::string>& out) {
+  for (const std::string& name : names_in(root / column)) {
+    const std::string stem = name.substr(0, name.find('.'));
+    const bool is_owned = std::any_of(packs.begin(), packs.end(), [&](const std::string& slug) {
+      const bool is_test =
+          column == "tests/packs" && name.starts_with(slug + "_") && name.ends_with("_test.cpp");
+      return stem == slug || is_test;
+    });
+    if (!is_owned && !own.contains(name))
+      out.push_back(column + "/" + name + ": belongs to no pack");
+  }
+}
+
+/// Names that say nothing, and files that are too long without saying why on their first line.
+void check_files(const fs::path& root, std::vector<std::string>& out) {
+  const std::set<std::string> empty_words = {"utils", "util",    "common",
+                                             "misc",  "helpers", "helper"};
+  const std::set<std::string> code = {".cpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake"};
+  auto it = fs::recursive_directory_iterator(root);
+  for (; it != fs::recursive_directory_iterator(); ++it) {
+    const std::string name = it->path().filename().string();
+    const bool is_skipped =
+        name == "build" || name == "__pycache__" || (name.starts_with('.') && name != ".ci");
+    if (it->is_directory() && is_skipped) {
+      it.disable_recursion_pending();
+      continue;
+    }
+    const std::string path = fs::relative(it->path(), root).string();
+    if (empty_words.contains(it->path().stem().string()))
+      out.push_back(path + ": its name says nothing");
+    if (!it->is_regular_file() || !code.contains(it->path().extension().string())) continue;
+    const std::string text = read(it->path());
+    const size_t num_lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+    const size_t limit = path.starts_with("tests/") ? kMaxTestLines : kMaxLines;
+    const std::string first = text.substr(0, text.find('\n'));
+    if (num_lines > limit && first.find("onger than") == std::string::npos) {
+      out.push_back(path + ": " + std::to_string(num_lines) + " lines, more than " +
+                    std::to_string(limit) +
+                    ", and its first line does not say why it is \"longer than\" that");
+    }
+  }
+}
+
+/// Every rule of the layout that `root` breaks, one line each.
+std::vector<std::string> violations(const fs::path& root) {
+  std::vector<std::string> out;
+  std::set<std::string> packs;
+  std::map<int, std::string> numbers;
+  for (const std::string& name : names_in(root / "packs")) {
+    if (!fs::exists(root / "packs" / name / "manifest.json")) continue;
+    packs.insert(name);
+    check_pack(root, name, numbers, out);
+  }
+  check_orphans(root, "packs", {"README.md", "manifest.schema.json"}, packs, out);
+  check_orphans(root, "repro", {"harness"}, packs, out);
+  check_orphans(root, "patches", {"README.md"}, packs, out);
+  check_orphans(
+      root, "mitigations/patchbench_mitigations",
+      {"__init__.py", "__main__.py", "auto.py", "registry.py", "_native.cpp", "README.md"}, packs,
+      out);
+  check_orphans(root, "tests/packs", {}, packs, out);
+  check_orphans(root, "reports/evidence", {"spine"}, packs, out);
+  check_files(root, out);
+  const std::string cmake = read(root / "CMakeLists.txt");
+  if (static_cast<size_t>(std::count(cmake.begin(), cmake.end(), '\n')) > kMaxRootCmakeLines) {
+    out.push_back("CMakeLists.txt: more than " + std::to_string(kMaxRootCmakeLines) + " lines");
+  }
+  return out;
+}
+
+TEST(Repository, KeepsItsLayout) {
+  EXPECT_EQ(violations(PATCHBENCH_ROOT), std::vector<std::string>());
+}
+
+/// A small repository of one pack that keeps every rule; each test breaks one.
+class Layout : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "layout_test.XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    root_ = name;
+    for (const char* file :
+         {"packs/manifest.schema.json", "env/pins.json", "env/locks/torch-2.11.txt"}) {
+      fs::create_directories((root_ / file).parent_path());
+      fs::copy_file(fs::path(PATCHBENCH_ROOT) / file, root_ / file);
+    }
+    manifest_ = parse_json(read(fs::path(PATCHBENCH_ROOT) / "tests/golden/manifest_complete.json"),
+                           "golden");
+    manifest_["upstreams"][0]["name"] = "liger-kernel";
+    manifest_["upstreams"][0]["red_pin"] = "0.8.0";
+    manifest_["environments"] = {"torch-2.11"};
+    put_manifest("some_pack");
+    for (const char* file :
+         {"repro/some_pack/repro.cpp", "repro/harness/compare.cpp", "patches/some_pack/0001-a.edit",
+          "mitigations/patchbench_mitigations/some_pack.py", "reports/evidence/spine/fuzz.json",
+          "reports/evidence/some_pack/a.jsonl"}) {
+      put(file, "\n");
+    }
+    ASSERT_EQ(violations(root_), std::vector<std::string>());
+  }
+
+  void TearDown() override { fs::remove_all(root_); }
+
+  void put(const std::string& path, const std::string& text) {
+    fs::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text;
+  }
+
+  void put_manifest(const std::string& folder) {
+    put("packs/" + folder + "/manifest.json", manifest_.dump(2));
+  }
+
+  void expect(const std::vector<std::string>& wanted) { EXPECT_EQ(violations(root_), wanted); }
+
+  fs::path root_;
+  Json manifest_;
+};
+
+TEST_F(Layout, CellIsFilledOrWaived) {
+  fs::remove_all(root_ / "patches/some_pack");
+  expect({"patches/some_pack: neither filled nor waived"});
+  fs::create_directories(root_ / "patches/some_pack");
+  expect({"patches/some_pack: neither filled nor waived"});
+}
+
+TEST_F(Layout, CellIsNotFilledAndWaived) {
+  put("tests/packs/some_pack_test.cpp", "\n");
+  expect({"tests/packs/some_pack_test.cpp: filled and waived"});
+}
+
+TEST_F(Layout, ManifestIsChecked) {
+  manifest_["colour"] = 1;
+  put_manifest("some_pack");
+  const std::vector<std::string> got = violations(root_);
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_NE(got[0].find("/colour: unknown key"), std::string::npos) << got[0];
+}
+
+TEST_F(Layout, RedPinIsAKnownVersion) {
+  manifest_["upstreams"][0]["red_pin"] = "0.8.99";
+  put_manifest("some_pack");
+  const std::vector<std::string> got = violations(root_);
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_NE(got[0].find("no release \"0.8.99\""), std::string::npos) << got[0];
+}
+
+TEST_F(Layout, EnvironmentHasALock) {
+  manifest_["environments"] = {"torch-9"};
+  put_manifest("some_pack");
+  expect({"packs/some_pack/manifest.json: no env/locks/torch-9.txt"});
+}
+
+TEST_F(Layout, NumberAndFolderNameOnePack) {
+  manifest_["waivers"] = Json::array();
+  for (const char* cell : {"repro", "patches", "mitigations", "tests", "reports"}) {
+    manifest_["waivers"].push_back({{"cell", cell}, {"reason", "not yet built"}});
+  }
+  manifest_["slug"] = "third_pack";
+  put_manifest("second_pack");
+  expect({"packs/second_pack/manifest.json: slug differs from its folder",
+          "packs/third_pack: neither filled nor waived",
+          "packs/some_pack/manifest.json: its number is that of second_pack"});
+}
+
+TEST_F(Layout, NothingStandsWithoutItsPack) {
+  put("packs/lost/op.cpp", "\n");
+  put("repro/lost/repro.cpp", "\n");
+  put("patches/lost/0001-a.edit", "\n");
+  put("mitigations/patchbench_mitigations/lost.py", "\n");
+  put("tests/packs/lost_test.cpp", "\n");
+  put("reports/evidence/lost/a.jsonl", "\n");
+  expect({"packs/lost: belongs to no pack", "repro/lost: belongs to no pack",
+          "patches/lost: belongs to no pack",
+          "mitigations/patchbench_mitigations/lost.py: belongs to no pack",
+          "tests/packs/lost_test.cpp: belongs to no pack",
+          "reports/evidence/lost: belongs to no pack"});
+}
+
+TEST_F(Layout, NamesSaySomething) {
+  put("runner/core/utils.h", "\n");
+  put("repro/harness/common/a.h", "\n");
+  std::vector<std::string> got = violations(root_);
+  std::sort(got.begin(), got.end());
+  EXPECT_EQ(got, (std::vector<std::string>{"repro/harness/common: its name says nothing",
+                                           "runner/core/utils.h: its name says nothing"}));
+}
+
+std::string lines(size_t count) {
+  std::string text;
+  while (count-- > 0) text += "\n";
+  return text;
+}
+
+TEST_F(Layout, LongFileSaysWhy) {
+  put("runner/core/a.cpp", lines(600));
+  put("tests/unit/a_test.cpp", lines(400));
+  expect({});
+  put("runner/core/a.cpp", lines(601));
+  EXPECT_EQ(violations(root_).size(), 1u);
+  put("runner/core/a.cpp",
+      "// Longer than 600 lines: one table of the kernel's constants." + lines(601));
+  expect({});
+  put("tests/unit/a_test.cpp", lines(401));
+  EXPECT_EQ(violations(root_).size(), 1u);
+}
+
+TEST_F(Layout, RootCmakeStaysShort) {
+  put("CMakeLists.txt", lines(81));
+  expect({"CMakeLists.txt: more than 80 lines"});
+}
+
+}  // namespace
+}  // namespace patchbench
