@@ -109,6 +109,9 @@ int reproduce_one(Context& context, const Words& words, const RunOptions& option
     const Setup setup = prepare(context, options);
     const Answer answer = reproduce(context, setup, options);
     show_answer(context, words, setup, answer);
+    if (const auto memory = memory_answer(context, setup, answer); memory && !context.json) {
+      std::cout << memory->outcome.text() << ": " << memory->outcome.why << "\n";
+    }
     if (words.use_exit_code) return bisect_status(answer.outcome);
     return answer.outcome.sentinel ? 0 : 3;
   } catch (const Error& e) {

@@ -82,6 +82,7 @@ void stage(const Context& context, const StageWords& words) {
     copy_into(context.root / part, folder / "root" / part);
   }
   const Pins pins = context.pins();
+  const fs::path staged_cache = folder / "cache/patchbench";
   for (const std::string& slug : words.slugs) {
     const Manifest manifest = context.manifest(slug);
     if (const auto waived = manifest.waived(Column::kRepro)) {
@@ -97,8 +98,10 @@ void stage(const Context& context, const StageWords& words) {
     for (const std::string& version : words.versions) needed.push_back(pins.resolve(use.name, version));
     for (const Pin& pin : needed) {
       progress("staging " + pin.upstream + " " + pin.version);
-      git::Store(context.cache, context.root).materialize(pin, {});
-      git::Store(folder / "cache/patchbench", context.root).adopt(git::Store(context.cache, context.root), pin);
+      const fs::path file = fs::path("files") / pin.sha256 / pin.filename;
+      git::Store(context.cache, context.root).materialize(pin, {});  // fetches and checks it here
+      if (pin.kind == PinKind::kFile) copy_into(context.cache / file, staged_cache / file);
+      git::Store(staged_cache, context.root).materialize(pin, {});
     }
     commands.push_back("reproduce " + slug + " --upstream " + use.red_pin);
     for (const std::string& version : words.versions) commands.push_back("reproduce " + slug + " --upstream " + version);

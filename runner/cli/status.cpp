@@ -136,7 +136,7 @@ void add_status_command(CLI::App& app, Context& context) {
                    is_terminal ? age_of(cell.started) : cell.started.substr(0, 10)});
       }
     }
-    std::cout << table.render();
+    std::cout << table.render(report::style_of(STDOUT_FILENO));
     for (const std::string& slug : slugs) {
       const bool has = std::any_of(board.begin(), board.end(), [&](const auto& row) { return std::get<0>(row.first) == slug; });
       if (!has) fmt::print(std::cout, "{}: no record\n", slug);

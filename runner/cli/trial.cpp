@@ -117,6 +117,7 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const
   spec.python = setup.python;
   const std::string slug = setup.manifest.slug.str();
   spec.argv = {setup.python, "/harness/subject_runtime.py", "/subject/subject.py", "/work"};
+  if (subject == "liar") spec.argv = {setup.python, "/harness/lying_subject.py", "/work"};
   spec.mounts = {{folder / "work", "/work", true},
                  {context.root / "repro/harness", "/harness", false},
                  {context.root / "repro" / slug, "/subject", false}};
@@ -282,18 +283,15 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
     write_file(folder / "command.json", start.dump());
     command.argv.insert(command.argv.end(), {"--subject-command", (folder / "command.json").string()});
   }
-  for (int repeat = 0; repeat < options.repeats; ++repeat) {
-    command.records_fd_in_child = kRecordsFd;
-    command.on_record = [&](const std::string& line) {
-      trial.observations.push_back(Observation::from_json(parse_json(line, "repro_" + slug)));
-    };
-    exec::Command one = command;
-    one.argv.insert(one.argv.end(), {"--repeat", std::to_string(repeat)});
-    const exec::Exit exit = exec::run(one);
-    if (!exit.ok()) {
-      throw Error(exit.exit_code == 2 ? ErrorCode::kUsage : ErrorCode::kInternal,
-                  fmt::format("repro_{} ({}): {}", slug, subject, last_line(exit.error.empty() ? exit.err : exit.error)));
-    }
+  command.argv.insert(command.argv.end(), {"--repeat", std::to_string(options.repeats)});
+  command.records_fd_in_child = kRecordsFd;
+  command.on_record = [&](const std::string& line) {
+    trial.observations.push_back(Observation::from_json(parse_json(line, "repro_" + slug)));
+  };
+  const exec::Exit exit = exec::run(command);
+  if (!exit.ok()) {
+    throw Error(exit.exit_code == 2 ? ErrorCode::kUsage : ErrorCode::kInternal,
+                fmt::format("repro_{} ({}): {}", slug, subject, last_line(exit.error.empty() ? exit.err : exit.error)));
   }
   trial.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return trial;

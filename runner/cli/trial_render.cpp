@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -103,7 +104,7 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials, 
       }
     }
   }
-  text += table.render() + mutants + costs;
+  text += table.render(report::style_of(STDOUT_FILENO)) + mutants + costs;
   text += outcome.text();
   if (!outcome.alias.empty()) text += " = " + outcome.alias;
   return text + (outcome.why.empty() ? "" : ": " + outcome.why) + "\n";

@@ -107,6 +107,24 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
   return answer;
 }
 
+std::optional<Answer> memory_answer(const Context& context, const Setup& setup, const Answer& op) {
+  if (op.question.question != Question::kOp || !setup.manifest.bounds.is_object()) return std::nullopt;
+  for (const Observation& o : op.trials.front().observations) {
+    const auto bound = setup.manifest.bounds.find(o.case_name);
+    const double peak = o.outside.is_object() ? o.outside.value("peak_bytes", 0.0) : 0.0;
+    if (!o.counts || o.subject != "op" || peak <= 0 || bound == setup.manifest.bounds.end() || !bound->contains("peak_bytes_max")) continue;
+    Answer answer{op.trials, question_for(setup, Question::kMemory, "op"), {}, ""};
+    answer.question.bound_bytes = bound->at("peak_bytes_max").get<double>();
+    answer.question.measured_bytes = peak;
+    std::vector<Observation> all;
+    for (const Trial& trial : answer.trials) all.insert(all.end(), trial.observations.begin(), trial.observations.end());
+    answer.outcome = sentinel_of(all, answer.question);
+    answer.digest = record_run(context, answer.trials, answer.question, answer.outcome);
+    return answer;
+  }
+  return std::nullopt;
+}
+
 PackEdits pack_edits_at(const Context& context, const Setup& setup) {
   if (!setup.pin) throw Error(ErrorCode::kUsage, "an installed stack (--python) is judged as it is: it takes no edits");
   const git::Series series = git::load_series(context.root / cell_path(setup.manifest.slug, Column::kPatches));

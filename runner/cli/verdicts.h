@@ -20,6 +20,10 @@ void ensure_selftest(const Context& context, const Setup& setup);
 /// One pin, one subject: trials, outcome, ledger.
 Answer reproduce(const Context& context, const Setup& setup, const RunOptions& options);
 
+/// The memory question of an `op` answer, for the first case that has a bound in the manifest and was measured; nullopt where
+/// none was. The verdict is recorded.
+std::optional<Answer> memory_answer(const Context& context, const Setup& setup, const Answer& op);
+
 /// Upstream red, `edits` green, every mutant edit of the pack red, on one set of inputs.
 Answer validate(const Context& context, const Setup& setup, const RunOptions& options, const std::vector<Edit>& edits,
                 const std::vector<Edit>& mutants);

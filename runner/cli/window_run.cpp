@@ -1,6 +1,7 @@
 #include "cli/window_run.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 #include <fmt/ostream.h>
 
 #include <algorithm>
@@ -114,7 +115,7 @@ void print_window(const Json& window) {
   for (const Json& r : window.at("releases")) {
     table.add({r.at("version"), r.at("date"), r.at("state"), r.at("why")});
   }
-  std::cout << table.render();
+  std::cout << table.render(report::style_of(STDOUT_FILENO));
   for (const Json& i : window.at("intervals")) {
     const auto or_none = [&](const char* key) { return i.at(key).get<std::string>().empty() ? "none measured" : i.at(key).get<std::string>(); };
     fmt::print(std::cout, "{}: first bad {}, last bad {}; last good before {}, first good after {}{}\n", i.at("class").get<std::string>(),

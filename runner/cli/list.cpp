@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/context.h"
+#include "report/table.h"
+
+namespace patchbench::cli {
+void add_status_command(CLI::App& app, Context& context);
+void add_new_command(CLI::App& app, Context& context);
+
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int kWidth = 80;
+
+/// Whether a cell of the table is there; a folder counts once something is in it.
+bool is_filled(const Context& context, const Slug& slug, Column column) {
+  const fs::path cell = context.root / cell_path(slug, column);
+  if (column == Column::kPack) return fs::exists(cell / "manifest.json");
+  return fs::is_regular_file(cell) || (fs::is_directory(cell) && !fs::is_empty(cell));
+}
+
+Json cells_json(const Context& context, const Manifest& manifest) {
+  Json out = Json::array();
+  for (const Column column : all_columns()) {
+    Json cell = {{"column", column_name(column)},
+                 {"path", cell_path(manifest.slug, column)},
+                 {"filled", is_filled(context, manifest.slug, column)}};
+    if (const auto reason = manifest.waived(column)) cell["waived"] = *reason;
+    out.push_back(std::move(cell));
+  }
+  return out;
+}
+
+int count_filled(const Json& cells) {
+  return static_cast<int>(
+      std::count_if(cells.begin(), cells.end(), [](const Json& cell) { return cell["filled"]; }));
+}
+
+void list_packs(const Context& context) {
+  report::Table table({"no", "slug", "kind", "upstream", "red pin", "cells"});
+  Json rows = Json::array();
+  for (const std::string& slug : context.slugs()) {
+    const Manifest manifest = context.manifest(slug);
+    const Json cells = cells_json(context, manifest);
+    Json upstreams = Json::array();
+    for (const UpstreamUse& use : manifest.upstreams) {
+      const bool is_first = &use == &manifest.upstreams.front();
+      upstreams.push_back({{"name", use.name}, {"red_pin", use.red_pin}});
+      table.add(is_first ? std::vector<std::string>{fmt::format("{:02}", manifest.number), slug,
+                                                    manifest.kind, use.name, use.red_pin,
+                                                    fmt::format("{}/{}", count_filled(cells),
+                                                                cells.size())}
+                         : std::vector<std::string>{"", "", "", use.name, use.red_pin, ""});
+    }
+    rows.push_back({{"number", manifest.number},
+                    {"slug", slug},
+                    {"kind", manifest.kind},
+                    {"title", manifest.title},
+                    {"upstreams", upstreams},
+                    {"cells", cells}});
+  }
+  std::cout << (context.json ? rows.dump(2) + "\n" : table.render());
+}
+
+/// A paragraph with a hanging indent: `lead` in front of its first line, spaces in front of the
+/// others.
+std::string paragraph(const std::string& lead, const std::string& text) {
+  std::string out, margin = lead;
+  for (const std::string& line : report::wrap(text, kWidth - report::display_width(lead))) {
+    out += margin + line + "\n";
+    margin.assign(static_cast<size_t>(report::display_width(lead)), ' ');
+  }
+  return out;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+std::string axes_text(const Json& axes) {
+  std::string out;
+  for (const auto& [key, value] : axes.items())
+    out += (out.empty() ? "" : " ") + key + "=" + canonical_json(value);
+  return out;
+}
+
+std::string identity_text(const Manifest& manifest) {
+  std::string out = paragraph(
+      "", fmt::format("{} · pack {:02} · {}", manifest.slug.str(), manifest.number, manifest.kind));
+  out += paragraph("", manifest.title) + "\nUpstreams\n";
+  for (const UpstreamUse& use : manifest.upstreams) {
+    out += paragraph("  ", fmt::format("{}, red pin {}", use.name, use.red_pin));
+    for (const std::string& file : use.files) out += paragraph("    ", file);
+  }
+  out += "\nFailure classes\n";
+  for (const std::string& name : manifest.classes_order) {
+    out += paragraph("  ", name + ": " + manifest.classes.at(name));
+  }
+  return out;
+}
+
+std::string scope_text(const Manifest& manifest) {
+  std::string out = "\nScope\n";
+  for (const ScopeRow& row : manifest.scope) {
+    out += paragraph("  ", fmt::format("{} · {}", row.verdict, row.architecture)) +
+           paragraph("    ", row.claim);
+    if (!row.cases.empty()) out += paragraph("      cases ", joined(row.cases));
+    for (const std::string& digest : row.records)
+      out += "      record " + digest.substr(0, 16) + "\n";
+  }
+  return out;
+}
+
+std::string cases_text(const Manifest& manifest) {
+  if (manifest.cases.empty()) return "";
+  std::string out = fmt::format("\nCases ({})\n", manifest.cases.size());
+  for (const Case& item : manifest.cases) {
+    out += paragraph("  ", fmt::format("{}, {}, judged on {}", item.name, role_name(item.role),
+                                       joined(item.judged_on)));
+    if (!item.axes.empty()) out += paragraph("    ", axes_text(item.axes));
+  }
+  if (!manifest.bounds.empty()) out += "\nBounds\n";
+  for (const auto& [name, bound] : manifest.bounds.items()) {
+    Json figures = bound;
+    figures.erase("why");
+    out += paragraph("  ", name + ": " + axes_text(figures)) +
+           paragraph("    ", bound.at("why").get<std::string>());
+  }
+  return out;
+}
+
+std::string cells_text(const Json& cells) {
+  std::string out = fmt::format("\nCells ({} of {})\n", count_filled(cells), cells.size());
+  for (const Json& cell : cells) {
+    const std::string state = cell["filled"] ? ""
+                              : cell.contains("waived")
+                                  ? " (waived: " + cell["waived"].get<std::string>() + ")"
+                                  : " (missing)";
+    out += paragraph(fmt::format("  {:<12}", cell["column"].get<std::string>()),
+                     cell["path"].get<std::string>() + state);
+  }
+  return out;
+}
+
+void show_pack(const Context& context, const std::string& slug) {
+  const Manifest manifest = context.manifest(slug);
+  const Json cells = cells_json(context, manifest);
+  if (context.json) {
+    const std::string path = cell_path(manifest.slug, Column::kPack) + "/manifest.json";
+    const Json document = parse_json(context.read_file(context.root / path), path);
+    std::cout
+        << Json({{"manifest", document}, {"sha256", manifest.sha256}, {"cells", cells}}).dump(2)
+        << "\n";
+    return;
+  }
+  std::cout << identity_text(manifest) << scope_text(manifest) << cases_text(manifest)
+            << cells_text(cells);
+}
+
+}  // namespace
+
+void add_list_commands(CLI::App& app, Context& context) {
+  CLI::App* list = app.add_subcommand(
+      "list", "every pack: number, slug, kind, upstreams, red pin, cells that are there");
+  list->callback([&context] { list_packs(context); });
+  CLI::App* show = app.add_subcommand(
+      "show", "one pack: what it claims, its cases and bounds, and where its cells are");
+  auto slug = std::make_shared<std::string>();
+  show->add_option("slug", *slug, "the pack")->required();
+  show->callback([slug, &context] { show_pack(context, *slug); });
+  add_status_command(app, context);
+  add_new_command(app, context);
+}
+
+}  // namespace patchbench::cli
