@@ -18,17 +18,18 @@ enum class Seen {
   kUnresolved,   ///< crash, time-out, missing or malformed outputs, undeclared failure
 };
 std::string seen_name(Seen seen);
+/// Throws Error(kUsage) with did-you-mean.
 Seen seen_from(std::string_view name);
 
 /// One number of a judgement: a tensor's deciding layer.
 struct Measure {
   std::string tensor;  ///< "grad_input"
-  std::string layer;   ///< "shape", "anomalies", "element", "row", "cosine", "bitwise"
+  std::string layer;   ///< "shape", "anomalies", "element", "row", "cosine", "scale", "bitwise"
   double got = 0;      ///< error of the subject against the fp64 oracle, relative
   double plain = 0;    ///< error of the plain same-dtype torch computation, relative
   double limit = 0;    ///< k * plain + floor
   bool pass = false;
-  std::string where;   ///< worst coordinate, e.g. "[3,17]"; may be empty
+  std::string where;  ///< worst coordinate, e.g. "[3,17]"; may be empty
 };
 
 /// One line of a reproducer's record channel.
@@ -36,20 +37,29 @@ struct Observation {
   std::string slug, subject, case_name;
   CaseRole role = CaseRole::kControl;
   std::string device;  ///< "cpu", "cuda:0"
-  uint64_t seed = 0;
+  uint64_t seed = 0;   ///< at most 2^53, so that JSON holds it
   int repeat = 0;
   Seen seen = Seen::kUnresolved;
   std::string failure_class;  ///< set iff present
   std::string reason;         ///< one line for unjudged, unsupported, unresolved
   bool counts = true;         ///< false: shown and kept, but no part of any sentinel (judged_on)
   std::vector<Measure> measures;
-  std::string inputs_sha256, outputs_sha256;
+  std::string inputs_sha256, outputs_sha256;  ///< 64 hex digits, or "" where there are none
   Json self_reported;  ///< what the subject says of itself (versions, times, peak)
   Json outside;        ///< what we measured from outside (wall_s, peak_bytes, exit)
 
+  /// A measure is `[tensor, layer, got, plain, limit, pass, where]`; non-finite numbers go by name,
+  /// numbers keep every digit. `reason` becomes one line of at most 400 bytes: part of it may come
+  /// from a subject. Empty `failure_class`, `reason`, digests and objects, and `counts` where it is
+  /// true, are left out.
   Json to_json() const;
-  /// Strict: unknown or missing keys throw Error(kUsage).
+  /// Strict: unknown or missing keys and values outside their sets throw Error(kUsage).
+  /// from_json(to_json(o)) == o but for `reason` as said above; to_json(from_json(j)) == j.
   static Observation from_json(const Json& json);
 };
+
+/// Text of others as one line: control characters (line feeds, escape sequences) become spaces, and
+/// what is longer than `max_bytes` is cut at a character and ends with "…".
+std::string one_line(std::string_view text, std::size_t max_bytes);
 
 }  // namespace patchbench

@@ -9,21 +9,22 @@ namespace patchbench {
 /// What was measured of one release.
 struct ReleaseState {
   std::string version;
-  std::string state;  ///< "absent", a failure class, "unsupported", "unresolved", "not_measured"
-  std::string record; ///< digest of the verdict it rests on
+  std::string state;   ///< "absent", a failure class, "unsupported", "unresolved", "not_measured"
+  std::string record;  ///< digest of the verdict it rests on
 };
 
-/// One maximal run of consecutive measured releases in the same failure class.
+/// One maximal run of consecutive measured releases in the same failure class ("unsupported" is
+/// measured, and neither good nor bad: it ends a run).
 struct Interval {
   std::string failure_class;
   std::string first_bad, last_bad;
-  std::string last_good_before;  ///< "" where the oldest measured one is bad
-  std::string first_good_after;  ///< "" where the newest measured one is bad
+  std::string last_good_before;  ///< the nearest older one measured absent; "" if there is none
+  std::string first_good_after;  ///< the nearest newer one measured absent; "" if there is none
   bool has_gap = false;          ///< an unmeasured or unresolved release lies inside or at an edge
 };
 
-/// Intervals over releases in their order, oldest first. Nothing is assumed of unmeasured releases: they end
-/// an interval's certainty (`has_gap`), they never join one silently.
+/// Intervals over releases in their order, oldest first. Nothing is assumed of unmeasured releases:
+/// they end an interval's certainty (`has_gap`), they never join one silently.
 std::vector<Interval> intervals_of(const std::vector<ReleaseState>& releases);
 
 }  // namespace patchbench
