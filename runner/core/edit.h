@@ -104,6 +104,7 @@ FileEdit make_file_edit(const std::string& path, std::optional<std::string_view>
 std::vector<std::string> copied_runs(const FileEdit& edit, std::string_view base);
 
 /// The lines of a text without their line feeds; a last line without one counts as a line.
+/// Views of `text`: it must outlive them.
 std::vector<std::string_view> split_lines(std::string_view text);
 
 }  // namespace patchbench

@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,40 +12,73 @@
 
 namespace patchbench::git {
 
-/// The `NNNN-*.edit` of a pack's patches folder in order, and its `mutant-*.edit`.
+/// The `NNNN-*.edit` of a pack's patches folder in order, and its `mutant-*.edit` (each alone on
+/// the pin).
 struct Series {
   std::vector<Edit> edits;
   std::vector<Edit> mutants;
 };
+/// An absent folder is an empty series. Throws Error(kUsage) for a malformed edit, one without all
+/// the fields that a pack's edit needs, and an `.edit` of another name.
 Series load_series(const std::filesystem::path& folder);
 
-/// Unified diff of one edit against its base (libgit2; three lines of context). Never to be committed: holds upstream context.
-std::string unified_diff(const Edit& edit, const Pin& pin, Store& store);
+// In what follows `before` are the edits of the same series that come first: an edit's base is the
+// pin after them.
 
-/// A `git am`-able mail for one edit at the pin, in the git layout (`git_prefix` + path). Byte-stable.
-std::string format_mail(const Edit& edit, const Pin& pin, Store& store, const std::string& git_prefix, int number,
-                        int total);
+/// Unified diff of one edit against its base (libgit2; three lines of context). Never to be
+/// committed: holds upstream context.
+std::string unified_diff(const Edit& edit, const Pin& pin, Store& store,
+                         const std::vector<Edit>& before = {});
 
-/// Edits from other forms: a unified diff, or a changed copy of the pin's tree. Throws Error(kUsage) if the diff does not apply
-/// exactly (no fuzz).
-Edit edit_from_diff(std::string_view diff, const Pin& pin, Store& store, const std::string& name);
+/// A `git am`-able mail for one edit at the pin, in the git layout (`git_prefix` + path).
+/// Byte-stable. Lines that end in CR need `git am --keep-cr`; the mail says so below its `---`.
+std::string format_mail(const Edit& edit, const Pin& pin, Store& store,
+                        const std::string& git_prefix, int number, int total,
+                        const std::vector<Edit>& before = {});
+
+/// Edits from other forms: a unified diff (git's or plain; mails too), or a changed copy of the
+/// pin's package root. Only files of the upstream's package count in a folder. Throws Error(kUsage)
+/// if the diff does not apply exactly (no fuzz, no offset), holds renames or binaries, or if
+/// nothing differs.
+Edit edit_from_diff(std::string_view diff, const Pin& pin, Store& store, const std::string& name,
+                    const std::vector<Edit>& before = {});
 Edit edit_from_folder(const std::filesystem::path& changed_package, const Pin& pin, Store& store,
-                      const std::string& name);
+                      const std::string& name, const std::vector<Edit>& before = {});
 
 /// One conflict of a rebase.
 struct Conflict {
   std::string path;
-  int first_line = 0, last_line = 0;  ///< of the new upstream's file
-  std::string ours, theirs;           ///< both sides' lines (shown, never stored)
+  int first_line = 0,
+      last_line = 0;  ///< of the new upstream's file; the line before where it has no line there
+  std::string ours, theirs;  ///< both sides' lines (shown, never stored)
 };
 
 /// What a three-way merge (base blob, edited blob, new blob) gave.
 struct Rebase {
   enum class State { kClean, kLanded, kConflict, kMissingFile } state = State::kClean;
-  std::optional<Edit> edit;         ///< kClean: the edit against the new pin
+  std::optional<Edit> edit;         ///< kClean: the edit against the new pin, landed files left out
   std::vector<Conflict> conflicts;  ///< kConflict; for kMissingFile the path alone
 };
-Rebase rebase_edit(const Edit& edit, const Pin& from, const Pin& to, Store& store);
-std::string rebase_state_name(Rebase::State state);
+/// `before_from` and `before_to`: what the edit rests on at either pin.
+Rebase rebase_edit(const Edit& edit, const Pin& from, const Pin& to, Store& store,
+                   const std::vector<Edit>& before_from = {},
+                   const std::vector<Edit>& before_to = {});
+std::string rebase_state_name(
+    Rebase::State state);  ///< "clean", "landed", "conflict", "missing_file"
+
+/// Each edit of a series on top of the rebased ones before it. Stops after the first that is
+/// neither clean nor landed, so the result may be shorter than the series.
+std::vector<Rebase> rebase_series(const std::vector<Edit>& edits, const Pin& from, const Pin& to,
+                                  Store& store);
+
+/// Two series that cannot both be applied to a pin.
+struct Clash {
+  std::string one, other;  ///< names of the series
+  std::vector<Conflict>
+      conflicts;  ///< ours: `one`, theirs: `other`; lines of the file after `other`
+};
+/// Every pair of series (by name, each against the pin) whose three-way merge conflicts.
+std::vector<Clash> clashes_of(const std::map<std::string, std::vector<Edit>>& series,
+                              const Pin& pin, Store& store);
 
 }  // namespace patchbench::git
