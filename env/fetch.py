@@ -4,6 +4,7 @@
   fetch.py file PROJECT FILENAME SHA256     print the path of that one verified file
   fetch.py env LOCK [--tag cp311]           print the folder into which every wheel of LOCK is unpacked
   fetch.py unzip FILE DIR                   unpack one wheel, .zip or .tar.gz into an empty folder
+  fetch.py pins PINS.JSON UPSTREAM...       fetch every release of the upstreams that is not cached
   fetch.py verify DIR                       re-hash an unpacked environment against what was unpacked
   fetch.py lock OUT REQUIREMENT...          write a lock for cp311, cp312 and cp313 (maintainers; needs pip)
 
@@ -186,6 +187,24 @@ def fits(filename: str, tag: str) -> bool:
     return ok_python and any(a in ("none", "abi3", tag) for a in abis) and any(map(PLATFORM.search, platforms))
 
 
+def fetch_pins(pins: Path, names: list[str]) -> None:
+    """Every release of the named upstreams, into the cache; quick where they are there."""
+    upstreams = json.loads(pins.read_text())["upstreams"]
+    for name in names:
+        if name not in upstreams:
+            raise FetchError(2, f"{pins}: no upstream {name}; one of: {', '.join(sorted(upstreams))}")
+        project = upstreams[name]["project"]
+        wanted = [r for r in upstreams[name]["releases"] if not (CACHE / "files" / r["sha256"] / r["file"]).exists()]
+        known = links(project) if wanted else {}
+
+        def one(release: dict[str, str], known: dict[str, tuple[str, str]] = known, project: str = project) -> None:
+            fetch_file(project, release["file"], release["sha256"], known.get(release["file"], ("", ""))[0])
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            list(pool.map(one, wanted))
+        say(f"{name}: {len(wanted)} of {len(upstreams[name]['releases'])} releases fetched, the others were cached")
+
+
 def unpack(wheel: Path, into: Path) -> dict[str, str]:
     """Unzips a wheel as an installer would; returns path -> sha256 of each file written."""
     written = {}
@@ -338,6 +357,8 @@ def main(argv: list[str]) -> int:
                 print(fetch_env(Path(lock), tag))
             case ["unzip", archive, folder]:
                 unzip(Path(archive), Path(folder))
+            case ["pins", pins, *names] if names:
+                fetch_pins(Path(pins), names)
             case ["verify", folder]:
                 verify(Path(folder))
             case ["lock", out, *requirements] if requirements:

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Brings one preset's build up to date and prints its folder: env/build.sh [PRESET] [TARGET...]
+# Without PRESET: cuda where a GPU and nvcc are, cpu where the torch wheel is, else host. Quiet when nothing is to do.
+# Exit: 0 built, 1 not (the compiler's last lines on stderr).
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/patchbench
+say() { printf 'build: %s\n' "$*" >&2; }
+has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
+preset=${1:-}
+if [ -z "$preset" ]; then
+  preset=host
+  compgen -G "$cache/env/torch-2.11-*/patchbench-env.json" >/dev/null && preset=cpu
+  if [ $preset = cpu ] && nvidia-smi -L >/dev/null 2>&1; then
+    if has_nvcc; then preset=cuda; else say "a GPU but no nvcc: the ops go without their CUDA halves (install the CUDA 13.0 toolkit)"; fi
+  fi
+  [ $preset = host ] && say "no torch wheel in the cache: the runner alone, no reproducers (run env/bootstrap.sh)"
+else
+  shift
+fi
+folder=$root/build/$preset
+log=$folder/build.log
+mkdir -p "$folder"
+exec 9>"$folder/.lock"
+flock 9
+if [ ! -e "$folder/build.ninja" ]; then
+  say "configuring $preset"
+  (cd "$root" && cmake --preset "$preset" >"$log" 2>&1) || { tail -n 20 "$log" >&2; say "cmake failed; log: $log"; rm -f "$folder/build.ninja"; exit 1; }
+fi
+if ! ninja -C "$folder" -n "$@" 2>/dev/null | grep -q 'no work to do'; then
+  say "compiling $preset (once; minutes on 2 cores the first time)"
+fi
+ninja -C "$folder" "$@" >"$log" 2>&1 || { grep -m 5 -A 8 'error' "$log" >&2 || tail -n 20 "$log" >&2; say "the build failed; log: $log"; exit 1; }
+printf '%s\n' "$folder"
