@@ -1,53 +1,112 @@
 #pragma once
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/record.h"
+#include "ledger/signing.h"
 
 namespace patchbench::ledger {
 
 /// A row as it stands in the ledger.
 struct Entry {
-  int64_t index = 0;      ///< position in the chain, from 0
+  int64_t index = 0;                    ///< position in the chain, from 0
   std::string digest, chain, received;  ///< received: ISO 8601 UTC, not part of the record
-  std::string origin;     ///< "local" or "import"
-  std::string signer;     ///< key id, "" if unsigned
+  std::string origin;                   ///< "local" or "import"
+  std::string signer;                   ///< key id, "" if unsigned
   Record record;
+  std::string signature;  ///< the signer's, base64; "" if unsigned
+};
+
+/// A record on its way into the ledger.
+struct Incoming {
+  Record record;
+  std::string origin = "local";        ///< "local" or "import"
+  std::optional<Signature> signature;  ///< checked against a trusted key by whoever fills this in
+  std::string where;                   ///< "file:line" for messages; may be empty
 };
 
 /// What `verify` found. `where` names the first row that does not hold.
 struct VerifyReport {
   bool ok = true;
   int64_t count = 0;
-  std::string head, where, note;  ///< note: "truncation at the end would go unseen; pass --expect COUNT:HEAD"
+  std::string head, where,
+      note;  ///< note: "truncation at the end would go unseen; pass --expect COUNT:HEAD"
+  int64_t bad_index = -1;  ///< the row `where` speaks of; -1 where it is the file as a whole
+  std::string bad_digest;  ///< as stored in that row; may be empty
 };
 
-/// The append-only SQLite ledger (WAL, synchronous=FULL). One transaction per append: a committed record survives kill -9.
-/// Thread-compatible; any number of processes may append at once (busy time-out 60 s).
+/// The append-only SQLite ledger (WAL, synchronous=FULL). One transaction per append: a committed
+/// record survives kill -9. Triggers refuse UPDATE and DELETE. Thread-compatible; any number of
+/// processes may append at once (busy time-out 60 s).
 class Ledger {
  public:
-  /// Opens or creates. Throws Error(kInternal) `<path>: <reason>`; Error(kIntegrity) if the file is not a ledger.
+  /// Opens or creates. Throws Error(kInternal) `<path>: <reason>`; Error(kIntegrity) if the file is
+  /// not a ledger.
   static std::unique_ptr<Ledger> open(const std::filesystem::path& path);
   /// `--ledger`, else PATCHBENCH_LEDGER, else $XDG_STATE_HOME/patchbench/ledger.db.
   static std::filesystem::path default_path();
   virtual ~Ledger() = default;
 
-  /// Appends all in one transaction, in order; a record already there (same digest) is not added again. Returns how many were new.
-  virtual int append(const std::vector<Record>& records, const std::string& origin = "local") = 0;
+  /// Appends all in one transaction, in order; a record already there (same digest) is not added
+  /// again. Returns how many were new. Nothing is appended if a record's form is wrong (Error
+  /// kUsage) or a verdict does not follow from the observations that stand before it (Error
+  /// kIntegrity): the ledger cannot take back what it took in.
+  int append(const std::vector<Record>& records, const std::string& origin = "local");
+  /// The same for records that come from elsewhere. A signature of a record that is already there
+  /// is added to it.
+  virtual int append_received(const std::vector<Incoming>& incoming) = 0;
+  /// Every row, in chain order. Throws Error(kIntegrity) naming the row if one cannot be read.
   virtual std::vector<Entry> all() const = 0;
+  /// The record whose digest begins with 4 or more hex digits. Throws Error(kUsage) if several do.
   virtual std::optional<Entry> find(const std::string& digest_prefix) const = 0;
-  /// Recomputes every digest, the chain and every verdict's sentinel.
-  virtual VerifyReport verify(std::optional<int64_t> expected_count = {}, const std::string& expected_head = "") const = 0;
+  /// Recomputes every digest, the chain, every signature and every verdict's sentinel, then lets
+  /// SQLite check its own pages. With `expected_count` the first so many rows must end in chain
+  /// `expected_head` (further rows may follow). Never throws for what the file holds: that is the
+  /// report.
+  virtual VerifyReport verify(std::optional<int64_t> expected_count = {},
+                              const std::string& expected_head = "") const = 0;
 };
 
-/// One record a line, RFC 8785 form, in chain order; signed lines are DSSE-shaped envelopes when `key` is given.
+/// Whether an entry may count towards a quorum: made here, or imported with the signature of a
+/// trusted key.
+bool counts_for_quorum(const Entry& entry);
+/// Digests taken out of use by `evict` records that count for a quorum. Nothing is ever deleted:
+/// readers leave these out.
+std::set<std::string> evicted_digests(const std::vector<Entry>& entries);
+/// The record that takes `evicted` out of use. `started`: ISO 8601 UTC.
+Record make_evict_record(const Entry& evicted, const std::string& why, const std::string& tool,
+                         const std::string& started);
+
+/// One record a line, RFC 8785 form, in chain order; signed lines are DSSE-shaped envelopes when
+/// `key` is given. Only records made here are signed; imports keep the signature they came with, or
+/// none.
 std::string export_jsonl(const std::vector<Entry>& entries, const std::filesystem::path& key = {});
 /// Strict; throws Error(kUsage) `<where>:<line>: <reason>` and appends nothing if any line is bad.
+/// A signature by a key of `trusted_keys` that does not hold is Error(kIntegrity); one by any other
+/// key counts as none.
 int import_jsonl(Ledger& ledger, std::string_view text, const std::string& where,
                  const std::filesystem::path& trusted_keys = {});
+/// One file of several to import together.
+struct ImportFile {
+  std::string text, where;
+};
+/// Imports all files in one transaction: all of them or nothing.
+int import_jsonl(Ledger& ledger, const std::vector<ImportFile>& files,
+                 const std::filesystem::path& trusted_keys = {});
+
+/// `verify` for an exported file. Its head is that of the chain its records would have in a ledger
+/// of their own; the file itself holds no chain, so a change that no verdict or signature speaks of
+/// shows only against an expected head.
+VerifyReport verify_jsonl(std::string_view text, const std::string& where,
+                          const std::filesystem::path& trusted_keys = {},
+                          std::optional<int64_t> expected_count = {},
+                          const std::string& expected_head = "");
 
 }  // namespace patchbench::ledger

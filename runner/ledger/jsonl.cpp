@@ -1,0 +1,161 @@
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "core/digest.h"
+#include "core/error.h"
+#include "core/fields.h"
+#include "ledger/ledger.h"
+#include "ledger/verify.h"
+
+namespace patchbench::ledger {
+namespace {
+
+struct Line {
+  std::string text;  ///< of the record, RFC 8785
+  std::optional<Signature> signature;
+  int num_unchecked = 0;  ///< signatures by keys that are not trusted
+};
+
+std::string envelope(const std::string& text, const std::string& key_id,
+                     const std::string& signature) {
+  return canonical_json({{"payload", base64(text)},
+                         {"payloadType", kPayloadType},
+                         {"signatures", Json::array({{{"keyid", key_id}, {"sig", signature}}})}});
+}
+
+Line open_envelope(const Json& json, const TrustedKeys& trusted, const std::string& where) {
+  FieldReader fields(json, where);
+  const std::string payload = fields.text("payload"), type = fields.text("payloadType");
+  const Json& signatures = fields.value("signatures");
+  fields.finish();
+  if (type != kPayloadType) fields.fail("unknown payloadType '" + shown(type) + "'");
+  if (!signatures.is_array() || signatures.empty())
+    fields.fail("\"signatures\" must be an array of at least one");
+  const auto text = unbase64(payload);
+  if (!text) fields.fail("\"payload\" is not base64");
+  Line line{.text = *text, .signature = {}};
+  for (const Json& item : signatures) {
+    FieldReader entry(item, where);
+    const std::string key_id = entry.text("keyid"), bytes = entry.text("sig");
+    entry.finish();
+    const auto key = trusted.find(key_id);
+    if (key == trusted.end()) {
+      ++line.num_unchecked;
+      continue;
+    }
+    const Signature signature{key_id, key->second, bytes};
+    if (!holds(signature, line.text)) {
+      throw Error(ErrorCode::kIntegrity,
+                  where + ": the signature by key " + key_id.substr(0, 16) + " does not hold");
+    }
+    if (!line.signature) line.signature = signature;
+  }
+  return line;
+}
+
+/// A line is an envelope or a bare record; what it holds is checked by whoever takes it.
+Line read_line(const std::string& text, const TrustedKeys& trusted, const std::string& where) {
+  if (text.empty()) throw Error(ErrorCode::kUsage, where + ": an empty line; one record a line");
+  constexpr std::string_view kEnvelopeStart = "{\"payload\":";
+  if (!text.starts_with(kEnvelopeStart)) return {.text = text, .signature = {}};
+  return open_envelope(parse_json(text, where), trusted, where);
+}
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    lines.emplace_back(text.substr(0, end));
+    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string export_jsonl(const std::vector<Entry>& entries, const std::filesystem::path& key) {
+  std::optional<SigningKey> signing;
+  if (!key.empty()) signing.emplace(SigningKey::load(key));
+  std::string out;
+  for (const Entry& entry : entries) {
+    const std::string text = canonical_json(entry.record.statement);
+    // To sign what others sent would make their unsigned records count for whoever trusts this key.
+    if (!entry.signer.empty()) {
+      out += envelope(text, entry.signer, entry.signature);
+    } else if (signing && entry.origin == "local") {
+      const Signature signature = signing->sign(text);
+      out += envelope(text, signature.key_id, signature.signature);
+    } else {
+      out += text;
+    }
+    out += '\n';
+  }
+  return out;
+}
+
+int import_jsonl(Ledger& ledger, std::string_view text, const std::string& where,
+                 const std::filesystem::path& trusted_keys) {
+  return import_jsonl(ledger, {{std::string(text), where}}, trusted_keys);
+}
+
+int import_jsonl(Ledger& ledger, const std::vector<ImportFile>& files,
+                 const std::filesystem::path& trusted_keys) {
+  const TrustedKeys trusted = load_trusted_keys(trusted_keys);
+  std::vector<Incoming> incoming;
+  for (const ImportFile& file : files) {
+    int number = 0;
+    for (const std::string& text : lines_of(file.text)) {
+      const std::string where = fmt::format("{}:{}", file.where, ++number);
+      const Line line = read_line(text, trusted, where);
+      incoming.push_back({.record = parse_record(line.text, where),
+                          .origin = "import",
+                          .signature = line.signature,
+                          .where = where});
+    }
+    if (number == 0) throw Error(ErrorCode::kUsage, file.where + ": holds no record");
+  }
+  return ledger.append_received(incoming);
+}
+
+VerifyReport verify_jsonl(std::string_view text, const std::string& where,
+                          const std::filesystem::path& trusted_keys,
+                          std::optional<int64_t> expected_count, const std::string& expected_head) {
+  const TrustedKeys trusted = load_trusted_keys(trusted_keys);
+  std::map<std::string, std::vector<std::string>> by_run;
+  ChainWalk walk(expected_count, expected_head,
+                 [&](const std::string& run, int64_t) { return by_run[run]; });
+  std::set<std::string> digests;
+  int num_unchecked = 0;
+  for (const std::string& text_of_line : lines_of(text)) {
+    try {
+      const Line line = read_line(text_of_line, trusted, "line");
+      num_unchecked += line.signature ? 0 : line.num_unchecked;
+      if (!digests.insert(sha256_hex(line.text)).second)
+        throw Error(ErrorCode::kUsage, "stands in the file twice");
+      const std::optional<Record> record = walk.step(line.text, "");
+      if (!record) break;
+      by_run[record->run_id()].push_back(line.text);
+    } catch (const Error& e) {
+      walk.fail(sha256_hex(text_of_line), e.what());
+      break;
+    }
+  }
+  VerifyReport report = walk.finish();
+  if (report.bad_index >= 0)
+    report.where = fmt::format("{}:{}: {}", where, report.bad_index + 1, report.where);
+  if (!expected_count) {
+    report.note =
+        "a file holds no chain: a change that no verdict or signature speaks of, and truncation, "
+        "would go unseen; pass "
+        "--expect COUNT:HEAD";
+  }
+  if (num_unchecked > 0) {
+    report.note += fmt::format("{}{} signatures by keys that are not trusted; pass --trusted FILE",
+                               report.note.empty() ? "" : "; ", num_unchecked);
+  }
+  return report;
+}
+
+}  // namespace patchbench::ledger

@@ -1,0 +1,78 @@
+#include "ledger/verify.h"
+
+#include <map>
+#include <utility>
+
+#include "core/digest.h"
+#include "core/error.h"
+
+namespace patchbench::ledger {
+
+void check_verdict_in_chain(const Record& verdict, int64_t index,
+                            const RunRecords& records_of_run) {
+  std::vector<Record> observations;
+  for (const std::string& text : records_of_run(verdict.run_id(), index)) {
+    Record record = parse_record(text, "a record of run " + verdict.run_id());
+    if (record.type() == "observation") observations.push_back(std::move(record));
+  }
+  check_verdict(verdict, observations);
+}
+
+ChainWalk::ChainWalk(std::optional<int64_t> expected_count, std::string expected_head,
+                     RunRecords records_of_run)
+    : expected_count_(expected_count),
+      expected_head_(std::move(expected_head)),
+      records_of_run_(std::move(records_of_run)) {
+  report_.head = std::string(64, '0');
+  head_at_expected_ = report_.head;
+}
+
+std::optional<Record> ChainWalk::step(const std::string& text, const std::string& digest) {
+  if (!report_.ok) return std::nullopt;
+  try {
+    Record record = parse_record(text, "record");
+    const std::string computed = record.digest();
+    if (!digest.empty() && computed != digest) {
+      fail(digest, "its bytes have digest " + computed);
+      return std::nullopt;
+    }
+    if (record.type() == "verdict") check_verdict_in_chain(record, report_.count, records_of_run_);
+    report_.head = chain_next(report_.head, computed);
+    ++report_.count;
+    if (expected_count_ && report_.count == *expected_count_) head_at_expected_ = report_.head;
+    return record;
+  } catch (const Error& e) {
+    fail(digest.empty() ? sha256_hex(text) : digest, e.what());
+    return std::nullopt;
+  }
+}
+
+void ChainWalk::fail(const std::string& digest, const std::string& reason) {
+  if (!report_.ok) return;
+  report_.ok = false;
+  report_.bad_index = report_.count;
+  report_.bad_digest = is_hex(digest, 64) ? digest : "";
+  report_.where = "row " + std::to_string(report_.count) +
+                  (report_.bad_digest.empty() ? "" : " (digest " + digest + ")") + ": " + reason;
+}
+
+void ChainWalk::fail_as_a_whole(const std::string& reason) {
+  if (!report_.ok) return;
+  report_.ok = false;
+  report_.where = reason;
+}
+
+VerifyReport ChainWalk::finish() {
+  if (!expected_count_) {
+    report_.note = "truncation at the end would go unseen; pass --expect COUNT:HEAD";
+  } else if (report_.ok && report_.count < *expected_count_) {
+    fail_as_a_whole("cut off: " + std::to_string(report_.count) + " records, " +
+                    std::to_string(*expected_count_) + " expected");
+  } else if (report_.ok && head_at_expected_ != expected_head_) {
+    fail_as_a_whole("another history: the chain after " + std::to_string(*expected_count_) +
+                    " records is " + head_at_expected_ + ", expected " + expected_head_);
+  }
+  return report_;
+}
+
+}  // namespace patchbench::ledger

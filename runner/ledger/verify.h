@@ -1,0 +1,40 @@
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ledger/ledger.h"
+
+namespace patchbench::ledger {
+
+/// The records of run `run` among the first `end` of the chain, as texts.
+using RunRecords = std::function<std::vector<std::string>(const std::string& run, int64_t end)>;
+
+/// Checks a verdict against the observations of its run that stand before it. Throws
+/// Error(kIntegrity) as check_verdict.
+void check_verdict_in_chain(const Record& verdict, int64_t index, const RunRecords& records_of_run);
+
+/// Walks a chain record by record. The first thing that does not hold ends it.
+class ChainWalk {
+ public:
+  ChainWalk(std::optional<int64_t> expected_count, std::string expected_head,
+            RunRecords records_of_run);
+  /// Checks the next record's form, its digest against `digest` (if not empty), and a verdict's
+  /// outcome; moves the chain on. Returns the record, or nullopt once something failed.
+  std::optional<Record> step(const std::string& text, const std::string& digest);
+  /// Notes a failure at the row that stands next.
+  void fail(const std::string& digest, const std::string& reason);
+  void fail_as_a_whole(const std::string& reason);
+  const VerifyReport& report() const { return report_; }
+  /// The report, with what was expected of count and head.
+  VerifyReport finish();
+
+ private:
+  std::optional<int64_t> expected_count_;
+  std::string expected_head_, head_at_expected_;
+  RunRecords records_of_run_;
+  VerifyReport report_;
+};
+
+}  // namespace patchbench::ledger
