@@ -192,7 +192,7 @@ class Reader {
 
   size_t push(const std::string& segment) {
     const size_t mark = pointer_.size();
-    if (lines_) pointer_ += "/" + pointer_segment(segment);
+    if (lines_) pointer_.append("/").append(pointer_segment(segment));
     return mark;
   }
 
