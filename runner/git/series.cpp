@@ -80,7 +80,7 @@ std::optional<FileEdit> changed_file(const std::string& path, const Entry* entry
 
 }  // namespace
 
-Series load_series(const fs::path& folder) {
+Series load_series(const fs::path& folder, const std::string& upstream) {
   Series series;
   if (!fs::exists(folder)) return series;
   static const std::regex kEdit("[0-9]{4}-[a-z0-9][a-z0-9._-]*\\.edit"),
@@ -92,15 +92,15 @@ Series load_series(const fs::path& folder) {
   std::sort(paths.begin(), paths.end());
   for (const fs::path& path : paths) {
     const std::string name = path.filename().string();
-    if (std::regex_match(name, kEdit)) {
-      series.edits.push_back(load_edit(path));
-    } else if (std::regex_match(name, kMutant)) {
-      series.mutants.push_back(load_edit(path));
-    } else {
+    const bool is_edit = std::regex_match(name, kEdit);
+    if (!is_edit && !std::regex_match(name, kMutant)) {
       throw Error(ErrorCode::kUsage,
                   path.string() +
                       ": an edit is named NNNN-subject.edit or mutant-name.edit, in lower case");
     }
+    Edit edit = load_edit(path);
+    if (!upstream.empty() && edit.field("Upstream") != upstream) continue;
+    (is_edit ? series.edits : series.mutants).push_back(std::move(edit));
   }
   return series;
 }

@@ -20,7 +20,8 @@ struct Series {
 };
 /// An absent folder is an empty series. Throws Error(kUsage) for a malformed edit, one without all
 /// the fields that a pack's edit needs, and an `.edit` of another name.
-Series load_series(const std::filesystem::path& folder);
+/// `upstream`: only the edits whose header names that upstream; "" takes all.
+Series load_series(const std::filesystem::path& folder, const std::string& upstream = "");
 
 // In what follows `before` are the edits of the same series that come first: an edit's base is the
 // pin after them.

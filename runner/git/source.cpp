@@ -79,25 +79,6 @@ std::string run_fetch(const Places& places, const std::vector<std::string>& argu
               (is_digest ? "" : "upstream_unreachable: ") + what + ": " + failure(exit));
 }
 
-/// Runs git without the variables that point it at a user's repository inside a hook or a
-/// bisection.
-exec::Exit start_git(const std::vector<std::string>& arguments) {
-  if (exec::find_program("git").empty()) {
-    throw Error(ErrorCode::kNotRunnable, "the git program is not installed: apt-get install git");
-  }
-  exec::Command command;
-  command.argv = {"env"};
-  for (const char* name : {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
-                           "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_PREFIX"}) {
-    command.argv.insert(command.argv.end(), {"-u", name});
-  }
-  command.argv.push_back("git");
-  command.argv.insert(command.argv.end(), arguments.begin(), arguments.end());
-  command.env = {{"GIT_TERMINAL_PROMPT", "0"}, {"LC_ALL", "C"}};
-  command.timeout = kFetchTimeout;
-  return exec::run(command);
-}
-
 Entries import_files(const fs::path& folder, const std::vector<std::string>& files,
                      Objects& objects) {
   Entries entries;
@@ -161,6 +142,33 @@ Source bring_commit(const Pin& pin, const Places& places, Objects& objects) {
   return {pin.commit, objects.tree_of(pin.commit), pin.prefix};
 }
 
+Source bring_folder(const Pin& pin, const std::string& package, Objects& objects) {
+  const fs::path folder = pin.version.substr(std::string("path:").size());
+  const std::vector<std::string> files = files_of_folder(folder);
+  const std::string prefix = prefix_of_folder(folder, package, pin.prefix);
+  const std::string tree = objects.write_tree(import_files(folder, files, objects));
+  return {objects.write_commit(tree, pin.upstream + " from a folder"), tree, prefix};
+}
+
+}  // namespace
+
+exec::Exit start_git(const std::vector<std::string>& arguments) {
+  if (exec::find_program("git").empty()) {
+    throw Error(ErrorCode::kNotRunnable, "the git program is not installed: apt-get install git");
+  }
+  exec::Command command;
+  command.argv = {"env"};
+  for (const char* name : {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
+                           "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_PREFIX"}) {
+    command.argv.insert(command.argv.end(), {"-u", name});
+  }
+  command.argv.push_back("git");
+  command.argv.insert(command.argv.end(), arguments.begin(), arguments.end());
+  command.env = {{"GIT_TERMINAL_PROMPT", "0"}, {"LC_ALL", "C"}};
+  command.timeout = kFetchTimeout;
+  return exec::run(command);
+}
+
 std::string prefix_of_folder(const fs::path& folder, const std::string& package,
                              const std::string& known) {
   if (package.empty()) return known;
@@ -173,16 +181,6 @@ std::string prefix_of_folder(const fs::path& folder, const std::string& package,
                                      "/__init__.py here or under src/; give the " +
                                      "folder of the clone or the one that holds the package");
 }
-
-Source bring_folder(const Pin& pin, const std::string& package, Objects& objects) {
-  const fs::path folder = pin.version.substr(std::string("path:").size());
-  const std::vector<std::string> files = files_of_folder(folder);
-  const std::string prefix = prefix_of_folder(folder, package, pin.prefix);
-  const std::string tree = objects.write_tree(import_files(folder, files, objects));
-  return {objects.write_commit(tree, pin.upstream + " from a folder"), tree, prefix};
-}
-
-}  // namespace
 
 UpstreamLock::UpstreamLock(const Places& places, const std::string& upstream) {
   fs::create_directories(places.cache / "git");

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/pin.h"
+#include "exec/process.h"
 #include "git/objects.h"
 
 namespace patchbench::git {
@@ -46,6 +47,15 @@ Source bring(const Pin& pin, const std::string& package, const Places& places, O
 /// Error(kNotRunnable) `<what>: <git's last line>`.
 std::string run_git(const std::filesystem::path& bare, const std::vector<std::string>& arguments,
                     const std::string& what);
+
+/// Runs git without the variables that point it at a user's repository inside a hook or a
+/// bisection. Throws Error(kNotRunnable) if there is no git.
+exec::Exit start_git(const std::vector<std::string>& arguments);
+
+/// Where a package lies in a user's folder: "", "src/" or `known`. Throws Error(kUsage) if in none
+/// of them.
+std::string prefix_of_folder(const std::filesystem::path& folder, const std::string& package,
+                             const std::string& known);
 
 /// The files of a user's folder: what git tracks or would add where it is a clone, all but caches
 /// elsewhere. Folder-relative paths, sorted. Throws Error(kUsage) if it is no folder.

@@ -1,0 +1,520 @@
+#include "cli/patch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <memory>
+
+#include "core/error.h"
+#include "git/source.h"
+#include "git/work_folder.h"
+
+namespace patchbench::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Words {
+  std::string slug, upstream, at, folder, subject, description, bug, name, out, mutant;
+  bool is_all = false;
+};
+
+fs::path patches_folder(const Context& context, const Slug& slug) {
+  return context.root / cell_path(slug, Column::kPatches);
+}
+
+std::string today() {
+  const std::chrono::year_month_day day{
+      std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now())};
+  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(day.year()),
+                     static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()));
+}
+
+std::vector<std::string> names_of(const std::vector<Edit>& edits) {
+  std::vector<std::string> names;
+  for (const Edit& edit : edits) names.push_back(edit.name);
+  return names;
+}
+
+/// "Scale each row's gradient" as "scale-each-row-s-gradient".
+std::string dashed(const std::string& subject) {
+  std::string out;
+  for (const char c : subject) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool is_plain = byte < 0x80 && std::isalnum(byte) != 0;
+    if (is_plain) {
+      out += static_cast<char>(std::tolower(byte));
+    } else if (!out.empty() && out.back() != '-') {
+      out += '-';
+    }
+  }
+  out = out.substr(0, 48);
+  while (out.ends_with('-')) out.pop_back();
+  return out.empty() ? "change" : out;
+}
+
+void add_pack_options(CLI::App* command, const std::shared_ptr<Words>& words) {
+  command->add_option("--upstream", words->upstream,
+                      "one of the pack's upstreams (default: its first)");
+  command->add_option("--at", words->at,
+                      "a release, git:COMMIT or path:DIR (default: the pack's red pin)");
+}
+
+void run_new(const Context& context, const Words& words) {
+  const PackSeries pack = find_series(context, words.slug, words.upstream, words.at);
+  git::Store store(context.cache, context.root);
+  const std::vector<Edit> series = carried_series(pack, store);
+  const git::Checkout checkout = store.materialize(pack.at, series);
+  git::make_work_folder(words.folder, checkout,
+                        {words.slug, pack.upstream.name, pack.at.version, "", names_of(series)});
+  const git::WorkFolder work = git::read_work_folder(words.folder);
+  const fs::path package = fs::absolute(words.folder) / work.prefix;
+  if (context.json) {
+    print_json({{"folder", fs::absolute(words.folder).string()},
+                {"package", package.lexically_normal().string()},
+                {"slug", words.slug},
+                {"upstream", work.upstream},
+                {"version", work.version},
+                {"series", work.series}});
+    return;
+  }
+  std::cout << fmt::format(
+      "{}: {} {} with {} edit(s) of {}\nedit under {}, then: patchbench patch save {} --subject "
+      "\"...\"\n",
+      words.folder, work.upstream, work.version, series.size(), words.slug,
+      package.lexically_normal().string(), words.folder);
+}
+
+/// The name of the edit to write, and how many edits of the series stand before it.
+struct Place {
+  std::string name;
+  size_t num_before = 0;
+};
+
+Place place_of(const Words& words, const std::vector<Edit>& series,
+               const std::vector<std::string>& in_folder) {
+  if (!words.mutant.empty()) return {"mutant-" + dashed(words.mutant) + ".edit", 0};
+  if (words.name.empty()) {
+    int last = 0;
+    for (const Edit& edit : series) last = std::max(last, std::stoi(edit.name.substr(0, 4)));
+    return {fmt::format("{:04}-{}.edit", last + 1, dashed(words.subject)), in_folder.size()};
+  }
+  const std::string name = words.name.ends_with(".edit") ? words.name : words.name + ".edit";
+  const auto found = std::find(in_folder.begin(), in_folder.end(), name);
+  if (found == in_folder.end()) return {name, in_folder.size()};
+  if (found + 1 != in_folder.end()) {
+    throw Error(ErrorCode::kUsage,
+                name + ": later edits rest on it; only the last of a series can be replaced (" +
+                    in_folder.back() + ")");
+  }
+  return {name, in_folder.size() - 1};
+}
+
+/// Fills the header: what the words say, else what the edit had, else what a fresh one has.
+void complete_header(Edit& edit, const Words& words, const PackSeries& pack, const Edit* old) {
+  const auto choose = [&](const std::string& key, const std::string& said,
+                          const std::string& fresh) {
+    const std::string had = old == nullptr ? "" : old->field(key);
+    const std::string value = !said.empty() ? said : !had.empty() ? had : fresh;
+    if (!value.empty()) edit.set_field(key, value);
+  };
+  edit.header.clear();
+  choose("Subject", words.subject, "");
+  choose("Description", words.description, words.subject);
+  edit.set_field("Upstream", pack.upstream.name);
+  edit.set_field("Base", pack.at.version);
+  choose("Origin", "", "vendor");
+  choose("Author", "", "");
+  choose("Bug", words.bug, "");
+  choose("Forwarded", "", "no");
+  choose("Applied-Upstream", "", "");
+  edit.set_field("License", pack.upstream.license);
+  edit.set_field("Last-Update", today());
+  if (edit.field("Subject").empty())
+    throw Error(ErrorCode::kUsage, "--subject is needed: one line that says what the edit does");
+  if (edit.field("Subject").find('\n') != std::string::npos)
+    throw Error(ErrorCode::kUsage, "--subject is one line");
+}
+
+void run_save(const Context& context, const Words& words) {
+  const git::WorkFolder work = git::read_work_folder(words.folder);
+  const PackSeries pack = find_series(context, work.slug, work.upstream, work.version);
+  if (pack.at.version != pack.base.version && words.out.empty()) {
+    throw Error(ErrorCode::kUsage, words.folder + " was opened at " + pack.at.version +
+                                       "; patches/" + work.slug + " rests on the red pin " +
+                                       pack.base.version + ": give --out DIR to keep an edit for " +
+                                       pack.at.version);
+  }
+  git::Store store(context.cache, context.root);
+  const std::vector<Edit> series = carried_series(pack, store);
+  std::vector<Edit> applied;
+  for (const std::string& name : work.series) {
+    const auto edit =
+        std::find_if(series.begin(), series.end(), [&](const Edit& e) { return e.name == name; });
+    if (edit == series.end())
+      throw Error(ErrorCode::kUsage, name + ": is no longer in the series; open a new folder");
+    applied.push_back(*edit);
+  }
+  const Place place = place_of(words, series, work.series);
+  const std::vector<Edit> before(applied.begin(),
+                                 applied.begin() + static_cast<std::ptrdiff_t>(place.num_before));
+  Edit edit = git::edit_from_folder(fs::path(words.folder) / work.prefix, pack.at, store,
+                                    place.name, before);
+  const auto old = std::find_if(series.begin(), series.end(),
+                                [&](const Edit& e) { return e.name == place.name; });
+  complete_header(edit, words, pack, old == series.end() ? nullptr : &*old);
+  const fs::path path =
+      (words.out.empty() ? patches_folder(context, pack.manifest.slug) : fs::path(words.out)) /
+      place.name;
+  if (old == series.end() && fs::exists(path) && words.mutant.empty()) {
+    throw Error(
+        ErrorCode::kUsage,
+        path.string() + ": exists and is not in this folder's series; choose another --name");
+  }
+  Json files = Json::array(), copied = Json::array();
+  for (const FileEdit& file : edit.files) {
+    size_t num_lines = 0;
+    for (const EdCommand& command : file.commands) num_lines += command.lines.size();
+    files.push_back(
+        {{"path", file.path}, {"commands", file.commands.size()}, {"lines", num_lines}});
+    for (const std::string& run :
+         copied_runs(file, git::read_after(store, pack.at, before, file.path).value_or(""))) {
+      copied.push_back(run);
+    }
+  }
+  write_whole(path, format_edit(parse_edit(format_edit(edit), edit.name)));
+  for (const Json& run : copied) {
+    std::cerr << "patchbench: copied from upstream: " << run.get<std::string>()
+              << "; write it in our own lines or move it\n";
+  }
+  if (context.json) {
+    print_json(
+        {{"file", path.string()}, {"name", place.name}, {"files", files}, {"copied", copied}});
+    return;
+  }
+  std::cout << path.string() << "\n";
+  for (const Json& file : files) {
+    std::cout << fmt::format("  {}: {} command(s), {} line(s) of ours\n",
+                             file["path"].get<std::string>(), file["commands"].get<size_t>(),
+                             file["lines"].get<size_t>());
+  }
+}
+
+void run_show(const Context& context, const Words& words) {
+  const PackSeries pack = find_series(context, words.slug, words.upstream, words.at);
+  git::Store store(context.cache, context.root);
+  std::vector<Edit> shown_edits = carried_series(pack, store), before;
+  if (words.is_all && pack.at.version == pack.base.version) {
+    shown_edits.insert(shown_edits.end(), pack.series.mutants.begin(), pack.series.mutants.end());
+  }
+  Json rows = Json::array();
+  for (const Edit& edit : shown_edits) {
+    const bool is_mutant = edit.name.starts_with("mutant-");
+    const std::string diff =
+        git::unified_diff(edit, pack.at, store, is_mutant ? std::vector<Edit>{} : before);
+    if (context.json) {
+      rows.push_back({{"name", edit.name},
+                      {"subject", edit.field("Subject")},
+                      {"version", pack.at.version},
+                      {"diff", diff}});
+    } else {
+      std::cout << "# " << edit.name << ": " << edit.field("Subject") << "\n# on "
+                << pack.at.upstream << " " << pack.at.version << "\n"
+                << diff << "\n";
+    }
+    if (!is_mutant) before.push_back(edit);
+  }
+  if (context.json) print_json(rows);
+  if (!context.json && shown_edits.empty())
+    std::cout << words.slug << ": no edits for " << pack.upstream.name << "\n";
+}
+
+void run_apply(const Context& context, const Words& words) {
+  const PackSeries pack = find_series(context, words.slug, words.upstream, words.at);
+  git::Store store(context.cache, context.root);
+  const std::vector<Edit> series = carried_series(pack, store);
+  if (series.empty())
+    throw Error(ErrorCode::kUsage, words.slug + ": no edits to apply for " + pack.upstream.name +
+                                       " " + pack.at.version);
+  const std::string prefix =
+      git::prefix_of_folder(words.folder, pack.upstream.package, pack.upstream.git_prefix);
+  std::vector<std::string> changed;
+  try {
+    changed = git::apply_to_folder(fs::path(words.folder) / prefix, series);
+  } catch (const Error& e) {
+    throw Error(e.code(),
+                std::string(e.what()) +
+                    "; nothing was changed; --at VERSION carries the series to another version");
+  }
+  if (context.json) {
+    print_json({{"folder", fs::absolute(words.folder).string()},
+                {"edits", names_of(series)},
+                {"changed", changed}});
+    return;
+  }
+  std::cout << fmt::format("{}: {} edit(s) for {} {} applied\n", words.folder, series.size(),
+                           pack.upstream.name, pack.at.version);
+  for (const std::string& path : changed) std::cout << "  " << prefix << path << "\n";
+}
+
+/// Writes one upstream's mails and the quilt `series` file; the names written.
+std::vector<std::string> export_series(const PackSeries& pack, git::Store& store,
+                                       const fs::path& folder) {
+  const std::vector<Edit> edits = carried_series(pack, store);
+  std::vector<Edit> before;
+  std::vector<std::string> names;
+  std::string list;
+  for (const Edit& edit : edits) {
+    const std::string name =
+        edit.name.substr(0, edit.name.size() - std::string(".edit").size()) + ".patch";
+    const auto number = static_cast<int>(before.size()) + 1;
+    write_whole(folder / name, git::format_mail(edit, pack.at, store, pack.upstream.git_prefix,
+                                                number, static_cast<int>(edits.size()), before));
+    before.push_back(edit);
+    names.push_back(name);
+    list += name + "\n";
+  }
+  if (!names.empty()) write_whole(folder / "series", list);
+  return names;
+}
+
+void run_export(const Context& context, const Words& words) {
+  if (words.is_all == !words.slug.empty())
+    throw Error(ErrorCode::kUsage, "patch export wants a pack or --all, then a folder");
+  if (words.is_all && !words.at.empty())
+    throw Error(ErrorCode::kUsage, "--at goes with one pack: each has versions of its own");
+  git::Store store(context.cache, context.root);
+  Json rows = Json::array();
+  for (const std::string& slug :
+       words.is_all ? context.slugs() : std::vector<std::string>{words.slug}) {
+    const Manifest manifest = context.manifest(slug);
+    for (const UpstreamUse& use : manifest.upstreams) {
+      if (!words.upstream.empty() && use.name != words.upstream) continue;
+      const PackSeries pack = find_series(context, slug, use.name, words.at);
+      const fs::path folder = manifest.upstreams.size() > 1
+                                  ? fs::path(words.folder) / slug / use.name
+                                  : fs::path(words.folder) / slug;
+      const std::vector<std::string> names = export_series(pack, store, folder);
+      if (names.empty()) continue;
+      rows.push_back({{"slug", slug},
+                      {"upstream", use.name},
+                      {"version", pack.at.version},
+                      {"url", pack.upstream.url},
+                      {"folder", folder.string()},
+                      {"patches", names}});
+    }
+  }
+  if (context.json) {
+    print_json(rows);
+    return;
+  }
+  for (const Json& row : rows) {
+    std::cout << fmt::format("{}: {} patch(es) for {} {}; git am {}/*.patch\n",
+                             row["slug"].get<std::string>(), row["patches"].size(),
+                             row["upstream"].get<std::string>(), row["version"].get<std::string>(),
+                             row["folder"].get<std::string>());
+  }
+  if (rows.empty()) std::cout << "no edits to export\n";
+}
+
+void add_new(CLI::App& patch, Context& context) {
+  auto words = std::make_shared<Words>();
+  CLI::App* command = patch.add_subcommand(
+      "new", "open a folder with the upstream at the pin, the series applied, to edit in");
+  command->add_option("slug", words->slug, "the pack")->required();
+  command->add_option("dir", words->folder, "a new folder")->required();
+  add_pack_options(command, words);
+  command->footer(
+      "The folder is a git repository with one commit: `git diff` there shows what you changed.\n"
+      "Example:\n  patchbench patch new liger_flce_none_bwd /tmp/liger\n"
+      "  $EDITOR /tmp/liger/liger_kernel/ops/fused_linear_cross_entropy.py\n"
+      "  patchbench patch save /tmp/liger --subject \"scale each row by its own gradient\"");
+  command->callback([words, &context] { run_new(context, *words); });
+}
+
+void add_save(CLI::App& patch, Context& context) {
+  auto words = std::make_shared<Words>();
+  CLI::App* command =
+      patch.add_subcommand("save", "write what was changed in a folder of `patch new` as an .edit");
+  command->add_option("dir", words->folder, "the folder that `patch new` opened")->required();
+  command->add_option("--subject", words->subject, "one line that says what the edit does");
+  command->add_option("--description", words->description,
+                      "why it is right (default: the subject)");
+  command->add_option("--bug", words->bug, "address of the upstream's report");
+  command->add_option("--name", words->name,
+                      "file name, e.g. 0001-row-scale; the series' last name replaces that edit");
+  command
+      ->add_option(
+          "--mutant", words->mutant,
+          "save as mutant-NAME.edit: all differences from the bare pin, a wrong fix on purpose")
+      ->excludes("--name");
+  command->add_option("--out", words->out, "folder for the .edit (default: patches/<slug>)");
+  command->footer(
+      "An .edit holds only our lines: moved and re-indented upstream lines become commands. Files "
+      "of the\n"
+      "upstream's package count, nothing else. Upstream lines that were copied are named on "
+      "stderr.\n"
+      "Example:\n  patchbench patch save /tmp/liger --subject \"scale each row by its own "
+      "gradient\" --bug https://…\n"
+      "  patchbench patch save /tmp/half --mutant first-row-only --subject \"scales the first row "
+      "only\"");
+  command->callback([words, &context] { run_save(context, *words); });
+}
+
+void add_show(CLI::App& patch, Context& context) {
+  auto words = std::make_shared<Words>();
+  CLI::App* command = patch.add_subcommand(
+      "show", "print the series as unified diffs (upstream context: not to be committed)");
+  command->add_option("slug", words->slug, "the pack")->required();
+  command->add_flag("--mutants", words->is_all, "the mutants too");
+  add_pack_options(command, words);
+  command->footer(
+      "Example:\n  patchbench patch show liger_flce_none_bwd\n  patchbench patch show "
+      "liger_flce_none_bwd --at 0.7.0");
+  command->callback([words, &context] { run_show(context, *words); });
+}
+
+void add_apply(CLI::App& patch, Context& context) {
+  auto words = std::make_shared<Words>();
+  CLI::App* command = patch.add_subcommand(
+      "apply", "apply the series to your own tree: all of it or nothing, never with fuzz");
+  command->add_option("slug", words->slug, "the pack")->required();
+  command
+      ->add_option("dir", words->folder,
+                   "a clone, or the folder that holds the package (site-packages)")
+      ->required();
+  add_pack_options(command, words);
+  command->footer(
+      "Example:\n  patchbench patch apply liger_flce_none_bwd ~/src/Liger-Kernel --at 0.8.1\n"
+      "Each file must be the whole file the edit was made for (by git blob id); else nothing is "
+      "written.");
+  command->callback([words, &context] { run_apply(context, *words); });
+}
+
+void add_export(CLI::App& patch, Context& context) {
+  auto words = std::make_shared<Words>();
+  auto places = std::make_shared<std::vector<std::string>>();
+  CLI::App* command = patch.add_subcommand(
+      "export", "write mails that git am takes, and a quilt series file, in the git layout");
+  command->add_option("where", *places, "SLUG DIR, or DIR with --all")->required()->expected(1, 2);
+  command->add_flag("--all", words->is_all, "every pack that has edits");
+  add_pack_options(command, words);
+  command->footer(
+      "Example:\n  patchbench patch export liger_flce_none_bwd /tmp/out\n"
+      "  cd Liger-Kernel && git checkout v0.8.0 && git am /tmp/out/liger_flce_none_bwd/*.patch\n"
+      "  patchbench patch export --all /tmp/out");
+  command->callback([words, places, &context] {
+    words->folder = places->back();
+    words->slug = places->size() == 2 ? places->front() : "";
+    run_export(context, *words);
+  });
+}
+
+}  // namespace
+
+Pin resolve_version(const Context& context, const std::string& upstream,
+                    const std::string& version) {
+  const std::string kind = "path:";
+  if (!version.starts_with(kind) || version == kind)
+    return context.pins().resolve(upstream, version);
+  const fs::path folder = fs::absolute(version.substr(kind.size())).lexically_normal();
+  return context.pins().resolve(upstream, kind + folder.string());
+}
+
+PackSeries find_series(const Context& context, const std::string& slug, const std::string& upstream,
+                       const std::string& at) {
+  PackSeries pack;
+  pack.manifest = context.manifest(slug);
+  std::vector<std::string> names;
+  const UpstreamUse* use = nullptr;
+  for (const UpstreamUse& known : pack.manifest.upstreams) {
+    names.push_back(known.name);
+    if (use == nullptr && (upstream.empty() || known.name == upstream)) use = &known;
+  }
+  if (use == nullptr)
+    throw Error(ErrorCode::kUsage, slug + " has no upstream \"" + shown(upstream) + "\"" +
+                                       did_you_mean(upstream, names));
+  const Pins pins = context.pins();
+  pack.upstream = pins.upstream(use->name);
+  pack.base = pins.resolve(use->name, use->red_pin);
+  pack.at = at.empty() ? pack.base : resolve_version(context, use->name, at);
+  pack.series = git::load_series(patches_folder(context, pack.manifest.slug), use->name);
+  return pack;
+}
+
+std::vector<Edit> carried_series(const PackSeries& pack, git::Store& store) {
+  if (pack.at.version == pack.base.version) return pack.series.edits;
+  std::vector<Edit> carried;
+  const std::vector<git::Rebase> rebases =
+      git::rebase_series(pack.series.edits, pack.base, pack.at, store);
+  for (size_t i = 0; i < rebases.size(); ++i) {
+    if (!rebases[i].conflicts.empty()) {
+      throw Error(
+          ErrorCode::kUnresolved,
+          fmt::format("{} does not reach {} {}: {} at {}; see `patchbench patch rebase {} --to {}`",
+                      pack.series.edits[i].name, pack.at.upstream, pack.at.version,
+                      git::rebase_state_name(rebases[i].state),
+                      conflict_place(rebases[i].conflicts.front()), pack.manifest.slug.str(),
+                      pack.at.version));
+    }
+    if (rebases[i].edit) carried.push_back(*rebases[i].edit);
+  }
+  return carried;
+}
+
+std::string conflict_place(const git::Conflict& conflict) {
+  if (conflict.first_line == 0) return conflict.path;
+  if (conflict.first_line == conflict.last_line)
+    return fmt::format("{}:{}", conflict.path, conflict.first_line);
+  return fmt::format("{}:{}-{}", conflict.path, conflict.first_line, conflict.last_line);
+}
+
+Json conflicts_json(const std::vector<git::Conflict>& conflicts) {
+  Json rows = Json::array();
+  for (const git::Conflict& conflict : conflicts) {
+    rows.push_back({{"path", conflict.path},
+                    {"first_line", conflict.first_line},
+                    {"last_line", conflict.last_line},
+                    {"ours", conflict.ours},
+                    {"theirs", conflict.theirs}});
+  }
+  return rows;
+}
+
+void print_json(const Json& document) {
+  std::cout << document.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+}
+
+void write_whole(const fs::path& path, const std::string& text) {
+  std::error_code failed;
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), failed);
+  const fs::path part = path.string() + ".tmp";
+  std::ofstream out(part, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out)
+    throw Error(ErrorCode::kUsage,
+                path.string() + ": cannot be written; check the folder and its permissions");
+  fs::rename(part, path);
+}
+
+void add_patch_command(CLI::App& app, Context& context) {
+  CLI::App* patch =
+      app.add_subcommand("patch", "make, look at, apply, export and carry a pack's edits");
+  patch->require_subcommand(1);
+  patch->footer(
+      "An edit's way: new -> (edit the files) -> save -> show -> rebase -> export.\n"
+      "Example:\n  patchbench patch new liger_flce_none_bwd /tmp/liger");
+  add_new(*patch, context);
+  add_save(*patch, context);
+  add_show(*patch, context);
+  add_apply(*patch, context);
+  add_export(*patch, context);
+  add_patch_rebase(*patch, context);
+}
+
+}  // namespace patchbench::cli

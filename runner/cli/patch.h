@@ -1,0 +1,46 @@
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cli/context.h"
+#include "git/series.h"
+
+namespace patchbench::cli {
+
+/// A pack's series for one of its upstreams, and the version it is asked about.
+struct PackSeries {
+  Manifest manifest;
+  Upstream upstream;
+  Pin base;  ///< the red pin: what the edits in patches/<slug>/ rest on
+  Pin at;
+  git::Series series;
+};
+
+/// Pins::resolve with the folder of "path:DIR" made absolute.
+Pin resolve_version(const Context& context, const std::string& upstream,
+                    const std::string& version);
+
+/// `upstream`: "" takes the manifest's first; `at`: "" takes the red pin. Throws Error(kUsage)
+/// with did-you-mean.
+PackSeries find_series(const Context& context, const std::string& slug, const std::string& upstream,
+                       const std::string& at);
+
+/// The series carried to `pack.at`, landed edits left out. Throws Error(kUnresolved) naming the
+/// edit, state, file and lines where it cannot be carried.
+std::vector<Edit> carried_series(const PackSeries& pack, git::Store& store);
+
+/// One line for a conflict: `path:first-last`, or the path alone.
+std::string conflict_place(const git::Conflict& conflict);
+Json conflicts_json(const std::vector<git::Conflict>& conflicts);
+
+/// Prints one JSON document; bytes that are no UTF-8 become the replacement character.
+void print_json(const Json& document);
+
+/// Writes a file whole or not at all, its folders made.
+void write_whole(const std::filesystem::path& path, const std::string& text);
+
+/// `patch rebase`.
+void add_patch_rebase(CLI::App& patch, Context& context);
+
+}  // namespace patchbench::cli

@@ -1,0 +1,255 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "cli/patch.h"
+#include "core/error.h"
+#include "report/table.h"
+
+namespace patchbench::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Words {
+  std::string slug, upstream, to, out;
+  bool is_all = false, is_together = false;
+};
+
+/// What carrying a series to one version gave.
+struct Row {
+  std::string version;
+  git::Rebase::State state = git::Rebase::State::kLanded;
+  std::vector<git::Rebase> edits;
+  bool is_carried() const {
+    return state == git::Rebase::State::kClean || state == git::Rebase::State::kLanded;
+  }
+};
+
+Row rebase_row(const PackSeries& pack, const Pin& to, git::Store& store) {
+  Row row{to.version, git::Rebase::State::kLanded,
+          git::rebase_series(pack.series.edits, pack.base, to, store)};
+  for (const git::Rebase& rebase : row.edits) {
+    if (rebase.state != git::Rebase::State::kLanded) row.state = rebase.state;
+  }
+  return row;
+}
+
+/// The versions a rebase is asked for, in the order of env/pins.json.
+std::vector<Pin> targets(const Context& context, const PackSeries& pack, const Words& words) {
+  if (words.is_all) return pack.upstream.releases;
+  return {resolve_version(context, pack.upstream.name, words.to)};
+}
+
+void write_row(const Row& row, const fs::path& folder) {
+  for (const git::Rebase& rebase : row.edits) {
+    if (rebase.edit && row.is_carried())
+      write_whole(folder / row.version / rebase.edit->name, format_edit(*rebase.edit));
+  }
+}
+
+Json row_json(const Row& row, const PackSeries& pack) {
+  Json edits = Json::array();
+  for (size_t i = 0; i < row.edits.size(); ++i) {
+    edits.push_back({{"name", pack.series.edits[i].name},
+                     {"state", git::rebase_state_name(row.edits[i].state)},
+                     {"conflicts", conflicts_json(row.edits[i].conflicts)}});
+  }
+  return {{"version", row.version}, {"state", git::rebase_state_name(row.state)}, {"edits", edits}};
+}
+
+/// The first version, going away from the base, to which the series cannot be carried.
+struct Breaks {
+  std::string earlier, later;
+};
+
+Breaks breaks_of(const std::vector<Row>& rows, const std::string& base) {
+  Breaks breaks;
+  bool is_later = false;
+  for (const Row& row : rows) {
+    if (row.version == base) {
+      is_later = true;
+    } else if (!row.is_carried() && is_later && breaks.later.empty()) {
+      breaks.later = row.version;
+    } else if (!row.is_carried() && !is_later) {
+      breaks.earlier = row.version;  // the last one before the base is the first on the way back
+    }
+  }
+  return breaks;
+}
+
+void print_sides(const Row& row) {
+  for (const git::Rebase& rebase : row.edits) {
+    for (const git::Conflict& conflict : rebase.conflicts) {
+      std::cout << fmt::format("\n{}\n--- ours\n{}--- {}\n{}", conflict_place(conflict),
+                               conflict.ours, row.version, conflict.theirs);
+    }
+  }
+}
+
+report::Table table_of(const std::vector<Row>& rows, const PackSeries& pack) {
+  report::Table table({"version", "state", "edit", "where"});
+  for (const Row& row : rows) {
+    bool is_first = true;
+    for (size_t i = 0; i < row.edits.size(); ++i) {
+      for (const git::Conflict& conflict : row.edits[i].conflicts) {
+        table.add({is_first ? row.version : "", is_first ? git::rebase_state_name(row.state) : "",
+                   pack.series.edits[i].name, conflict_place(conflict)});
+        is_first = false;
+      }
+    }
+    if (is_first)
+      table.add({row.version, git::rebase_state_name(row.state), "",
+                 row.version == pack.base.version ? "the base" : ""});
+  }
+  return table;
+}
+
+void run_rebase(Context& context, const Words& words) {
+  const PackSeries pack = find_series(context, words.slug, words.upstream, "");
+  if (pack.series.edits.empty())
+    throw Error(ErrorCode::kUsage,
+                words.slug + ": no edits for " + pack.upstream.name + " in patches/" + words.slug);
+  git::Store store(context.cache, context.root);
+  std::vector<Row> rows;
+  for (const Pin& to : targets(context, pack, words)) {
+    if (words.is_all) progress("carrying " + words.slug + " to " + to.version);
+    rows.push_back(rebase_row(pack, to, store));
+    if (!words.out.empty()) write_row(rows.back(), words.out);
+  }
+  const Breaks breaks = words.is_all ? breaks_of(rows, pack.base.version) : Breaks{};
+  if (!words.is_all && !rows.front().is_carried()) context.exit_code = 3;
+  if (context.json) {
+    Json list = Json::array();
+    for (const Row& row : rows) list.push_back(row_json(row, pack));
+    print_json({{"slug", words.slug},
+                {"upstream", pack.upstream.name},
+                {"base", pack.base.version},
+                {"rows", list},
+                {"first_break_earlier", breaks.earlier},
+                {"first_break_later", breaks.later}});
+    return;
+  }
+  std::cout << table_of(rows, pack).render(report::style_of(STDOUT_FILENO));
+  if (!breaks.earlier.empty())
+    std::cout << "going back, breaks first at " << breaks.earlier << "\n";
+  if (!breaks.later.empty()) std::cout << "going on, breaks first at " << breaks.later << "\n";
+  if (!words.is_all) print_sides(rows.front());
+}
+
+/// One version of one upstream at which series are tested together.
+struct Together {
+  Pin at;
+  std::map<std::string, std::vector<Edit>> series;  ///< slug -> edits at that version
+  std::vector<std::string> left_out;                ///< slugs that cannot be carried there
+};
+
+/// Every red pin (or the one version asked for) of every upstream that packs have edits for.
+std::vector<Together> all_together(const Context& context, const Words& words, git::Store& store) {
+  std::map<std::string, std::vector<PackSeries>> packs;
+  for (const std::string& slug : context.slugs()) {
+    for (const UpstreamUse& use : context.manifest(slug).upstreams) {
+      if (!words.upstream.empty() && use.name != words.upstream) continue;
+      PackSeries pack = find_series(context, slug, use.name, "");
+      if (!pack.series.edits.empty()) packs[use.name].push_back(std::move(pack));
+    }
+  }
+  std::vector<Together> groups;
+  for (auto& [upstream, list] : packs) {
+    std::map<std::string, Pin> versions;
+    for (const PackSeries& pack : list) {
+      const Pin pin = words.to.empty() ? pack.base : resolve_version(context, upstream, words.to);
+      versions.emplace(pin.version, pin);
+    }
+    for (const auto& [version, pin] : versions) {
+      Together group{pin, {}, {}};
+      for (PackSeries& pack : list) {
+        pack.at = pin;
+        try {
+          group.series[pack.manifest.slug.str()] = carried_series(pack, store);
+        } catch (const Error& e) {
+          if (e.code() != ErrorCode::kUnresolved) throw;
+          group.left_out.push_back(pack.manifest.slug.str());
+        }
+      }
+      groups.push_back(std::move(group));
+    }
+  }
+  return groups;
+}
+
+void run_together(const Context& context, const Words& words) {
+  git::Store store(context.cache, context.root);
+  Json rows = Json::array();
+  report::Table table({"upstream", "version", "packs", "result", "where"});
+  for (const Together& group : all_together(context, words, store)) {
+    const std::vector<git::Clash> clashes = git::clashes_of(group.series, group.at, store);
+    Json pairs = Json::array(), slugs = Json::array();
+    for (const auto& [slug, edits] : group.series) slugs.push_back(slug);
+    for (const git::Clash& clash : clashes) {
+      pairs.push_back({{"one", clash.one},
+                       {"other", clash.other},
+                       {"conflicts", conflicts_json(clash.conflicts)}});
+      for (const git::Conflict& conflict : clash.conflicts) {
+        table.add({group.at.upstream, group.at.version, clash.one + " + " + clash.other, "conflict",
+                   conflict_place(conflict)});
+      }
+    }
+    for (const std::string& slug : group.left_out)
+      table.add({group.at.upstream, group.at.version, slug, "does not reach it", ""});
+    if (clashes.empty()) {
+      table.add({group.at.upstream, group.at.version,
+                 fmt::format("{} pack(s)", group.series.size()), "go together", ""});
+    }
+    rows.push_back({{"upstream", group.at.upstream},
+                    {"version", group.at.version},
+                    {"packs", slugs},
+                    {"clashes", pairs},
+                    {"left_out", group.left_out}});
+  }
+  if (context.json) {
+    print_json(rows);
+  } else if (rows.empty()) {
+    std::cout << "no pack has edits for this\n";
+  } else {
+    std::cout << table.render(report::style_of(STDOUT_FILENO));
+  }
+}
+
+}  // namespace
+
+void add_patch_rebase(CLI::App& patch, Context& context) {
+  auto words = std::make_shared<Words>();
+  CLI::App* command = patch.add_subcommand(
+      "rebase",
+      "carry the series to other versions by three-way merge, or say exactly where it cannot be");
+  command->add_option("slug", words->slug, "the pack (none with --together)");
+  command->add_option("--to", words->to, "a release, git:COMMIT or path:DIR");
+  command->add_flag("--all", words->is_all, "every release of env/pins.json")->excludes("--to");
+  command
+      ->add_flag("--together", words->is_together,
+                 "all packs of each upstream at their red pins (or at --to): which pairs conflict")
+      ->excludes("--all");
+  command->add_option("--upstream", words->upstream,
+                      "one of the pack's upstreams (default: its first; --together: all)");
+  command->add_option("--write", words->out, "save the carried edits under DIR/<version>/")
+      ->excludes("--together");
+  command->footer(
+      "States: clean, landed (upstream has made the same change), conflict, missing_file.\n"
+      "Exit 3 where --to VERSION ends in a conflict or a missing file.\n"
+      "Example:\n  patchbench patch rebase liger_flce_none_bwd --to 0.8.1 --write /tmp/edits\n"
+      "  patchbench patch rebase liger_flce_none_bwd --all\n  patchbench patch rebase --together");
+  command->callback([words, &context] {
+    if (words->is_together != words->slug.empty())
+      throw Error(ErrorCode::kUsage, "patch rebase wants a pack, or --together without one");
+    if (words->is_together) return run_together(context, *words);
+    if (words->to.empty() == !words->is_all)
+      throw Error(ErrorCode::kUsage, "patch rebase wants --to VERSION or --all");
+    run_rebase(context, *words);
+  });
+}
+
+}  // namespace patchbench::cli
