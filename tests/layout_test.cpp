@@ -54,7 +54,8 @@ void check_pack(const fs::path& root, const std::string& folder,
     const Pins pins = Pins::parse(read(root / "env/pins.json"), "env/pins.json");
     for (const UpstreamUse& use : manifest.upstreams) pins.resolve(use.name, use.red_pin);
   } catch (const Error& e) {
-    out.push_back(path + ": " + e.what());
+    const std::string message = e.what();
+    out.push_back(message.starts_with(path) ? message : path + ": " + message);
     return;
   }
   if (manifest.slug.str() != folder) out.push_back(path + ": slug differs from its folder");
@@ -80,9 +81,7 @@ void check_orphans(const fs::path& root, const std::string& column,
   for (const std::string& name : names_in(root / column)) {
     const std::string stem = name.substr(0, name.find('.'));
     const bool is_owned = std::any_of(packs.begin(), packs.end(), [&](const std::string& slug) {
-      const bool is_test =
-          column == "tests/packs" && name.starts_with(slug + "_") && name.ends_with("_test.cpp");
-      return stem == slug || is_test;
+      return stem == slug || (column == "tests/packs" && name.starts_with(slug + "_"));
     });
     if (!is_owned && !own.contains(name))
       out.push_back(column + "/" + name + ": belongs to no pack");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -85,8 +86,34 @@ std::string joined(const std::vector<std::string>& words) {
 
 std::string axes_text(const Json& axes) {
   std::string out;
-  for (const auto& [key, value] : axes.items())
-    out += (out.empty() ? "" : " ") + key + "=" + canonical_json(value);
+  for (const auto& [key, value] : axes.items()) {
+    const std::string text = value.is_string() ? value.get<std::string>() : canonical_json(value);
+    out += (out.empty() ? "" : " ") + key + "=" + text;
+  }
+  return out;
+}
+
+/// The axes on which more than half of the cases agree: they are shown once.
+Json usual_axes(const std::vector<Case>& cases) {
+  std::map<std::string, std::map<std::string, size_t>> counts;
+  Json out = Json::object();
+  for (const Case& item : cases) {
+    for (const auto& [key, value] : item.axes.items()) {
+      if (++counts[key][canonical_json(value)] * 2 > cases.size()) out[key] = value;
+    }
+  }
+  return out;
+}
+
+/// The axes of a case that differ from the usual ones; an axis it lacks is shown as "-".
+Json unusual_axes(const Case& item, const Json& usual) {
+  Json out = Json::object();
+  for (const auto& [key, value] : item.axes.items()) {
+    if (!usual.contains(key) || usual[key] != value) out[key] = value;
+  }
+  for (const auto& [key, value] : usual.items()) {
+    if (!item.axes.contains(key)) out[key] = "-";
+  }
   return out;
 }
 
@@ -120,10 +147,13 @@ std::string scope_text(const Manifest& manifest) {
 std::string cases_text(const Manifest& manifest) {
   if (manifest.cases.empty()) return "";
   std::string out = fmt::format("\nCases ({})\n", manifest.cases.size());
+  const Json usual = usual_axes(manifest.cases);
+  if (!usual.empty()) out += paragraph("  ", "unless a case says otherwise: " + axes_text(usual));
   for (const Case& item : manifest.cases) {
     out += paragraph("  ", fmt::format("{}, {}, judged on {}", item.name, role_name(item.role),
                                        joined(item.judged_on)));
-    if (!item.axes.empty()) out += paragraph("    ", axes_text(item.axes));
+    const Json axes = unusual_axes(item, usual);
+    if (!axes.empty()) out += paragraph("    ", axes_text(axes));
   }
   if (!manifest.bounds.empty()) out += "\nBounds\n";
   for (const auto& [name, bound] : manifest.bounds.items()) {

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ostream.h>
 
 #include <chrono>
 #include <ctime>
@@ -108,9 +109,9 @@ void make_pack(const Context& context, const Words& words) {
               << "\n";
     return;
   }
-  fmt::print("{} is pack {:02}. Written:\n", words.slug, pack.number);
-  for (const Json& file : written) fmt::print("  {}\n", file.get<std::string>());
-  fmt::print("Each fails by name until it is filled in; layout_test holds the table's rules.\n");
+  fmt::print(std::cout, "{} is pack {:02}. Written:\n", words.slug, pack.number);
+  for (const Json& file : written) fmt::print(std::cout, "  {}\n", file.get<std::string>());
+  std::cout << "Each fails by name until it is filled in; layout_test holds the table's rules.\n";
 }
 
 }  // namespace
@@ -120,7 +121,7 @@ void add_new_command(CLI::App& app, Context& context) {
   CLI::App* command =
       app.add_subcommand("new", "write the first files of a pack; edits no file that is there");
   command->add_option("slug", words->slug, "lower-case words joined by _")->required();
-  command->add_option("--title", words->title, "one line, at most 76 characters")->required();
+  command->add_option("--title", words->title, "one line, at most 100 characters")->required();
   command->add_option("--number", words->number,
                       "the pack's number (default: the first that is free)");
   command->add_option("--kind", words->kind, "bug, refactor, memory or claim");
