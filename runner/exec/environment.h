@@ -9,27 +9,37 @@ namespace patchbench::exec {
 
 /// Locked wheels unpacked in the cache, or an installed stack.
 struct Environment {
-  std::filesystem::path site;    ///< folder for PYTHONPATH; empty for a host stack that brings its own
-  std::string python;            ///< kind `host`: that interpreter; else "" (the sandbox's)
-  std::string address;           ///< "torch-2.11-cp311-5e7e5a2610dd" or "host:<digest of its package list>"
-  Json packages;                 ///< name -> version of what matters (torch, triton, numpy, …)
+  std::filesystem::path
+      site;             ///< folder for PYTHONPATH; empty for a host stack that brings its own
+  std::string python;   ///< kind `host`: that interpreter; else "" (the sandbox's)
+  std::string address;  ///< "torch-2.11-cp311-5e7e5a2610dd" or "host:<digest of its package list>"
+  Json packages;        ///< name -> version of what matters (torch, triton, numpy, …)
 };
 
-/// Unpacks env/locks/<name>.txt for an interpreter tag through env/fetch.py (network only if not cached).
-/// Throws Error(kNotRunnable) with fetch.py's own line.
-Environment locked_environment(const std::string& lock, const std::string& tag, const std::filesystem::path& cache,
+/// Unpacks env/locks/<name>.txt for an interpreter tag through env/fetch.py (network only if not
+/// cached). Throws Error(kNotRunnable) with fetch.py's own line.
+Environment locked_environment(const std::string& lock, const std::string& tag,
+                               const std::filesystem::path& cache,
                                const std::filesystem::path& root);
 
-/// `--python VENV|INTERPRETER`: the user's installed stack; asks it for its packages. Error(kUsage) if there is no interpreter.
+/// `--python VENV|INTERPRETER`: the user's installed stack; asks it for its packages. Error(kUsage)
+/// if there is no interpreter.
 Environment host_environment(const std::filesystem::path& python);
 
-/// What this machine is: os, cpu, memory, GPUs (name, capability, driver, free memory), found without torch.
+/// SHA-256 of each package-relative file as the interpreter of a host stack would import it
+/// ("absent" where it finds none).
+Json host_file_digests(const Environment& environment, const std::vector<std::string>& files);
+
+/// What this machine is, found without torch.
 struct Gpu {
   int index = 0;
-  std::string name, driver, capability;
-  int64_t memory_bytes = 0;
+  std::string name, driver, capability;  ///< capability "9.0", "" if unknown
+  int64_t memory_bytes = 0;              ///< all of it; 0 if unknown
 };
+/// The NVIDIA GPUs, asked once per process: nvidia-smi, else /proc/driver/nvidia.
 std::vector<Gpu> find_gpus();
+/// For a run record: {"device": "cpu" or "<name> (sm_<capability>)", "cpu", "os"} and a GPU's
+/// "driver". `device`: "cpu" or "cuda:N".
 Json describe_machine(const std::string& device);
 
 }  // namespace patchbench::exec

@@ -1,0 +1,175 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "core/error.h"
+#include "exec/engine.h"
+#include "exec/gpu.h"
+#include "exec/process.h"
+
+namespace patchbench::exec {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kStatusFd = 3;
+constexpr const char* kScratchBytes = "67108864";
+
+using Words = std::vector<std::string>;
+
+void add(Words& words, std::initializer_list<std::string> more) { words.insert(words.end(), more); }
+
+/// /usr, the links or folders beside it that belong to it, and what the dynamic linker reads.
+void add_system(Words& words) {
+  add(words, {"--ro-bind", "/usr", "/usr"});
+  for (const char* name : {"/bin", "/sbin", "/lib", "/lib32", "/lib64"}) {
+    std::error_code ignored;
+    if (fs::is_symlink(name, ignored)) {
+      add(words, {"--symlink", fs::read_symlink(name).string(), name});
+    } else if (fs::is_directory(name, ignored)) {
+      add(words, {"--ro-bind", name, name});
+    }
+  }
+  for (const char* name : {"/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu"}) {
+    add(words, {"--ro-bind-try", name, name});
+  }
+}
+
+/// Names for the subject's uid, which the host does not know (getpass.getuser asks for them).
+void add_user_names(Words& words, const fs::path& folder) {
+  std::ofstream(folder / "passwd")
+      << "root:x:0:0::/nonexistent:/bin/false\npatchbench-runtime:x:" << kSubjectUid << ":"
+      << kSubjectUid << "::/work/home:/bin/false\n";
+  std::ofstream(folder / "group") << "root:x:0:\npatchbench-runtime:x:" << kSubjectUid << ":\n";
+  add(words,
+      {"--ro-bind", folder / "passwd", "/etc/passwd", "--ro-bind", folder / "group", "/etc/group"});
+}
+
+void add_gpu(Words& words) {
+  for (const fs::path& node : gpu_device_nodes()) add(words, {"--dev-bind", node, node});
+  // CUDA and NCCL read the bus topology here.
+  add(words, {"--ro-bind", "/sys", "/sys"});
+}
+
+bool is_below(const fs::path& path, const fs::path& folder) {
+  const fs::path relative = path.lexically_relative(folder);
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+/// The folders that an interpreter outside of /usr imports from: its own prefixes and its path.
+/// Never the root folder, nor a home folder as a whole.
+std::set<fs::path> interpreter_folders(const std::string& python) {
+  if (python.empty() || is_below(python, "/usr") || is_below(python, "/bin")) return {};
+  const Exit asked = run({.argv = {python, "-I", "-c",
+                                   "import os, sys\nfor p in [sys.prefix, sys.base_prefix, "
+                                   "os.path.dirname(os.path.dirname(os.path.realpath(sys."
+                                   "executable)))] + sys.path: print(p)"}});
+  if (!asked.ok())
+    throw Error(ErrorCode::kNotRunnable, python + ": not an interpreter that runs here");
+  const char* home = std::getenv("HOME");
+  std::set<fs::path> folders;
+  std::istringstream lines(asked.out);
+  for (std::string line; std::getline(lines, line);) {
+    std::error_code ignored;
+    if (line.empty() || line == "/" || is_below("/usr", line) || is_below(line, "/usr")) continue;
+    if (home != nullptr && is_below(home, line)) continue;
+    if (fs::exists(line, ignored)) folders.insert(line);
+  }
+  return folders;
+}
+
+Words command_line(const SandboxSpec& spec, const EngineSettings& settings,
+                   const std::string& bwrap) {
+  Words words = {bwrap,
+                 "--unshare-user",
+                 "--unshare-ipc",
+                 "--unshare-pid",
+                 "--unshare-net",
+                 "--unshare-uts",
+                 "--unshare-cgroup-try",
+                 "--die-with-parent",
+                 "--new-session",
+                 "--hostname",
+                 "sandbox",
+                 "--uid",
+                 std::to_string(kSubjectUid),
+                 "--gid",
+                 std::to_string(kSubjectUid),
+                 "--clearenv",
+                 "--json-status-fd",
+                 std::to_string(kStatusFd)};
+  words.insert(words.end(), settings.options.begin(), settings.options.end());
+  add_system(words);
+  add(words, {"--proc", "/proc", "--dev", "/dev"});
+  for (const char* scratch : {"/tmp", "/dev/shm"})
+    add(words, {"--size", kScratchBytes, "--tmpfs", scratch});
+  add_user_names(words, spec.report.parent_path());
+  if (spec.wants_gpu) add_gpu(words);
+  for (const fs::path& folder : interpreter_folders(spec.python))
+    add(words, {"--ro-bind", folder, folder});
+  for (const Mount& mount : spec.mounts) {
+    add(words,
+        {mount.is_writable ? "--bind" : "--ro-bind", fs::absolute(mount.host), mount.inside});
+  }
+  add(words, {"--remount-ro", "/dev", "--remount-ro", "/"});
+  for (const auto& [name, value] : spec.env) add(words, {"--setenv", name, value});
+  add(words, {"--chdir", spec.cwd, "--"});
+  words.insert(words.end(), spec.argv.begin(), spec.argv.end());
+  return words;
+}
+
+/// bwrap's account: a line {"exit-code": N} once the subject ran, nothing of the kind if it could
+/// not be set up.
+bool has_started(const std::string& status) {
+  return status.find("\"exit-code\"") != std::string::npos;
+}
+
+std::string drained(const Fd& fd) {
+  std::string text;
+  char buffer[4096];
+  for (ssize_t got = 0; (got = ::read(fd.get(), buffer, sizeof buffer)) > 0;) {
+    text.append(buffer, static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
+std::string first_line(const fs::path& file) {
+  std::ifstream in(file);
+  std::string line;
+  std::getline(in, line);
+  return line.empty() ? "bwrap failed without a word" : shown(line);
+}
+
+}  // namespace
+
+SandboxReport run_in_bubblewrap(const SandboxSpec& spec, const EngineSettings& settings) {
+  const std::string bwrap = find_program("bwrap");
+  if (bwrap.empty()) return engine_failure("bwrap: not found on PATH; install bubblewrap");
+  if (!fs::exists(spec.argv.at(0)) && find_program(spec.argv[0]).empty()) {
+    bool is_mounted = false;
+    for (const Mount& mount : spec.mounts)
+      is_mounted = is_mounted || is_below(spec.argv[0], mount.inside);
+    if (!is_mounted) return engine_failure(spec.argv[0] + ": no such program inside the sandbox");
+  }
+  prepare_mounts(spec, Ownership::kKeep);
+  SpawnRequest request{.argv = command_line(spec, settings, bwrap), .env = {"PATH=/usr/bin:/bin"}};
+  Pipe status = make_pipe();
+  request.extra_fd = status.write.get();
+  request.extra_fd_in_child = kStatusFd;
+  request.death_signal = SIGKILL;
+  request.own_session = true;
+  SandboxReport report = run_limited(spec, std::move(request));
+  status.write.reset();
+  if (report.engine_failed || report.timed_out || report.out_of_memory) return report;
+  if (!has_started(drained(status.read)) && report.signal == 0)
+    return engine_failure(first_line(spec.log));
+  if (report.exit_code > 128) report.signal = report.exit_code - 128;
+  return report;
+}
+
+}  // namespace patchbench::exec

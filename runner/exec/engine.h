@@ -1,0 +1,64 @@
+#pragma once
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "exec/process.h"
+#include "exec/sandbox.h"
+#include "exec/spawn.h"
+#include "exec/supervisor.h"
+
+namespace patchbench::exec {
+
+/// The uid and gid of a subject inside podman, docker and bwrap; the base image knows them as
+/// patchbench-runtime.
+inline constexpr int kSubjectUid = 10001;
+
+/// Which options one engine takes on this machine; found by the probe, read by run_sandboxed.
+struct EngineSettings {
+  std::vector<std::string> global;   ///< before the verb: {"--runtime", "runc"}
+  std::vector<std::string> options;  ///< after it: ulimits, user mapping, --disable-userns
+  bool limits_memory = false;        ///< --memory takes effect
+  bool limits_processes = false;     ///< --pids-limit takes effect
+  std::string version;
+  Json to_json() const;
+  static EngineSettings from_json(const Json& json);
+};
+
+/// $XDG_CACHE_HOME/patchbench, else ~/.cache/patchbench.
+std::filesystem::path default_cache();
+
+/// What an engine's probe found, probing first if that was not done since the machine started.
+/// Throws Error(kNotRunnable) with the probe's detail if the engine does not work here.
+EngineSettings engine_settings(SandboxKind kind, const std::filesystem::path& cache);
+
+/// Runs podman or docker with the settings' global options before `words`.
+Exit run_engine(SandboxKind kind, const EngineSettings& settings,
+                const std::vector<std::string>& words,
+                std::chrono::seconds patience = std::chrono::seconds(60));
+
+/// The three ways to run a spec. `settings` come from the probe.
+SandboxReport run_in_container(const SandboxSpec& spec, const EngineSettings& settings);
+SandboxReport run_in_bubblewrap(const SandboxSpec& spec, const EngineSettings& settings);
+SandboxReport run_as_process(const SandboxSpec& spec);
+
+/// Runs a started-as-ours command under the spec's limits: a cgroup where one can be made, else a
+/// watchdog that adds up the tree; the report says which. kWatchdog does not try the cgroup.
+enum class LimitsBy { kBest, kWatchdog };
+SandboxReport run_limited(const SandboxSpec& spec, SpawnRequest request,
+                          LimitsBy by = LimitsBy::kBest);
+
+/// The fields of a report that follow from how the watched child ended.
+SandboxReport report_of(const SandboxSpec& spec, const Ending& ending);
+
+/// Hands the writable folders of a spec to the subject's uid where root runs it, makes the folders
+/// that HOME and TMPDIR name directly inside one, and follows no link that an earlier subject left.
+/// Throws Error(kUsage) if a mount's host path is not there.
+enum class Ownership { kKeep, kToSubject };
+void prepare_mounts(const SandboxSpec& spec, Ownership ownership);
+
+/// `report` when nothing more than "it did not work" is known: engine_failed and one line.
+SandboxReport engine_failure(const std::string& error);
+
+}  // namespace patchbench::exec

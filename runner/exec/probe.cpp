@@ -1,0 +1,350 @@
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "core/digest.h"
+#include "core/error.h"
+#include "exec/engine.h"
+#include "exec/process.h"
+
+namespace patchbench::exec {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+/// Figures no machine has by chance: found again inside, they show that a limit took effect.
+constexpr int64_t kProbeMemory = 387973120;
+constexpr int kProbeProcesses = 61;
+
+std::string text_of(const fs::path& file) {
+  std::ifstream in(file);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+/// Changes whenever an old answer may be wrong: after a boot, for another user, with other
+/// programs.
+std::string fingerprint() {
+  std::string text = text_of("/proc/sys/kernel/random/boot_id") + std::to_string(::geteuid());
+  for (const char* name : {"podman", "docker", "runc", "crun", "bwrap", "newuidmap"}) {
+    const std::string path = find_program(name);
+    struct stat info {};
+    if (!path.empty() && ::stat(path.c_str(), &info) == 0)
+      text += fmt::format("{} {}\n", path, info.st_mtim.tv_sec);
+  }
+  return sha256_hex(text);
+}
+
+/// What trying one engine gave: settings, or why there are none.
+struct Found {
+  EngineSettings settings;
+  std::string failure;
+};
+
+/// A folder for one probe's files, gone afterwards.
+class Scratch {
+ public:
+  explicit Scratch(const fs::path& cache) {
+    fs::create_directories(cache / "probe");
+    std::string pattern = (cache / "probe" / "try-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr)
+      throw Error(ErrorCode::kInternal, pattern + ": cannot be made");
+    folder_ = pattern;
+    fs::create_directories(folder_ / "work");
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  const fs::path& folder() const { return folder_; }
+
+ private:
+  fs::path folder_;
+};
+
+/// The smallest spec that shows that an engine works: a shell that writes into /work and tells its
+/// limits.
+SandboxSpec probe_spec(SandboxKind kind, const fs::path& folder) {
+  SandboxSpec spec;
+  spec.kind = kind;
+  spec.argv = {"/usr/bin/sh", "-c",
+               "echo works > /work/probe && cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/pids.max "
+               "/sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/pids/pids.max "
+               "2>/dev/null; test -s /work/probe"};
+  spec.env = {{"PATH", "/usr/bin:/bin"}};
+  spec.mounts = {{folder / "work", "/work", true}};
+  spec.memory_bytes = kProbeMemory;
+  spec.max_processes = kProbeProcesses;
+  spec.timeout_s = 30;
+  spec.log = folder / "log";
+  spec.report = folder / "report.json";
+  return spec;
+}
+
+/// "" if the spec ran well, else one line.
+std::string failure_of(const SandboxReport& report, const fs::path& log) {
+  if (report.engine_failed || report.timed_out) return report.error;
+  if (report.exit_code == 0 && report.signal == 0) return "";
+  const std::string words = text_of(log);
+  return fmt::format("a trivial command ended with {}: {}", report.exit_code,
+                     shown(words.substr(0, words.find('\n'))));
+}
+
+/// An image of nothing but mount points and the links of a merged /usr; the host's /usr goes in by
+/// mount.
+std::string import_probe_image(SandboxKind kind, const fs::path& folder) {
+  const fs::path tree = folder / "tree";
+  for (const char* name : {"usr", "work", "proc", "sys", "dev", "etc", "tmp"})
+    fs::create_directories(tree / name);
+  for (const char* name : {"bin", "sbin", "lib", "lib64"}) {
+    if (fs::exists(fs::path("/usr") / name))
+      fs::create_symlink(fs::path("usr") / name, tree / name);
+  }
+  const fs::path tar = folder / "image.tar";
+  const Exit packed = run({.argv = {"tar", "-C", tree.string(), "-cf", tar.string(), "."}});
+  if (!packed.ok())
+    throw Error(ErrorCode::kNotRunnable, "tar: " + shown(packed.error + packed.err));
+  const Exit imported =
+      run_engine(kind, {}, {"import", tar.string(), "localhost/patchbench-probe:latest"});
+  if (!imported.ok()) {
+    const std::string words = imported.error + imported.err;
+    throw Error(ErrorCode::kNotRunnable, fmt::format("{} import: {}", sandbox_name(kind),
+                                                     shown(words.substr(0, words.find('\n')))));
+  }
+  const auto end = imported.out.find_last_not_of('\n');
+  const auto begin = imported.out.find_last_of('\n', end);
+  return imported.out.substr(begin == std::string::npos ? 0 : begin + 1,
+                             end - (begin == std::string::npos ? 0 : begin + 1) + 1);
+}
+
+/// Ways to give the subject a uid that is not root; the work folder must be writable by it.
+std::vector<Words> user_choices(SandboxKind kind) {
+  const std::string subject = fmt::format("{0}:{0}", kSubjectUid);
+  const std::string own = fmt::format("{}:{}", ::geteuid(), ::getegid());
+  if (::geteuid() == 0) return {{"--user", subject}};
+  if (kind == SandboxKind::kDocker) return {{"--user", own}};
+  return {{"--userns", fmt::format("keep-id:uid={0},gid={0}", kSubjectUid), "--user", subject},
+          {"--userns", "keep-id", "--user", own}};
+}
+
+/// Limits at or under our own: engines raise them by default, which not every machine allows.
+Words lowered_ulimits() {
+  Words words;
+  for (const auto& [name, which] :
+       {std::pair<const char*, __rlimit_resource>{"nofile", RLIMIT_NOFILE},
+        {"nproc", RLIMIT_NPROC}}) {
+    rlimit own{};
+    ::getrlimit(which, &own);
+    const auto value = std::min<rlim_t>(own.rlim_max, 4096);
+    words.insert(words.end(), {"--ulimit", fmt::format("{0}={1}:{1}", name, value)});
+  }
+  return words;
+}
+
+std::vector<Words> runtime_choices(SandboxKind kind) {
+  std::vector<Words> choices = {{}};
+  for (const char* name : {"runc", "crun"}) {
+    if (kind == SandboxKind::kPodman && !find_program(name).empty())
+      choices.push_back({"--runtime", name});
+  }
+  return choices;
+}
+
+/// Turns on each limit that the engine takes and that is found again inside.
+void find_limits(SandboxSpec& spec, EngineSettings& settings) {
+  for (bool EngineSettings::*limit :
+       {&EngineSettings::limits_memory, &EngineSettings::limits_processes}) {
+    settings.*limit = true;
+    const SandboxReport report = run_in_container(spec, settings);
+    const std::string figure = std::to_string(
+        limit == &EngineSettings::limits_memory ? kProbeMemory : int64_t{kProbeProcesses});
+    const bool took_effect =
+        failure_of(report, spec.log).empty() &&
+        ("\n" + text_of(spec.log)).find("\n" + figure + "\n") != std::string::npos;
+    settings.*limit = took_effect;
+  }
+}
+
+Found try_container(SandboxKind kind, const fs::path& cache) {
+  const std::string name = sandbox_name(kind);
+  if (find_program(name).empty())
+    return {{},
+            fmt::format("not installed; apt-get install {}",
+                        kind == SandboxKind::kPodman ? "podman runc" : "docker.io")};
+  const Exit asked =
+      run({.argv = kind == SandboxKind::kPodman
+                       ? Words{"podman", "version", "--format", "{{.Client.Version}}"}
+                       : Words{"docker", "version", "--format", "{{.Server.Version}}"},
+           .timeout = std::chrono::seconds(20)});
+  if (!asked.ok())
+    return {{},
+            fmt::format("{} does not answer: {}", name,
+                        shown(asked.err.substr(0, asked.err.find('\n'))))};
+  const Scratch scratch(cache);
+  SandboxSpec spec = probe_spec(kind, scratch.folder());
+  spec.mounts.push_back({"/usr", "/usr", false});
+  Found found;
+  spec.image = import_probe_image(kind, scratch.folder());
+  for (const Words& runtime : runtime_choices(kind)) {
+    for (const Words& user : user_choices(kind)) {
+      for (const Words& ulimits : {lowered_ulimits(), Words{}}) {
+        EngineSettings settings{.global = runtime, .options = user};
+        settings.options.insert(settings.options.end(), ulimits.begin(), ulimits.end());
+        found.failure = failure_of(run_in_container(spec, settings), spec.log);
+        if (!found.failure.empty()) continue;
+        find_limits(spec, settings);
+        settings.version = asked.out.substr(0, asked.out.find('\n'));
+        static_cast<void>(run_engine(kind, {}, {"rmi", "--force", spec.image}));
+        return {settings, ""};
+      }
+    }
+  }
+  static_cast<void>(run_engine(kind, {}, {"rmi", "--force", spec.image}));
+  return found;
+}
+
+Found try_bubblewrap(const fs::path& cache) {
+  if (find_program("bwrap").empty()) return {{}, "not installed; apt-get install bubblewrap"};
+  const Scratch scratch(cache);
+  const SandboxSpec spec = probe_spec(SandboxKind::kBubblewrap, scratch.folder());
+  Found found;
+  for (const Words& options : {Words{"--disable-userns"}, Words{}}) {
+    EngineSettings settings{.options = options};
+    const SandboxReport report = run_in_bubblewrap(spec, settings);
+    found.failure = failure_of(report, spec.log);
+    if (!found.failure.empty()) continue;
+    settings.limits_memory = settings.limits_processes = report.limits == "cgroup";
+    const std::string version = run({.argv = {"bwrap", "--version"}}).out;
+    settings.version =
+        version.substr(version.rfind(' ') + 1, version.find('\n') - version.rfind(' ') - 1);
+    return {settings, ""};
+  }
+  return found;
+}
+
+Found try_engine(SandboxKind kind, const fs::path& cache) {
+  try {
+    return kind == SandboxKind::kBubblewrap ? try_bubblewrap(cache) : try_container(kind, cache);
+  } catch (const Error& e) {
+    return {{}, e.what()};
+  }
+}
+
+/// The remembered answer, or a new one.
+Found found_engine(SandboxKind kind, const fs::path& cache) {
+  const fs::path file = cache / "probe" / (sandbox_name(kind) + ".json");
+  const std::string mark = fingerprint();
+  if (fs::exists(file)) {
+    const Json kept = Json::parse(text_of(file), nullptr, false);
+    if (kept.is_object() && kept.value("fingerprint", "") == mark) {
+      return {EngineSettings::from_json(kept.at("settings")),
+              kept.at("failure").get<std::string>()};
+    }
+  }
+  const Found found = try_engine(kind, cache);
+  fs::create_directories(file.parent_path());
+  const fs::path part = file.string() + fmt::format(".{}", ::getpid());
+  std::ofstream(part) << Json{
+      {"fingerprint", mark},
+      {"settings", found.settings.to_json()},
+      {"failure",
+       found.failure}}.dump();
+  fs::rename(part, file);
+  return found;
+}
+
+std::string limits_detail(SandboxKind kind, const EngineSettings& settings) {
+  if (settings.limits_memory && settings.limits_processes)
+    return fmt::format("limits by {}", is_isolated(kind) && kind != SandboxKind::kBubblewrap
+                                           ? sandbox_name(kind)
+                                           : "cgroup");
+  return "limits by watchdog (no cgroup can be made here)";
+}
+
+}  // namespace
+
+Json EngineSettings::to_json() const {
+  return {{"global", global},
+          {"options", options},
+          {"limits_memory", limits_memory},
+          {"limits_processes", limits_processes},
+          {"version", version}};
+}
+
+EngineSettings EngineSettings::from_json(const Json& json) {
+  return {json.at("global").get<Words>(), json.at("options").get<Words>(),
+          json.at("limits_memory").get<bool>(), json.at("limits_processes").get<bool>(),
+          json.at("version").get<std::string>()};
+}
+
+fs::path default_cache() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache != '\0') return fs::path(cache) / "patchbench";
+  const char* home = std::getenv("HOME");
+  return fs::path(home != nullptr ? home : "/nonexistent") / ".cache" / "patchbench";
+}
+
+EngineSettings engine_settings(SandboxKind kind, const fs::path& cache) {
+  const Found found = found_engine(kind, cache);
+  if (!found.failure.empty())
+    throw Error(ErrorCode::kNotRunnable, sandbox_name(kind) + ": " + found.failure);
+  return found.settings;
+}
+
+SandboxProbe probe_sandbox(SandboxKind kind, const fs::path& cache, const fs::path& root) {
+  if (kind == SandboxKind::kProcess) {
+    return {kind, true,
+            "not isolated: the subject sees this machine's network and the user's files"};
+  }
+  const Found found = found_engine(kind, cache);
+  if (!found.failure.empty()) return {kind, false, found.failure};
+  const EngineSettings& settings = found.settings;
+  const std::string runtime = settings.global.empty() ? "" : " (" + settings.global.back() + ")";
+  const std::string detail = fmt::format("{} {}{}, {}", sandbox_name(kind), settings.version,
+                                         runtime, limits_detail(kind, settings));
+  if (kind == SandboxKind::kBubblewrap || find_base_image(kind, "bookworm", cache, root))
+    return {kind, true, detail};
+  if (::geteuid() == 0 && !find_program("debootstrap").empty())
+    return {kind, true, detail + ", base image still to be built"};
+  return {kind, false,
+          detail + ", but there is no base image and only root with debootstrap can build one"};
+}
+
+SandboxKind choose_sandbox(std::optional<SandboxKind> forced, const fs::path& cache,
+                           const fs::path& root) {
+  if (forced) {
+    const SandboxProbe probe = probe_sandbox(*forced, cache, root);
+    if (probe.usable) return *forced;
+    throw Error(ErrorCode::kNotRunnable,
+                fmt::format("--sandbox {}: {}; patchbench env doctor shows what works here",
+                            sandbox_name(*forced), probe.detail));
+  }
+  std::string passed_over;
+  for (const SandboxKind kind : kSandboxKinds) {
+    const SandboxProbe probe = probe_sandbox(kind, cache, root);
+    if (!probe.usable) {
+      passed_over += fmt::format("{}{}: {}", passed_over.empty() ? "" : "; ", sandbox_name(kind),
+                                 probe.detail);
+      continue;
+    }
+    const bool is_weaker = kind == SandboxKind::kBubblewrap || kind == SandboxKind::kProcess;
+    if (is_weaker)
+      std::cerr << fmt::format("sandbox: {}{} ({})\n", sandbox_name(kind),
+                               is_isolated(kind) ? "" : ", UNISOLATED", passed_over);
+    return kind;
+  }
+  throw Error(ErrorCode::kInternal, "the plain process was not usable");
+}
+
+}  // namespace patchbench::exec
