@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <set>
 
 #include "cli/context.h"
 #include "cli/skeleton.h"
@@ -45,18 +45,17 @@ UpstreamUse read_upstream(const std::string& text, const Pins& pins) {
   return use;
 }
 
+/// The wanted number, or one above the highest if none (0) was asked for.
 int choose_number(const Context& context, int wanted) {
-  std::set<int> taken;
+  int highest = 0;
   for (const std::string& slug : context.slugs()) {
     const int number = context.manifest(slug).number;
-    taken.insert(number);
-    if (number == wanted)
+    highest = std::max(highest, number);
+    if (number == wanted) {
       throw Error(ErrorCode::kUsage, fmt::format("--number {}: that is {}", wanted, slug));
+    }
   }
-  for (int number = 1; wanted == 0; ++number) {
-    if (!taken.contains(number)) wanted = number;
-  }
-  return wanted;
+  return wanted == 0 ? highest + 1 : wanted;
 }
 
 /// The day a quarter from now: when the pack is looked at again.
@@ -123,7 +122,7 @@ void add_new_command(CLI::App& app, Context& context) {
   command->add_option("slug", words->slug, "lower-case words joined by _")->required();
   command->add_option("--title", words->title, "one line, at most 100 characters")->required();
   command->add_option("--number", words->number,
-                      "the pack's number (default: the first that is free)");
+                      "the pack's number (default: one above the highest)");
   command->add_option("--kind", words->kind, "bug, refactor, memory or claim");
   command
       ->add_option("--upstream", words->upstreams,

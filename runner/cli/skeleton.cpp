@@ -54,7 +54,9 @@ class Reproducer : public harness::Pack {
 
   at::ScalarType dtype(const Case&) const override { return at::kFloat; }
 
-  Tensors inputs(const Case&, uint64_t) const override { unwritten("inputs() that can see the bug"); }
+  Tensors inputs(const Case&, uint64_t) const override {
+    unwritten("inputs() that can see the bug");
+  }
 
   Tensors oracle(const Case&, const Tensors&) const override { unwritten("the fp64 oracle()"); }
 
