@@ -11,7 +11,9 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <string_view>
 
+#include "core/edit.h"
 #include "exec/process.h"
 
 namespace patchbench::git {
@@ -24,20 +26,21 @@ constexpr auto kFetchTimeout = std::chrono::minutes(30);
 void say(const std::string& text) { std::cerr << "patchbench: " << text << std::endl; }
 
 std::string last_line(const std::string& text) {
-  std::string last;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    if (end > at) last = text.substr(at, end - at);
-    at = end + 1;
-  }
-  return last;
+  const std::vector<std::string_view> lines = split_lines(text);
+  return lines.empty() ? "" : std::string(lines.back());
 }
 
 /// How a child of ours failed, in one line.
 std::string failure(const exec::Exit& exit) {
   if (!exit.error.empty()) return exit.error;
   if (exit.timed_out) return "timed out";
-  const std::string line = last_line(exit.err);
+  // git names the cause first and its own stages after it.
+  std::string line = last_line(exit.err);
+  for (const std::string_view said : split_lines(exit.err)) {
+    if (said.find("fatal: ") == std::string_view::npos) continue;
+    line = said.substr(0, said.find_last_not_of(" \r") + 1);
+    break;
+  }
   if (!line.empty()) return line;
   return exit.signal != 0 ? "killed by signal " + std::to_string(exit.signal)
                           : "exit status " + std::to_string(exit.exit_code);
