@@ -20,11 +20,6 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMinPrefix = 4;
 
-std::string utc_now() {
-  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now));
-}
-
 std::string name_of(const Incoming& incoming, const std::string& digest) {
   return incoming.where.empty() ? incoming.record.type() + " record " + digest.substr(0, 16)
                                 : incoming.where;
@@ -278,6 +273,11 @@ int Ledger::append(const std::vector<Record>& records, const std::string& origin
   for (const Record& record : records)
     incoming.push_back({.record = record, .origin = origin, .signature = {}, .where = ""});
   return append_received(incoming);
+}
+
+std::string utc_now() {
+  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now));
 }
 
 bool counts_for_quorum(const Entry& entry) {

@@ -84,6 +84,9 @@ std::set<std::string> evicted_digests(const std::vector<Entry>& entries);
 Record make_evict_record(const Entry& evicted, const std::string& why, const std::string& tool,
                          const std::string& started);
 
+/// Now, as ISO 8601 UTC to the second: the form of every time in a record.
+std::string utc_now();
+
 /// One record a line, RFC 8785 form, in chain order; signed lines are DSSE-shaped envelopes when
 /// `key` is given. Only records made here are signed; imports keep the signature they came with, or
 /// none.

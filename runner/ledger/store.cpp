@@ -59,7 +59,8 @@ int pragma(SQLite::Database& database, const std::string& name) {
   return database.execAndGet("PRAGMA " + name).getInt();
 }
 
-/// Whether the file is a fresh one. Throws if it is somebody else's.
+/// Whether the file is a fresh one. Throws if it is somebody else's. To be called inside a
+/// transaction: between two looks of one process another may create the tables.
 bool is_new(SQLite::Database& database, const fs::path& path) {
   const int id = pragma(database, "application_id");
   const int num_objects = database.execAndGet("SELECT count(*) FROM sqlite_schema").getInt();
@@ -115,7 +116,11 @@ SQLite::Database open_database(const fs::path& path) {
   try {
     SQLite::Database database(path.string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE,
                               kBusyTimeoutMs);
-    const bool needs_tables = is_new(database, path);
+    bool needs_tables = false;
+    {
+      const SQLite::Transaction snapshot(database, SQLite::TransactionBehavior::DEFERRED);
+      needs_tables = is_new(database, path);
+    }
     set_wal(database);
     database.exec("PRAGMA synchronous=FULL");
     if (needs_tables) create_tables(database, path);

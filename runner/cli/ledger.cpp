@@ -1,0 +1,409 @@
+#include "ledger/ledger.h"
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "cli/context.h"
+#include "core/digest.h"
+#include "core/error.h"
+#include "core/slug.h"
+#include "report/table.h"
+
+namespace patchbench::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using ledger::Entry;
+
+constexpr std::size_t kShortDigest = 16;
+
+struct LedgerWords {
+  std::string expect, since, slug, digest, why;
+  fs::path file, key, out, trusted;
+  std::vector<fs::path> files;
+};
+
+std::unique_ptr<ledger::Ledger> open_existing(const Context& context) {
+  // Opening makes a file; a mistyped path must not become a new, empty ledger that "holds".
+  if (!fs::exists(context.ledger)) {
+    throw Error(ErrorCode::kUsage, context.ledger.string() +
+                                       ": no ledger there; a run makes one (patchbench reproduce "
+                                       "SLUG), or name another with --ledger");
+  }
+  return ledger::Ledger::open(context.ledger);
+}
+
+/// The user's list of trusted keys, if there is one and no other was named.
+fs::path trusted_keys_of(const LedgerWords& words) {
+  if (!words.trusted.empty()) return words.trusted;
+  const auto from = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value != nullptr ? fs::path(value) : fs::path();
+  };
+  fs::path config = from("XDG_CONFIG_HOME");
+  if (!config.is_absolute()) config = from("HOME") / ".config";
+  config = config / "patchbench" / "trusted_keys.json";
+  return fs::exists(config) ? config : fs::path();
+}
+
+struct Expected {
+  std::optional<int64_t> count;
+  std::string head;
+};
+
+Expected expected_of(const std::string& text) {
+  if (text.empty()) return {};
+  const auto colon = text.find(':');
+  int64_t count = -1;
+  if (colon != std::string::npos) {
+    const auto read = std::from_chars(text.data(), text.data() + colon, count);
+    if (read.ec != std::errc() || read.ptr != text.data() + colon) count = -1;
+  }
+  const std::string head = colon == std::string::npos ? "" : text.substr(colon + 1);
+  if (count < 0 || !is_hex(head, 64)) {
+    throw Error(
+        ErrorCode::kUsage,
+        "--expect: '" + shown(text) + "' is not COUNT:HEAD, a number and 64 lower-case hex digits");
+  }
+  return {count, head};
+}
+
+bool is_sqlite(const Context& context, const fs::path& file) {
+  return context.read_file(file).starts_with("SQLite format 3");
+}
+
+/// How many records stand where: made here, vouched for by a trusted key, or neither.
+std::string tally(const std::vector<Entry>& entries) {
+  int num_local = 0, num_signed = 0, num_unsigned = 0;
+  for (const Entry& entry : entries) {
+    if (entry.origin == "local") {
+      ++num_local;
+    } else {
+      ++(entry.signer.empty() ? num_unsigned : num_signed);
+    }
+  }
+  std::string text = fmt::format("{} made here, {} signed imports", num_local, num_signed);
+  if (num_unsigned > 0) text += fmt::format(", {} unsigned imports (never counted)", num_unsigned);
+  const std::size_t num_evicted = ledger::evicted_digests(entries).size();
+  if (num_evicted > 0) text += fmt::format(", {} evicted", num_evicted);
+  return text;
+}
+
+void verify(Context& context, const LedgerWords& words) {
+  const Expected expected = expected_of(words.expect);
+  const fs::path file = words.file.empty() ? context.ledger : words.file;
+  ledger::VerifyReport report;
+  std::string contents;
+  if (!words.file.empty() && !is_sqlite(context, file)) {
+    report = ledger::verify_jsonl(context.read_file(file), file.string(), trusted_keys_of(words),
+                                  expected.count, expected.head);
+  } else {
+    Context named = context;
+    named.ledger = file;
+    const auto opened = open_existing(named);
+    report = opened->verify(expected.count, expected.head);
+    if (report.ok) contents = tally(opened->all());
+  }
+  context.exit_code = report.ok ? 0 : 1;
+  if (context.json) {
+    Json json = {{"file", file.string()},
+                 {"ok", report.ok},
+                 {"count", report.count},
+                 {"head", report.head},
+                 {"note", report.note}};
+    if (!report.ok)
+      json.update({{"where", report.where},
+                   {"bad_index", report.bad_index},
+                   {"bad_digest", report.bad_digest}});
+    std::cout << json.dump(2) << "\n";
+    return;
+  }
+  if (!report.ok) {
+    fmt::print(std::cout, "{}: does not hold: {}\n", file.string(), report.where);
+    return;
+  }
+  fmt::print(std::cout, "{}: {} records hold; head {}\n", file.string(), report.count, report.head);
+  if (!contents.empty()) fmt::print(std::cout, "{}\n", contents);
+  if (!report.note.empty()) std::cerr << "note: " << report.note << "\n";
+}
+
+/// A day or a time, as a text that compares with a record's `started`.
+void check_since(const std::string& since) {
+  constexpr std::string_view kForm = "dddd-dd-ddTdd:dd:ddZ";
+  bool is_time = since.empty() || since.size() == 10 || since.size() == kForm.size();
+  for (std::size_t i = 0; is_time && i < since.size(); ++i) {
+    is_time = kForm[i] == 'd' ? since[i] >= '0' && since[i] <= '9' : since[i] == kForm[i];
+  }
+  if (!is_time) {
+    throw Error(ErrorCode::kUsage,
+                "--since: '" + shown(since) + "' is neither 2026-01-31 nor 2026-01-31T12:00:00Z");
+  }
+}
+
+void write_whole(const fs::path& path, const std::string& text) {
+  const fs::path part = path.string() + ".part";
+  {
+    std::ofstream out(part, std::ios::binary | std::ios::trunc);
+    out << text;
+    if (!out.flush()) throw Error(ErrorCode::kUsage, path.string() + ": cannot be written");
+  }
+  std::error_code failed;
+  fs::rename(part, path, failed);
+  if (failed) throw Error(ErrorCode::kUsage, path.string() + ": " + failed.message());
+}
+
+std::vector<Entry> selected(const Context& context, const LedgerWords& words) {
+  check_since(words.since);
+  if (!words.slug.empty()) Slug{words.slug};
+  std::vector<Entry> entries;
+  std::set<std::string> slugs;
+  for (Entry& entry : open_existing(context)->all()) {
+    const Json& run = entry.record.predicate().at("context");
+    slugs.insert(run.at("slug").get<std::string>());
+    if (!words.slug.empty() && run.at("slug") != words.slug) continue;
+    if (run.at("started").get<std::string>() < words.since) continue;
+    entries.push_back(std::move(entry));
+  }
+  if (entries.empty()) {
+    const bool has_slug = words.slug.empty() || slugs.contains(words.slug);
+    throw Error(ErrorCode::kUsage,
+                context.ledger.string() + ": no record matches" +
+                    (has_slug ? "" : did_you_mean(words.slug, {slugs.begin(), slugs.end()})));
+  }
+  return entries;
+}
+
+void export_records(const Context& context, const LedgerWords& words) {
+  const std::vector<Entry> entries = selected(context, words);
+  const std::string text = ledger::export_jsonl(entries, words.key);
+  if (words.out.empty()) {
+    std::cout << text;
+    return;
+  }
+  write_whole(words.out, text);
+  std::string head;
+  for (const Entry& entry : entries) head = chain_next(head, entry.digest);
+  if (context.json) {
+    std::cout << Json{{"file", words.out.string()}, {"count", entries.size()}, {"head", head}}.dump(
+                     2)
+              << "\n";
+  } else {
+    fmt::print(std::cout,
+               "{}: {} records; to check it: patchbench ledger verify FILE --expect {}:{}\n",
+               words.out.string(), entries.size(), entries.size(), head);
+  }
+}
+
+void import_records(const Context& context, const LedgerWords& words) {
+  std::vector<ledger::ImportFile> files;
+  for (const fs::path& file : words.files) {
+    if (is_sqlite(context, file)) {
+      throw Error(
+          ErrorCode::kUsage,
+          file.string() +
+              ": is a ledger; export it first (patchbench --ledger FILE ledger export -o OUT)");
+    }
+    files.push_back({context.read_file(file), file.string()});
+  }
+  const auto opened = ledger::Ledger::open(context.ledger);
+  const int num_new = ledger::import_jsonl(*opened, files, trusted_keys_of(words));
+  const std::string contents = tally(opened->all());
+  if (context.json) {
+    std::cout << Json{{"ledger", context.ledger.string()}, {"new", num_new}}.dump(2) << "\n";
+  } else {
+    fmt::print(std::cout, "{}: {} new records\n{}\n", context.ledger.string(), num_new, contents);
+  }
+}
+
+Entry find_one(const ledger::Ledger& opened, const std::string& digest) {
+  std::optional<Entry> entry = opened.find(digest);
+  if (!entry)
+    throw Error(ErrorCode::kUsage,
+                "no record with digest " + digest + "; patchbench ledger list shows them");
+  return std::move(*entry);
+}
+
+void show(const Context& context, const LedgerWords& words) {
+  const auto opened = open_existing(context);
+  const Entry entry = find_one(*opened, words.digest);
+  const bool is_evicted = ledger::evicted_digests(opened->all()).contains(entry.digest);
+  if (context.json) {
+    std::cout << Json{{"index", entry.index},   {"digest", entry.digest},
+                      {"chain", entry.chain},   {"received", entry.received},
+                      {"origin", entry.origin}, {"signer", entry.signer},
+                      {"evicted", is_evicted},  {"statement", entry.record.statement}}
+                     .dump(2)
+              << "\n";
+    return;
+  }
+  fmt::print(std::cout, "row {}  {}  {}\nreceived {}, origin {}, {}{}\n", entry.index,
+             entry.record.type(), entry.digest, entry.received, entry.origin,
+             entry.signer.empty() ? "unsigned" : "signed by " + entry.signer,
+             is_evicted ? ", evicted" : "");
+  std::cout << entry.record.statement.dump(2) << "\n";
+}
+
+void evict(const Context& context, const LedgerWords& words) {
+  if (words.why.find_first_not_of(" \t\n") == std::string::npos)
+    throw Error(ErrorCode::kUsage, "--why: say why");
+  const auto opened = open_existing(context);
+  const Entry entry = find_one(*opened, words.digest);
+  if (ledger::evicted_digests(opened->all()).contains(entry.digest)) {
+    throw Error(ErrorCode::kUsage,
+                "record " + entry.digest.substr(0, kShortDigest) + " is evicted already");
+  }
+  const Record record = ledger::make_evict_record(
+      entry, words.why, std::string("patchbench ") + PATCHBENCH_VERSION, ledger::utc_now());
+  opened->append({record});
+  if (context.json) {
+    std::cout << Json{{"evicted", entry.digest}, {"record", record.digest()}}.dump(2) << "\n";
+  } else {
+    fmt::print(std::cout, "{} {} is out of use (nothing is deleted): record {}\n",
+               entry.record.type(), entry.digest, record.digest());
+  }
+}
+
+void keygen(const Context& context, const LedgerWords& words) {
+  const ledger::SigningKey key = ledger::SigningKey::create(words.file);
+  const Json entry = ledger::trusted_key_entry(key, words.file.stem().string());
+  if (context.json) {
+    std::cout << entry.dump(2) << "\n";
+  } else {
+    fmt::print(std::cout,
+               "{}: private key, keep it; give this to whoever trusts you, for \"keys\" in their "
+               "trusted_keys.json:\n{}\n",
+               words.file.string(), entry.dump());
+  }
+}
+
+/// What a record is about and what it says, for one line of a list.
+std::pair<std::string, std::string> summary(const Record& record) {
+  const std::string type = record.type();
+  const Json& p = record.predicate();
+  if (type == "observation") {
+    const Observation o = observation_of(record);
+    return {o.subject + " " + o.case_name,
+            seen_name(o.seen) + (o.failure_class.empty() ? "" : " " + o.failure_class)};
+  }
+  const RunContext run = RunContext::from_json(p.at("context"));
+  const std::string version = run.pin.value("version", "");
+  if (type == "verdict") {
+    const QuestionContext question = QuestionContext::from_json(p.at("question"));
+    return {question_name(question.question) + (version.empty() ? "" : " " + version),
+            outcome_of(record).text() + (run.is_isolated() ? "" : " unisolated")};
+  }
+  if (type == "evict")
+    return {p.at("digest").get<std::string>().substr(0, kShortDigest),
+            p.at("why").get<std::string>()};
+  return {version, ""};
+}
+
+report::Table table_of(const std::vector<Entry>& entries, bool (*is_shown)(const Entry&)) {
+  const std::set<std::string> evicted = ledger::evicted_digests(entries);
+  report::Table table({"row", "date", "record", "type", "about", "says"});
+  for (const Entry& entry : entries) {
+    if (!is_shown(entry)) continue;
+    const auto [about, says] = summary(entry.record);
+    const std::string started =
+        entry.record.predicate().at("context").at("started").get<std::string>();
+    table.add({std::to_string(entry.index), started.substr(0, 10), entry.digest.substr(0, 10),
+               entry.record.type(), about,
+               evicted.contains(entry.digest) ? "evicted: " + says : says});
+  }
+  return table;
+}
+
+void list(const Context& context, const LedgerWords& words) {
+  const std::vector<Entry> entries = selected(context, words);
+  const report::Table counted = table_of(entries, ledger::counts_for_quorum);
+  const report::Table apart =
+      table_of(entries, [](const Entry& entry) { return !ledger::counts_for_quorum(entry); });
+  if (context.json) {
+    std::cout << Json{{"records", counted.to_json()}, {"unsigned_imports", apart.to_json()}}.dump(2)
+              << "\n";
+    return;
+  }
+  const report::Style style = report::style_of(STDOUT_FILENO);
+  if (counted.num_rows() > 0) std::cout << counted.render(style);
+  if (apart.num_rows() > 0)
+    std::cout << "unsigned imports (never counted):\n" << apart.render(style);
+}
+
+CLI::App* add(CLI::App& group, const std::string& name, const std::string& help,
+              std::function<void()> work) {
+  CLI::App* command = group.add_subcommand(name, help);
+  command->callback(std::move(work));
+  return command;
+}
+
+void add_selection(CLI::App& command, LedgerWords& words) {
+  command.add_option("--since", words.since,
+                     "only runs from this day or time on (2026-01-31, 2026-01-31T12:00:00Z)");
+  command.add_option("--slug", words.slug, "only this pack");
+}
+
+}  // namespace
+
+void add_ledger_command(CLI::App& app, Context& context) {
+  auto words = std::make_shared<LedgerWords>();
+  CLI::App* group = app.add_subcommand(
+      "ledger", "the record of every run: verify, list, show, export, import, evict, keygen");
+  group->require_subcommand(1);
+  group->footer(
+      "Nothing in a ledger is ever changed or deleted. Exit: 0 done, 1 it does not hold, 2 usage.");
+
+  CLI::App* verify_command =
+      add(*group, "verify", "recompute digests, chain, signatures and every sentinel",
+          [words, &context] { verify(context, *words); });
+  verify_command->add_option("file", words->file,
+                             "another ledger, or an exported .jsonl (default: the ledger)");
+  verify_command->add_option("--expect", words->expect,
+                             "COUNT:HEAD noted earlier; without it a cut-off end goes unseen");
+  verify_command->add_option("--trusted", words->trusted,
+                             "trusted_keys.json, to check signatures of a .jsonl");
+
+  CLI::App* list_command = add(*group, "list", "one line per record; unsigned imports apart",
+                               [words, &context] { list(context, *words); });
+  add_selection(*list_command, *words);
+
+  CLI::App* show_command =
+      add(*group, "show", "one record whole", [words, &context] { show(context, *words); });
+  show_command->add_option("digest", words->digest, "its digest, or the first digits of it")
+      ->required();
+
+  CLI::App* export_command = add(*group, "export", "records as JSON lines",
+                                 [words, &context] { export_records(context, *words); });
+  add_selection(*export_command, *words);
+  export_command->add_option("--key", words->key,
+                             "sign what was recorded here with this private key (ledger keygen)");
+  export_command->add_option("-o,--output", words->out, "file to write (default: stdout)");
+
+  CLI::App* import_command =
+      add(*group, "import", "take in records of other machines: all of them or none",
+          [words, &context] { import_records(context, *words); });
+  import_command->add_option("files", words->files, "exported .jsonl files")->required();
+  import_command->add_option(
+      "--trusted", words->trusted,
+      "trusted_keys.json (default: $XDG_CONFIG_HOME/patchbench/trusted_keys.json if it is there)");
+
+  CLI::App* evict_command = add(*group, "evict", "take a record out of use by a further record",
+                                [words, &context] { evict(context, *words); });
+  evict_command->add_option("digest", words->digest, "its digest, or the first digits of it")
+      ->required();
+  evict_command->add_option("--why", words->why, "the reason, one line")->required();
+
+  CLI::App* keygen_command = add(*group, "keygen", "make an Ed25519 key to sign exports",
+                                 [words, &context] { keygen(context, *words); });
+  keygen_command->add_option("path", words->file, "file of the private key; never overwritten")
+      ->required();
+}
+
+}  // namespace patchbench::cli

@@ -1,0 +1,67 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/json.h"
+
+namespace patchbench::report {
+
+/// Columns a text takes on a terminal: East Asian wide characters and emoji count two, combining
+/// marks none.
+int display_width(std::string_view text);
+
+/// A colour of a whole cell; shown only where Style says so, never the only carrier of a meaning.
+enum class Color { kNone, kGreen, kRed, kYellow, kGrey };
+
+/// What to do with text that does not fit.
+enum class Overflow { kWrap, kElide };
+
+/// How a table is printed.
+struct Style {
+  int width = 80;  ///< columns that the widest line may take
+  bool is_colored = false;
+  Overflow overflow = Overflow::kWrap;
+};
+
+/// The style for a descriptor: coloured only on a terminal with NO_COLOR unset (or empty); 80
+/// columns.
+Style style_of(int descriptor);
+
+/// A small table for people: one header line, one line per row. A column of numbers is aligned
+/// right, all else left.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> titles);
+  /// Adds a row; missing cells are empty. Control characters in cells become spaces: a cell may
+  /// hold text of a subject. Throws Error(kInternal) if there are more cells than columns.
+  void add(std::vector<std::string> cells);
+  /// Colours one cell of the row added last.
+  void color(std::size_t column, Color color);
+  std::size_t num_rows() const { return rows_.size(); }
+
+  /// The table, each line ended by a line feed and free of trailing spaces. While a line is too
+  /// wide the widest column gives up space, down to 8 columns each.
+  std::string render(const Style& style = {}) const;
+  /// One object per row, keyed by the titles in snake_case; a cell that is a JSON number becomes
+  /// one.
+  Json to_json() const;
+
+ private:
+  struct Row {
+    std::vector<std::string> cells;
+    std::vector<Color> colors;
+  };
+  std::vector<int> widths(int total) const;
+  std::vector<bool> numeric_columns() const;
+  std::vector<std::string> titles_;
+  std::vector<Row> rows_;
+};
+
+/// Text broken into lines of at most `width` columns, at spaces where there are any, else within a
+/// word.
+std::vector<std::string> wrap(std::string_view text, int width);
+/// Text cut to `width` columns, ending in "…" if something was cut.
+std::string elide(std::string_view text, int width);
+
+}  // namespace patchbench::report
