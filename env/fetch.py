@@ -315,8 +315,9 @@ def verify(folder: Path) -> None:
     if not marker.exists():
         raise FetchError(2, f"{folder}: not an unpacked environment (no patchbench-env.json)")
     files = json.loads(marker.read_text())["files"]
-    present = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
-    extra = present - set(files) - {"patchbench-env.json"}
+    # Bytecode that an interpreter wrote beside its source is no part of a wheel; what a wheel brought is checked.
+    present = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    extra = {name for name in present - set(files) - {marker.name} if "__pycache__" not in Path(name).parts}
     if extra:
         raise FetchError(3, f"{folder}: {min(extra)} was added after unpacking; remove the folder to refetch")
     for name, want in files.items():
