@@ -86,7 +86,7 @@ TEST(Observation, AWrongTypeOrValueIsRefused) {
       {"outputs_sha256", std::string(64, 'G')},
       {"measures", Json::object()},
       {"measures", {{"loss", "row", 1, 2}}},
-      {"measures", Json::array({Json::array({"loss", "vibe", 0, 0, 0, true, ""})})},
+      {"measures", Json::array({Json::array({"loss", "Good vibes", 0, 0, 0, true, ""})})},
       {"measures", Json::array({Json::array({"loss", "row", "big", 0, 0, true, ""})})},
       {"self_reported", 5},
       {"outside", Json::object()},
