@@ -116,7 +116,8 @@ Words command_line(const SandboxSpec& spec, const EngineSettings& settings,
     add(words,
         {mount.is_writable ? "--bind" : "--ro-bind", fs::absolute(mount.host), mount.inside});
   }
-  add(words, {"--remount-ro", "/dev", "--remount-ro", "/"});
+  // Run by root, the subject's uid is root's outside: files of /proc/sys would be its own to write.
+  add(words, {"--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"});
   for (const auto& [name, value] : spec.env) add(words, {"--setenv", name, value});
   add(words, {"--chdir", spec.cwd, "--"});
   words.insert(words.end(), spec.argv.begin(), spec.argv.end());

@@ -44,7 +44,13 @@ class Container {
   void kill() const { static_cast<void>(engine({"kill", "--signal", "KILL", name_})); }
 
   /// Kills and removes it with its volumes; no container of this name is no failure.
-  void remove() const { static_cast<void>(engine({"rm", "--force", "--volumes", name_})); }
+  void remove() const {
+    Words words = {"rm", "--force", "--volumes"};
+    // Podman gives ten seconds of grace, which a container without an init spends in full.
+    if (kind_ == SandboxKind::kPodman) add(words, {"--time", "0"});
+    words.push_back(name_);
+    static_cast<void>(engine(words));
+  }
 
  private:
   Exit engine(const Words& words) const { return run_engine(kind_, settings_, words); }
