@@ -60,13 +60,20 @@ std::vector<Record> batch_of(int writer, int i) {
   }
 }
 
-/// One writer, killed once `delay` is over: what it had acknowledged.
+/// When a writer is killed: `delay` after it has acknowledged so many records. Counting its own
+/// steps keeps the moments spread over its work on a busy machine too.
+struct Moment {
+  std::size_t num_acknowledged = 0;
+  std::chrono::microseconds delay{0};
+};
+
+/// What a writer had acknowledged when it was killed.
 struct Killed {
   std::set<std::string> acknowledged;
   bool was_killed = false;  ///< false: it ended by itself, which is a failure
 };
 
-Killed kill_a_writer(const fs::path& path, int writer, std::chrono::microseconds delay) {
+Killed kill_a_writer(const fs::path& path, int writer, const Moment& moment) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
   const pid_t child = ::fork();
@@ -76,20 +83,23 @@ Killed kill_a_writer(const fs::path& path, int writer, std::chrono::microseconds
   }
   ::close(ends[1]);
   std::string said;
-  const auto deadline = Clock::now() + delay;
   const auto read_some = [&] {
     char buffer[4096];
     const ssize_t length = ::read(ends[0], buffer, sizeof buffer);
     if (length > 0) said.append(buffer, static_cast<std::size_t>(length));
     return length > 0;
   };
-  while (true) {
+  bool is_writing = true;
+  while (is_writing && said.size() < moment.num_acknowledged * kDigestBytes)
+    is_writing = read_some();
+  const auto deadline = Clock::now() + moment.delay;
+  while (is_writing) {
     const auto left =
         std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
     if (left <= 0) break;
     pollfd one{ends[0], POLLIN, 0};
     const timespec wait{left / 1'000'000'000, left % 1'000'000'000};
-    if (::ppoll(&one, 1, &wait, nullptr) > 0 && !read_some()) break;
+    if (::ppoll(&one, 1, &wait, nullptr) > 0) is_writing = read_some();
   }
   ::kill(child, SIGKILL);
   while (read_some()) continue;  // what it said before it died is still in the pipe
@@ -171,12 +181,14 @@ TEST(LedgerKill, WhatWasAcknowledgedIsThereAfterKillNine) {
     const fs::path path = folder / "ledger.db";
     ++lane.num_ledgers;
     for (int i = 0; i < kKillsPerLedger && lane.num_kills < num_kills; ++i) {
-      // Log-uniform from 0.2 ms to 100 ms: some fall into opening and creating, most between and
-      // within appends.
+      // Log-uniform from 0.05 ms to 50 ms: within one append, or some appends later. A moment that
+      // waits for nothing falls into opening and, on a new file, creating.
       const double exponent = std::uniform_real_distribution<double>(0, 1)(random);
-      const std::chrono::microseconds delay(static_cast<int64_t>(200 * std::pow(500, exponent)));
+      const Moment moment{
+          .num_acknowledged = random() % 8,
+          .delay = std::chrono::microseconds(static_cast<int64_t>(50 * std::pow(1000, exponent)))};
       const int writer = lane.num_kills++;
-      const Killed killed = kill_a_writer(path, writer, delay);
+      const Killed killed = kill_a_writer(path, writer, moment);
       ASSERT_TRUE(killed.was_killed) << "writer " << writer << " ended by itself";
       check_after_kill(path, killed, writer, lane);
     }
