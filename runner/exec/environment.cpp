@@ -105,16 +105,7 @@ std::vector<Gpu> ask_nvidia_smi() {
       run({.argv = {"nvidia-smi", "--query-gpu=index,name,driver_version,compute_cap,memory.total",
                     "--format=csv,noheader,nounits"},
            .timeout = std::chrono::seconds(30)});
-  std::vector<Gpu> gpus;
-  if (!asked.ok()) return gpus;
-  std::istringstream lines(asked.out);
-  for (std::string line; std::getline(lines, line);) {
-    const std::vector<std::string> cells = split(line, ", ");
-    if (cells.size() != 5) continue;
-    gpus.push_back({static_cast<int>(gpus.size()), cells[1], cells[2], cells[3],
-                    std::atoll(cells[4].c_str()) << 20});
-  }
-  return gpus;
+  return asked.ok() ? gpus_from_csv(asked.out) : std::vector<Gpu>{};
 }
 
 std::vector<Gpu> ask_proc() {
@@ -176,6 +167,21 @@ Json host_file_digests(const Environment& environment, const std::vector<std::st
   if (!asked.ok() || !digests.is_object())
     throw Error(ErrorCode::kUsage, environment.python + ": cannot be asked for its files");
   return digests;
+}
+
+std::vector<Gpu> gpus_from_csv(const std::string& text) {
+  std::vector<Gpu> gpus;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::vector<std::string> cells = split(line, ", ");
+    if (cells.size() != 5 || cells[0].find_first_not_of("0123456789") != std::string::npos)
+      continue;
+    // "[N/A]" and the like are no figures.
+    const std::string capability = cells[3].starts_with("[") ? "" : cells[3];
+    gpus.push_back({std::atoi(cells[0].c_str()), cells[1], cells[2], capability,
+                    std::atoll(cells[4].c_str()) << 20});
+  }
+  return gpus;
 }
 
 std::vector<Gpu> find_gpus() {

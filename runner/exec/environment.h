@@ -36,6 +36,9 @@ struct Gpu {
   std::string name, driver, capability;  ///< capability "9.0", "" if unknown
   int64_t memory_bytes = 0;              ///< all of it; 0 if unknown
 };
+/// The rows that `nvidia-smi --query-gpu=index,name,driver_version,compute_cap,memory.total
+/// --format=csv,noheader,nounits` prints; a row of another form is left out.
+std::vector<Gpu> gpus_from_csv(const std::string& text);
 /// The NVIDIA GPUs, asked once per process: nvidia-smi, else /proc/driver/nvidia.
 std::vector<Gpu> find_gpus();
 /// For a run record: {"device": "cpu" or "<name> (sm_<capability>)", "cpu", "os"} and a GPU's

@@ -1,0 +1,260 @@
+"""The downloader against an index of our own on loopback: digests, resuming, tampering, unpacking, locks."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FETCH = ROOT / "env" / "fetch.py"
+
+
+class Index:
+    """A PEP 503 index in memory that counts what it serves and can break a connection."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.break_after = 0
+        index = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:  # noqa: N802
+                index.answer(self)
+
+            def log_message(self, *_: object) -> None:
+                """Silence."""
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}/simple"
+
+    def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        """A project's page, or a file from where the Range says."""
+        asked = request.headers.get("Range", "")
+        self.requests.append((request.path, asked))
+        name = request.path.rsplit("/", 1)[-1]
+        if request.path.startswith("/simple/"):
+            body = "".join(f'<a href="/files/{n}#sha256={sha(b)}">{n}</a>' for n, b in self.files.items()).encode()
+        elif name in self.files:
+            body = self.files[name]
+        else:
+            request.send_error(404)
+            return
+        start = int(asked[6:-1]) if asked else 0
+        request.send_response(206 if start else 200)
+        request.send_header("Content-Length", str(len(body) - start))
+        request.end_headers()
+        sent = body[start:]
+        if self.break_after and request.path.startswith("/files/"):
+            sent, self.break_after = sent[: self.break_after], 0
+        request.wfile.write(sent)
+        request.close_connection = True
+
+    def downloads(self) -> list[tuple[str, str]]:
+        return [r for r in self.requests if r[0].startswith("/files/")]
+
+
+def sha(data: bytes) -> str:
+    """SHA-256, hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def wheel(entries: dict[str, bytes]) -> bytes:
+    """A zip of these entries."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as z:
+        for name, data in entries.items():
+            z.writestr(zipfile.ZipInfo(name), data)
+    return out.getvalue()
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    made = Index()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "patchbench"
+
+
+def start(index: Index, cache: Path, *words: object) -> subprocess.Popen[str]:
+    """fetch.py on its way, against the index and a cache of the test's own."""
+    env = {k: v for k, v in os.environ.items() if "proxy" not in k.lower()}
+    env |= {"PIP_INDEX_URL": index.url, "XDG_CACHE_HOME": str(cache.parent)}
+    return subprocess.Popen([sys.executable, FETCH, *map(str, words)], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def fetch(index: Index, cache: Path, *words: object) -> tuple[int, str, str]:
+    """(exit status, stdout without its end, stderr)."""
+    child = start(index, cache, *words)
+    out, err = child.communicate(timeout=60)
+    return child.returncode, out.strip(), err
+
+
+def lock_of(folder: Path, *lines: str) -> Path:
+    """A lock file of these lines."""
+    path = folder / "toy.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_file_is_fetched_once_and_its_path_printed(index: Index, cache: Path) -> None:
+    index.files["a.whl"] = b"abc"
+    status, path, _ = fetch(index, cache, "file", "A.b_c", "a.whl", sha(b"abc"))
+    assert (status, Path(path).read_bytes()) == (0, b"abc")
+    assert index.requests[0][0] == "/simple/a-b-c/"
+    assert fetch(index, cache, "file", "A.b_c", "a.whl", sha(b"abc"))[:2] == (0, path)
+    assert len(index.downloads()) == 1
+
+
+def test_a_file_of_another_digest_is_refused_and_not_kept(index: Index, cache: Path) -> None:
+    index.files["a.whl"] = b"evil"
+    status, path, err = fetch(index, cache, "file", "a", "a.whl", sha(b"good"))
+    assert (status, path) == (3, "") and "is not the locked" in err
+    assert not [p for p in cache.rglob("a.whl*")]
+
+
+def test_a_tampered_cached_file_is_fetched_again(index: Index, cache: Path) -> None:
+    index.files["a.whl"] = b"good"
+    path = Path(fetch(index, cache, "file", "a", "a.whl", sha(b"good"))[1])
+    path.write_bytes(b"evil")
+    status, again, err = fetch(index, cache, "file", "a", "a.whl", sha(b"good"))
+    assert (status, Path(again).read_bytes()) == (0, b"good")
+    assert "digest differs" in err
+
+
+def test_a_broken_connection_resumes_where_it_broke(index: Index, cache: Path) -> None:
+    index.files["a.whl"] = bytes(range(256)) * 4096
+    index.break_after = 300_000
+    status, path, _ = fetch(index, cache, "file", "a", "a.whl", sha(index.files["a.whl"]))
+    assert (status, Path(path).read_bytes()) == (0, index.files["a.whl"])
+    assert [r for _, r in index.downloads()] == ["", "bytes=300000-"]
+
+
+def test_what_a_killed_run_left_is_used_or_thrown_away(index: Index, cache: Path) -> None:
+    data = b"0123456789" * 1000
+    index.files["a.whl"] = data
+    part = cache / "files" / sha(data) / "a.whl.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(data[:4000])
+    assert fetch(index, cache, "file", "a", "a.whl", sha(data))[0] == 0
+    assert [r for _, r in index.downloads()] == ["bytes=4000-"]
+    (part.parent / "a.whl").unlink()
+    part.write_bytes(b"x" * 4000)
+    status, path, err = fetch(index, cache, "file", "a", "a.whl", sha(data))
+    assert (status, Path(path).read_bytes()) == (0, data)
+    assert "discarded" in err
+
+
+def test_two_processes_fetch_one_file_once(index: Index, cache: Path) -> None:
+    index.files["a.whl"] = os.urandom(1 << 20)
+    words = ("file", "a", "a.whl", sha(index.files["a.whl"]))
+    children = [start(index, cache, *words) for _ in range(6)]
+    printed = {child.communicate(timeout=60)[0] for child in children}
+    assert [child.returncode for child in children] == [0] * 6
+    assert len(printed) == 1 and len(index.downloads()) == 1
+
+
+def test_an_index_out_of_reach_or_without_the_file_is_one_line(index: Index, cache: Path) -> None:
+    status, _, err = fetch(index, cache, "file", "a", "absent.whl", sha(b""))
+    assert status == 1 and "has no file absent.whl" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_an_environment_is_unpacked_as_an_installer_would(index: Index, cache: Path, tmp_path: Path) -> None:
+    fitting = wheel({"toy/__init__.py": b"x = 1\n", "toy-1.data/purelib/extra.py": b"", "toy-1.data/scripts/run": b"#!"})
+    index.files["toy-1-cp311-cp311-manylinux_2_28_x86_64.whl"] = fitting
+    index.files["toy-1-cp312-cp312-manylinux_2_28_x86_64.whl"] = wheel({"toy/other.py": b""})
+    digests = " ".join(f"--hash=sha256:{sha(b)}" for b in index.files.values())
+    status, folder, _ = fetch(index, cache, "env", lock_of(tmp_path, f"toy==1 {digests}"), "--tag", "cp311")
+    assert status == 0 and Path(folder).name.startswith("toy-cp311-")
+    files = sorted(str(p.relative_to(folder)) for p in Path(folder).rglob("*") if p.is_file())
+    assert files == ["bin/run", "extra.py", "patchbench-env.json", "toy/__init__.py"]
+    assert os.access(Path(folder, "bin/run"), os.X_OK)
+    asked = len(index.requests)
+    assert fetch(index, cache, "env", tmp_path / "toy.txt", "--tag", "cp311")[:2] == (0, folder)
+    assert len(index.requests) == asked
+
+
+def test_a_wheel_that_leaves_its_folder_is_refused(index: Index, cache: Path, tmp_path: Path) -> None:
+    index.files["toy-1-py3-none-any.whl"] = wheel({"../../planted.py": b""})
+    lock = lock_of(tmp_path, f"toy==1 --hash=sha256:{sha(index.files['toy-1-py3-none-any.whl'])}")
+    status, _, err = fetch(index, cache, "env", lock, "--tag", "cp311")
+    assert status == 3 and "leaves the folder" in err
+    assert not list(tmp_path.rglob("planted.py"))
+
+
+def test_a_lock_without_a_wheel_for_the_interpreter_says_so(index: Index, cache: Path, tmp_path: Path) -> None:
+    index.files["toy-1-cp312-cp312-manylinux_2_28_x86_64.whl"] = wheel({"a": b""})
+    lock = lock_of(tmp_path, f"toy==1 --hash=sha256:{sha(next(iter(index.files.values())))}")
+    status, _, err = fetch(index, cache, "env", lock, "--tag", "cp311")
+    assert status == 1 and "toy==1 has no locked wheel for cp311" in err
+
+
+@pytest.mark.parametrize("line", ["toy==1", "toy>=1 --hash=sha256:" + "0" * 64, "toy==1 --hash=md5:00", "-r other.txt"])
+def test_a_lock_line_without_version_and_digest_is_refused(index: Index, cache: Path, tmp_path: Path, line: str) -> None:
+    status, _, err = fetch(index, cache, "env", lock_of(tmp_path, "# head", line), "--tag", "cp311")
+    assert status == 2 and "toy.txt:2: want NAME==VERSION" in err
+
+
+@pytest.mark.parametrize("harm", ["change", "add", "remove", "bytecode", "shipped_bytecode"])
+def test_verify_names_what_differs(index: Index, cache: Path, tmp_path: Path, harm: str) -> None:
+    index.files["toy-1-py3-none-any.whl"] = wheel({"toy/a.py": b"a", "toy/__pycache__/b.pyc": b"b"})
+    lock = lock_of(tmp_path, f"toy==1 --hash=sha256:{sha(index.files['toy-1-py3-none-any.whl'])}")
+    folder = Path(fetch(index, cache, "env", lock, "--tag", "cp311")[1])
+    assert fetch(index, cache, "verify", folder)[0] == 0
+    match harm:
+        case "change":
+            (folder / "toy/a.py").write_bytes(b"A")
+        case "add":
+            (folder / "toy/c.py").write_bytes(b"")
+        case "remove":
+            (folder / "toy/a.py").unlink()
+        case "bytecode":
+            (folder / "toy/__pycache__/a.cpython-311.pyc").write_bytes(b"")
+        case "shipped_bytecode":
+            (folder / "toy/__pycache__/b.pyc").write_bytes(b"B")
+    status, _, err = fetch(index, cache, "verify", folder)
+    if harm == "bytecode":
+        assert status == 0
+    else:
+        named = {"change": "a.py", "add": "c.py", "remove": "a.py", "shipped_bytecode": "b.pyc"}[harm]
+        assert status == 3 and named in err
+
+
+def test_pins_fetches_every_release_that_is_not_there(index: Index, cache: Path, tmp_path: Path) -> None:
+    index.files = {f"toy-{n}-py3-none-any.whl": f"release {n}".encode() for n in range(4)}
+    releases = [{"file": n, "sha256": sha(b)} for n, b in index.files.items()]
+    pins = tmp_path / "pins.json"
+    pins.write_text(json.dumps({"upstreams": {"toy": {"project": "toy", "releases": releases}}}))
+    assert fetch(index, cache, "pins", pins, "toy")[0] == 0
+    assert len(index.downloads()) == 4
+    asked = len(index.requests)
+    assert fetch(index, cache, "pins", pins, "toy")[0] == 0
+    assert len(index.requests) == asked
+    status, _, err = fetch(index, cache, "pins", pins, "tony")
+    assert status == 2 and "one of: toy" in err
+
+
+def test_words_it_does_not_know_show_its_usage(index: Index, cache: Path) -> None:
+    status, out, err = fetch(index, cache, "nonsense")
+    assert (status, out) == (2, "") and "fetch.py file PROJECT" in err
