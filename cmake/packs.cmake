@@ -7,7 +7,9 @@ file(GLOB harness_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/repro/harness/*.
 add_library(patchbench_harness STATIC ${harness_sources})
 target_include_directories(patchbench_harness PUBLIC ${CMAKE_SOURCE_DIR}/repro ${CMAKE_SOURCE_DIR}/packs)
 target_link_libraries(patchbench_harness PUBLIC patchbench_core patchbench_exec ${patchbench_torch_best} PRIVATE patchbench_warnings)
-target_precompile_headers(patchbench_harness REUSE_FROM patchbench_torch_pch)
+# torch's headers carry a newer fmt than the packaged library; header-only, the two keep apart by their inline namespaces.
+target_compile_definitions(patchbench_harness PUBLIC FMT_HEADER_ONLY=1)
+use_torch_pch(patchbench_harness)
 
 # add_pack(<slug>): the op objects go into patchbench_ops, the reproducer becomes repro_<slug>, the bench bench_<slug>.
 # Object libraries: a static library would lose its registrations silently.
@@ -16,7 +18,7 @@ function(add_pack slug)
   if(EXISTS ${pack}/op.cpp)
     add_library(op_${slug} OBJECT ${pack}/op.cpp)
     target_link_libraries(op_${slug} PRIVATE ${patchbench_torch_best} patchbench_warnings)
-    target_precompile_headers(op_${slug} REUSE_FROM patchbench_torch_pch)
+    use_torch_pch(op_${slug})
     target_link_libraries(patchbench_ops PRIVATE op_${slug})
     target_sources(patchbench_ops PRIVATE $<TARGET_OBJECTS:op_${slug}>)
     if(PATCHBENCH_CUDA AND EXISTS ${pack}/kernel.cu)
@@ -33,7 +35,7 @@ function(add_pack slug)
       add_executable(${kind}_${slug} ${file})
       target_link_libraries(${kind}_${slug} PRIVATE patchbench_harness -Wl,--no-as-needed patchbench_ops
         -Wl,--as-needed patchbench_warnings)
-      target_precompile_headers(${kind}_${slug} REUSE_FROM patchbench_torch_pch)
+      use_torch_pch(${kind}_${slug})
     endif()
   endforeach()
 endfunction()

@@ -104,21 +104,46 @@ std::string board_markdown(const Board& board, const std::vector<std::string>& s
   return text;
 }
 
+/// One row per pack for the README: what holds on its red pin, per device.
+std::string board_summary(const Board& board, const Context& context) {
+  std::string text = "| pack | red pin | device | verdicts (newest committed record) |\n|---|---|---|---|\n";
+  for (const std::string& slug : context.slugs()) {
+    const UpstreamUse use = context.manifest(slug).upstreams.at(0);
+    std::map<std::string, std::string> by_device;
+    for (const auto& [key, cells] : board) {
+      const auto& [row_slug, upstream, version, asked] = key;
+      if (row_slug != slug || (version != "-" && version != use.red_pin)) continue;
+      for (const auto& [device, cell] : cells) {
+        std::string& list = by_device[device];
+        list += (list.empty() ? "" : " · ") + cell.sentinel + (cell.isolation.empty() ? "" : " (unisolated)");
+      }
+    }
+    if (by_device.empty()) by_device["-"] = "no record";
+    for (const auto& [device, list] : by_device) text += fmt::format("| `{}` | {} {} | {} | {} |\n", slug, use.name, use.red_pin, device, list);
+  }
+  return text;
+}
+
 }  // namespace
 
 void add_status_command(CLI::App& app, Context& context) {
   struct Words {
     std::string slug;
-    bool markdown = false;
+    bool markdown = false, summary = false;
   };
   auto words = std::make_shared<Words>();
   CLI::App* command = app.add_subcommand("status", "where each pack stands on each upstream version, from records");
   command->add_option("slug", words->slug, "only this pack");
   command->add_flag("--markdown", words->markdown, "reports/STATUS.md, from committed evidence alone");
+  command->add_flag("--summary", words->summary, "the README's table, from committed evidence alone");
   command->callback([words, &context] {
     std::vector<std::string> slugs = context.slugs();
     if (!words->slug.empty()) slugs = {context.manifest(words->slug).slug.str()};
-    const Board board = read_board(context, !words->markdown);
+    const Board board = read_board(context, !words->markdown && !words->summary);
+    if (words->summary) {
+      std::cout << board_summary(board, context);
+      return;
+    }
     if (words->markdown) {
       std::cout << board_markdown(board, slugs);
       return;

@@ -37,12 +37,12 @@ void add_rows(report::Table& table, const Trial& trial, const QuestionContext& q
     const Measure* m = deciding(o);
     const std::string name = names_subject ? o.subject + " " + o.case_name : o.case_name;
     std::string seen = seen_name(o.seen);
-    if (!o.failure_class.empty()) seen += " " + o.failure_class;
+    if (!o.failure_class.empty() && o.failure_class != question.classes.front()) seen += " " + o.failure_class;
     if (m == nullptr || o.seen == Seen::kUnsupported || o.seen == Seen::kUnresolved) {
       table.add({name, expectation_name(expectation_of(o, question)), seen, o.reason.substr(0, 40), "", "", ""});
     } else {
-      table.add({name, expectation_name(expectation_of(o, question)), seen, m->tensor + " " + m->layer, fmt::format("{:.1e}", m->got),
-                 fmt::format("{:.1e}", m->plain), fmt::format("{:.1e}", m->limit)});
+      table.add({name, expectation_name(expectation_of(o, question)), seen, m->tensor, fmt::format("{:.1e}", m->got), fmt::format("{:.0e}", m->plain),
+                 fmt::format("{:.0e}", m->limit)});
     }
   }
 }
@@ -85,7 +85,7 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials, 
                           const Outcome& outcome) {
   std::string text = headline(setup, trials) + "\n";
   const auto shown = std::count_if(trials.begin(), trials.end(), [](const Trial& t) { return !is_mutants(t); });
-  report::Table table({"case", "expected", "seen", "decided by", "error", "plain", "limit"});
+  report::Table table({"case", "expected", "seen", "worst", "error", "plain", "limit"});
   std::string mutants, costs;
   for (const Trial& trial : trials) {
     if (question.question == Question::kOp && is_mutants(trial)) {

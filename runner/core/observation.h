@@ -11,11 +11,11 @@ namespace patchbench {
 
 /// What was seen of the bug in one subject × case × seed.
 enum class Seen {
-  kPresent,      ///< the failure, in class `failure_class`
+  kPresent,      ///< a failure; `failure_class` names it, or is "undeclared"
   kAbsent,       ///< judged, and right
   kUnjudged,     ///< measured, but this machine cannot judge it (bf16 under the interpreter)
   kUnsupported,  ///< the subject cannot run the case (old API, no GPU); reason given
-  kUnresolved,   ///< crash, time-out, missing or malformed outputs, undeclared failure
+  kUnresolved,   ///< crash, time-out, missing or malformed outputs
 };
 std::string seen_name(Seen seen);
 /// Throws Error(kUsage) with did-you-mean.

@@ -124,6 +124,31 @@ class MergeResult {
   git_merge_file_result result_{};
 };
 
+/// How many lines the hunks before a line of the old side put in (or, negative, take out).
+struct Drift {
+  int line = 0, lines = 0;
+};
+
+int add_hunk(const git_diff_delta*, const git_diff_hunk* hunk, void* payload) {
+  Drift& drift = *static_cast<Drift*>(payload);
+  // A hunk without old lines stands after its old_start.
+  const int end = hunk->old_start + (hunk->old_lines > 0 ? hunk->old_lines : 1);
+  if (end <= drift.line) drift.lines += hunk->new_lines - hunk->old_lines;
+  return 0;
+}
+
+/// The line of `to` that a line of `from`, equal in both, becomes.
+int same_line(std::string_view from, std::string_view to, int line) {
+  git_diff_options options = GIT_DIFF_OPTIONS_INIT;
+  options.context_lines = 0;
+  options.flags = GIT_DIFF_FORCE_TEXT;
+  Drift drift{line, 0};
+  check(git_diff_buffers(from.data(), from.size(), "file", to.data(), to.size(), "file", &options,
+                         nullptr, nullptr, add_hunk, nullptr, &drift),
+        "diff");
+  return line + drift.lines;
+}
+
 }  // namespace
 
 Merged merge_file(std::string_view base, std::string_view ours, std::string_view theirs) {
@@ -135,12 +160,12 @@ Merged merge_file(std::string_view base, std::string_view ours, std::string_view
     merged.text = marked.text();
     return merged;
   }
-  merged.favor_theirs = MergeResult(base, ours, theirs, GIT_MERGE_FILE_FAVOR_THEIRS).text();
-  int line_of_theirs = 1;
+  const MergeResult favored(base, ours, theirs, GIT_MERGE_FILE_FAVOR_THEIRS);
+  int line_of_favored = 1;
   enum { kOutside, kInOurs, kInTheirs } where = kOutside;
   for (const std::string_view line : split_lines(marked.text())) {
     if (where == kOutside && line == kOurs) {
-      merged.conflicts.push_back({{}, {}, line_of_theirs});
+      merged.conflicts.push_back({{}, {}, same_line(favored.text(), theirs, line_of_favored)});
       where = kInOurs;
     } else if (where == kInOurs && line == kMiddle) {
       where = kInTheirs;
@@ -150,7 +175,7 @@ Merged merge_file(std::string_view base, std::string_view ours, std::string_view
       merged.conflicts.back().ours.emplace_back(line);
     } else {
       if (where == kInTheirs) merged.conflicts.back().theirs.emplace_back(line);
-      ++line_of_theirs;
+      ++line_of_favored;
     }
   }
   return merged;

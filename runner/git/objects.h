@@ -30,12 +30,11 @@ struct Damaged : Error {
 /// A conflict region of a merge, in lines of the two sides.
 struct MergeConflict {
   std::vector<std::string> ours, theirs;
-  int merged_first = 0;  ///< 1-based line in `Merged::favor_theirs` where the region starts
+  int theirs_first = 0;  ///< 1-based line of `theirs` where the region starts
 };
 struct Merged {
   bool is_clean = false;
-  std::string text;          ///< the result where it is clean
-  std::string favor_theirs;  ///< the result with every conflict resolved to theirs
+  std::string text;  ///< the result where it is clean
   std::vector<MergeConflict> conflicts;
 };
 /// Three-way merge of one file's versions, line by line (libgit2's git_merge_file). Throws

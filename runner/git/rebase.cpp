@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 #include <set>
 
 #include "core/digest.h"
@@ -15,40 +14,13 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-/// The index in `lines` nearest to `near` where `block` stands; `near` itself if it stands nowhere.
-size_t nearest_occurrence(const std::vector<std::string_view>& lines,
-                          const std::vector<std::string>& block, size_t near) {
-  std::optional<size_t> best;
-  const auto distance = [&](size_t i) { return i > near ? i - near : near - i; };
-  for (size_t i = 0; i + block.size() <= lines.size(); ++i) {
-    if (!std::equal(block.begin(), block.end(), lines.begin() + static_cast<std::ptrdiff_t>(i)))
-      continue;
-    if (!best || distance(i) < distance(*best)) best = i;
-  }
-  return best.value_or(std::min(near, lines.size()));
-}
-
-/// A merge's conflicts with line numbers of `theirs`.
-std::vector<Conflict> located(const std::string& path, const Merged& merged,
-                              std::string_view theirs) {
-  constexpr size_t kContext = 3;
-  const std::vector<std::string_view> lines = split_lines(theirs);
-  const std::vector<std::string_view> merged_lines = split_lines(merged.favor_theirs);
+std::vector<Conflict> located(const std::string& path, const Merged& merged) {
   std::vector<Conflict> conflicts;
-  std::ptrdiff_t drift = 0;  // lines that the other side's clean changes put in or took out so far
   for (const MergeConflict& region : merged.conflicts) {
-    const auto at = static_cast<size_t>(region.merged_first - 1);
-    const size_t above = region.theirs.empty() ? std::min(at, kContext) : 0;
-    std::vector<std::string> block = region.theirs;
-    for (size_t i = at - above; i < at; ++i) block.emplace_back(merged_lines[i]);
-    const auto near = static_cast<size_t>(
-        std::max<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(at - above) + drift, 0));
-    const size_t first = nearest_occurrence(lines, block, near) + above;
-    drift = static_cast<std::ptrdiff_t>(first) - static_cast<std::ptrdiff_t>(at);
     const auto count = static_cast<int>(region.theirs.size());
-    const auto line = std::max(static_cast<int>(first) + (count > 0 ? 1 : 0), 1);
+    const int first = std::max(region.theirs_first - (count > 0 ? 0 : 1), 1);
     conflicts.push_back(
-        {path, line, line + std::max(count, 1) - 1, joined(region.ours), joined(region.theirs)});
+        {path, first, first + std::max(count, 1) - 1, joined(region.ours), joined(region.theirs)});
   }
   return conflicts;
 }
@@ -79,8 +51,7 @@ FileMerge merge_sides(const std::string& path, const Sides& sides) {
     return {Rebase::State::kConflict, std::nullopt, {whole(path, sides.ours, sides.theirs)}};
   }
   const Merged merged = merge_file(*sides.base, *sides.ours, *sides.theirs);
-  if (!merged.is_clean)
-    return {Rebase::State::kConflict, std::nullopt, located(path, merged, *sides.theirs)};
+  if (!merged.is_clean) return {Rebase::State::kConflict, std::nullopt, located(path, merged)};
   if (merged.text == *sides.theirs) return {Rebase::State::kLanded, std::nullopt, {}};
   return {Rebase::State::kClean, merged.text, {}};
 }

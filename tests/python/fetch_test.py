@@ -181,6 +181,7 @@ def test_an_index_out_of_reach_or_without_the_file_is_one_line(index: Index, cac
 
 
 def test_an_environment_is_unpacked_as_an_installer_would(index: Index, cache: Path, tmp_path: Path) -> None:
+    index.files["toy-1-py2-none-any.whl"] = wheel({"toy/old.py": b""})
     fitting = wheel({"toy/__init__.py": b"x = 1\n", "toy-1.data/purelib/extra.py": b"", "toy-1.data/scripts/run": b"#!"})
     index.files["toy-1-cp311-cp311-manylinux_2_28_x86_64.whl"] = fitting
     index.files["toy-1-cp312-cp312-manylinux_2_28_x86_64.whl"] = wheel({"toy/other.py": b""})

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-
 #include "core/error.h"
 
 namespace patchbench {
@@ -11,7 +10,8 @@ namespace {
 /// A file of a given header text and data, its length field right.
 std::string file_of(const std::string& header, const std::string& data) {
   std::string file;
-  for (std::size_t i = 0; i < 8; ++i) file.push_back(static_cast<char>(header.size() >> (8 * i) & 0xff));
+  for (std::size_t i = 0; i < 8; ++i)
+    file.push_back(static_cast<char>(header.size() >> (8 * i) & 0xff));
   return file + header + data;
 }
 
@@ -28,7 +28,8 @@ std::string refusal(const std::string& file) {
 
 std::string two_tensors() {
   const std::string eight(8, '\1'), six(6, '\2');
-  return write_safetensors({{"b", "F32", {2}, eight}, {"a", "BF16", {3, 1}, six}, {"none", "F32", {0, 4}, ""}});
+  return write_safetensors(
+      {{"b", "F32", {2}, eight}, {"a", "BF16", {3, 1}, six}, {"none", "F32", {0, 4}, ""}});
 }
 
 TEST(Safetensors, WrittenFileReadsBack) {
@@ -54,7 +55,8 @@ TEST(Safetensors, MetadataOfStringsIsAllowed) {
 
 TEST(Safetensors, EveryTruncationIsRefused) {
   const std::string file = two_tensors();
-  for (std::size_t length = 0; length < file.size(); ++length) EXPECT_NE(refusal(file.substr(0, length)), "") << length;
+  for (std::size_t length = 0; length < file.size(); ++length)
+    EXPECT_NE(refusal(file.substr(0, length)), "") << length;
   EXPECT_NE(refusal(file + "x"), "");
 }
 
@@ -75,25 +77,51 @@ INSTANTIATE_TEST_SUITE_P(
     Malformed, SafetensorsHeader,
     testing::Values(
         Malformed{"array", R"([])", "does not start"}, Malformed{"no_json", R"({"a":)", "out"},
-        Malformed{"duplicate", R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", "a"},
+        Malformed{
+            "duplicate",
+            R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+            "a"},
         Malformed{"entry_no_object", R"({"a":3})", "exactly"},
-        Malformed{"unknown_key", R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8],"x":1}})", "exactly"},
-        Malformed{"unknown_dtype", R"({"a":{"dtype":"Q8","shape":[1],"data_offsets":[0,8]}})", "unknown dtype"},
-        Malformed{"dtype_no_string", R"({"a":{"dtype":1,"shape":[1],"data_offsets":[0,8]}})", "unknown dtype"},
-        Malformed{"negative_extent", R"({"a":{"dtype":"F64","shape":[-1],"data_offsets":[0,8]}})", "natural"},
-        Malformed{"fractional_extent", R"({"a":{"dtype":"F64","shape":[1.5],"data_offsets":[0,8]}})", "natural"},
-        Malformed{"size_mismatch", R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", "do not hold"},
-        Malformed{"overflow", R"({"a":{"dtype":"F64","shape":[4503599627370496,4503599627370496],"data_offsets":[0,8]}})", "overflows"},
-        Malformed{"overflow_hidden_by_zero", R"({"a":{"dtype":"F64","shape":[4503599627370496,4503599627370496,0],"data_offsets":[0,0]}})", "overflows"},
-        Malformed{"backwards", R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[8,0]}})", "do not hold"},
-        Malformed{"beyond_end", R"({"a":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}})", "cover"},
+        Malformed{"unknown_key", R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8],"x":1}})",
+                  "exactly"},
+        Malformed{"unknown_dtype", R"({"a":{"dtype":"Q8","shape":[1],"data_offsets":[0,8]}})",
+                  "unknown dtype"},
+        Malformed{"dtype_no_string", R"({"a":{"dtype":1,"shape":[1],"data_offsets":[0,8]}})",
+                  "unknown dtype"},
+        Malformed{"negative_extent", R"({"a":{"dtype":"F64","shape":[-1],"data_offsets":[0,8]}})",
+                  "natural"},
+        Malformed{"fractional_extent",
+                  R"({"a":{"dtype":"F64","shape":[1.5],"data_offsets":[0,8]}})", "natural"},
+        Malformed{"size_mismatch", R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})",
+                  "do not hold"},
+        Malformed{
+            "overflow",
+            R"({"a":{"dtype":"F64","shape":[4503599627370496,4503599627370496],"data_offsets":[0,8]}})",
+            "overflows"},
+        Malformed{
+            "overflow_hidden_by_zero",
+            R"({"a":{"dtype":"F64","shape":[4503599627370496,4503599627370496,0],"data_offsets":[0,0]}})",
+            "overflows"},
+        Malformed{"backwards", R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[8,0]}})",
+                  "do not hold"},
+        Malformed{"beyond_end", R"({"a":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}})",
+                  "cover"},
         Malformed{"gap", R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", "gap"},
-        Malformed{"overlap", R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", "overlap"},
-        Malformed{"same_range_twice", R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},"b":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})", "overlap"},
-        Malformed{"left_over", R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "cover"},
-        Malformed{"three_offsets", R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,4,8]}})", "begin, end"},
+        Malformed{
+            "overlap",
+            R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+            "overlap"},
+        Malformed{
+            "same_range_twice",
+            R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},"b":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})",
+            "overlap"},
+        Malformed{"left_over", R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+                  "cover"},
+        Malformed{"three_offsets", R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,4,8]}})",
+                  "begin, end"},
         Malformed{"empty_name", R"({"":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})", "name"},
-        Malformed{"trailing_text", R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}} x)", "out"}),
+        Malformed{"trailing_text", R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}} x)",
+                  "out"}),
     [](const auto& malformed) { return std::string(malformed.param.name); });
 
 TEST(Safetensors, HeaderOverTheLimitIsRefusedBeforeItIsRead) {
@@ -107,7 +135,8 @@ TEST(Safetensors, EveryFlippedBitIsTakenWholeOrRefused) {
     std::string file = good;
     file[bit / 8] = static_cast<char>(file[bit / 8] ^ (1 << (bit % 8)));
     try {
-      for (const auto& [name, span] : parse_safetensors(file, "out")) EXPECT_LE(span.end, file.size()) << name;
+      for (const auto& [name, span] : parse_safetensors(file, "out"))
+        EXPECT_LE(span.end, file.size()) << name;
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ErrorCode::kUsage);
     }

@@ -112,6 +112,19 @@ TEST_F(SeriesTest, MailsAreTakenByGitAmAndGitApplyAtThePin) {
   }
 }
 
+TEST_F(SeriesTest, AMailWithCarriageReturnsSaysHowToTakeIt) {
+  world.commit({{"toy/crlf.py", "a\r\nb\r\n"}});
+  world.add_release("2.0", {{"toy/crlf.py", "a\r\nb\r\n"}});
+  const Edit edit =
+      make_edit("0001-c.edit", {make_file_edit("toy/crlf.py", "a\r\nb\r\n", "a\r\nc\r\n")});
+  ToyWorld::write(world.folder() / "mail",
+                  format_mail(edit, world.pin("2.0"), store, "src/", 1, 1));
+  EXPECT_NE(ToyWorld::read(world.folder() / "mail").find("git am --keep-cr"), std::string::npos);
+  ToyWorld::sh("cd " + world.clone().string() +
+               " && git apply --check ../mail && git am -q --keep-cr ../mail");
+  EXPECT_EQ(ToyWorld::read(world.clone() / "src/toy/crlf.py"), "a\r\nc\r\n");
+}
+
 TEST_F(SeriesTest, MailOfALastUpdateThatIsNoDayIsRefused) {
   Edit edit = edit_of_a({{3, "ours_3()"}});
   edit.set_field("Last-Update", "2026-13-01");
@@ -228,6 +241,17 @@ TEST_F(SeriesTest, RebaseLocatesEachConflictInTheNewFile) {
   EXPECT_EQ(rebase.conflicts[0].theirs, "theirs_10()\ntheirs_x()\n");
   EXPECT_EQ(rebase.conflicts[1].first_line, 28);
   EXPECT_EQ(rebase.conflicts[1].last_line, 28);
+}
+
+TEST_F(SeriesTest, RebaseLocatesAConflictAmongRepeatedLinesAfterLinesOfOurs) {
+  std::string many;
+  for (int i = 0; i < 12; ++i) many += "more_" + std::to_string(i) + "()\n";
+  const std::string theirs = numbered(30, {{1, "top()\nline_1()"}, {17, "same()"}, {28, "same()"}});
+  const Rebase rebase = rebase_to(
+      world, store, edit_of_a({{5, many + "line_5()"}, {17, "ours_17()"}}), {{"toy/a.py", theirs}});
+  ASSERT_EQ(rebase.conflicts.size(), 1u);
+  EXPECT_EQ(rebase.conflicts[0].first_line, 18);
+  EXPECT_EQ(rebase.conflicts[0].theirs, "same()\n");
 }
 
 TEST_F(SeriesTest, RebaseLocatesAConflictWithADeletion) {

@@ -1,0 +1,423 @@
+"""Liger-Kernel's fused linear cross entropy with reduction="none": each row's gradient by its own grad_output.
+
+The hook replaces `forward` and `backward` on the class object, so every alias of it sees them. Calls with "mean" and
+"sum" go to the originals untouched. A "none" call computes the loss and, in backward, the logits again, chunk by chunk:
+
+  mode "op"     by patchbench::flce (libpatchbench_ops.so of this torch), float32, bfloat16 and float64
+  mode "plain"  by torch alone, any floating dtype
+  mode "auto"   "op" where the library loads, else "plain"; a call that the op does not serve (float16, autocast,
+                use_token_scaling) takes "plain" in every mode
+
+Exact for any grad_output, with bias, class weights, label smoothing, z-loss and softcap. Differentiating twice raises, and
+so does differentiating the z-loss that is returned for logging. Not for the Ascend, cuTile and CuTe classes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from patchbench_mitigations.registry import LOG, MODE_AUTO, Refused, is_forced, is_killed
+
+SLUG = "liger_flce_none_bwd"
+TARGET = "liger_kernel.ops.fused_linear_cross_entropy"
+CLASS = "LigerFusedLinearCrossEntropyFunction"
+MODES = (MODE_AUTO, "op", "plain")
+MEASURED: frozenset[str] = frozenset()
+CHUNK_BYTES = 64 << 20  # of one float32 chunk of logits in the plain form, which holds about five of them
+EXTRAS = ("return_z_loss", "return_token_accuracy", "return_predicted_tokens")
+OP_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+_lock = threading.RLock()
+
+
+@dataclass
+class Finding:
+    """What the installed release does: `wrong_gradients`, `reduction_ignored`, `right`, or `unknown` with a reason."""
+
+    state: str
+    version: str
+    reason: str = ""
+
+
+@dataclass
+class Hook:
+    """The originals of a class that was changed, and how its calls are served."""
+
+    cls: type
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+    mode: str
+    finding: Finding
+    op_note: str = ""
+    calls: dict[str, int] = field(default_factory=lambda: {"op": 0, "plain": 0})
+
+
+_hook: Hook | None = None
+
+
+# ---- the plain form ----
+
+
+@dataclass
+class Problem:
+    """One "none" call: tensors without graph, and the scalars of the loss."""
+
+    hidden: torch.Tensor
+    weight: torch.Tensor
+    target: torch.Tensor
+    bias: torch.Tensor | None
+    class_weight: torch.Tensor | None
+    ignore_index: int
+    label_smoothing: float
+    lse_square_scale: float
+    softcap: float | None
+    is_token_scaled: bool
+    autocast: tuple[bool, torch.dtype]
+
+    @property
+    def device_type(self) -> str:
+        return self.hidden.device.type
+
+    def chunks(self) -> list[slice]:
+        """Row ranges whose float32 logits stay within CHUNK_BYTES."""
+        tokens, vocab = self.hidden.shape[0], self.weight.shape[0]
+        step = max(1, CHUNK_BYTES // (4 * vocab))
+        return [slice(first, min(first + step, tokens)) for first in range(0, tokens, step)]
+
+    def logits(self, rows: slice) -> torch.Tensor:
+        """[rows, vocab], rounded to the dtype in which the caller's linear layer would give them."""
+        return F.linear(self.hidden[rows], self.weight, self.bias)
+
+    def losses(self, logits: torch.Tensor, rows: slice) -> torch.Tensor:
+        """Per-token losses of float32 (float64) logits, differentiable by them."""
+        target = self.target[rows]
+        y = logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+        weights = None if self.class_weight is None else self.class_weight.to(y.dtype)
+        loss = F.cross_entropy(y, target, weights, ignore_index=self.ignore_index, reduction="none",
+                               label_smoothing=self.label_smoothing)
+        valid = target != self.ignore_index
+        if self.lse_square_scale:
+            loss = loss + torch.where(valid, self.lse_square_scale * torch.logsumexp(y, -1).square(), 0.0)
+        if self.is_token_scaled:
+            index = torch.where(valid, target, 0).unsqueeze(-1)
+            loss = loss * torch.softmax(y.detach(), -1).gather(-1, index).squeeze(-1)
+        return loss
+
+
+def _computed(logits: torch.Tensor) -> torch.Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def plain_loss(problem: Problem) -> torch.Tensor:
+    """[tokens], float32 (float64 for float64 inputs), without a graph."""
+    with torch.no_grad(), torch.autocast(problem.device_type, enabled=problem.autocast[0], dtype=problem.autocast[1]):
+        dtype = torch.float64 if problem.hidden.dtype == torch.float64 else torch.float32
+        parts = [problem.losses(_computed(problem.logits(rows)), rows) for rows in problem.chunks()]
+        return torch.cat(parts) if parts else problem.hidden.new_zeros(0, dtype=dtype)
+
+
+def plain_gradients(problem: Problem, grad_output: torch.Tensor,
+                    wanted: tuple[bool, bool, bool]) -> list[torch.Tensor | None]:
+    """Gradients of hidden, weight and bias (None where not wanted) of sum_i grad_output[i] * loss[i]. Each row of the
+    logits' gradient is computed in float32 with its own factor and rounded once; sums over chunks are kept in float32."""
+    acc = torch.float64 if problem.hidden.dtype == torch.float64 else torch.float32
+    sources = (problem.hidden, problem.weight, problem.bias)
+    shapes = [s.shape if s is not None and w else None for s, w in zip(sources, wanted, strict=True)]
+    dtypes = [problem.hidden.dtype, acc, acc]
+    sums = [None if s is None else problem.hidden.new_zeros(s, dtype=d) for s, d in zip(shapes, dtypes, strict=True)]
+    factor = torch.where(problem.target != problem.ignore_index, grad_output.to(acc), 0.0)
+    with torch.autocast(problem.device_type, enabled=problem.autocast[0], dtype=problem.autocast[1]):
+        for rows in problem.chunks():
+            logits = problem.logits(rows)
+            with torch.enable_grad():
+                leaf = _computed(logits).detach().requires_grad_()
+                grad_logits = torch.autograd.grad(problem.losses(leaf, rows), leaf, factor[rows])[0].to(logits.dtype)
+            if sums[0] is not None:
+                sums[0][rows] = (grad_logits @ problem.weight).to(sums[0].dtype)
+            if sums[1] is not None:
+                sums[1] += (grad_logits.t() @ problem.hidden[rows]).to(acc)
+            if sums[2] is not None:
+                sums[2] += grad_logits.sum(0, dtype=acc)
+    return [None if g is None else g.to(s.dtype) for g, s in zip(sums, sources, strict=True)]
+
+
+# ---- the op ----
+
+
+@functools.cache
+def load_ops() -> str:
+    """Loads libpatchbench_ops.so (PATCHBENCH_OPS_LIB, or lib/ of this package); "" on success, else why not."""
+    if not _is_registered():
+        path = Path(os.environ.get("PATCHBENCH_OPS_LIB") or Path(__file__).parent / "lib" / "libpatchbench_ops.so")
+        if not path.exists():
+            return f"no op library at {path}"
+        try:
+            torch.ops.load_library(str(path))
+        except OSError as e:
+            return f"{path.name} does not load into torch {torch.__version__}: {str(e).splitlines()[0]}"
+    return "" if _is_registered() else "the op library holds no patchbench::flce"
+
+
+def _is_registered() -> bool:
+    try:
+        return torch.ops.patchbench.flce_backward is not None
+    except AttributeError:
+        return False
+
+
+def _op_scalars(problem: Problem) -> dict[str, Any]:
+    return {"reduction": "none", "ignore_index": problem.ignore_index, "label_smoothing": problem.label_smoothing,
+            "lse_square_scale": problem.lse_square_scale, "softcap": problem.softcap}
+
+
+def _op_tensors(problem: Problem) -> tuple[torch.Tensor | None, ...]:
+    return problem.hidden, problem.weight, problem.target, problem.bias, problem.class_weight
+
+
+def _is_served_by_op(hook: Hook, problem: Problem) -> bool:
+    same_dtype = problem.weight.dtype == problem.hidden.dtype
+    return (hook.mode != "plain" and not hook.op_note and problem.hidden.dtype in OP_DTYPES and same_dtype
+            and not problem.autocast[0] and not problem.is_token_scaled)
+
+
+# ---- the hook ----
+
+
+def _problem_of(arguments: dict[str, Any]) -> Problem:
+    """The call as a Problem; Refused for what would be answered wrongly."""
+    target = arguments["target"]
+    if target.dtype != torch.int64:
+        raise Refused(f"{SLUG}: target must have dtype int64, got {target.dtype}; pass target.long()")
+    bias, class_weight = arguments.get("bias"), arguments.get("ce_weight")
+    device_type = target.device.type
+    return Problem(
+        hidden=arguments["_input"].detach(),
+        weight=arguments["weight"].detach(),
+        target=target,
+        bias=None if bias is None else bias.detach(),
+        class_weight=None if class_weight is None else class_weight.detach(),
+        ignore_index=arguments.get("ignore_index", -100),
+        label_smoothing=float(arguments.get("label_smoothing") or 0.0),
+        lse_square_scale=float(arguments.get("lse_square_scale") or 0.0),
+        softcap=arguments.get("softcap"),
+        is_token_scaled=bool(arguments.get("use_token_scaling")),
+        autocast=(torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)),
+    )
+
+
+def _forward_for(hook: Hook) -> Callable[..., Any]:
+    signature = inspect.signature(hook.forward)
+    extras = [name for name in EXTRAS if name in signature.parameters]
+
+    @functools.wraps(hook.forward)
+    def forward(ctx: Any, *args: Any) -> Any:
+        bound = signature.bind(ctx, *args)
+        bound.apply_defaults()
+        ctx.patchbench_problem = None
+        if bound.arguments["reduction"] != "none":
+            return hook.forward(ctx, *args)
+        problem = _problem_of(bound.arguments)
+        ctx.patchbench_lse = None
+        wants_extras = any(bound.arguments[name] for name in extras)
+        if wants_extras and hook.finding.state == "reduction_ignored":
+            raise Refused(f"{SLUG}: liger-kernel {hook.finding.version} has no per-token {' or '.join(extras)}")
+        if wants_extras:
+            result = hook.forward(ctx, *args)
+        elif _is_served_by_op(hook, problem):
+            loss, ctx.patchbench_lse = torch.ops.patchbench.flce_forward(*_op_tensors(problem), **_op_scalars(problem))
+            result = (loss, *[None] * len(extras))
+        else:
+            result = (plain_loss(problem), *[None] * len(extras))
+        # The originals saved gradients if they ran; the tensors of this call take their place.
+        ctx.save_for_backward(*(bound.arguments.get(n) for n in ("_input", "weight", "target", "bias", "ce_weight")))
+        ctx.set_materialize_grads(False)
+        ctx.patchbench_problem = problem
+        ctx.patchbench_places = [list(signature.parameters).index(n) - 1 for n in ("_input", "weight", "bias")]
+        return result if extras else result[0]
+
+    return forward
+
+
+def _gradients(hook: Hook, ctx: Any, problem: Problem, grad: torch.Tensor,
+               wanted: tuple[bool, bool, bool]) -> list[torch.Tensor | None]:
+    if not _is_served_by_op(hook, problem):
+        hook.calls["plain"] += 1
+        return plain_gradients(problem, grad, wanted)
+    hook.calls["op"] += 1
+    lse = ctx.patchbench_lse
+    if lse is None:
+        lse = torch.ops.patchbench.flce_forward(*_op_tensors(problem), **_op_scalars(problem))[1]
+    return list(torch.ops.patchbench.flce_backward(grad, lse, *_op_tensors(problem), **_op_scalars(problem),
+                                                   output_mask=list(wanted)))
+
+
+def _backward_for(hook: Hook) -> Callable[..., Any]:
+    @functools.wraps(hook.backward)
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor | None, *others: torch.Tensor | None) -> Any:
+        problem = getattr(ctx, "patchbench_problem", None)  # absent where forward ran before the hook
+        if problem is None:
+            return hook.backward(ctx, grad_output, *others)
+        if any(other is not None for other in others):
+            raise Refused(f"{SLUG}: only the loss can be differentiated; the other outputs are for logging: detach them")
+        gradients: list[torch.Tensor | None] = [None] * len(ctx.needs_input_grad)
+        if grad_output is None:
+            return tuple(gradients)
+        if grad_output.shape != problem.target.shape:
+            raise Refused(f"{SLUG}: grad_output must have shape {list(problem.target.shape)}, got {list(grad_output.shape)}")
+        _ = ctx.saved_tensors  # raises if one of them was changed in place since
+        places = [p if p < len(gradients) else None for p in ctx.patchbench_places]
+        wanted = tuple(p is not None and bool(ctx.needs_input_grad[p]) for p in places)
+        for place, gradient in zip(places, _gradients(hook, ctx, problem, grad_output, wanted), strict=True):
+            if place is not None:
+                gradients[place] = gradient
+        return tuple(gradients)
+
+    return backward
+
+
+# ---- probe ----
+
+
+def _installed_class() -> tuple[type, str]:
+    """The class and the release's version; Refused if liger-kernel cannot be imported."""
+    try:
+        module = importlib.import_module(TARGET)
+    except ImportError as e:
+        raise Refused(f"{SLUG}: {TARGET} cannot be imported ({e}); is liger-kernel installed?") from e
+    try:
+        version = importlib.metadata.version("liger-kernel")
+    except importlib.metadata.PackageNotFoundError:
+        version = "unknown"
+    return getattr(module, CLASS), version
+
+
+def _probe_device() -> str | None:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else None
+
+
+def observed_state(function: type) -> tuple[str, str]:
+    """Runs one call of two tokens with grad_output (0, 1) through an autograd Function: (state, reason)."""
+    device = _probe_device()
+    if device is None:
+        return "unknown", "no GPU, and TRITON_INTERPRET is not 1: the kernels cannot run here"
+    generator = torch.Generator().manual_seed(9)
+    hidden = torch.randn(2, 8, generator=generator).to(device).requires_grad_()
+    weight = torch.randn(16, 8, generator=generator).to(device).requires_grad_()
+    target = torch.tensor([3, 5], device=device)
+    parameters = list(inspect.signature(function.forward).parameters.values())[1:]
+    given = {"_input": hidden, "weight": weight, "target": target, "reduction": "none"}
+    loss = function.apply(*(given.get(p.name, p.default) for p in parameters))
+    loss = loss[0] if isinstance(loss, tuple) else loss
+    if loss.dim() == 0:
+        return "reduction_ignored", "the loss is one number"
+    grad_output = torch.tensor([0.0, 1.0], device=device)
+    grad_hidden, grad_weight = torch.autograd.grad(loss, (hidden, weight), grad_output)
+    rows = grad_hidden.abs().sum(1).tolist()
+    if rows == [0.0, 0.0] and grad_weight.abs().sum().item() == 0:
+        return "wrong_gradients", "grad_output (0, 1) gave no gradient at all"
+    if rows[0] == 0 and rows[1] > 0:
+        return "right", "grad_output (0, 1) reached row 1 alone"
+    return "unknown", f"rows of grad_hidden sum to {rows}, which is none of the known states"
+
+
+def _probe(forward: Callable[..., Any], backward: Callable[..., Any], version: str) -> Finding:
+    function = type("Upstream" + CLASS, (torch.autograd.Function,),
+                    {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+    state, reason = observed_state(function)
+    return Finding(state, version, reason)
+
+
+def probe() -> Finding:
+    """What the installed release's own code does, whether or not the hook is on. Runs its kernels on two tokens."""
+    with _lock:
+        if _hook is not None:
+            return _hook.finding
+        cls, version = _installed_class()
+        return _probe(cls.forward, cls.backward, version)
+
+
+# ---- switch ----
+
+
+def _check_may_act(mode: str, finding: Finding) -> None:
+    """Refused unless the release was measured and seen to be wrong; PATCHBENCH_FORCE lifts both, not the modes."""
+    impl = os.environ.get("LIGER_KERNEL_IMPL", "triton")
+    if impl not in ("", "triton"):
+        raise Refused(f"{SLUG}: LIGER_KERNEL_IMPL={impl} runs another class than the one this changes")
+    if mode == "op" and load_ops():
+        raise Refused(f"{SLUG}: mode op: {load_ops()}; use mode plain, or build the op for this torch")
+    if is_forced(SLUG):
+        return
+    if finding.version not in MEASURED:
+        raise Refused(f"{SLUG}: liger-kernel {finding.version} was not measured; PATCHBENCH_FORCE={SLUG} acts nevertheless")
+    if finding.state == "unknown":
+        raise Refused(f"{SLUG}: {finding.reason}; PATCHBENCH_FORCE={SLUG} acts nevertheless")
+
+
+def enable(mode: str = MODE_AUTO) -> dict[str, Any]:
+    """Switches the fix on if the installed release needs it, and proves it by the probe. Idempotent; a call with another
+    mode changes the mode. Returns `status()`. Refused (nothing changed) as the module's text and README say; ValueError
+    for an unknown mode."""
+    global _hook
+    if mode not in MODES:
+        raise ValueError(f"{SLUG}: no mode {mode!r}; one of: {', '.join(MODES)}")
+    with _lock:
+        if is_killed():
+            LOG.warning("%s: PATCHBENCH_MITIGATE=off: not switched on", SLUG)
+            return status()
+        if _hook is not None and _hook.mode == mode:
+            return status()
+        disable()
+        cls, version = _installed_class()
+        finding = _probe(cls.forward, cls.backward, version)
+        if finding.state == "right":
+            LOG.info("%s: not needed: liger-kernel %s is right (%s)", SLUG, version, finding.reason)
+            return status()
+        _check_may_act(mode, finding)
+        hook = Hook(cls, cls.forward, cls.backward, mode, finding, op_note="" if mode == "plain" else load_ops())
+        cls.forward, cls.backward = staticmethod(_forward_for(hook)), staticmethod(_backward_for(hook))
+        _hook = hook
+        state, reason = observed_state(cls)
+        if state != "right" and _probe_device() is not None:
+            disable()
+            raise Refused(f"{SLUG}: the fix did not take on liger-kernel {version} ({reason}); it is off again")
+        LOG.warning("%s: on for liger-kernel %s (%s), gradients by %s", SLUG, version, finding.state, _served_by(hook))
+        return status()
+
+
+def disable() -> dict[str, Any]:
+    """Puts the originals back. Idempotent. A graph whose forward ran under the hook cannot be run backward afterwards: the
+    originals refuse its saved tensors."""
+    global _hook
+    with _lock:
+        if _hook is not None:
+            _hook.cls.forward, _hook.cls.backward = staticmethod(_hook.forward), staticmethod(_hook.backward)
+            _hook = None
+        return status()
+
+
+def _served_by(hook: Hook) -> str:
+    return "plain torch" if hook.mode == "plain" or hook.op_note else "patchbench::flce"
+
+
+def status() -> dict[str, Any]:
+    """{"slug", "on"}, and while on: mode, version, state, served_by, why the op is not used, backward calls by way."""
+    if _hook is None:
+        return {"slug": SLUG, "on": False}
+    return {"slug": SLUG, "on": True, "mode": _hook.mode, "version": _hook.finding.version,
+            "state": _hook.finding.state, "served_by": _served_by(_hook), "op_note": _hook.op_note,
+            "calls": dict(_hook.calls)}

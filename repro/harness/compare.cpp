@@ -1,0 +1,203 @@
+#include "harness/compare.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/error.h"
+
+namespace patchbench::harness {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+/// Rows far below the largest are measured against this share of it: their relative noise says
+/// nothing.
+constexpr double kRowFloor = 1e-3;
+
+/// Coordinates of a flat row-major index.
+std::string coordinate(int64_t index, at::IntArrayRef sizes) {
+  std::vector<int64_t> at(sizes.size());
+  for (std::size_t axis = sizes.size(); axis-- > 0;) {
+    at[axis] = index % sizes[axis];
+    index /= sizes[axis];
+  }
+  return fmt::format("[{}]", fmt::join(at, ","));
+}
+
+double ratio(double error, double size) {
+  if (size > 0) return error / size;
+  return error > 0 ? kInfinity : 0.0;
+}
+
+at::Tensor as_fp64(const at::Tensor& tensor) {
+  return tensor.detach().to(at::kCPU).to(at::kDouble).contiguous();
+}
+
+struct RowSums {
+  double error = 0, size = 0;  ///< squares
+};
+
+/// Squares of the errors and sizes of one row; updates the worst element.
+RowSums scan_row(const double* got, const double* reference, int64_t width, int64_t first,
+                 double& worst, int64_t& worst_at) {
+  RowSums sums;
+  for (int64_t j = 0; j < width; ++j) {
+    const double error = std::abs(got[j] - reference[j]);
+    sums.error += error * error;
+    sums.size += reference[j] * reference[j];
+    if (error > worst) {
+      worst = error;
+      worst_at = first + j;
+    }
+  }
+  return sums;
+}
+
+Measure measure(const std::string& tensor, const std::string& layer, double got, double plain,
+                double limit, const std::string& where) {
+  Measure m;
+  m.tensor = tensor;
+  m.layer = layer;
+  m.got = got;
+  m.plain = plain;
+  m.limit = limit;
+  m.pass = got <= limit;  // false for a NaN
+  m.where = where;
+  return m;
+}
+
+/// The number of positions whose kind (finite, nan, +inf, -inf) differs, and the first of them.
+std::pair<int64_t, int64_t> anomalies(const at::Tensor& got, const at::Tensor& reference) {
+  const double* g = got.data_ptr<double>();
+  const double* r = reference.data_ptr<double>();
+  int64_t count = 0, first = -1;
+  for (int64_t i = 0; i < got.numel(); ++i) {
+    const bool same = std::isfinite(r[i]) ? std::isfinite(g[i])
+                      : std::isnan(r[i])  ? std::isnan(g[i])
+                                          : g[i] == r[i];
+    if (!same && count++ == 0) first = i;
+  }
+  return {count, first};
+}
+
+}  // namespace
+
+std::string describe(const at::Tensor& tensor) {
+  return fmt::format("[{}] {}", fmt::join(tensor.sizes().vec(), ","),
+                     at::toString(tensor.scalar_type()));
+}
+
+Errors errors_of(const at::Tensor& got_any, const at::Tensor& reference_any) {
+  at::Tensor reference = as_fp64(reference_any);
+  at::Tensor got = as_fp64(got_any);
+  const at::Tensor finite = reference.isfinite();
+  if (!finite.all().item<bool>()) {
+    got = got.masked_fill(finite.logical_not(), 0.0);
+    reference = reference.masked_fill(finite.logical_not(), 0.0);
+  }
+  Errors errors;
+  if (got.numel() == 0) return errors;
+  const int64_t width = got.dim() < 2 ? got.numel() : got.size(-1);
+  const int64_t num_rows = got.numel() / width;
+  const double* g = got.data_ptr<double>();
+  const double* r = reference.data_ptr<double>();
+  std::vector<RowSums> rows;
+  double worst = 0, largest_row = 0;
+  int64_t worst_at = 0;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    rows.push_back(scan_row(g + i * width, r + i * width, width, i * width, worst, worst_at));
+    largest_row = std::max(largest_row, std::sqrt(rows.back().size));
+  }
+  errors.element = ratio(worst, reference.abs().max().item<double>());
+  errors.worst_element = coordinate(worst_at, got.sizes());
+  for (int64_t i = 0; i < num_rows; ++i) {
+    const RowSums& row = rows[static_cast<std::size_t>(i)];
+    const double error =
+        ratio(std::sqrt(row.error), std::max(std::sqrt(row.size), kRowFloor * largest_row));
+    if (error > errors.row || i == 0) {
+      errors.row = error;
+      errors.worst_row =
+          got.dim() < 2 ? "" : coordinate(i, got.sizes().slice(0, got.sizes().size() - 1));
+    }
+  }
+  const double dot = (got * reference).sum().item<double>();
+  const double got_size = (got * got).sum().item<double>();
+  const double size = (reference * reference).sum().item<double>();
+  if (size == 0 || got_size == 0) {
+    errors.cosine = errors.scale = size == got_size ? 0.0 : (size == 0 ? kInfinity : 1.0);
+    return errors;
+  }
+  errors.cosine = std::max(0.0, 1.0 - dot / std::sqrt(got_size * size));
+  errors.scale = std::abs(dot / size - 1.0);
+  return errors;
+}
+
+std::vector<Measure> compare(const std::string& name, const at::Tensor& got,
+                             const at::Tensor& oracle, const at::Tensor& plain,
+                             const Tolerances& tolerances, double epsilon) {
+  if (got.sizes() != plain.sizes() || got.scalar_type() != plain.scalar_type()) {
+    return {measure(name, "shape", 1, 0, 0, describe(got) + ", wanted " + describe(plain))};
+  }
+  if (oracle.sizes() != plain.sizes()) {
+    throw Error(ErrorCode::kInternal, fmt::format("{}: the oracle is {}, the plain computation {}",
+                                                  name, describe(oracle), describe(plain)));
+  }
+  const at::Tensor reference = as_fp64(oracle);
+  const auto [count, first] = anomalies(as_fp64(got), reference);
+  std::vector<Measure> layers = {measure(name, "anomalies", static_cast<double>(count), 0, 0,
+                                         count ? coordinate(first, got.sizes()) : "")};
+  if (count > 0) return layers;
+  const Errors ours = errors_of(got, reference);
+  const Errors theirs = errors_of(plain, reference);
+  const auto add = [&](const std::string& layer, double error, double plain_error,
+                       const Tolerance& tolerance, const std::string& where) {
+    layers.push_back(measure(name, layer, error, plain_error,
+                             tolerance.k * plain_error + tolerance.floor_ulp * epsilon, where));
+  };
+  add("element", ours.element, theirs.element, tolerances.element, ours.worst_element);
+  add("row", ours.row, theirs.row, tolerances.row, ours.worst_row);
+  add("cosine", ours.cosine, theirs.cosine, tolerances.cosine, "");
+  add("scale", ours.scale, theirs.scale, tolerances.scale, "");
+  return layers;
+}
+
+Measure compare_bitwise(const std::string& name, const at::Tensor& got_any,
+                        const at::Tensor& wanted_any) {
+  if (got_any.sizes() != wanted_any.sizes() || got_any.scalar_type() != wanted_any.scalar_type()) {
+    return measure(name, "shape", 1, 0, 0, describe(got_any) + ", wanted " + describe(wanted_any));
+  }
+  const at::Tensor got = got_any.detach().to(at::kCPU).contiguous();
+  const at::Tensor wanted = wanted_any.detach().to(at::kCPU).contiguous();
+  const std::size_t width = got.element_size();
+  const char* g = static_cast<const char*>(got.data_ptr());
+  const char* w = static_cast<const char*>(wanted.data_ptr());
+  int64_t count = 0;
+  std::string where;
+  for (int64_t i = 0; i < got.numel(); ++i) {
+    const std::size_t at = static_cast<std::size_t>(i) * width;
+    if (std::memcmp(g + at, w + at, width) == 0) continue;
+    if (count++ > 0) continue;
+    where = fmt::format("{}: {:.17g}, wanted {:.17g}", coordinate(i, got.sizes()),
+                        got.view(-1)[i].to(at::kDouble).item<double>(),
+                        wanted.view(-1)[i].to(at::kDouble).item<double>());
+  }
+  return measure(name, "bitwise", static_cast<double>(count), 0, 0, where);
+}
+
+const Measure& deciding(const std::vector<Measure>& layers) {
+  const auto nearness = [](const Measure& m) {
+    return m.limit > 0 ? m.got / m.limit : (m.pass ? 0.0 : kInfinity);
+  };
+  const auto failing =
+      std::find_if(layers.begin(), layers.end(), [](const Measure& m) { return !m.pass; });
+  if (failing != layers.end()) return *failing;
+  return *std::max_element(layers.begin(), layers.end(), [&](const Measure& a, const Measure& b) {
+    return nearness(a) < nearness(b);
+  });
+}
+
+}  // namespace patchbench::harness

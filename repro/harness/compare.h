@@ -1,0 +1,49 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/observation.h"
+#include "core/tolerance.h"
+#include "harness/inputs.h"
+
+namespace patchbench::harness {
+
+/// One tolerance for each numeric layer.
+struct Tolerances {
+  Tolerance element, row, cosine, scale;
+};
+
+/// Relative errors of a tensor G against the fp64 reference R, over the positions where R is
+/// finite:
+///   element = max |G - R| / max |R|
+///   row     = max over rows r of ||G_r - R_r|| / max(||R_r||, 1e-3 max_r ||R_r||)
+///   cosine  = 1 - <G, R> / (||G|| ||R||)
+///   scale   = |<G, R> / <R, R> - 1|: a common factor, which the cosine cannot see and bf16 noise
+///   hides from the others
+/// Rows are the leading axes flattened; a tensor of rank 0 or 1 is one row. Where R is all zero an
+/// error is 0 if G is too, else infinite. Sums run in fp64.
+struct Errors {
+  double element = 0, row = 0, cosine = 0, scale = 0;
+  std::string worst_element, worst_row;  ///< coordinates, "[3,17]"
+};
+Errors errors_of(const at::Tensor& got, const at::Tensor& reference);
+
+/// One tensor, in layers: shape and dtype (those of `plain`), inf/nan positions, then element, row,
+/// cosine, scale, each with limit = k * plain's error + floor_ulp * epsilon. Stops at a shape or an
+/// anomaly that differs, for nothing below it has a meaning. `got` may be on any device.
+std::vector<Measure> compare(const std::string& name, const at::Tensor& got,
+                             const at::Tensor& oracle, const at::Tensor& plain,
+                             const Tolerances& tolerances, double epsilon);
+
+/// Equality of every bit (so -0 differs from 0, and NaNs by payload). `where` of a failing measure
+/// holds the first differing coordinate and both values; `got` is the number of elements that
+/// differ.
+Measure compare_bitwise(const std::string& name, const at::Tensor& got, const at::Tensor& wanted);
+
+/// The measure that decides a tensor: the first failing one, else the one nearest to its limit.
+const Measure& deciding(const std::vector<Measure>& layers);
+
+/// "[2,3] float32" for messages.
+std::string describe(const at::Tensor& tensor);
+
+}  // namespace patchbench::harness

@@ -1,0 +1,156 @@
+#include "harness/judge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "harness/compare.h"
+#include "harness/corrupt.h"
+#include "harness/tensor_file.h"
+
+namespace patchbench::harness {
+namespace {
+
+Tensors on_device(const Tensors& tensors, const std::string& device) {
+  if (device == "cpu") return tensors;
+  Tensors moved;
+  for (const auto& [name, tensor] : tensors)
+    moved.emplace(name, view_on(tensor, at::Device(device)));
+  return moved;
+}
+
+/// Why the outputs are not the set that was asked for, or "".
+std::string wrong_set(const Tensors& got, const Tensors& wanted) {
+  for (const auto& [name, tensor] : wanted) {
+    if (!got.contains(name)) return "output '" + name + "' is missing";
+  }
+  for (const auto& [name, tensor] : got) {
+    if (!wanted.contains(name)) return "output '" + printable(name, 60) + "' was not asked for";
+  }
+  return "";
+}
+
+/// Applies --corrupt; the reason why the case cannot be judged with it, or "".
+std::string spoil(const Pack& pack, const PreparedCase& prepared, const Request& request,
+                  Tensors& outputs) {
+  CorruptionMaterial material{prepared.inputs, {}};
+  const Tensors other_inputs = pack.inputs(*prepared.item, request.seed + 1);
+  for (auto& [name, tensor] : pack.plain(*prepared.item, other_inputs))
+    material.other.emplace(name, tensor.cpu());
+  return corrupt(request.corruption, material, outputs)
+             ? ""
+             : "corruption " + request.corruption + " changes nothing here";
+}
+
+std::vector<Measure> deciding_only(const std::vector<Measure>& measures) {
+  std::vector<Measure> chosen;
+  for (std::size_t i = 0; i < measures.size();) {
+    std::vector<Measure> layers;
+    const std::string tensor = measures[i].tensor;
+    for (; i < measures.size() && measures[i].tensor == tensor; ++i) layers.push_back(measures[i]);
+    chosen.push_back(deciding(layers));
+  }
+  return chosen;
+}
+
+bool is_truncated_by_interpreter(const Request& request, const Tensors& plain) {
+  const bool has_bf16 = std::any_of(plain.begin(), plain.end(), [](const auto& entry) {
+    return entry.second.scalar_type() == at::kBFloat16;
+  });
+  return has_bf16 && request.device == "cpu" && !is_in_process(request.subject);
+}
+
+/// Sets seen, class and reason from the judged layers.
+void conclude(const Pack& pack, const PreparedCase& prepared, const Request& request,
+              Judgement&& judgement, Observation& observation) {
+  const auto failing = std::find_if(judgement.measures.begin(), judgement.measures.end(),
+                                    [](const Measure& m) { return !m.pass; });
+  observation.measures =
+      request.wants_all_layers ? judgement.measures : deciding_only(judgement.measures);
+  if (is_truncated_by_interpreter(request, prepared.plain)) {
+    observation.seen = Seen::kUnjudged;
+    observation.reason = "interpreter truncates bf16 stores";
+    return;
+  }
+  if (failing == judgement.measures.end()) {
+    observation.seen = Seen::kAbsent;
+    return;
+  }
+  const std::string failure =
+      fmt::format("{} {} {:.3g} > {:.3g} {}", failing->tensor, failing->layer, failing->got,
+                  failing->limit, failing->where);
+  const std::string failure_class = pack.classify(*prepared.item, judgement);
+  if (failure_class.empty()) {
+    // Wrong in a way that the pack does not name: red for a fix or a mutant, and no bug of this pack.
+    observation.seen = Seen::kPresent;
+    observation.failure_class = "undeclared";
+    observation.reason = failure;
+  } else if (std::find(request.classes.begin(), request.classes.end(), failure_class) ==
+             request.classes.end()) {
+    observation.reason =
+        "failure class '" + failure_class + "' is not in the case file: " + failure;
+  } else {
+    observation.seen = Seen::kPresent;
+    observation.failure_class = failure_class;
+  }
+}
+
+}  // namespace
+
+bool is_in_process(const std::string& subject) {
+  return subject == "model" || subject == "model_fixed" || subject == "op" ||
+         subject.starts_with("op_mutant:");
+}
+
+PreparedCase prepare_case(const Pack& pack, const Case& item, const Request& request) {
+  PreparedCase prepared;
+  prepared.item = &item;
+  prepared.inputs = pack.inputs(item, request.seed);
+  prepared.inputs_sha256 = digest_of(prepared.inputs);
+  prepared.oracle = pack.oracle(item, prepared.inputs);
+  for (auto& [name, tensor] : pack.plain(item, on_device(prepared.inputs, request.device))) {
+    prepared.plain.emplace(name, tensor.cpu());
+  }
+  return prepared;
+}
+
+Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Request& request,
+                       int repeat, Answer answer) {
+  const Case& item = *prepared.item;
+  Observation observation;
+  observation.slug = request.slug;
+  observation.subject = request.subject;
+  observation.case_name = item.name;
+  observation.role = item.role;
+  observation.device = request.device;
+  observation.seed = request.seed;
+  observation.repeat = repeat;
+  observation.counts = item.counts_on(request.device_kind());
+  observation.inputs_sha256 = prepared.inputs_sha256;
+  observation.self_reported = std::move(answer.self_reported);
+  observation.outside = std::move(answer.outside);
+  observation.reason = answer.reason;
+  if (answer.state == Answer::State::kUnsupported) observation.seen = Seen::kUnsupported;
+  if (answer.state != Answer::State::kOutputs) return observation;
+  observation.outputs_sha256 = digest_of(answer.outputs);
+  if (!request.corruption.empty()) {
+    observation.reason = spoil(pack, prepared, request, answer.outputs);
+    if (!observation.reason.empty()) return observation;
+  }
+  observation.reason = wrong_set(answer.outputs, prepared.plain);
+  if (!observation.reason.empty()) return observation;
+  Judgement judgement{
+      prepared.inputs, std::move(answer.outputs), prepared.oracle, prepared.plain, {}};
+  const double epsilon = epsilon_of(pack.dtype(item));
+  for (const auto& [name, plain] : prepared.plain) {
+    const std::vector<Measure> layers =
+        compare(name, judgement.got.at(name), prepared.oracle.at(name), plain,
+                pack.tolerances(item, name), epsilon);
+    judgement.measures.insert(judgement.measures.end(), layers.begin(), layers.end());
+  }
+  conclude(pack, prepared, request, std::move(judgement), observation);
+  return observation;
+}
+
+}  // namespace patchbench::harness

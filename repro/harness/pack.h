@@ -1,0 +1,69 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/manifest.h"
+#include "core/observation.h"
+#include "harness/compare.h"
+#include "harness/inputs.h"
+
+namespace patchbench::harness {
+
+/// Thrown by an in-process subject for a case that it has no feature for; the case is then
+/// `unsupported`.
+class UnsupportedCase : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A subject that runs in the judge's own process: outputs from inputs on the case's device.
+using InProcessSubject = std::function<Tensors(const Case&, const Tensors& inputs)>;
+
+/// What one subject gave for one case, beside what is right.
+struct Judgement {
+  Tensors inputs, got, oracle, plain;
+  std::vector<Measure> measures;  ///< every layer of every tensor
+};
+
+/// What a reproducer fills in; everything else is the harness's. All calls are pure in (case,
+/// seed).
+class Pack {
+ public:
+  Pack() = default;
+  Pack(const Pack&) = delete;
+  Pack& operator=(const Pack&) = delete;
+  virtual ~Pack() = default;
+
+  virtual std::string slug() const = 0;
+  /// Throws Error(kUsage) naming the axis that is missing, unknown or out of range.
+  virtual void check(const Case& item) const = 0;
+  /// The dtype in which the case computes; `floor_ulp` counts in its epsilon.
+  virtual at::ScalarType dtype(const Case& item) const = 0;
+  /// Inputs on the CPU, made by `Draw` under names that hold the case's, so that no two cases share
+  /// an answer.
+  virtual Tensors inputs(const Case& item, uint64_t seed) const = 0;
+  /// The right outputs in fp64 on the CPU, from the inputs as they were rounded to the case's
+  /// dtype.
+  virtual Tensors oracle(const Case& item, const Tensors& inputs) const = 0;
+  /// The plain same-dtype torch computation on the inputs' device. Its shapes and dtypes are the
+  /// wanted ones.
+  virtual Tensors plain(const Case& item, const Tensors& inputs) const = 0;
+  virtual Tolerances tolerances(const Case& item, const std::string& tensor) const = 0;
+  /// Name -> subject: "model" (the defect), "model_fixed", "op", "op_mutant:<name>".
+  virtual std::map<std::string, InProcessSubject> subjects() const = 0;
+  /// The declared failure class of a judgement that did not pass, "" where none fits. A predicate
+  /// on numbers.
+  virtual std::string classify(const Case& item, const Judgement& judgement) const = 0;
+  /// Why a case is not even run on this kind of device ("cpu", "cuda"), or "". It is then
+  /// `unsupported`.
+  virtual std::string refusal(const Case& item, const std::string& device_kind) const {
+    static_cast<void>(item);
+    static_cast<void>(device_kind);
+    return "";
+  }
+};
+
+}  // namespace patchbench::harness

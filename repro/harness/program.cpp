@@ -1,0 +1,195 @@
+#include "harness/program.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <iostream>
+#include <memory>
+
+#include "core/error.h"
+#include "core/slug.h"
+#include "harness/corrupt.h"
+#include "harness/judge.h"
+#include "harness/meter.h"
+#include "harness/records.h"
+#include "harness/request.h"
+#include "harness/subject_process.h"
+
+namespace patchbench::harness {
+namespace {
+
+void check_device(const Request& request) {
+  if (request.device == "cpu") return;
+  const auto index = std::stoi(request.device.substr(5));
+  if (!torch::cuda::is_available() || index >= static_cast<int>(torch::cuda::device_count())) {
+    throw Error(
+        ErrorCode::kNotRunnable,
+        request.device +
+            " cannot be used by this build on this machine; try --device cpu, or the cuda preset");
+  }
+}
+
+/// The subject of this process by its name; Error(kUsage) with did-you-mean.
+InProcessSubject find_subject(const Pack& pack, const std::string& name) {
+  const std::map<std::string, InProcessSubject> subjects = pack.subjects();
+  const auto found = subjects.find(name);
+  if (found != subjects.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [known, subject] : subjects) names.push_back(known);
+  throw Error(ErrorCode::kUsage,
+              "no subject '" + name + "' in this reproducer" + did_you_mean(name, names));
+}
+
+/// Runs a subject of ours; what it throws is an answer, not the end of the run.
+Answer run_in_process(const InProcessSubject& subject, const PreparedCase& prepared,
+                      const std::string& device) {
+  Tensors inputs;
+  for (const auto& [name, tensor] : prepared.inputs)
+    inputs.emplace(name, view_on(tensor, at::Device(device)));
+  const MemoryMeter meter(device);
+  const auto started = std::chrono::steady_clock::now();
+  Answer answer;
+  try {
+    for (auto& [name, tensor] : subject(*prepared.item, inputs))
+      answer.outputs.emplace(name, tensor.detach().cpu());
+    answer.state = Answer::State::kOutputs;
+  } catch (const UnsupportedCase& e) {
+    answer.state = Answer::State::kUnsupported;
+    answer.reason = printable(e.what());
+  } catch (const std::exception& e) {
+    answer = Answer::unresolved("raised: " + printable(e.what(), 300));
+  }
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - started;
+  answer.outside = {
+      {"wall_s", wall.count()}, {"peak_bytes", meter.peak_bytes()}, {"meter", meter.kind()}};
+  return answer;
+}
+
+int64_t bytes_of(const Tensors& tensors) {
+  int64_t total = 0;
+  for (const auto& [name, tensor] : tensors) total += static_cast<int64_t>(tensor.nbytes());
+  return total;
+}
+
+/// One run of a reproducer.
+class Run {
+ public:
+  Run(const Pack& pack, const Request& request)
+      : pack_(pack), request_(request), records_(request.records_fd) {
+    if (is_in_process(request.subject)) {
+      subject_ = find_subject(pack, request.subject);
+    } else if (!request.command) {
+      throw Error(ErrorCode::kUsage,
+                  "subject '" + request.subject +
+                      "' runs outside of this process: --subject-command is missing");
+    }
+  }
+
+  /// One process (or none) for all cases on the CPU, one for each case on a GPU: a crash poisons a
+  /// CUDA context.
+  void all() const {
+    std::vector<const Case*> chosen;
+    for (const Case& item : request_.cases) {
+      const std::string why = pack_.refusal(item, request_.device_kind());
+      if (why.empty()) {
+        chosen.push_back(&item);
+      } else {
+        refuse(item, why);
+      }
+    }
+    if (request_.device == "cpu" && !subject_) {
+      batch(chosen);
+    } else {
+      for (const Case* item : chosen) batch({item});
+    }
+  }
+
+ private:
+  void refuse(const Case& item, const std::string& why) const {
+    PreparedCase empty;
+    empty.item = &item;
+    Answer answer;
+    answer.state = Answer::State::kUnsupported;
+    answer.reason = why;
+    for (int repeat = 0; repeat < request_.repeats; ++repeat) {
+      records_.write(judge_case(pack_, empty, request_, repeat, answer));
+    }
+  }
+
+  void batch(const std::vector<const Case*>& items) const {
+    if (items.empty()) return;
+    std::vector<PreparedCase> prepared;
+    std::vector<SubjectCase> handed;
+    for (const Case* item : items) {
+      prepared.push_back(prepare_case(pack_, *item, request_));
+      handed.push_back({item, prepared.back().inputs, bytes_of(prepared.back().plain)});
+    }
+    for (int repeat = 0; repeat < request_.repeats; ++repeat) {
+      std::map<std::string, Answer> answers;
+      if (!subject_)
+        answers = run_subject(*request_.command, request_.work, request_.device, handed);
+      for (const PreparedCase& one : prepared) {
+        Answer answer = subject_ ? run_in_process(subject_, one, request_.device)
+                                 : std::move(answers.at(one.item->name));
+        write(one, repeat, std::move(answer));
+      }
+    }
+  }
+
+  /// One observation, or with `--corrupt all` one per corruption, each as a subject of its own.
+  void write(const PreparedCase& one, int repeat, Answer answer) const {
+    if (request_.corruption != kAllCorruptions) {
+      records_.write(judge_case(pack_, one, request_, repeat, std::move(answer)));
+      return;
+    }
+    for (const Corruption& corruption : all_corruptions()) {
+      Request spoiled = request_;
+      spoiled.subject = "op_mutant:" + corruption.name;
+      spoiled.corruption = corruption.name;
+      records_.write(judge_case(pack_, one, spoiled, repeat, answer));
+    }
+  }
+
+  const Pack& pack_;
+  const Request& request_;
+  RecordWriter records_;
+  InProcessSubject subject_;
+};
+
+void run_words(const std::vector<std::string>& words, const Pack& pack) {
+  const Request request = parse_request(words);
+  if (request.lists_corruptions) {
+    for (const Corruption& corruption : all_corruptions())
+      fmt::print("{}\t{}\n", corruption.name, corruption.what);
+    return;
+  }
+  if (request.slug != pack.slug()) {
+    throw Error(ErrorCode::kUsage, "the cases are of pack '" + request.slug +
+                                       "', this reproduces '" + pack.slug() + "'");
+  }
+  if (!request.corruption.empty() && request.corruption != kAllCorruptions) {
+    // An unknown name must fail before minutes of work, not after.
+    Tensors probe;
+    corrupt(request.corruption, {}, probe);
+  }
+  for (const Case& item : request.cases) pack.check(item);
+  check_device(request);
+  Run(pack, request).all();
+}
+
+}  // namespace
+
+int run_reproducer(int argc, const char* const* argv, const Pack& pack) {
+  try {
+    run_words({argv + 1, argv + argc}, pack);
+    return 0;
+  } catch (const Error& e) {
+    std::cerr << "repro_" << pack.slug() << ": " << e.what() << "\n";
+    return e.code() == ErrorCode::kUsage ? 2 : e.code() == ErrorCode::kNotRunnable ? 4 : 3;
+  } catch (const std::exception& e) {
+    std::cerr << "repro_" << pack.slug() << ": " << printable(e.what(), 400) << "\n";
+    return 3;
+  }
+}
+
+}  // namespace patchbench::harness

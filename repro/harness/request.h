@@ -1,0 +1,53 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/manifest.h"
+
+namespace patchbench::harness {
+
+/// How a subject outside this process is started (`--subject-command`).
+struct SubjectCommand {
+  std::vector<std::string> argv;
+  std::filesystem::path
+      report;  ///< the sandbox's own account, outside of what the subject can write; may be empty
+  double timeout_s = 300;
+};
+
+/// `--corrupt all`: every corruption in turn, each observed as the subject `op_mutant:<name>`.
+inline constexpr std::string_view kAllCorruptions = "all";
+
+/// A reproducer's command line, checked.
+struct Request {
+  std::string slug;
+  std::vector<std::string> classes;  ///< declared failure classes, primary first
+  std::vector<Case> cases;
+  std::string subject, device;
+  uint64_t seed = 1;
+  int repeats = 1;
+  std::filesystem::path work;
+  std::optional<SubjectCommand> command;
+  std::string corruption;  ///< "", a corruption's name, or kAllCorruptions
+  bool wants_all_layers = false;
+  int records_fd = -1;
+  bool lists_corruptions = false;
+
+  /// "cpu" or "cuda".
+  std::string device_kind() const { return device.substr(0, device.find(':')); }
+};
+
+/// Parses the words after the program's name. Throws Error(kUsage) with one line.
+Request parse_request(const std::vector<std::string>& words);
+
+/// The cases file: {"slug", "classes", "cases": [{"name", "role", "axes", "judged_on"}]}. Throws
+/// Error(kUsage).
+void read_cases(const std::filesystem::path& file, Request& request);
+
+/// The whole of a regular file of ours. Throws Error(kUsage).
+std::string read_text(const std::filesystem::path& file);
+
+}  // namespace patchbench::harness

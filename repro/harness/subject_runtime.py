@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Runs one pack's subject.py over the cases of a work folder: `subject_runtime.py SUBJECT.py WORK`.
+
+Reads `inputs.safetensors` and `cases.json`, writes `outputs.safetensors` and `subject.json` (forms: README.md beside
+this file). Needs the standard library and torch alone, because the upstream's environment may hold nothing else. A case that
+raises is an answer; the exit status is 0 as long as both files could be written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import struct
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+DTYPES = {
+    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
+    "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
+}  # fmt: skip
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class Unsupported(Exception):
+    """Raised by a subject whose release has no such feature; the text is the reason."""
+
+
+@dataclass
+class Case:
+    """One case: its axes and its input tensors, on the device, strides and offsets as the judge made them."""
+
+    name: str
+    axes: dict[str, Any]
+    tensors: dict[str, torch.Tensor]
+    device: str
+
+
+def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a file that the judge wrote, on the CPU."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    tensors = {}
+    for name, entry in json.loads(data[8 : 8 + length]).items():
+        begin, end = (8 + length + offset for offset in entry["data_offsets"])
+        dtype = DTYPES[entry["dtype"]]
+        flat = torch.frombuffer(bytearray(data[begin:end]), dtype=dtype) if end > begin else torch.empty(0, dtype=dtype)
+        tensors[name] = flat.view(entry["shape"])
+    return tensors
+
+
+def write_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Writes tensors (made contiguous, on the CPU); the file appears whole or not at all."""
+    header: dict[str, Any] = {}
+    parts, at = [], 0
+    for name, tensor in tensors.items():
+        kept = tensor.detach().cpu().contiguous()
+        part = ctypes.string_at(kept.data_ptr(), kept.numel() * kept.element_size()) if kept.numel() else b""
+        header[name] = {
+            "dtype": NAMES[kept.dtype],
+            "shape": list(kept.shape),
+            "data_offsets": [at, at + len(part)],
+        }
+        at += len(part)
+        parts.append(part)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    partial = path.with_suffix(".partial")
+    with open(partial, "wb") as out:
+        out.writelines([struct.pack("<Q", len(text)), text, *parts])
+    os.replace(partial, path)
+
+
+def read_cases(work: Path) -> tuple[str, list[Case]]:
+    """The device and the cases of a work folder, views rebuilt on their storages."""
+    plan = json.loads((work / "cases.json").read_text())
+    device = plan["device"]
+    storages = read_safetensors(work / "inputs.safetensors")
+    cases = []
+    for entry in plan["cases"]:
+        tensors = {
+            name: torch.as_strided(storages[v["storage"]].to(device), v["sizes"], v["strides"], v["offset"])
+            for name, v in entry["inputs"].items()
+        }
+        cases.append(Case(entry["name"], entry["axes"], tensors, device))
+    return device, cases
+
+
+def structured(error: BaseException) -> dict[str, Any]:
+    """Type, CUDA error code and frames of an exception; files relative to the import path they came from."""
+    roots = sorted((str(Path(p).resolve()) + os.sep for p in sys.path if p), key=len, reverse=True)
+
+    def relative(file: str) -> str:
+        return next((file[len(root) :] for root in roots if file.startswith(root)), Path(file).name)
+
+    frames = [
+        {"file": relative(f.filename), "line": f.lineno or 0, "function": f.name}
+        for f in traceback.extract_tb(error.__traceback__)
+    ]
+    code = getattr(error, "error_code", None)
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return {"type": name, "cuda_code": code if isinstance(code, int) and code >= 0 else None, "frames": frames[-8:]}
+
+
+def run_case(subject: Any, case: Case) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The report on one case and its outputs; whatever the subject raises becomes part of the report."""
+    is_cuda = case.device.startswith("cuda")
+    if is_cuda:
+        torch.cuda.reset_peak_memory_stats(case.device)
+        held = torch.cuda.memory_allocated(case.device)
+    started = time.perf_counter()
+    try:
+        outputs = subject.run(case)
+        if is_cuda:
+            torch.cuda.synchronize(case.device)
+    except Unsupported as e:
+        return {"status": "unsupported", "reason": str(e) or "no reason given"}, {}
+    except Exception as e:
+        text = (str(e).splitlines() or [""])[0][:160]
+        return {"status": "raised", "reason": text, "exception": structured(e)}, {}
+    report: dict[str, Any] = {"status": "ok", "wall_s": time.perf_counter() - started}
+    if is_cuda:
+        report["peak_bytes"] = torch.cuda.max_memory_allocated(case.device) - held
+    return report, {f"{case.name}/{name}": tensor for name, tensor in outputs.items()}
+
+
+def version_of(module: str) -> str:
+    """An installed package's version, from its metadata or its `__version__`; "unknown" where it has neither."""
+    try:
+        return importlib.metadata.version(module)
+    except importlib.metadata.PackageNotFoundError:
+        return str(getattr(sys.modules.get(module), "__version__", "unknown"))
+
+
+def versions() -> dict[str, str]:
+    """What the run stood on."""
+    found = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda or "none"}
+    for module in ("triton", "numpy"):
+        if importlib.util.find_spec(module):
+            found[module] = version_of(module)
+    return found
+
+
+def load_subject(path: Path) -> Any:
+    """The pack's subject.py; `subject_runtime` and `stand_in` can be imported from it."""
+    sys.modules["subject_runtime"] = sys.modules[__name__]
+    sys.path.insert(1, str(path.parent))
+    if os.environ.get("PATCHBENCH_MITIGATE"):
+        importlib.import_module("patchbench_mitigations.auto")
+    spec = importlib.util.spec_from_file_location("subject", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main(subject_file: Path, work: Path) -> int:
+    """Runs every case and writes both result files."""
+    device, cases = read_cases(work)
+    reports: dict[str, Any] = {}
+    outputs: dict[str, torch.Tensor] = {}
+    package = "unknown"
+    try:
+        subject = load_subject(subject_file)
+        package = subject.PACKAGE
+    except Exception as e:
+        text = (str(e).splitlines() or [""])[0][:160]
+        raised = {"status": "raised", "reason": text, "exception": structured(e)}
+        reports = {case.name: raised for case in cases}
+        cases = []
+    for case in cases:
+        reports[case.name], made = run_case(subject, case)
+        outputs.update(made)
+    write_safetensors(work / "outputs.safetensors", outputs)
+    answer = {
+        "package": {"name": package, "version": version_of(package)},
+        "versions": versions(),
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
+        "cases": reports,
+    }
+    partial = work / "subject.partial"
+    partial.write_text(json.dumps(answer, sort_keys=True))
+    os.replace(partial, work / "subject.json")
+    return 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -1,0 +1,92 @@
+"""Times the installed Liger-Kernel at a shape and prints bench.cpp's rows: {"rows": [...]}, for its --beside.
+
+    python3 bench_liger.py [--shape 8192,4096,128256] [--repeats 20]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import inspect
+import json
+import sys
+from collections.abc import Callable
+
+import torch
+
+FLUSH_BYTES = 256 << 20
+
+
+def inputs(tokens: int, hidden: int, vocab: int) -> dict[str, torch.Tensor]:
+    """bf16 leaves, int64 targets of which a tenth is ignored, a per-token gradient with zeros; made as in bench.cpp."""
+    torch.manual_seed(9)
+    kind = {"dtype": torch.bfloat16, "device": "cuda"}
+    made = {
+        "_input": torch.randn(tokens, hidden, **kind).requires_grad_(),
+        "weight": torch.randn(vocab, hidden, **kind).mul_(0.02).requires_grad_(),
+        "target": torch.randint(0, vocab, (tokens,), device="cuda"),
+    }
+    made["target"].masked_fill_(torch.rand(tokens, device="cuda") < 0.1, -100)
+    weights = torch.rand(tokens, device="cuda")
+    made["grad_output"] = weights.masked_fill(weights < 0.2, 0.0)
+    return made
+
+
+def step_of(function: type, t: dict[str, torch.Tensor], reduction: str) -> Callable[[], None]:
+    """One forward and backward of the release's autograd Function."""
+    parameters = list(inspect.signature(function.forward).parameters.values())[1:]
+    arguments = [{**t, "reduction": reduction}.get(p.name, p.default) for p in parameters]
+
+    def step() -> None:
+        result = function.apply(*arguments)
+        loss = result[0] if isinstance(result, tuple) else result
+        grad = t["grad_output"].to(loss.dtype) if loss.dim() else torch.ones_like(loss)
+        torch.autograd.grad(loss, (t["_input"], t["weight"]), grad)
+
+    return step
+
+
+def row_of(name: str, reduction: str, step: Callable[[], None], repeats: int) -> dict[str, object]:
+    """Allocator peak above what was held, then the median and the 10th and 90th percentile of CUDA-event times."""
+    step()
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() - held
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    times = []
+    for i in range(repeats + 3):
+        flush.zero_()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        step()
+        end.record()
+        end.synchronize()
+        if i >= 3:
+            times.append(begin.elapsed_time(end))
+    times.sort()
+    low, median, high = (times[int(share * (repeats - 1) + 0.5)] for share in (0.1, 0.5, 0.9))
+    return {"name": name, "reduction": reduction, "median_ms": median, "low_ms": low, "high_ms": high, "peak_bytes": peak}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", default="8192,4096,128256")
+    parser.add_argument("--repeats", type=int, default=20)
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("bench_liger.py: no CUDA device on this machine", file=sys.stderr)
+        return 4
+    from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
+
+    t = inputs(*map(int, arguments.shape.split(",")))
+    name = f"liger-kernel {importlib.metadata.version('liger-kernel')}"
+    rows = [row_of(name, r, step_of(LigerFusedLinearCrossEntropyFunction, t, r), arguments.repeats) for r in ("none", "mean")]
+    print(json.dumps({"rows": rows}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""The Python half of the harness: its safetensors, views, structured exceptions and answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HARNESS = Path(__file__).parents[2] / "repro" / "harness"
+SPEC = importlib.util.spec_from_file_location("subject_runtime", HARNESS / "subject_runtime.py")
+runtime = importlib.util.module_from_spec(SPEC)
+sys.modules["subject_runtime"] = runtime
+SPEC.loader.exec_module(runtime)
+
+
+def test_safetensors_round_trip(tmp_path: Path) -> None:
+    tensors = {
+        "scalar": torch.tensor(2.5),
+        "empty": torch.zeros(0, 3),
+        "turned": torch.rand(3, 2).t(),
+        "expanded": torch.ones(1).expand(4),
+    }
+    tensors |= {str(d): torch.arange(6).remainder(2).reshape(2, 3).to(d) for d in runtime.NAMES}
+    runtime.write_safetensors(tmp_path / "t.safetensors", tensors)
+    back = runtime.read_safetensors(tmp_path / "t.safetensors")
+    assert back.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert back[name].dtype == tensor.dtype and torch.equal(back[name], tensor), name
+
+
+def test_written_header_tiles_the_data(tmp_path: Path) -> None:
+    runtime.write_safetensors(tmp_path / "t.safetensors", {"a": torch.ones(3), "b": torch.ones(2, dtype=torch.float64)})
+    data = (tmp_path / "t.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    assert header["a"]["data_offsets"] == [0, 12] and header["b"]["data_offsets"] == [12, 28]
+    assert len(data) == 8 + length + 28 and length % 8 == 0
+
+
+def make_work(folder: Path, names: list[str]) -> Path:
+    """A work folder with one stride-0 view and one strided view with an offset per case."""
+    work = folder / "work"
+    work.mkdir()
+    runtime.write_safetensors(work / "inputs.safetensors", {"s": torch.arange(12.0), "one": torch.tensor([3.0])})
+    inputs = {
+        "strided": {"storage": "s", "sizes": [2, 3], "strides": [6, 2], "offset": 1},
+        "expanded": {"storage": "one", "sizes": [4], "strides": [0], "offset": 0},
+    }
+    cases = [{"name": n, "axes": {"kind": n}, "inputs": inputs} for n in names]
+    (work / "cases.json").write_text(json.dumps({"device": "cpu", "cases": cases}))
+    return work
+
+
+def test_views_are_rebuilt(tmp_path: Path) -> None:
+    device, (case,) = runtime.read_cases(make_work(tmp_path, ["one"]))
+    assert device == "cpu" and case.axes == {"kind": "one"}
+    assert case.tensors["expanded"].stride() == (0,) and case.tensors["expanded"].tolist() == [3.0] * 4
+    assert case.tensors["strided"].tolist() == [[1.0, 3.0, 5.0], [7.0, 9.0, 11.0]]
+
+
+def run(tmp_path: Path, names: list[str], subject: str) -> tuple[dict, dict]:
+    """subject.json and the outputs of a whole run in a process of its own."""
+    work = make_work(tmp_path, names)
+    (tmp_path / "subject.py").write_text(subject)
+    command = [sys.executable, str(HARNESS / "subject_runtime.py"), str(tmp_path / "subject.py"), str(work)]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
+    return json.loads((work / "subject.json").read_text()), runtime.read_safetensors(work / "outputs.safetensors")
+
+
+SUBJECT = """
+from subject_runtime import Unsupported
+PACKAGE = "torch"
+def fail():
+    raise ZeroDivisionError("by nothing\\nat all")
+def run(case):
+    if case.name == "old":
+        raise Unsupported("no such feature")
+    if case.name == "raises":
+        fail()
+    return {"sum": case.tensors["strided"].sum()}
+"""
+
+
+def test_each_case_gets_its_answer(tmp_path: Path) -> None:
+    report, outputs = run(tmp_path, ["fine", "old", "raises"], SUBJECT)
+    assert list(outputs) == ["fine/sum"] and outputs["fine/sum"].item() == 36.0
+    assert report["package"] == {"name": "torch", "version": torch.__version__}
+    assert report["cases"]["fine"]["status"] == "ok" and report["cases"]["fine"]["wall_s"] >= 0
+    assert report["cases"]["old"] == {"status": "unsupported", "reason": "no such feature"}
+    raised = report["cases"]["raises"]
+    assert raised["status"] == "raised" and raised["reason"] == "by nothing"
+    assert raised["exception"]["type"] == "ZeroDivisionError" and raised["exception"]["cuda_code"] is None
+    assert raised["exception"]["frames"][-1] == {"file": "subject.py", "line": 5, "function": "fail"}
+
+
+def test_subject_that_cannot_be_imported_is_an_answer_to_every_case(tmp_path: Path) -> None:
+    report, outputs = run(tmp_path, ["one", "two"], "import no_such_package\n")
+    assert outputs == {}
+    for name in ("one", "two"):
+        assert report["cases"][name]["exception"]["type"] == "ModuleNotFoundError"
+
+
+def test_cuda_code_of_an_exception_is_kept() -> None:
+    class AcceleratorError(RuntimeError):
+        error_code = 700
+
+    try:
+        raise AcceleratorError("illegal access")
+    except AcceleratorError as e:
+        assert runtime.structured(e)["cuda_code"] == 700
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_wrong_words_exit_with_2(count: int) -> None:
+    command = [sys.executable, str(HARNESS / "subject_runtime.py"), *["x"] * count]
+    assert subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 2
