@@ -336,6 +336,15 @@ TEST(Program, DeclaredFailureIsPresentInItsClass) {
   EXPECT_EQ(run.of("one").failure_class, "zeroed");
 }
 
+TEST(Program, FailureThatThePackDoesNotNameIsPresentAsUndeclared) {
+  const ScratchFolder folder;
+  const RunResult run = run_toy(folder, toy_cases({"one"}),
+                                {"--subject", "op", "--corrupt", "sign_flipped@product"});
+  EXPECT_EQ(run.of("one").seen, Seen::kPresent);
+  EXPECT_EQ(run.of("one").failure_class, "undeclared");
+  EXPECT_NE(run.of("one").reason.find("product element"), std::string::npos);
+}
+
 TEST(Program, ExceptionsOfASubjectOfOursAreAnswers) {
   const ScratchFolder folder;
   EXPECT_EQ(run_toy(folder, toy_cases({"one"}), {"--subject", "op_mutant:raises"}).of("one").reason,
