@@ -27,13 +27,17 @@ if(PATCHBENCH_CUDA)
   endif()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
-  set(CMAKE_CUDA_STANDARD 20)
+  # CMake 3.25 does not know that nvcc 13 takes C++20, so the dialect is a plain option and not asked of CMake.
+  set(CMAKE_CUDA_STANDARD_REQUIRED OFF)
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   add_library(patchbench_torch_cuda INTERFACE)
   target_link_libraries(patchbench_torch_cuda INTERFACE patchbench_torch -Wl,--no-as-needed torch_cuda c10_cuda
     -Wl,--as-needed CUDA::cudart)
   target_compile_definitions(patchbench_torch_cuda INTERFACE PATCHBENCH_CUDA=1)
   target_compile_options(patchbench_torch_cuda INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:
-    -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80 --expt-relaxed-constexpr -lineinfo>)
+    -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
+    --expt-relaxed-constexpr -lineinfo>)
   set(patchbench_torch_best patchbench_torch_cuda)
 else()
   set(patchbench_torch_best patchbench_torch)

@@ -231,6 +231,8 @@ SandboxReport run_in_container(const SandboxSpec& spec, const EngineSettings& se
   Supervision watch{.log = spec.log, .scope = KillScope::kChild};
   watch.child.argv = command_line(spec, settings, container.name());
   for (char** entry = ::environ; *entry != nullptr; ++entry) watch.child.env.emplace_back(*entry);
+  // conmon leaves a file named `oom` in its working folder when a container goes over its memory.
+  watch.child.cwd = spec.report.parent_path();
   watch.timeout = std::chrono::duration<double>(spec.timeout_s);
   watch.look = [&](const ProcessTree*) { return limits.look(); };
   watch.kill = [&] { container.kill(); };
