@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepares a machine (Debian 12, Ubuntu 24.04): Debian packages, locked wheels, upstream releases, base image.
 # Usage: env/bootstrap.sh [--yes] [--host-only]
-#   --yes        do not ask before apt-get (also where CI=true)
+#   --yes        do not ask before apt-get (also where CI=true, and where there is no terminal to ask on)
 #   --host-only  the runner's packages alone: no wheels, no releases, no image
 # Goes on as far as it can: what is missing is said with the command that brings it. A second run takes no time.
 # Exit: 0 all is there, 1 something is missing (said on stderr), 2 usage.
@@ -18,20 +18,28 @@ for word in "$@"; do
 done
 say() { printf 'bootstrap: %s\n' "$*" >&2; }
 
-build="g++ cmake ninja-build ccache pkg-config git python3 python3-dev ed libgit2-dev nlohmann-json3-dev
-  libvalijson-dev libcli11-dev libfmt-dev libsqlitecpp-dev libsqlite3-dev libssl-dev libgtest-dev libbenchmark-dev
-  pybind11-dev ca-certificates"
-sandbox="podman runc bubblewrap debootstrap uidmap"
+# One package a line in the policy, which `patchbench env doctor` reads too. No Python: it may not be there yet.
+wanted_packages=$(sed -n '/"packages"/,$s/^ *"\([a-z0-9+.-]*\)",\{0,1\}$/\1/p' "$root/env/policy.json")
 
-stamp=$cache/bootstrap/$(cat "$0" "$root"/env/fetch.py "$root"/env/pins.json "$root"/env/locks/* "$root"/env/images/*/* \
-  2>/dev/null | cat - <(echo "$host_only") | sha256sum | cut -c1-16)
-[ -e "$stamp" ] && exit 0
+inputs=("$0" "$root"/env/{fetch.py,pins.json,policy.json} "$root"/env/locks/*)
+stamp=$cache/bootstrap/$(cat "${inputs[@]}" <(echo "$host_only") | sha256sum | cut -c1-16)
+# What is installed; a stamp that lacks packages holds until this changes.
+installed=$(stat -c %Y /var/lib/dpkg/status 2>/dev/null)
+if [ -e "$stamp" ]; then
+  read -r state <"$stamp"
+  [ "$state" = complete ] && exit 0
+  if [ "$state" = "without packages $installed" ] && [ -z "$yes" ]; then
+    say "some Debian packages are missing; ./patchbench env doctor names them"
+    exit 1
+  fi
+fi
 missing=0
 
 packages() {
-  local wanted=()
-  for package in $build $sandbox; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || wanted+=("$package")
+  local wanted=() there
+  there=$(dpkg-query -W -f='${Package} ${db:Status-Status}\n' $wanted_packages 2>/dev/null | sed -n 's/ installed$//p')
+  for package in $wanted_packages; do
+    grep -qxF "$package" <<<"$there" || wanted+=("$package")
   done
   [ ${#wanted[@]} -eq 0 ] && return 0
   if ! command -v apt-get >/dev/null; then
@@ -43,11 +51,7 @@ packages() {
     return 1
   fi
   say "installs with apt-get: ${wanted[*]}"
-  if [ -z "$yes" ]; then
-    if [ ! -t 0 ]; then
-      say "not a terminal: say --yes to let it install"
-      return 1
-    fi
+  if [ -z "$yes" ] && [ -t 0 ]; then
     read -r -p "Install them now? [y/N] " answer
     case $answer in [yY]*) ;; *) return 1 ;; esac
   fi
@@ -58,14 +62,22 @@ packages() {
 }
 
 packages || missing=1
+without_packages=$missing
 if [ -z "$host_only" ]; then
   say "locked wheels (torch 2.11.0 and what it needs: 2.3 GiB to fetch once, 4.7 GiB on disk), tools, upstream releases"
   for lock in torch-2.11 tools; do
-    python3 "$root/env/fetch.py" env "$root/env/locks/$lock.txt" >/dev/null || missing=1
+    python3 "$root/env/fetch.py" env "$root/env/locks/$lock.txt" >/dev/null || missing=2
   done
   # The base image has Python 3.11, whatever this machine has.
-  command -v podman >/dev/null && { python3 "$root/env/fetch.py" env "$root/env/locks/torch-2.11.txt" --tag cp311 >/dev/null || missing=1; }
-  python3 "$root/env/fetch.py" pins "$root/env/pins.json" liger-kernel || missing=1
+  if command -v podman >/dev/null; then
+    python3 "$root/env/fetch.py" env "$root/env/locks/torch-2.11.txt" --tag cp311 >/dev/null || missing=2
+  fi
+  python3 "$root/env/fetch.py" pins "$root/env/pins.json" liger-kernel || missing=2
+  command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] ||
+    say "no nvcc: preset cpu is built, the ops go without their CUDA halves (CUDA 13.0 toolkit: developer.nvidia.com/cuda-downloads)"
 fi
-[ "$missing" = 0 ] && mkdir -p "$cache/bootstrap" && : >"$stamp"
-exit "$missing"
+# A fetch that failed is tried again next time; packages that nobody could install are not.
+mkdir -p "$cache/bootstrap"
+[ "$missing" = 0 ] && echo complete >"$stamp"
+[ "$missing" = 1 ] && [ "$without_packages" = 1 ] && echo "without packages $installed" >"$stamp"
+[ "$missing" = 0 ]
