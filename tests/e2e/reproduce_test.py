@@ -1,0 +1,156 @@
+"""The program as its users start it: real releases from the cache, in the strongest sandbox this machine has."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(os.environ["PATCHBENCH_BUILD"]) / "bin" / "patchbench"
+SLUG = "liger_flce_none_bwd"
+FEW = ["--device", "cpu"] + [w for c in ("none_random", "none_signed", "none_bias", "none_ones", "mean") for w in ("--case", c)]
+Result = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    """Runs the program with a ledger of this test alone."""
+
+    def start(*words: str, cwd: Path | None = None, **env: str) -> Result:
+        given = {**os.environ, "PATCHBENCH_ROOT": str(ROOT), "PATCHBENCH_LEDGER": str(tmp_path / "ledger.db"), **env}
+        return subprocess.run([str(PROGRAM), *words], capture_output=True, text=True, env=given, cwd=cwd, timeout=600)
+
+    return start
+
+
+def sentinel(result: Result) -> str:
+    """The last line's first word: what the run came to."""
+    return result.stdout.strip().splitlines()[-1].split(":")[0].split(" ")[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "bisect_status"),
+    [
+        ("0.8.0", "BUG_REPRODUCED(wrong_gradients)", 1),
+        ("0.6.2", "BUG_REPRODUCED(reduction_ignored)", 1),
+        ("0.8.5", "BUG_ABSENT", 0),
+    ],
+)
+def test_three_states_of_a_release_are_told_apart(run, version: str, wanted: str, bisect_status: int) -> None:
+    words = ["reproduce", SLUG, "--upstream", version, *FEW]
+    shown = run(*words)
+    assert (sentinel(shown), shown.returncode) == (wanted, 0), shown.stdout + shown.stderr
+    assert run(*words, "--exit-code").returncode == bisect_status
+    assert run("ledger", "verify").returncode == 0
+
+
+def test_alias_of_the_second_class_is_printed(run) -> None:
+    assert "REDUCTION_IGNORED" in run("reproduce", SLUG, "--upstream", "0.6.2", *FEW).stdout
+
+
+def test_json_is_one_document_that_cites_its_record(run) -> None:
+    document = json.loads(run("--json", "reproduce", SLUG, *FEW).stdout)
+    assert document["sentinel"] == "BUG_REPRODUCED(wrong_gradients)"
+    assert run("ledger", "show", document["verdict_record"]).returncode == 0
+
+
+def test_our_edit_is_validated_and_a_half_fix_rejected(run) -> None:
+    ours = run("validate", SLUG, *FEW)
+    assert (sentinel(ours), ours.returncode) == ("FIX_VALIDATED", 0), ours.stdout + ours.stderr
+    half = run("validate", SLUG, "--edit", str(ROOT / "patches" / SLUG / "mutant-sign-lost.edit"), *FEW)
+    assert (sentinel(half), half.returncode) == ("FIX_REJECTED", 1), half.stdout + half.stderr
+    assert "none_signed" in half.stdout.strip().splitlines()[-1]
+
+
+def test_model_and_op_are_judged_in_process(run) -> None:
+    assert sentinel(run("reproduce", SLUG, "--subject", "model", *FEW)) == "BUG_REPRODUCED(wrong_gradients)"
+    assert sentinel(run("reproduce", SLUG, "--subject", "op", *FEW)) == "OP_VALIDATED"
+
+
+def test_mitigation_is_verified_on_the_red_pin(run) -> None:
+    shown = run("reproduce", SLUG, "--subject", "mitigated", *FEW)
+    assert sentinel(shown) == "MITIGATION_VERIFIED", shown.stdout + shown.stderr
+
+
+def test_git_bisect_finds_the_commit_that_brought_the_bug(run, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=clone, check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit(version: str | None, note: str) -> str:
+        if version:
+            pins = json.loads((ROOT / "env/pins.json").read_text())["upstreams"]["liger-kernel"]["releases"]
+            release = next(r for r in pins if r["version"] == version)
+            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "patchbench/files"
+            shutil.rmtree(clone / "src", ignore_errors=True)
+            shutil.unpack_archive(cache / release["sha256"] / release["file"], clone / "src", "zip")
+        (clone / "NOTES").write_text(note)
+        git("add", "-A")
+        git("-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-m", note)
+        return git("rev-parse", "HEAD")
+
+    clone.mkdir()
+    git("init", "-q")
+    good = commit("0.8.2", "right")
+    commit(None, "words")
+    culprit = commit("0.8.1", "wrong")
+    bad = commit(None, "more words")
+    git("bisect", "start", bad, good)
+    env = {**os.environ, "PATCHBENCH_ROOT": str(ROOT), "PATCHBENCH_LEDGER": str(tmp_path / "bisect.db")}
+    words = [str(PROGRAM), "reproduce", SLUG, "--upstream", "path:.", "--exit-code", *FEW]
+    found = subprocess.run(["git", "bisect", "run", *words], cwd=clone, env=env, capture_output=True, text=True, timeout=600)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert f"{culprit} is the first bad commit" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["reproduce", "liger_flce_non_bwd"], 2, "did you mean liger_flce_none_bwd"),
+        (["reproduce", SLUG, "--upstream", "0.8.55"], 2, "0.8.5"),
+        (["reproduce", SLUG, "--case", "none_randm"], 2, "none_random"),
+        (["reproduce", SLUG, "--subject", "patchd"], 2, "patched"),
+        (["reproduce", SLUG, "--device", "gpu"], 2, "cpu nor cuda:N"),
+        (["reproduce", SLUG, "--device", "cuda:9"], 4, "try --device cpu"),
+        (["reproduce", SLUG, "--sandbox", "padman"], 2, "podman"),
+        (["reproduce", SLUG, "--upstream", "path:/nowhere"], 2, "/nowhere"),
+        (["reproduce", SLUG, "--python", "/nowhere"], 2, "/nowhere"),
+        (["reproduce"], 2, "name one pack"),
+        (["reproduce", "mamba3_siso_bwd_cse"], 4, "no reproducer yet"),
+        (["reprodce", SLUG], 2, "did you mean reproduce"),
+        (["reproduce", SLUG, "--sandbx", "bwrap"], 2, "--sandbox"),
+        (["validate", SLUG, "--edit", "/nowhere.edit"], 2, "/nowhere.edit"),
+        (["ledger", "import", "/nowhere.jsonl"], 2, "/nowhere.jsonl"),
+    ],
+)
+def test_wrong_words_are_one_clear_line(run, words: list[str], status: int, said: str) -> None:
+    result = run(*words)
+    assert result.returncode == status, result.stdout + result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("patchbench: ")]
+    assert len(lines) == 1 and said in lines[0], result.stderr
+    if words[0] == "reproduce":
+        assert run(*words, "--exit-code").returncode == 200
+
+
+def test_plan_starts_nothing(run, tmp_path: Path) -> None:
+    planned = run("reproduce", SLUG, "--plan")
+    assert planned.returncode == 0 and "environment" in planned.stdout
+    assert not (tmp_path / "ledger.db").exists()
+
+
+def test_status_shows_what_was_recorded(run) -> None:
+    run("reproduce", SLUG, *FEW)
+    rows = [r for r in json.loads(run("--json", "status").stdout) if r["version"] == "0.8.0" and r["device"].startswith("cpu")]
+    assert any(r["sentinel"] == "BUG_REPRODUCED(wrong_gradients)" for r in rows)
+
+
+def test_documents_show_the_committed_evidence(run) -> None:
+    assert (ROOT / "reports/STATUS.md").read_text() == run("status", "--markdown").stdout
+    inside = (ROOT / "README.md").read_text().split("<!-- status -->\n")[1].split("<!-- /status -->")[0]
+    assert inside == run("status", "--summary").stdout
