@@ -225,6 +225,13 @@ INSTANTIATE_TEST_SUITE_P(
         std::pair("killed", "kill -9 $$"), std::pair("hangs", "sleep 60")),
     [](const auto& way) { return std::string(way.param.first); });
 
+TEST(ReadUntrusted, TakesNoFileOverItsLimit) {
+  const ScratchFolder folder;
+  const std::filesystem::path file = folder.write("outputs", "12345");
+  EXPECT_EQ(read_untrusted(file, 5), "12345");
+  EXPECT_THROW(read_untrusted(file, 4), Error);
+}
+
 TEST(SubjectProcess, OutputsOfAnEarlierRunDoNotCount) {
   const ScratchFolder folder;
   write_right_files(folder);
