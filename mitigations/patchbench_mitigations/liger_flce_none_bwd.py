@@ -34,7 +34,11 @@ SLUG = "liger_flce_none_bwd"
 TARGET = "liger_kernel.ops.fused_linear_cross_entropy"
 CLASS = "LigerFusedLinearCrossEntropyFunction"
 MODES = (MODE_AUTO, "op", "plain")
-MEASURED: frozenset[str] = frozenset()
+# Releases on which the probe and, where it found a defect, both forms were run against fp64.
+MEASURED = frozenset(
+    "0.3.0 0.3.1 0.4.0 0.4.1 0.4.2 0.5.0 0.5.1 0.5.2 0.5.3 0.5.4 0.5.5 0.5.6 0.5.7 0.5.8 0.5.9 0.5.10 "
+    "0.6.0 0.6.1 0.6.2 0.6.3 0.6.4 0.6.5 0.7.0 0.8.0 0.8.1 0.8.2 0.8.3 0.8.4 0.8.5".split()
+)
 CHUNK_BYTES = 64 << 20  # of one float32 chunk of logits in the plain form, which holds about five of them
 EXTRAS = ("return_z_loss", "return_token_accuracy", "return_predicted_tokens")
 OP_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
@@ -264,11 +268,12 @@ def _gradients(hook: Hook, ctx: Any, problem: Problem, grad: torch.Tensor,
 
 def _backward_for(hook: Hook) -> Callable[..., Any]:
     @functools.wraps(hook.backward)
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor | None, *others: torch.Tensor | None) -> Any:
         problem = getattr(ctx, "patchbench_problem", None)  # absent where forward ran before the hook
         if problem is None:
             return hook.backward(ctx, grad_output, *others)
+        if torch.is_grad_enabled():
+            raise Refused(f"{SLUG}: the gradients cannot be differentiated again; call without create_graph=True")
         if any(other is not None for other in others):
             raise Refused(f"{SLUG}: only the loss can be differentiated; the other outputs are for logging: detach them")
         gradients: list[torch.Tensor | None] = [None] * len(ctx.needs_input_grad)
