@@ -32,6 +32,7 @@ void add_run_commands(CLI::App& app, Context& context);     // reproduce, valida
 void add_list_commands(CLI::App& app, Context& context);    // list, show, status, new
 void add_patch_command(CLI::App& app, Context& context);    // patch new|save|show|apply|export|rebase
 void add_ledger_command(CLI::App& app, Context& context);   // ledger verify|export|import|evict
+void add_judge_command(CLI::App& app, Context& context);    // judge
 void add_env_command(CLI::App& app, Context& context);      // env doctor|images, cache verify
 void add_stage_command(CLI::App& app, Context& context);    // stage
 

@@ -145,6 +145,8 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const
   if (!spec.wants_gpu) spec.env["TRITON_INTERPRET"] = "1";
   spec.timeout_s = kSubjectTimeoutS;
   spec.memory_bytes = spec.wants_gpu ? int64_t{64} << 30 : int64_t{8} << 30;
+  // A CUDA process starts hundreds of threads, and where a limit counts per user, runs beside this one count too.
+  if (spec.wants_gpu) spec.max_processes = 4096;
   spec.log = folder / "subject.log";
   spec.report = folder / "sandbox.json";
   return spec;

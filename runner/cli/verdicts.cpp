@@ -99,7 +99,13 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
   answer.question = question_for(setup, question, options.subject);
   if (question == Question::kMitigation) answer.trials.push_back(run_trial(context, setup, options, "upstream", {}));
   answer.trials.push_back(run_trial(context, setup, options, options.subject, edits));
-  if (question == Question::kOp) answer.trials.push_back(run_trial(context, setup, options, "op", {}, "all"));
+  if (question == Question::kOp) {
+    // Spoiled outputs are judged on small cases: what they show does not depend on the shape, what they cost does.
+    RunOptions few = options;
+    few.cases = selftest_cases(setup);
+    few.repeats = 1;
+    answer.trials.push_back(run_trial(context, setup, few, "op", {}, "all"));
+  }
   std::vector<Observation> all;
   for (const Trial& trial : answer.trials) all.insert(all.end(), trial.observations.begin(), trial.observations.end());
   answer.outcome = sentinel_of(all, answer.question);
@@ -107,22 +113,29 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
   return answer;
 }
 
-std::optional<Answer> memory_answer(const Context& context, const Setup& setup, const Answer& op) {
-  if (op.question.question != Question::kOp || !setup.manifest.bounds.is_object()) return std::nullopt;
-  for (const Observation& o : op.trials.front().observations) {
-    const auto bound = setup.manifest.bounds.find(o.case_name);
+std::optional<QuestionContext> memory_question(const Manifest& manifest, const QuestionContext& op, const std::vector<Observation>& seen) {
+  if (op.question != Question::kOp || !manifest.bounds.is_object()) return std::nullopt;
+  for (const Observation& o : seen) {
+    const auto bound = manifest.bounds.find(o.case_name);
     const double peak = o.outside.is_object() ? o.outside.value("peak_bytes", 0.0) : 0.0;
-    if (!o.counts || o.subject != "op" || peak <= 0 || bound == setup.manifest.bounds.end() || !bound->contains("peak_bytes_max")) continue;
-    Answer answer{op.trials, question_for(setup, Question::kMemory, "op"), {}, ""};
-    answer.question.bound_bytes = bound->at("peak_bytes_max").get<double>();
-    answer.question.measured_bytes = peak;
-    std::vector<Observation> all;
-    for (const Trial& trial : answer.trials) all.insert(all.end(), trial.observations.begin(), trial.observations.end());
-    answer.outcome = sentinel_of(all, answer.question);
-    answer.digest = record_run(context, answer.trials, answer.question, answer.outcome);
-    return answer;
+    if (!o.counts || o.subject != "op" || peak <= 0 || bound == manifest.bounds.end() || !bound->contains("peak_bytes_max")) continue;
+    QuestionContext asked = op;
+    asked.question = Question::kMemory;
+    asked.bound_bytes = bound->at("peak_bytes_max").get<double>();
+    asked.measured_bytes = peak;
+    return asked;
   }
   return std::nullopt;
+}
+
+std::optional<Answer> memory_answer(const Context& context, const Setup& setup, const Answer& op) {
+  std::vector<Observation> all;
+  for (const Trial& trial : op.trials) all.insert(all.end(), trial.observations.begin(), trial.observations.end());
+  const auto asked = memory_question(setup.manifest, op.question, all);
+  if (!asked) return std::nullopt;
+  Answer answer{op.trials, *asked, sentinel_of(all, *asked), ""};
+  answer.digest = record_run(context, answer.trials, answer.question, answer.outcome);
+  return answer;
 }
 
 PackEdits pack_edits_at(const Context& context, const Setup& setup) {

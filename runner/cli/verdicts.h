@@ -20,8 +20,10 @@ void ensure_selftest(const Context& context, const Setup& setup);
 /// One pin, one subject: trials, outcome, ledger.
 Answer reproduce(const Context& context, const Setup& setup, const RunOptions& options);
 
-/// The memory question of an `op` answer, for the first case that has a bound in the manifest and was measured; nullopt where
-/// none was. The verdict is recorded.
+/// The memory question that follows an `op` question, for the first case with a bound in the manifest whose peak was measured.
+std::optional<QuestionContext> memory_question(const Manifest& manifest, const QuestionContext& op,
+                                               const std::vector<Observation>& seen);
+/// That question asked of an answer; the verdict is recorded. nullopt where nothing was bounded and measured.
 std::optional<Answer> memory_answer(const Context& context, const Setup& setup, const Answer& op);
 
 /// Upstream red, `edits` green, every mutant edit of the pack red, on one set of inputs.
