@@ -152,6 +152,15 @@ TEST(Op, IsValidatedOnlyWithItsMutantsRed) {
   EXPECT_FALSE(sentinel_of(joined({run_of("op", A, A, P), run_of("op_mutant:zeros", P, P, P)}), asked).sentinel);
 }
 
+TEST(Op, ASpoiledOutputThatWasTurnedAwayIsCaughtButOneThatPassesEveryTriggerIsNot) {
+  const auto asked = asking(Question::kOp, "op");
+  auto refused = run_of("op_mutant:missing_tensor", X, X, X);
+  EXPECT_FALSE(sentinel_of(joined({run_of("op", A, A, A), refused}), asked).sentinel);
+  for (auto& o : refused) o.outputs_sha256 = "ab";
+  EXPECT_EQ(sentinel_of(joined({run_of("op", A, A, A), refused}), asked).text(), "OP_VALIDATED");
+  EXPECT_FALSE(sentinel_of(joined({run_of("op", A, A, A), run_of("op_mutant:zeros", A, A, P)}), asked).sentinel);
+}
+
 TEST(Mitigation, NeedsTheUnmitigatedUpstreamRed) {
   const auto asked = asking(Question::kMitigation, "mitigated");
   EXPECT_EQ(sentinel_of(joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)}), asked).text(), "MITIGATION_VERIFIED");
