@@ -9,7 +9,7 @@
 #include "harness/subject_process.h"
 #include "harness/subject_report.h"
 #include "harness/tensor_file.h"
-#include "packs/toy_pack.h"
+#include "harness/toy_pack.h"
 
 namespace patchbench::harness::testing {
 namespace {
@@ -136,19 +136,31 @@ TEST(SubjectReport, TakesWhatTheContractAllows) {
   EXPECT_EQ(report.cases.at("one").facts["peak_bytes"], 12);
 }
 
-class MalformedReport : public ::testing::TestWithParam<const char*> {};
+struct MalformedEntry {
+  const char* name;
+  const char* text;
+};
+
+class MalformedReport : public ::testing::TestWithParam<MalformedEntry> {};
+
 TEST_P(MalformedReport, IsRefused) {
-  EXPECT_THROW(parse_subject_report(report_with(GetParam()), {"one"}), Error);
+  EXPECT_THROW(parse_subject_report(report_with(GetParam().text), {"one"}), Error);
 }
-INSTANTIATE_TEST_SUITE_P(Entries, MalformedReport,
-                         ::testing::Values("3", "{}", R"({"status":"absent"})",
-                                           R"({"status":"ok","verdict":"good"})",
-                                           R"({"status":"unsupported"})", R"({"status":"raised"})",
-                                           R"({"status":"ok","wall_s":-1})",
-                                           R"({"status":"ok","wall_s":"1"})",
-                                           R"({"status":"ok","peak_bytes":1.5})",
-                                           R"({"status":"raised","exception":{"type":"E"}})",
-                                           R"({"status":"ok"},"two":{"status":"ok"})"));
+
+INSTANTIATE_TEST_SUITE_P(
+    Entries, MalformedReport,
+    ::testing::Values(
+        MalformedEntry{"no_object", "3"}, MalformedEntry{"no_status", "{}"},
+        MalformedEntry{"status_absent", R"({"status":"absent"})"},
+        MalformedEntry{"unknown_key", R"({"status":"ok","verdict":"good"})"},
+        MalformedEntry{"unsupported_without_reason", R"({"status":"unsupported"})"},
+        MalformedEntry{"raised_without_exception", R"({"status":"raised"})"},
+        MalformedEntry{"negative_time", R"({"status":"ok","wall_s":-1})"},
+        MalformedEntry{"time_as_text", R"({"status":"ok","wall_s":"1"})"},
+        MalformedEntry{"fractional_peak", R"({"status":"ok","peak_bytes":1.5})"},
+        MalformedEntry{"exception_cut", R"({"status":"raised","exception":{"type":"E"}})"},
+        MalformedEntry{"case_not_asked_for", R"({"status":"ok"},"two":{"status":"ok"})"}),
+    [](const auto& entry) { return std::string(entry.param.name); });
 
 TEST(SubjectReport, LongAndMultiLineTextIsCutToOneLine) {
   const std::string text(5000, 'x');
@@ -345,8 +357,8 @@ TEST(Program, DeclaredFailureIsPresentInItsClass) {
 
 TEST(Program, FailureThatThePackDoesNotNameIsPresentAsUndeclared) {
   const ScratchFolder folder;
-  const RunResult run = run_toy(folder, toy_cases({"one"}),
-                                {"--subject", "op", "--corrupt", "sign_flipped@product"});
+  const RunResult run =
+      run_toy(folder, toy_cases({"one"}), {"--subject", "op", "--corrupt", "sign_flipped@product"});
   EXPECT_EQ(run.of("one").seen, Seen::kPresent);
   EXPECT_EQ(run.of("one").failure_class, "undeclared");
   EXPECT_NE(run.of("one").reason.find("product element"), std::string::npos);

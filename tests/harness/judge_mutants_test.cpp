@@ -3,7 +3,7 @@
 #include <set>
 
 #include "harness/corrupt.h"
-#include "packs/toy_pack.h"
+#include "harness/toy_pack.h"
 
 namespace patchbench::harness::testing {
 namespace {
