@@ -73,10 +73,13 @@ std::vector<std::string> option_names(const CLI::App& app) {
 std::string refusal(const CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv) {
   std::string line = error.what();
   line = line.substr(0, line.find('\n'));
+  if (app.get_subcommands().empty() && argc > 1) {
+    const std::string word = argv[argc > 2 && std::string_view(argv[1]) == "--json" ? 2 : 1];
+    if (!word.starts_with("-")) return fmt::format("unknown command '{}'{}", word, did_you_mean(word, command_names(app)));
+  }
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (line.find(word) == std::string::npos) continue;
-    if (i == 1 && !word.starts_with("-")) return fmt::format("unknown command '{}'{}", word, did_you_mean(word, command_names(app)));
     if (word.starts_with("--")) return fmt::format("unknown or incomplete option '{}'{}", word, did_you_mean(word, option_names(app)));
   }
   return line + "; see --help";
