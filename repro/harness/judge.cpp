@@ -82,7 +82,8 @@ void conclude(const Pack& pack, const PreparedCase& prepared, const Request& req
                   failing->limit, failing->where);
   const std::string failure_class = pack.classify(*prepared.item, judgement);
   if (failure_class.empty()) {
-    // Wrong in a way that the pack does not name: red for a fix or a mutant, and no bug of this pack.
+    // Wrong in a way that the pack does not name: red for a fix or a mutant, and no bug of this
+    // pack.
     observation.seen = Seen::kPresent;
     observation.failure_class = "undeclared";
     observation.reason = failure;

@@ -22,9 +22,9 @@ PreparedCase prepare_case(const Pack& pack, const Case& item, const Request& req
 bool is_in_process(const std::string& subject);
 
 /// Turns one answer into an observation: layers against the oracle, then absent, present in the
-/// class that the pack's predicate names, or "undeclared" (wrong, but in no way that the pack names)
-/// where none fits. bf16 from outside this process on the CPU is unjudged. Spoils the outputs first
-/// where the request asks for it. `answer` is consumed.
+/// class that the pack's predicate names, or "undeclared" (wrong, but in no way that the pack
+/// names) where none fits. bf16 from outside this process on the CPU is unjudged. Spoils the
+/// outputs first where the request asks for it. `answer` is consumed.
 Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Request& request,
                        int repeat, Answer answer);
 
