@@ -52,10 +52,6 @@ Path path_of(const Tensor& hidden) {
   return Path::kPlain;
 }
 
-std::string path_name(Path path) {
-  return path == Path::kCpu ? "cpu" : path == Path::kCuda ? "cuda" : "plain";
-}
-
 at::ScalarType compute_type(const Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -184,7 +180,10 @@ Problem problem_of(const Tensor& hidden, const Tensor& weight, const Tensor& tar
   return problem;
 }
 
-Tensor valid_rows(const Problem& problem) { return problem.target.ne(problem.terms.ignore_index); }
+/// Which rows are left out. Used to fill, not to multiply: what stands in them may be infinite.
+Tensor ignored_rows(const Problem& problem) {
+  return problem.target.eq(problem.terms.ignore_index);
+}
 
 /// Class weight of each row's target; the clamp keeps an ignored row's index inside the table.
 Tensor target_weights(const Problem& problem) {
@@ -193,10 +192,10 @@ Tensor target_weights(const Problem& problem) {
 
 /// [D, n] of "mean" as two 0-dim tensors on the device.
 std::pair<Tensor, Tensor> mean_divisors(const Problem& problem) {
-  const Tensor valid = valid_rows(problem);
-  const Tensor num_valid = valid.sum().to(problem.acc);
+  const Tensor ignored = ignored_rows(problem);
+  const Tensor num_valid = ignored.logical_not().sum().to(problem.acc);
   if (!problem.class_weight.defined()) return {num_valid, num_valid};
-  return {at::where(valid, target_weights(problem), 0).sum(), num_valid};
+  return {target_weights(problem).masked_fill(ignored, 0).sum(), num_valid};
 }
 
 /// How many rows (or classes) of length `other` a tile may have.
@@ -237,7 +236,8 @@ void check_targets(const Problem& problem) {
 Tensor reduced(const Problem& problem, const Tensor& ce, const Tensor& lse) {
   Tensor z;
   if (problem.terms.lse_square_scale != 0) {
-    z = at::where(valid_rows(problem), lse.sum(0).square() * problem.terms.lse_square_scale, 0);
+    z = lse.sum(0).square().mul(problem.terms.lse_square_scale);
+    z = z.masked_fill(ignored_rows(problem), 0);
   }
   if (problem.reduction == "mean") {
     const auto [weight_sum, num_valid] = mean_divisors(problem);
@@ -541,8 +541,6 @@ Tensor flce_with_grad(const Tensor& hidden, const Tensor& weight, const Tensor& 
   return FlceFunction::apply(hidden, weight, target, bias, PB_FLCE_OPTIONS);
 }
 
-std::string path_op(const Tensor& hidden) { return path_name(path_of(hidden)); }
-
 }  // namespace
 
 at::Tensor flce(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& target,
@@ -550,7 +548,10 @@ at::Tensor flce(const at::Tensor& hidden, const at::Tensor& weight, const at::Te
   return call_flce(hidden, weight, target, options);
 }
 
-std::string flce_path(const at::Tensor& hidden) { return path_name(path_of(hidden)); }
+std::string flce_path(const at::Tensor& hidden) {
+  const Path path = path_of(hidden);
+  return path == Path::kCpu ? "cpu" : path == Path::kCuda ? "cuda" : "plain";
+}
 
 TORCH_LIBRARY_FRAGMENT(patchbench, m) {
   m.def(
@@ -571,7 +572,7 @@ TORCH_LIBRARY_FRAGMENT(patchbench, m) {
 
 TORCH_LIBRARY_IMPL(patchbench, CompositeExplicitAutograd, m) {
   m.impl("flce", flce_without_grad);
-  m.impl("flce_path", path_op);
+  m.impl("flce_path", flce_path);
 }
 
 TORCH_LIBRARY_IMPL(patchbench, CPU, m) {

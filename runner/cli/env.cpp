@@ -38,7 +38,8 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 Finding program(const std::string& part, const std::string& name, const std::string& package) {
   const std::string path = exec::find_program(name);
   if (path.empty()) return {part, false, name + " is not on PATH", "apt-get install -y " + package};
-  return {part, true, shown(first_line(exec::run({.argv = {path, "--version"}}).out)), ""};
+  const std::string version = shown(first_line(exec::run({.argv = {path, "--version"}}).out));
+  return {part, true, version + " (" + path + ")", ""};
 }
 
 Finding engine(const Context& context, exec::SandboxKind kind) {

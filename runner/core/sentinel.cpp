@@ -228,7 +228,7 @@ Question question_from(std::string_view name) {
   for (std::size_t i = 0; i < kQuestionNames.size(); ++i) {
     if (name == kQuestionNames.at(i)) return static_cast<Question>(i);
   }
-  throw Error(ErrorCode::kUsage, fmt::format("'{}' is no question", name));
+  throw Error(ErrorCode::kUsage, fmt::format("'{}' is no question", shown(name)));
 }
 
 Verdict verdict_of(Seen seen, Expectation expectation) {

@@ -142,7 +142,8 @@ def test_reaches_no_network(sandbox: Sandbox, listener: int) -> None:
 def test_sees_no_interface_but_loopback(sandbox: Sandbox) -> None:
     _, _, log = sandbox.run("import socket; print(*[name for _, name in socket.if_nameindex()])")
     if sandbox.kind in ISOLATED:
-        assert set(log.split()) <= {"lo", "tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0"}
+        # A kernel with tunnels built in shows each fresh namespace its own, which lead nowhere.
+        assert not [n for n in log.split() if n != "lo" and not n.startswith(("tunl", "ip6tnl", "sit", "gre", "erspan", "ip_vti", "ip6"))]
     else:
         assert set(log.split()) == {name for _, name in socket.if_nameindex()}
 
@@ -342,3 +343,16 @@ def test_a_program_that_is_not_there_is_the_engines_failure(sandbox: Sandbox) ->
     report = json.loads((sandbox.folder / "report.json").read_text())
     assert done.returncode == 3 and report["engine_failed"], report
     assert report["error"]
+
+
+def test_an_installed_stack_outside_of_usr_is_seen_and_not_written(tmp_path: Path, usable: dict[str, str], images: dict) -> None:
+    if usable["bwrap"]:
+        pytest.skip(f"bwrap: {usable['bwrap']}")
+    venv = tmp_path / "venv"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", venv], check=True)
+    (next(venv.glob("lib/python3*/site-packages")) / "installed_stack.py").write_text("value = 7\n")
+    sandbox = Sandbox("bwrap", tmp_path, images)
+    python = str(venv / "bin" / "python3")
+    script = f"import installed_stack as i\nprint(i.value)\ntry:\n  open({str(venv / 'planted')!r}, 'x')\nexcept OSError:\n  print('held')"
+    status, _, log = sandbox.run(script, python=python, argv=[python, "-c", script])
+    assert (status, log) == (0, "7\nheld\n")

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "ledger/ledger.h"
+#include "ledger/store.h"
 #include "unit/sample_run.h"
 
 namespace patchbench::ledger {
@@ -125,6 +126,20 @@ TEST_F(TamperTest, AChangedColumnIsFoundAndLocated) {
   }
 }
 
+TEST_F(TamperTest, ARowThatWasSealedAnewMustStillFollowTheChain) {
+  const Entry& entry = entries_[6];
+  const Row row{.index = 6,
+                .digest = entry.digest,
+                .chain = std::string(64, '1'),
+                .received = entry.received,
+                .origin = entry.origin,
+                .run = entry.record.run_id()};
+  const VerifyReport report = after_sql("UPDATE records SET chain = '" + row.chain + "', seal = '" +
+                                        seal_of(row) + "' WHERE idx = 6");
+  expect_found_at(report, 6);
+  EXPECT_NE(report.where.find("chain does not lead here"), std::string::npos) << report.where;
+}
+
 TEST_F(TamperTest, ARemovedRowIsFoundWhereItStood) {
   const VerifyReport report = after_sql("DELETE FROM records WHERE idx = 9");
   expect_found_at(report, 9);
@@ -179,15 +194,16 @@ TEST_F(TamperTest, AForgedVerdictWithDigestsAndChainMadeAnewIsFound) {
     SQLite::Statement change(
         database, "UPDATE records SET record = ?, digest = ?, chain = ?, seal = ? WHERE idx = 2");
     const std::string digest = verdict.digest(), chain = chain_next(entries[1].chain, digest);
-    std::string sealed = "2";
-    for (const std::string& column :
-         {digest, chain, entries[2].received, entries[2].origin, sample::context(50).run_id}) {
-      sealed += "\n" + std::to_string(column.size()) + " " + column;
-    }
+    const Row row{.index = 2,
+                  .digest = digest,
+                  .chain = chain,
+                  .received = entries[2].received,
+                  .origin = entries[2].origin,
+                  .run = sample::context(50).run_id};
     change.bind(1, canonical_json(verdict.statement));
     change.bind(2, digest);
     change.bind(3, chain);
-    change.bind(4, sha256_hex(sealed));
+    change.bind(4, seal_of(row));
     EXPECT_EQ(change.exec(), 1);
   }
   const VerifyReport report = Ledger::open(forged)->verify();

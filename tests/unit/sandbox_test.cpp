@@ -145,25 +145,41 @@ TEST_F(SandboxTest, ReportTellsEngineFailuresApart) {
   EXPECT_NE(run_sandboxed(spec_).error.find("gone: not there"), std::string::npos);
 }
 
-TEST_F(SandboxTest, TimeLimitReachesDaemons) {
+/// The two ways in which descendants are found: a cgroup's list, where one can be made, and the
+/// tree.
+class DaemonTest : public SandboxTest, public testing::WithParamInterface<LimitsBy> {
+ protected:
+  SandboxReport run_limited_script(const std::string& script) {
+    SpawnRequest request{.argv = {"/bin/bash", "-c", script}, .env = {"PATH=/usr/bin:/bin"}};
+    request.own_session = true;
+    return run_limited(spec_, std::move(request), GetParam());
+  }
+};
+
+TEST_P(DaemonTest, EndsAtTheTimeLimit) {
   const std::string mark = "7" + std::to_string(::getpid()) + ".25";
-  spec_.timeout_s = 0.5;
-  const SandboxReport report = run_script("(setsid setsid sleep " + mark +
-                                          " &) ; (setsid sh -c 'trap \"\" TERM HUP; (sleep " +
-                                          mark + " &) ; wait' &) ; sleep " + mark);
+  spec_.timeout_s = 1;
+  const SandboxReport report = run_limited_script(
+      "(setsid setsid sleep " + mark + " &) ; (setsid sh -c 'trap \"\" TERM HUP; (sleep " + mark +
+      " &) ; wait' &) ; sleep " + mark);
   EXPECT_TRUE(report.timed_out);
   EXPECT_LT(report.wall_s, 20);
   EXPECT_FALSE(is_running(mark));
 }
 
-TEST_F(SandboxTest, DaemonsEndWithTheirSubject) {
+TEST_P(DaemonTest, EndsWithItsSubject) {
   const std::string mark = "8" + std::to_string(::getpid()) + ".25";
   const SandboxReport report =
-      run_script("(setsid setsid sleep " + mark + " &) ; sleep 0.2; exit 0");
+      run_limited_script("(setsid setsid sleep " + mark + " &) ; sleep 0.3; exit 0");
   EXPECT_EQ(report.exit_code, 0);
   EXPECT_FALSE(report.timed_out);
   EXPECT_FALSE(is_running(mark));
 }
+
+INSTANTIATE_TEST_SUITE_P(Finding, DaemonTest, testing::Values(LimitsBy::kBest, LimitsBy::kWatchdog),
+                         [](const auto& found) {
+                           return found.param == LimitsBy::kBest ? "ByTheBestWayHere" : "ByTheTree";
+                         });
 
 TEST_F(SandboxTest, WatchdogKillsWhatTakesTooMuchMemory) {
   spec_.memory_bytes = 64 << 20;
