@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) row_pass_kernel(RowPass<float>
 }
 
 template <typename scalar_t>
-constexpr int64_t kSegment = int64_t{kGradThreads} * kGradWords* Word<scalar_t>::kLength;
+constexpr int64_t kSegment = int64_t{kGradThreads} * kGradWords * Word<scalar_t>::kLength;
 
 template <typename scalar_t>
 __device__ float grad_of(const GradPass<float>& pass, const RowGradient<float>& row, scalar_t logit,

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "rows.h"
+#include "tiles.h"
 #ifdef PATCHBENCH_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #endif
@@ -27,7 +27,6 @@ constexpr int64_t kChunkBytesCuda = int64_t{256} << 20;
 constexpr int64_t kChunkBytesCpu = int64_t{64} << 20;
 constexpr int64_t kMaxTokens = (int64_t{1} << 31) - 1;  // grid.x of both kernels
 constexpr int64_t kMaxVocab = int64_t{1} << 28;         // 65535 segments of grid.y
-constexpr int64_t kTileStep = 128;  // tile edges are multiples: GEMM tiles and aligned rows
 
 bool is_fallback_forced() {
   const char* value = std::getenv("PATCHBENCH_OP_FALLBACK");
@@ -198,27 +197,6 @@ std::pair<Tensor, Tensor> mean_divisors(const Problem& problem) {
   return {target_weights(problem).masked_fill(ignored, 0).sum(), num_valid};
 }
 
-/// How many rows (or classes) of length `other` a tile may have.
-int64_t tile_edge(const Problem& problem, int64_t other, int64_t whole) {
-  const int64_t edge = std::max<int64_t>(1, problem.tile_elements / other);
-  if (edge >= whole) return whole;
-  return edge < kTileStep ? edge : edge / kTileStep * kTileStep;
-}
-
-/// The logits of one tile, in the front of `slab`.
-Tensor make_logits(const Problem& problem, const Tile& tile, const Tensor& slab) {
-  Tensor logits = slab.narrow(0, 0, tile.rows * tile.classes).view({tile.rows, tile.classes});
-  const Tensor hidden = problem.hidden.narrow(0, tile.first_row, tile.rows);
-  const Tensor weight = problem.weight.narrow(0, tile.first_class, tile.classes).t();
-  if (problem.bias.defined()) {
-    const Tensor bias = problem.bias.narrow(0, tile.first_class, tile.classes);
-    at::addmm_out(logits, bias, hidden, weight);
-  } else {
-    at::mm_out(logits, hidden, weight);
-  }
-  return logits;
-}
-
 /// On the CPU a target outside the vocabulary is refused; on CUDA looking would be a host
 /// synchronisation.
 void check_targets(const Problem& problem) {
@@ -275,40 +253,6 @@ std::tuple<Tensor, Tensor> flce_forward(const Tensor& hidden, const Tensor& weig
 
 // ---- backward ----
 
-/// A gradient that is a sum of products over tiles. Tiles either cover disjoint parts of it (one
-/// product each, written in place) or all of it (summed in float32 and rounded once at the end).
-class Projection {
- public:
-  Projection(const Problem& problem, int64_t length, bool is_disjoint)
-      : out_type_(problem.hidden.scalar_type()), is_fp32_accumulated_(problem.path == Path::kCuda) {
-    const auto type = is_disjoint ? out_type_ : problem.acc;
-    const auto options = problem.hidden.options().dtype(type);
-    const std::vector<int64_t> shape{length, problem.features};
-    sum_ = is_disjoint ? at::empty(shape, options) : at::zeros(shape, options);
-    is_disjoint_ = is_disjoint;
-  }
-
-  /// Rows [first, first + left.size(0)) += left @ right.
-  void add(int64_t first, const Tensor& left, const Tensor& right) {
-    Tensor part = sum_.narrow(0, first, left.size(0));
-    if (is_disjoint_) {
-      at::mm_out(part, left, right);
-    } else if (part.scalar_type() == left.scalar_type()) {
-      part.addmm_(left, right);
-    } else if (is_fp32_accumulated_) {
-      at::addmm_out(part, part, left, right, at::kFloat);
-    } else {
-      part.add_(at::mm(left, right));
-    }
-  }
-  Tensor result() const { return sum_.to(out_type_); }
-
- private:
-  Tensor sum_;
-  at::ScalarType out_type_;
-  bool is_fp32_accumulated_, is_disjoint_ = false;
-};
-
 /// Gradients of the loss by each row's ce and z terms, contiguous [tokens].
 Scales scales_of(const Problem& problem, const Tensor& grad_output) {
   const Tensor grad = grad_output.to(problem.acc);
@@ -336,11 +280,6 @@ std::tuple<Tensor, Tensor, Tensor> zero_gradients(const Problem& problem, const 
   if (mask[1]) grad_weight = at::zeros(problem.weight.sizes(), problem.weight.options());
   if (mask[2]) grad_bias = at::zeros({problem.terms.vocab}, problem.bias.options());
   return {grad_hidden, grad_weight, grad_bias};
-}
-
-/// Sums over the rows. On the CPU a sum with another dtype would first convert the whole tile.
-Tensor column_sum(const Problem& problem, const Tensor& tile) {
-  return problem.hidden.is_cpu() ? at::sum(tile, {0}) : at::sum(tile, {0}, false, problem.acc);
 }
 
 std::tuple<Tensor, Tensor, Tensor> project(const Problem& problem, const Tensor& lse,

@@ -11,8 +11,9 @@ namespace patchbench::cli {
 
 /// What every command shares: where things are and how to print.
 struct Context {
-  std::filesystem::path root;    ///< the repository (PATCHBENCH_ROOT, else where it was built)
-  std::filesystem::path bin;     ///< folder of this program: patchbench-sandbox and repro_<slug> stand beside it
+  std::filesystem::path root;  ///< the repository (PATCHBENCH_ROOT, else where it was built)
+  std::filesystem::path
+      bin;  ///< folder of this program: patchbench-sandbox and repro_<slug> stand beside it
   std::filesystem::path cache;   ///< $XDG_CACHE_HOME/patchbench
   std::filesystem::path ledger;  ///< --ledger
   bool json = false;             ///< --json: one JSON document on stdout, nothing else
@@ -28,12 +29,12 @@ struct Context {
 void progress(const std::string& text);
 
 /// Each command registers itself; its callback sets `context.exit_code` or throws Error.
-void add_run_commands(CLI::App& app, Context& context);     // reproduce, validate, window, selftest
-void add_list_commands(CLI::App& app, Context& context);    // list, show, status, new
-void add_patch_command(CLI::App& app, Context& context);    // patch new|save|show|apply|export|rebase
-void add_ledger_command(CLI::App& app, Context& context);   // ledger verify|export|import|evict
-void add_judge_command(CLI::App& app, Context& context);    // judge
-void add_env_command(CLI::App& app, Context& context);      // env doctor|images, cache verify
-void add_stage_command(CLI::App& app, Context& context);    // stage
+void add_run_commands(CLI::App& app, Context& context);   // reproduce, validate, window, selftest
+void add_list_commands(CLI::App& app, Context& context);  // list, show, status, new
+void add_patch_command(CLI::App& app, Context& context);  // patch new|save|show|apply|export|rebase
+void add_ledger_command(CLI::App& app, Context& context);  // ledger verify|export|import|evict
+void add_judge_command(CLI::App& app, Context& context);   // judge
+void add_env_command(CLI::App& app, Context& context);     // env doctor|images, cache verify
+void add_stage_command(CLI::App& app, Context& context);   // stage
 
 }  // namespace patchbench::cli

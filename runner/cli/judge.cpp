@@ -13,7 +13,8 @@
 namespace patchbench::cli {
 namespace {
 
-/// The observations of one run, as the ledger holds them, and the context of the run's first subject.
+/// The observations of one run, as the ledger holds them, and the context of the run's first
+/// subject.
 struct RecordedRun {
   std::vector<Observation> observations;
   std::vector<std::string> digests;
@@ -28,23 +29,27 @@ RecordedRun recorded_run(const std::vector<ledger::Entry>& entries, const std::s
     const RunContext context = RunContext::from_json(p.at("context"));
     if (!context.run_id.starts_with(run_id)) continue;
     if (run.context && run.context->run_id != context.run_id) {
-      throw Error(ErrorCode::kUsage, "judge: " + run_id + " names more than one run; give more digits");
+      throw Error(ErrorCode::kUsage,
+                  "judge: " + run_id + " names more than one run; give more digits");
     }
     if (!run.context) run.context = context;
     run.observations.push_back(Observation::from_json(p.at("observation")));
     run.digests.push_back(entry.digest);
   }
-  if (!run.context) throw Error(ErrorCode::kUsage, "judge: the ledger holds no observation of run " + run_id);
+  if (!run.context)
+    throw Error(ErrorCode::kUsage, "judge: the ledger holds no observation of run " + run_id);
   return run;
 }
 
 /// The question that a run's observations can answer: from which subjects it has.
 QuestionContext question_of(const Manifest& manifest, const RecordedRun& run) {
   std::map<std::string, int> subjects;
-  for (const Observation& o : run.observations) ++subjects[o.subject.substr(0, o.subject.find(':'))];
+  for (const Observation& o : run.observations)
+    ++subjects[o.subject.substr(0, o.subject.find(':'))];
   QuestionContext asked;
   for (const UpstreamUse& use : manifest.upstreams) {
-    asked.is_red_pin |= run.context->pin.value("upstream", "") == use.name && run.context->pin.value("version", "") == use.red_pin;
+    asked.is_red_pin |= run.context->pin.value("upstream", "") == use.name &&
+                        run.context->pin.value("version", "") == use.red_pin;
   }
   asked.classes = manifest.classes_order;
   const auto only = [&](Question question, const std::string& subject) {
@@ -67,22 +72,29 @@ QuestionContext question_of(const Manifest& manifest, const RecordedRun& run) {
 
 void add_judge_command(CLI::App& app, Context& context) {
   auto runs = std::make_shared<std::vector<std::string>>();
-  CLI::App* command = app.add_subcommand("judge", "compute the verdict of a recorded run again, from its observations");
-  command->add_option("runs", *runs, "run ids (16 hex, or a unique beginning): `run_id` in a record's context")->required();
-  command->footer("For runs imported without a verdict, or judged before a predicate was corrected. Observations stay as they are.");
+  CLI::App* command = app.add_subcommand(
+      "judge", "compute the verdict of a recorded run again, from its observations");
+  command
+      ->add_option("runs", *runs,
+                   "run ids (16 hex, or a unique beginning): `run_id` in a record's context")
+      ->required();
+  command->footer(
+      "For runs imported without a verdict, or judged before a predicate was corrected. "
+      "Observations stay as they are.");
   command->callback([runs, &context] {
     const auto book = ledger::Ledger::open(context.ledger);
     for (const std::string& id : *runs) {
       const RecordedRun run = recorded_run(book->all(), id);
       const Manifest manifest = context.manifest(run.context->slug);
       std::vector<QuestionContext> questions = {question_of(manifest, run)};
-      if (const auto memory = memory_question(manifest, questions.front(), run.observations)) questions.push_back(*memory);
+      if (const auto memory = memory_question(manifest, questions.front(), run.observations))
+        questions.push_back(*memory);
       for (const QuestionContext& question : questions) {
         const Outcome outcome = sentinel_of(run.observations, question);
         const Record verdict = make_verdict_record(*run.context, question, outcome, run.digests);
         book->append({verdict});
-        fmt::print(std::cout, "{} {}: {}{}\n", run.context->run_id, verdict.digest().substr(0, 12), outcome.text(),
-                   outcome.why.empty() ? "" : ": " + outcome.why);
+        fmt::print(std::cout, "{} {}: {}{}\n", run.context->run_id, verdict.digest().substr(0, 12),
+                   outcome.text(), outcome.why.empty() ? "" : ": " + outcome.why);
       }
     }
   });

@@ -16,16 +16,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// With --exit-code every failure of ours is 200, so that `git bisect run` stops instead of blaming a commit.
+/// With --exit-code every failure of ours is 200, so that `git bisect run` stops instead of blaming
+/// a commit.
 constexpr int kBisectAbort = 200;
 
 int status_of(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kUsage: return 2;
-    case ErrorCode::kUnresolved: return 3;
-    case ErrorCode::kNotRunnable: return 4;
-    case ErrorCode::kIntegrity: return 1;
-    case ErrorCode::kInternal: return 3;
+    case ErrorCode::kUsage:
+      return 2;
+    case ErrorCode::kUnresolved:
+      return 3;
+    case ErrorCode::kNotRunnable:
+      return 4;
+    case ErrorCode::kIntegrity:
+      return 1;
+    case ErrorCode::kInternal:
+      return 3;
   }
   return 3;
 }
@@ -55,7 +61,8 @@ Context make_context() {
 /// The subcommand names of an app, for "did you mean".
 std::vector<std::string> command_names(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(sub->get_name());
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(sub->get_name());
   return names;
 }
 
@@ -70,17 +77,21 @@ std::vector<std::string> option_names(const CLI::App& app) {
 }
 
 /// The one line for words that CLI11 refuses.
-std::string refusal(const CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv) {
+std::string refusal(const CLI::App& app, const CLI::ParseError& error, int argc,
+                    const char* const* argv) {
   std::string line = error.what();
   line = line.substr(0, line.find('\n'));
   if (app.get_subcommands().empty() && argc > 1) {
     const std::string word = argv[argc > 2 && std::string_view(argv[1]) == "--json" ? 2 : 1];
-    if (!word.starts_with("-")) return fmt::format("unknown command '{}'{}", word, did_you_mean(word, command_names(app)));
+    if (!word.starts_with("-"))
+      return fmt::format("unknown command '{}'{}", word, did_you_mean(word, command_names(app)));
   }
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (line.find(word) == std::string::npos) continue;
-    if (word.starts_with("--")) return fmt::format("unknown or incomplete option '{}'{}", word, did_you_mean(word, option_names(app)));
+    if (word.starts_with("--"))
+      return fmt::format("unknown or incomplete option '{}'{}", word,
+                         did_you_mean(word, option_names(app)));
   }
   return line + "; see --help";
 }
@@ -88,22 +99,25 @@ std::string refusal(const CLI::App& app, const CLI::ParseError& error, int argc,
 }  // namespace
 
 int run_program(int argc, const char* const* argv, std::ostream& out, std::ostream& err) {
-  const bool is_bisect = std::any_of(argv, argv + argc, [](const char* word) {
-    return std::string_view(word) == "--exit-code";
-  });
+  const bool is_bisect = std::any_of(
+      argv, argv + argc, [](const char* word) { return std::string_view(word) == "--exit-code"; });
   const auto failed = [&](int status, const std::string& line) {
     err << "patchbench: " << line << "\n";
     return is_bisect ? kBisectAbort : status;
   };
   Context context = make_context();
-  CLI::App app{"Reproduce GPU-training bugs on the real upstream release, validate fixes, keep the record."};
+  CLI::App app{
+      "Reproduce GPU-training bugs on the real upstream release, validate fixes, keep the record."};
   app.set_version_flag("--version", std::string("patchbench ") + PATCHBENCH_VERSION);
   app.require_subcommand(1);
   app.fallthrough();
-  app.add_option("--ledger", context.ledger, "ledger file (default: $PATCHBENCH_LEDGER or the user's state folder)");
+  app.add_option("--ledger", context.ledger,
+                 "ledger file (default: $PATCHBENCH_LEDGER or the user's state folder)");
   app.add_flag("--json", context.json, "one JSON document on stdout instead of a table");
-  app.footer("Exit: 0 done, 1 turned down (validate, verify), 2 usage, 3 unresolved, 4 not runnable here.\n"
-             "First: patchbench list, patchbench reproduce liger_flce_none_bwd, patchbench env doctor.");
+  app.footer(
+      "Exit: 0 done, 1 turned down (validate, verify), 2 usage, 3 unresolved, 4 not runnable "
+      "here.\n"
+      "First: patchbench list, patchbench reproduce liger_flce_none_bwd, patchbench env doctor.");
   add_list_commands(app, context);
   add_run_commands(app, context);
   add_patch_command(app, context);

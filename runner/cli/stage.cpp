@@ -35,9 +35,11 @@ std::set<fs::path> carried_libraries(const fs::path& program) {
     if (arrow == std::string::npos) continue;
     const fs::path path = line.substr(arrow + 3, line.find(" (", arrow) - arrow - 3);
     const std::string name = path.filename().string();
-    static const std::set<std::string> kEverywhere = {"libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1",
-                                                      "libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6"};
-    const bool is_torch = path.string().find("/torch/lib/") != std::string::npos || path.string().find("/nvidia/") != std::string::npos;
+    static const std::set<std::string> kEverywhere = {
+        "libc.so.6",       "libm.so.6",     "libdl.so.2",    "librt.so.1",
+        "libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6"};
+    const bool is_torch = path.string().find("/torch/lib/") != std::string::npos ||
+                          path.string().find("/nvidia/") != std::string::npos;
     if (!kEverywhere.contains(name) && !is_torch) libraries.insert(path);
   }
   return libraries;
@@ -52,7 +54,8 @@ void copy_into(const fs::path& from, const fs::path& to) {
 std::string run_script(const StageWords& words, const std::vector<std::string>& commands) {
   std::string text =
       "#!/bin/sh\n"
-      "# Runs the staged plan with an installed Python that has torch; leaves records.jsonl for `patchbench ledger import`.\n"
+      "# Runs the staged plan with an installed Python that has torch; leaves records.jsonl for "
+      "`patchbench ledger import`.\n"
       "# Usage: ./run [PYTHON]   (needs no network, no git, no container engine)\n"
       "set -u\n"
       "here=$(cd \"$(dirname \"$0\")\" && pwd)\n"
@@ -61,13 +64,20 @@ std::string run_script(const StageWords& words, const std::vector<std::string>& 
       "  echo \"stage: $python has no torch; name an interpreter that has: ./run PYTHON\" >&2\n"
       "  exit 4\n"
       "}\n"
-      "export PATCHBENCH_ROOT=\"$here/root\" XDG_CACHE_HOME=\"$here/cache\" PATCHBENCH_LEDGER=\"$here/ledger.db\"\n"
-      "export LD_LIBRARY_PATH=\"$here/lib:$torch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\" PATH=\"$here/bin:$PATH\"\n"
+      "export PATCHBENCH_ROOT=\"$here/root\" XDG_CACHE_HOME=\"$here/cache\" "
+      "PATCHBENCH_LEDGER=\"$here/ledger.db\"\n"
+      "export LD_LIBRARY_PATH=\"$here/lib:$torch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\" "
+      "PATH=\"$here/bin:$PATH\"\n"
       "status=0\n";
   for (const std::string& command : commands) {
-    text += fmt::format("patchbench {} --python \"$python\" --device \"${{PATCHBENCH_DEVICE:-{}}}\" || {{ s=$?; [ $s -gt $status ] && status=$s; }}\n", command, words.device);
+    text += fmt::format(
+        "patchbench {} --python \"$python\" --device \"${{PATCHBENCH_DEVICE:-{}}}\" || {{ s=$?; [ "
+        "$s -gt $status ] && status=$s; }}\n",
+        command, words.device);
   }
-  text += "patchbench ledger export -o \"$here/records.jsonl\" && echo \"stage: wrote $here/records.jsonl\" >&2\nexit $status\n";
+  text +=
+      "patchbench ledger export -o \"$here/records.jsonl\" && echo \"stage: wrote "
+      "$here/records.jsonl\" >&2\nexit $status\n";
   return text;
 }
 
@@ -86,16 +96,19 @@ void stage(const Context& context, const StageWords& words) {
   for (const std::string& slug : words.slugs) {
     const Manifest manifest = context.manifest(slug);
     if (const auto waived = manifest.waived(Column::kRepro)) {
-      throw Error(ErrorCode::kNotRunnable, fmt::format("{}: no reproducer yet ({})", slug, *waived));
+      throw Error(ErrorCode::kNotRunnable,
+                  fmt::format("{}: no reproducer yet ({})", slug, *waived));
     }
     copy_into(context.root / "repro" / slug, folder / "root/repro" / slug);
     programs.push_back(context.bin / ("repro_" + slug));
-    if (fs::exists(context.bin / ("bench_" + slug))) programs.push_back(context.bin / ("bench_" + slug));
+    if (fs::exists(context.bin / ("bench_" + slug)))
+      programs.push_back(context.bin / ("bench_" + slug));
     const UpstreamUse& use = manifest.upstreams.at(0);
     const Upstream& upstream = pins.upstream(use.name);
     std::vector<Pin> needed = {pins.resolve(use.name, use.red_pin)};
     if (words.window) needed = upstream.releases;
-    for (const std::string& version : words.versions) needed.push_back(pins.resolve(use.name, version));
+    for (const std::string& version : words.versions)
+      needed.push_back(pins.resolve(use.name, version));
     for (const Pin& pin : needed) {
       progress("staging " + pin.upstream + " " + pin.version);
       const fs::path file = fs::path("files") / pin.sha256 / pin.filename;
@@ -104,7 +117,8 @@ void stage(const Context& context, const StageWords& words) {
       git::Store(staged_cache, context.root).materialize(pin, {});
     }
     commands.push_back("reproduce " + slug + " --upstream " + use.red_pin);
-    for (const std::string& version : words.versions) commands.push_back("reproduce " + slug + " --upstream " + version);
+    for (const std::string& version : words.versions)
+      commands.push_back("reproduce " + slug + " --upstream " + version);
     commands.push_back("reproduce " + slug + " --subject op --upstream " + use.red_pin);
     commands.push_back("validate " + slug);
     if (words.window) commands.push_back("window " + slug);
@@ -113,25 +127,35 @@ void stage(const Context& context, const StageWords& words) {
   if (!bwrap.empty()) programs.push_back(bwrap);
   for (const fs::path& program : programs) {
     copy_into(program, folder / "bin" / program.filename());
-    for (const fs::path& library : carried_libraries(program)) copy_into(fs::canonical(library), folder / "lib" / library.filename());
+    for (const fs::path& library : carried_libraries(program))
+      copy_into(fs::canonical(library), folder / "lib" / library.filename());
   }
   std::ofstream(folder / "run") << run_script(words, commands);
-  fs::permissions(folder / "run", fs::perms::owner_all | fs::perms::group_read | fs::perms::group_exec | fs::perms::others_read | fs::perms::others_exec);
-  fmt::print(std::cout, "{}: {} commands; there: ./run [PYTHON]; here afterwards: patchbench ledger import records.jsonl\n", folder.string(), commands.size());
+  fs::permissions(folder / "run", fs::perms::owner_all | fs::perms::group_read |
+                                      fs::perms::group_exec | fs::perms::others_read |
+                                      fs::perms::others_exec);
+  fmt::print(std::cout,
+             "{}: {} commands; there: ./run [PYTHON]; here afterwards: patchbench ledger import "
+             "records.jsonl\n",
+             folder.string(), commands.size());
 }
 
 }  // namespace
 
 void add_stage_command(CLI::App& app, Context& context) {
   auto words = std::make_shared<StageWords>();
-  CLI::App* command = app.add_subcommand("stage", "write a folder that runs on a machine without network, git or containers");
-  command->add_option("slugs", words->slugs, "packs, then the new folder")->required()->expected(2, -1);
+  CLI::App* command = app.add_subcommand(
+      "stage", "write a folder that runs on a machine without network, git or containers");
+  command->add_option("slugs", words->slugs, "packs, then the new folder")
+      ->required()
+      ->expected(2, -1);
   command->add_option("--upstream", words->versions, "also reproduce on this version (repeatable)");
   command->add_flag("--window", words->window, "also measure every locked release");
   command->add_option("--device", words->device, "device there")->capture_default_str();
-  command->footer("Example:\n  patchbench stage liger_flce_none_bwd /tmp/stage --window\n"
-                  "  scp -r /tmp/stage gpu: && ssh gpu /tmp/stage/run && scp gpu:/tmp/stage/records.jsonl .\n"
-                  "  patchbench ledger import records.jsonl");
+  command->footer(
+      "Example:\n  patchbench stage liger_flce_none_bwd /tmp/stage --window\n"
+      "  scp -r /tmp/stage gpu: && ssh gpu /tmp/stage/run && scp gpu:/tmp/stage/records.jsonl .\n"
+      "  patchbench ledger import records.jsonl");
   command->callback([words, &context] {
     words->folder = words->slugs.back();
     words->slugs.pop_back();

@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 
+#include <unistd.h>
 #include <chrono>
 #include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <tuple>
-#include <unistd.h>
 
 #include "cli/context.h"
 #include "core/error.h"
@@ -25,26 +25,32 @@ struct Cell {
   std::string sentinel, started, isolation, digest, origin;
 };
 /// (slug, upstream, version, subject) -> device kind -> newest cell.
-using Board = std::map<std::tuple<std::string, std::string, std::string, std::string>, std::map<std::string, Cell>>;
+using Board = std::map<std::tuple<std::string, std::string, std::string, std::string>,
+                       std::map<std::string, Cell>>;
 
-void add_verdict(Board& board, const Record& record, const std::string& digest, const std::string& origin) {
+void add_verdict(Board& board, const Record& record, const std::string& digest,
+                 const std::string& origin) {
   if (record.type() != "verdict") return;
   const Json& p = record.predicate();
   const RunContext run = RunContext::from_json(p.at("context"));
   const QuestionContext question = QuestionContext::from_json(p.at("question"));
   std::string asked = question_name(question.question);
-  if (question.question == Question::kReproduce && question.subject != "upstream") asked = question.subject;
+  if (question.question == Question::kReproduce && question.subject != "upstream")
+    asked = question.subject;
   const std::string device = run.machine.value("device", "cpu");
   const bool isolated = run.sandbox.value("isolated", false);
-  Cell cell{p.at("sentinel").get<std::string>(), run.started, isolated ? "" : "unisolated", digest, origin};
-  Cell& held = board[{run.slug, run.pin.value("upstream", ""), run.pin.value("version", "-"), asked}][device];
+  Cell cell{p.at("sentinel").get<std::string>(), run.started, isolated ? "" : "unisolated", digest,
+            origin};
+  Cell& held = board[{run.slug, run.pin.value("upstream", ""), run.pin.value("version", "-"),
+                      asked}][device];
   if (held.started <= cell.started) held = std::move(cell);
 }
 
 Board read_board(const Context& context, bool with_ledger) {
   Board board;
   if (with_ledger && fs::exists(context.ledger)) {
-    for (const ledger::Entry& entry : ledger::Ledger::open(context.ledger)->all()) add_verdict(board, entry.record, entry.digest, entry.origin);
+    for (const ledger::Entry& entry : ledger::Ledger::open(context.ledger)->all())
+      add_verdict(board, entry.record, entry.digest, entry.origin);
   }
   const fs::path evidence = context.root / "reports/evidence";
   for (const std::string& slug : context.slugs()) {
@@ -54,7 +60,8 @@ Board read_board(const Context& context, bool with_ledger) {
       std::istringstream lines(context.read_file(file.path()));
       int number = 0;
       for (std::string line; std::getline(lines, line);) {
-        const Record record = parse_record(line, fmt::format("{}:{}", file.path().string(), ++number));
+        const Record record =
+            parse_record(line, fmt::format("{}:{}", file.path().string(), ++number));
         add_verdict(board, record, record.digest(), "evidence");
       }
     }
@@ -69,7 +76,9 @@ std::string age_of(const std::string& started) {
   in >> std::get_time(&parts, "%Y-%m-%dT%H:%M:%SZ");
   if (in.fail()) return started;
   const auto seconds = std::difftime(std::time(nullptr), timegm(&parts));
-  return seconds < 7200 ? fmt::format("{:.0f} min", seconds / 60) : seconds < 172800 ? fmt::format("{:.0f} h", seconds / 3600) : fmt::format("{:.0f} d", seconds / 86400);
+  return seconds < 7200     ? fmt::format("{:.0f} min", seconds / 60)
+         : seconds < 172800 ? fmt::format("{:.0f} h", seconds / 3600)
+                            : fmt::format("{:.0f} d", seconds / 86400);
 }
 
 Json board_json(const Board& board) {
@@ -77,8 +86,15 @@ Json board_json(const Board& board) {
   for (const auto& [key, cells] : board) {
     for (const auto& [device, cell] : cells) {
       const auto& [slug, upstream, version, asked] = key;
-      rows.push_back({{"slug", slug}, {"upstream", upstream}, {"version", version}, {"question", asked}, {"device", device},
-                      {"sentinel", cell.sentinel}, {"started", cell.started}, {"isolated", cell.isolation.empty()}, {"verdict", cell.digest}});
+      rows.push_back({{"slug", slug},
+                      {"upstream", upstream},
+                      {"version", version},
+                      {"question", asked},
+                      {"device", device},
+                      {"sentinel", cell.sentinel},
+                      {"started", cell.started},
+                      {"isolated", cell.isolation.empty()},
+                      {"verdict", cell.digest}});
     }
   }
   return rows;
@@ -87,26 +103,33 @@ Json board_json(const Board& board) {
 /// The committed form: dates, no ages; one row per version, one column per device.
 std::string board_markdown(const Board& board, const std::vector<std::string>& slugs) {
   std::string text =
-      "<!-- Generated by `patchbench status --markdown` from reports/evidence; do not edit. -->\n# Status\n\n"
+      "<!-- Generated by `patchbench status --markdown` from reports/evidence; do not edit. -->\n# "
+      "Status\n\n"
       "Each cell is the newest committed verdict; the date is the run's. No cell is typed.\n";
   for (const std::string& slug : slugs) {
     std::string rows;
     for (const auto& [key, cells] : board) {
       if (std::get<0>(key) != slug) continue;
       for (const auto& [device, cell] : cells) {
-        rows += fmt::format("| {} {} | {} | {} | {}{} | {} | `{}` |\n", std::get<1>(key), std::get<2>(key), std::get<3>(key), device, cell.sentinel,
-                            cell.isolation.empty() ? "" : " (unisolated)", cell.started.substr(0, 10), cell.digest.substr(0, 12));
+        rows += fmt::format("| {} {} | {} | {} | {}{} | {} | `{}` |\n", std::get<1>(key),
+                            std::get<2>(key), std::get<3>(key), device, cell.sentinel,
+                            cell.isolation.empty() ? "" : " (unisolated)",
+                            cell.started.substr(0, 10), cell.digest.substr(0, 12));
       }
     }
     text += fmt::format("\n## {}\n\n", slug);
-    text += rows.empty() ? "No record.\n" : "| version | question | device | verdict | date | record |\n|---|---|---|---|---|---|\n" + rows;
+    text += rows.empty() ? "No record.\n"
+                         : "| version | question | device | verdict | date | record "
+                           "|\n|---|---|---|---|---|---|\n" +
+                               rows;
   }
   return text;
 }
 
 /// One row per pack for the README: what holds on its red pin, per device.
 std::string board_summary(const Board& board, const Context& context) {
-  std::string text = "| pack | red pin | device | verdicts (newest committed record) |\n|---|---|---|---|\n";
+  std::string text =
+      "| pack | red pin | device | verdicts (newest committed record) |\n|---|---|---|---|\n";
   for (const std::string& slug : context.slugs()) {
     const UpstreamUse use = context.manifest(slug).upstreams.at(0);
     std::map<std::string, std::string> by_device;
@@ -115,11 +138,14 @@ std::string board_summary(const Board& board, const Context& context) {
       if (row_slug != slug || (version != "-" && version != use.red_pin)) continue;
       for (const auto& [device, cell] : cells) {
         std::string& list = by_device[device];
-        list += (list.empty() ? "" : " · ") + cell.sentinel + (cell.isolation.empty() ? "" : " (unisolated)");
+        list += (list.empty() ? "" : " · ") + cell.sentinel +
+                (cell.isolation.empty() ? "" : " (unisolated)");
       }
     }
     if (by_device.empty()) by_device["-"] = "no record";
-    for (const auto& [device, list] : by_device) text += fmt::format("| `{}` | {} {} | {} | {} |\n", slug, use.name, use.red_pin, device, list);
+    for (const auto& [device, list] : by_device)
+      text +=
+          fmt::format("| `{}` | {} {} | {} | {} |\n", slug, use.name, use.red_pin, device, list);
   }
   return text;
 }
@@ -132,10 +158,13 @@ void add_status_command(CLI::App& app, Context& context) {
     bool markdown = false, summary = false;
   };
   auto words = std::make_shared<Words>();
-  CLI::App* command = app.add_subcommand("status", "where each pack stands on each upstream version, from records");
+  CLI::App* command =
+      app.add_subcommand("status", "where each pack stands on each upstream version, from records");
   command->add_option("slug", words->slug, "only this pack");
-  command->add_flag("--markdown", words->markdown, "reports/STATUS.md, from committed evidence alone");
-  command->add_flag("--summary", words->summary, "the README's table, from committed evidence alone");
+  command->add_flag("--markdown", words->markdown,
+                    "reports/STATUS.md, from committed evidence alone");
+  command->add_flag("--summary", words->summary,
+                    "the README's table, from committed evidence alone");
   command->callback([words, &context] {
     std::vector<std::string> slugs = context.slugs();
     if (!words->slug.empty()) slugs = {context.manifest(words->slug).slug.str()};
@@ -153,17 +182,20 @@ void add_status_command(CLI::App& app, Context& context) {
       return;
     }
     const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
-    report::Table table({"pack", "version", "question", "device", "verdict", is_terminal ? "age" : "date"});
+    report::Table table(
+        {"pack", "version", "question", "device", "verdict", is_terminal ? "age" : "date"});
     for (const auto& [key, cells] : board) {
       if (!words->slug.empty() && std::get<0>(key) != words->slug) continue;
       for (const auto& [device, cell] : cells) {
-        table.add({std::get<0>(key), std::get<2>(key), std::get<3>(key), device, cell.sentinel + (cell.isolation.empty() ? "" : " unisolated"),
+        table.add({std::get<0>(key), std::get<2>(key), std::get<3>(key), device,
+                   cell.sentinel + (cell.isolation.empty() ? "" : " unisolated"),
                    is_terminal ? age_of(cell.started) : cell.started.substr(0, 10)});
       }
     }
     std::cout << table.render(report::style_of(STDOUT_FILENO));
     for (const std::string& slug : slugs) {
-      const bool has = std::any_of(board.begin(), board.end(), [&](const auto& row) { return std::get<0>(row.first) == slug; });
+      const bool has = std::any_of(board.begin(), board.end(),
+                                   [&](const auto& row) { return std::get<0>(row.first) == slug; });
       if (!has) fmt::print(std::cout, "{}: no record\n", slug);
     }
   });

@@ -30,13 +30,15 @@ void write_file(const fs::path& path, const std::string& text) {
 }
 
 std::string utc_now() {
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(
-                                                  std::chrono::system_clock::now())));
+  return fmt::format(
+      "{:%Y-%m-%dT%H:%M:%SZ}",
+      fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
 }
 
 const UpstreamUse& chosen_upstream(const Manifest& manifest, const std::string& name) {
   if (manifest.upstreams.empty()) {
-    throw Error(ErrorCode::kNotRunnable, manifest.slug.str() + ": names no upstream; try --subject op or model");
+    throw Error(ErrorCode::kNotRunnable,
+                manifest.slug.str() + ": names no upstream; try --subject op or model");
   }
   if (name.empty()) return manifest.upstreams.front();
   std::vector<std::string> names;
@@ -62,11 +64,14 @@ void check_cases(const Manifest& manifest, const std::vector<std::string>& cases
 void check_subject(const Manifest& manifest, const std::string& subject) {
   const std::string kind = subject.substr(0, subject.find(':'));
   std::vector<std::string> known = manifest.subjects;
-  const auto has = [&](const std::string& name) { return std::find(known.begin(), known.end(), name) != known.end(); };
-  // A mutant is a wrong fix: where there is a fix, there may be mutants; reproduce() names those there are.
+  const auto has = [&](const std::string& name) {
+    return std::find(known.begin(), known.end(), name) != known.end();
+  };
+  // A mutant is a wrong fix: where there is a fix, there may be mutants; reproduce() names those
+  // there are.
   if (!(subject.starts_with("mutant:") ? has("patched") : has(subject))) {
-    throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", manifest.slug.str(), subject,
-                                               did_you_mean(kind, known)));
+    throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", manifest.slug.str(),
+                                               subject, did_you_mean(kind, known)));
   }
 }
 
@@ -75,14 +80,18 @@ std::string chosen_device(const std::string& asked) {
   const std::vector<exec::Gpu> gpus = exec::find_gpus();
   if (asked.empty()) return gpus.empty() ? "cpu" : "cuda:0";
   if (asked == "cpu") return asked;
-  const std::string digits = asked == "cuda" ? "0" : asked.starts_with("cuda:") ? asked.substr(5) : "";
-  if (digits.empty() || digits.size() > 3 || !std::all_of(digits.begin(), digits.end(), ::isdigit)) {
+  const std::string digits = asked == "cuda"              ? "0"
+                             : asked.starts_with("cuda:") ? asked.substr(5)
+                                                          : "";
+  if (digits.empty() || digits.size() > 3 ||
+      !std::all_of(digits.begin(), digits.end(), ::isdigit)) {
     throw Error(ErrorCode::kUsage, fmt::format("--device: '{}' is neither cpu nor cuda:N", asked));
   }
   if (std::stoul(digits) >= gpus.size()) {
     throw Error(ErrorCode::kNotRunnable,
-                fmt::format("--device {}: this machine has {} NVIDIA GPU{}; try --device cpu", asked,
-                            gpus.empty() ? "no" : std::to_string(gpus.size()), gpus.size() == 1 ? "" : "s"));
+                fmt::format("--device {}: this machine has {} NVIDIA GPU{}; try --device cpu",
+                            asked, gpus.empty() ? "no" : std::to_string(gpus.size()),
+                            gpus.size() == 1 ? "" : "s"));
   }
   return "cuda:" + digits;
 }
@@ -90,9 +99,11 @@ std::string chosen_device(const std::string& asked) {
 /// The interpreter of sandboxes that use the host's /usr, and its wheel tag.
 std::pair<std::string, std::string> host_python() {
   const std::string python = "/usr/bin/python3";
-  const exec::Exit asked = exec::run({.argv = {python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])"}});
+  const exec::Exit asked =
+      exec::run({.argv = {python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])"}});
   if (!asked.ok()) {
-    throw Error(ErrorCode::kNotRunnable, python + ": not there or broken; install python3 (env/bootstrap.sh does)");
+    throw Error(ErrorCode::kNotRunnable,
+                python + ": not there or broken; install python3 (env/bootstrap.sh does)");
   }
   return {python, asked.out.substr(0, asked.out.find('\n'))};
 }
@@ -100,17 +111,26 @@ std::pair<std::string, std::string> host_python() {
 Json cases_document(const Setup& setup, const std::vector<std::string>& chosen) {
   Json cases = Json::array();
   for (const Case& c : setup.manifest.cases) {
-    if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), c.name) == chosen.end()) continue;
+    if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), c.name) == chosen.end())
+      continue;
     const std::string kind = setup.device.substr(0, setup.device.find(':'));
-    // A case that only a GPU can judge is too large for the interpreter; it runs there when asked for by name.
+    // A case that only a GPU can judge is too large for the interpreter; it runs there when asked
+    // for by name.
     if (chosen.empty() && !c.counts_on(kind)) continue;
-    cases.push_back({{"name", c.name}, {"role", role_name(c.role)}, {"axes", c.axes}, {"judged_on", c.judged_on}});
+    cases.push_back({{"name", c.name},
+                     {"role", role_name(c.role)},
+                     {"axes", c.axes},
+                     {"judged_on", c.judged_on}});
   }
-  return {{"slug", setup.manifest.slug.str()}, {"classes", setup.manifest.classes_order}, {"cases", cases}};
+  return {{"slug", setup.manifest.slug.str()},
+          {"classes", setup.manifest.classes_order},
+          {"cases", cases}};
 }
 
-exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const std::string& subject,
-                               const std::optional<git::Checkout>& checkout, const fs::path& folder) {
+exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
+                               const std::string& subject,
+                               const std::optional<git::Checkout>& checkout,
+                               const fs::path& folder) {
   exec::SandboxSpec spec;
   spec.kind = setup.sandbox;
   spec.image = setup.image;
@@ -131,9 +151,10 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const
     spec.mounts.push_back({setup.environment.site, "/env", false});
     path += (path.empty() ? "" : ":") + std::string("/env");
   }
-  spec.env = {{"HOME", "/work/home"},       {"TMPDIR", "/work/tmp"},     {"TRITON_CACHE_DIR", "/work/triton"},
-              {"PATH", "/usr/bin:/bin"},    {"LANG", "C.UTF-8"},         {"PYTHONDONTWRITEBYTECODE", "1"},
-              {"OMP_NUM_THREADS", "2"},     {"PYTHONHASHSEED", "0"}};
+  spec.env = {
+      {"HOME", "/work/home"},    {"TMPDIR", "/work/tmp"}, {"TRITON_CACHE_DIR", "/work/triton"},
+      {"PATH", "/usr/bin:/bin"}, {"LANG", "C.UTF-8"},     {"PYTHONDONTWRITEBYTECODE", "1"},
+      {"OMP_NUM_THREADS", "2"},  {"PYTHONHASHSEED", "0"}};
   if (subject == "mitigated") {
     spec.mounts.push_back({context.root / "mitigations", "/mitigations", false});
     path += (path.empty() ? "" : ":") + std::string("/mitigations");
@@ -145,7 +166,8 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const
   if (!spec.wants_gpu) spec.env["TRITON_INTERPRET"] = "1";
   spec.timeout_s = kSubjectTimeoutS;
   spec.memory_bytes = spec.wants_gpu ? int64_t{64} << 30 : int64_t{8} << 30;
-  // A CUDA process starts hundreds of threads, and where a limit counts per user, runs beside this one count too.
+  // A CUDA process starts hundreds of threads, and where a limit counts per user, runs beside this
+  // one count too.
   if (spec.wants_gpu) spec.max_processes = 4096;
   spec.log = folder / "subject.log";
   spec.report = folder / "sandbox.json";
@@ -157,7 +179,8 @@ Json pin_json(const Setup& setup) {
   return {{"upstream", setup.upstream.name}, {"version", "host"}, {"kind", "host"}};
 }
 
-RunContext make_run_context(const Setup& setup, const std::string& subject, const std::vector<Edit>& edits) {
+RunContext make_run_context(const Setup& setup, const std::string& subject,
+                            const std::vector<Edit>& edits) {
   RunContext run;
   run.run_id = setup.run_id;
   run.started = setup.started;
@@ -182,7 +205,8 @@ std::string last_line(const std::string& text) {
   const auto end = text.find_last_not_of(" \n\t");
   if (end == std::string::npos) return "no message";
   const auto start = text.find_last_of('\n', end);
-  return text.substr(start == std::string::npos ? 0 : start + 1, end - (start == std::string::npos ? 0 : start + 1) + 1);
+  return text.substr(start == std::string::npos ? 0 : start + 1,
+                     end - (start == std::string::npos ? 0 : start + 1) + 1);
 }
 
 /// Sandbox and locked wheels.
@@ -190,14 +214,16 @@ void prepare_locked(const Context& context, const RunOptions& options, Setup& se
   setup.sandbox = exec::choose_sandbox(options.sandbox, context.cache, context.root);
   std::string tag;
   if (setup.sandbox == exec::SandboxKind::kPodman || setup.sandbox == exec::SandboxKind::kDocker) {
-    const exec::BaseImage image = exec::ensure_base_image(setup.sandbox, "bookworm", context.cache, context.root);
+    const exec::BaseImage image =
+        exec::ensure_base_image(setup.sandbox, "bookworm", context.cache, context.root);
     setup.image = image.id;
     setup.python = image.python;
     tag = image.tag;
   } else {
     std::tie(setup.python, tag) = host_python();
   }
-  setup.environment = exec::locked_environment(setup.pin->environment, tag, context.cache, context.root);
+  setup.environment =
+      exec::locked_environment(setup.pin->environment, tag, context.cache, context.root);
 }
 
 /// Sandbox and an installed stack (--python).
@@ -206,18 +232,24 @@ void prepare_host(const Context& context, const RunOptions& options, Setup& setu
   setup.python = setup.environment.python;
   const auto kind = options.sandbox.value_or(exec::SandboxKind::kBubblewrap);
   if (kind == exec::SandboxKind::kPodman || kind == exec::SandboxKind::kDocker) {
-    throw Error(ErrorCode::kUsage, "--python needs --sandbox bwrap or process: an image has no part of the host's stack");
+    throw Error(
+        ErrorCode::kUsage,
+        "--python needs --sandbox bwrap or process: an image has no part of the host's stack");
   }
   const exec::SandboxProbe probe = exec::probe_sandbox(kind, context.cache, context.root);
-  if (!probe.usable && options.sandbox) throw Error(ErrorCode::kNotRunnable, "--sandbox: " + probe.detail);
-  if (!probe.usable) progress("bwrap cannot be used here (" + probe.detail + "); falling back to a plain process, unisolated");
+  if (!probe.usable && options.sandbox)
+    throw Error(ErrorCode::kNotRunnable, "--sandbox: " + probe.detail);
+  if (!probe.usable)
+    progress("bwrap cannot be used here (" + probe.detail +
+             "); falling back to a plain process, unisolated");
   setup.sandbox = probe.usable ? kind : exec::SandboxKind::kProcess;
 }
 
 }  // namespace
 
 bool is_in_process(const std::string& subject) {
-  return subject == "model" || subject == "op" || subject.starts_with("op_mutant:") || subject == "model_fixed";
+  return subject == "model" || subject == "op" || subject.starts_with("op_mutant:") ||
+         subject == "model_fixed";
 }
 
 Setup prepare(const Context& context, const RunOptions& options) {
@@ -229,7 +261,9 @@ Setup prepare(const Context& context, const RunOptions& options) {
   }
   if (!fs::exists(context.bin / ("repro_" + slug))) {
     throw Error(ErrorCode::kNotRunnable,
-                fmt::format("repro_{} is not built (preset host has no torch); run ./patchbench or build the cpu preset", slug));
+                fmt::format("repro_{} is not built (preset host has no torch); run ./patchbench or "
+                            "build the cpu preset",
+                            slug));
   }
   check_subject(setup.manifest, options.subject);
   check_cases(setup.manifest, options.cases);
@@ -237,21 +271,24 @@ Setup prepare(const Context& context, const RunOptions& options) {
   setup.device = chosen_device(options.device);
   setup.started = utc_now();
   if (options.python.empty() || options.needs_pin || !options.version.empty()) {
-    setup.pin = context.pins().resolve(setup.upstream.name,
-                                       options.version.empty() ? setup.upstream.red_pin : options.version);
+    setup.pin = context.pins().resolve(
+        setup.upstream.name, options.version.empty() ? setup.upstream.red_pin : options.version);
   }
   if (options.python.empty()) {
     prepare_locked(context, options, setup);
   } else {
     prepare_host(context, options, setup);
   }
-  setup.run_id = sha256_hex(fmt::format("{} {} {} {}", slug, setup.started, ::getpid(), std::random_device{}())).substr(0, 16);
+  setup.run_id = sha256_hex(fmt::format("{} {} {} {}", slug, setup.started, ::getpid(),
+                                        std::random_device{}()))
+                     .substr(0, 16);
   setup.folder = context.cache / "runs" / setup.run_id;
   return setup;
 }
 
-Trial run_trial(const Context& context, const Setup& setup, const RunOptions& options, const std::string& subject,
-                const std::vector<Edit>& edits, const std::string& corrupt) {
+Trial run_trial(const Context& context, const Setup& setup, const RunOptions& options,
+                const std::string& subject, const std::vector<Edit>& edits,
+                const std::string& corrupt) {
   const auto started = std::chrono::steady_clock::now();
   const std::string slug = setup.manifest.slug.str();
   Trial trial;
@@ -262,9 +299,19 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
   fs::create_directories(folder / "work");
 
   exec::Command command;
-  command.argv = {(context.bin / ("repro_" + slug)).string(), "--cases", (folder / "cases.json").string(),
-                  "--subject", subject, "--device", setup.device, "--seed", std::to_string(options.seed),
-                  "--work", (folder / "work").string(), "--records-fd", std::to_string(kRecordsFd)};
+  command.argv = {(context.bin / ("repro_" + slug)).string(),
+                  "--cases",
+                  (folder / "cases.json").string(),
+                  "--subject",
+                  subject,
+                  "--device",
+                  setup.device,
+                  "--seed",
+                  std::to_string(options.seed),
+                  "--work",
+                  (folder / "work").string(),
+                  "--records-fd",
+                  std::to_string(kRecordsFd)};
   if (!corrupt.empty()) command.argv.insert(command.argv.end(), {"--corrupt", corrupt});
   write_file(folder / "cases.json", cases_document(setup, options.cases).dump());
   if (!is_in_process(subject)) {
@@ -274,16 +321,20 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
       trial.context.tree = checkout->tree;
       trial.context.files = git::Store::digests(*checkout, setup.upstream.files);
     } else {
-      if (!edits.empty()) throw Error(ErrorCode::kUsage, "an installed stack (--python) is judged as it is: it takes no edits");
+      if (!edits.empty())
+        throw Error(ErrorCode::kUsage,
+                    "an installed stack (--python) is judged as it is: it takes no edits");
       trial.context.files = setup.environment.packages.value("files", Json::object());
     }
     const exec::SandboxSpec spec = sandbox_spec(context, setup, subject, checkout, folder);
     write_file(folder / "spec.json", spec.to_json().dump());
-    const Json start = {{"argv", {(context.bin / "patchbench-sandbox").string(), (folder / "spec.json").string()}},
-                        {"report", spec.report.string()},
-                        {"timeout_s", spec.timeout_s + 60}};
+    const Json start = {
+        {"argv", {(context.bin / "patchbench-sandbox").string(), (folder / "spec.json").string()}},
+        {"report", spec.report.string()},
+        {"timeout_s", spec.timeout_s + 60}};
     write_file(folder / "command.json", start.dump());
-    command.argv.insert(command.argv.end(), {"--subject-command", (folder / "command.json").string()});
+    command.argv.insert(command.argv.end(),
+                        {"--subject-command", (folder / "command.json").string()});
   }
   command.argv.insert(command.argv.end(), {"--repeat", std::to_string(options.repeats)});
   command.records_fd_in_child = kRecordsFd;
@@ -293,14 +344,15 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
   const exec::Exit exit = exec::run(command);
   if (!exit.ok()) {
     throw Error(exit.exit_code == 2 ? ErrorCode::kUsage : ErrorCode::kInternal,
-                fmt::format("repro_{} ({}): {}", slug, subject, last_line(exit.error.empty() ? exit.err : exit.error)));
+                fmt::format("repro_{} ({}): {}", slug, subject,
+                            last_line(exit.error.empty() ? exit.err : exit.error)));
   }
   trial.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return trial;
 }
 
-std::string record_run(const Context& context, const std::vector<Trial>& trials, const QuestionContext& question,
-                       const Outcome& outcome) {
+std::string record_run(const Context& context, const std::vector<Trial>& trials,
+                       const QuestionContext& question, const Outcome& outcome) {
   std::vector<Record> records;
   std::vector<std::string> digests;
   for (const Trial& trial : trials) {

@@ -17,14 +17,14 @@ namespace patchbench::cli {
 /// What the user chose for a whole run.
 struct RunOptions {
   std::string slug;
-  std::string upstream_name;                ///< which upstream of the pack; empty: the first
-  std::string version;                      ///< empty: the red pin
+  std::string upstream_name;  ///< which upstream of the pack; empty: the first
+  std::string version;        ///< empty: the red pin
   std::string subject = "upstream";
-  std::vector<std::string> cases;           ///< empty: all
-  std::string device;                       ///< empty: cuda:0 where it can be used, else cpu
-  std::optional<exec::SandboxKind> sandbox; ///< forced
-  std::filesystem::path python;             ///< --python: that installed stack is the environment
-  bool needs_pin = false;                   ///< with `python`: judge a pinned release on it, not the installed one
+  std::vector<std::string> cases;            ///< empty: all
+  std::string device;                        ///< empty: cuda:0 where it can be used, else cpu
+  std::optional<exec::SandboxKind> sandbox;  ///< forced
+  std::filesystem::path python;              ///< --python: that installed stack is the environment
+  bool needs_pin = false;  ///< with `python`: judge a pinned release on it, not the installed one
   uint64_t seed = 1;
   int repeats = 1;
 };
@@ -33,13 +33,13 @@ struct RunOptions {
 struct Setup {
   Manifest manifest;
   UpstreamUse upstream;
-  std::optional<Pin> pin;                   ///< nullopt: a host stack
+  std::optional<Pin> pin;  ///< nullopt: a host stack
   std::string device;
   exec::SandboxKind sandbox = exec::SandboxKind::kProcess;
   exec::Environment environment;
-  std::string image, python;                ///< as the sandbox needs them
+  std::string image, python;  ///< as the sandbox needs them
   std::string run_id, started;
-  std::filesystem::path folder;             ///< <cache>/runs/<run_id>
+  std::filesystem::path folder;  ///< <cache>/runs/<run_id>
 };
 
 /// One subject's observations and the context they were made in.
@@ -49,29 +49,33 @@ struct Trial {
   double wall_s = 0;
 };
 
-/// Resolves names to things, chooses device and sandbox and prepares the environment. Throws Error with one clear line for each thing
-/// that is wrong or impossible here.
+/// Resolves names to things, chooses device and sandbox and prepares the environment. Throws Error
+/// with one clear line for each thing that is wrong or impossible here.
 Setup prepare(const Context& context, const RunOptions& options);
 
 /// Whether a subject runs inside the reproducer itself: needs no checkout and no sandbox.
 bool is_in_process(const std::string& subject);
 
-/// Runs one subject over the chosen cases: checkout (+ edits), sandbox, reproducer, observations. `corrupt` spoils outputs (self-test).
-Trial run_trial(const Context& context, const Setup& setup, const RunOptions& options, const std::string& subject,
-                const std::vector<Edit>& edits, const std::string& corrupt = "");
+/// Runs one subject over the chosen cases: checkout (+ edits), sandbox, reproducer, observations.
+/// `corrupt` spoils outputs (self-test).
+Trial run_trial(const Context& context, const Setup& setup, const RunOptions& options,
+                const std::string& subject, const std::vector<Edit>& edits,
+                const std::string& corrupt = "");
 
-/// Appends a trial's observations and the verdict over `trials` to the ledger; returns the verdict's digest.
-std::string record_run(const Context& context, const std::vector<Trial>& trials, const QuestionContext& question,
-                       const Outcome& outcome);
+/// Appends a trial's observations and the verdict over `trials` to the ledger; returns the
+/// verdict's digest.
+std::string record_run(const Context& context, const std::vector<Trial>& trials,
+                       const QuestionContext& question, const Outcome& outcome);
 
 /// What an observation of `setup` is asked: classes, red pin.
 QuestionContext question_for(const Setup& setup, Question question, const std::string& subject);
 
 /// `patchbench <version> (<upstream version> …)` lines and the case table of a run, for people.
-std::string render_trials(const Setup& setup, const std::vector<Trial>& trials, const QuestionContext& question,
-                          const Outcome& outcome);
+std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
+                          const QuestionContext& question, const Outcome& outcome);
 /// The same as one JSON document.
-Json trials_json(const Setup& setup, const std::vector<Trial>& trials, const QuestionContext& question,
-                 const Outcome& outcome, const std::string& digest);
+Json trials_json(const Setup& setup, const std::vector<Trial>& trials,
+                 const QuestionContext& question, const Outcome& outcome,
+                 const std::string& digest);
 
 }  // namespace patchbench::cli

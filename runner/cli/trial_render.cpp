@@ -32,16 +32,20 @@ std::string headline(const Setup& setup, const std::vector<Trial>& trials) {
   return line;
 }
 
-void add_rows(report::Table& table, const Trial& trial, const QuestionContext& question, bool names_subject) {
+void add_rows(report::Table& table, const Trial& trial, const QuestionContext& question,
+              bool names_subject) {
   for (const Observation& o : trial.observations) {
     const Measure* m = deciding(o);
     const std::string name = names_subject ? o.subject + " " + o.case_name : o.case_name;
     std::string seen = seen_name(o.seen);
-    if (!o.failure_class.empty() && o.failure_class != question.classes.front()) seen += " " + o.failure_class;
+    if (!o.failure_class.empty() && o.failure_class != question.classes.front())
+      seen += " " + o.failure_class;
     if (m == nullptr || o.seen == Seen::kUnsupported || o.seen == Seen::kUnresolved) {
-      table.add({name, expectation_name(expectation_of(o, question)), seen, o.reason.substr(0, 40), "", "", ""});
+      table.add({name, expectation_name(expectation_of(o, question)), seen, o.reason.substr(0, 40),
+                 "", "", ""});
     } else {
-      table.add({name, expectation_name(expectation_of(o, question)), seen, m->tensor, fmt::format("{:.1e}", m->got), fmt::format("{:.0e}", m->plain),
+      table.add({name, expectation_name(expectation_of(o, question)), seen, m->tensor,
+                 fmt::format("{:.1e}", m->got), fmt::format("{:.0e}", m->plain),
                  fmt::format("{:.0e}", m->limit)});
     }
   }
@@ -57,7 +61,8 @@ Cost cost_of(const Trial& trial) {
   cost.wall_s = trial.wall_s;
   for (const Observation& o : trial.observations) {
     if (o.self_reported.is_object()) cost.case_seconds += o.self_reported.value("wall_s", 0.0);
-    if (o.outside.is_object()) cost.peak_bytes = std::max(cost.peak_bytes, o.outside.value("peak_bytes", int64_t{0}));
+    if (o.outside.is_object())
+      cost.peak_bytes = std::max(cost.peak_bytes, o.outside.value("peak_bytes", int64_t{0}));
   }
   return cost;
 }
@@ -68,30 +73,37 @@ std::string mutant_line(const Trial& trial) {
   for (const Observation& o : trial.observations) {
     if (o.seen == Seen::kPresent && o.role == CaseRole::kTrigger && caught == nullptr) caught = &o;
   }
-  const std::string subject = trial.observations.empty() ? "mutant" : trial.observations.front().subject;
+  const std::string subject =
+      trial.observations.empty() ? "mutant" : trial.observations.front().subject;
   if (caught == nullptr) return fmt::format("{}: NOT caught\n", subject);
   const Measure* m = deciding(*caught);
   return fmt::format("{}: red on {}{}\n", subject, caught->case_name,
-                     m == nullptr ? "" : fmt::format(" ({} {} {:.1e} > {:.1e})", m->tensor, m->layer, m->got, m->limit));
+                     m == nullptr ? ""
+                                  : fmt::format(" ({} {} {:.1e} > {:.1e})", m->tensor, m->layer,
+                                                m->got, m->limit));
 }
 
 bool is_mutants(const Trial& trial) {
-  return !trial.observations.empty() && trial.observations.front().subject.find("mutant:") != std::string::npos;
+  return !trial.observations.empty() &&
+         trial.observations.front().subject.find("mutant:") != std::string::npos;
 }
 
 }  // namespace
 
-std::string render_trials(const Setup& setup, const std::vector<Trial>& trials, const QuestionContext& question,
-                          const Outcome& outcome) {
+std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
+                          const QuestionContext& question, const Outcome& outcome) {
   std::string text = headline(setup, trials) + "\n";
-  const auto shown = std::count_if(trials.begin(), trials.end(), [](const Trial& t) { return !is_mutants(t); });
+  const auto shown =
+      std::count_if(trials.begin(), trials.end(), [](const Trial& t) { return !is_mutants(t); });
   report::Table table({"case", "expected", "seen", "worst", "error", "plain", "limit"});
   std::string mutants, costs;
   for (const Trial& trial : trials) {
     if (question.question == Question::kOp && is_mutants(trial)) {
       std::map<std::string, bool> red;
       for (const Observation& o : trial.observations) red[o.subject] |= o.seen == Seen::kPresent;
-      mutants += fmt::format("{} spoiled outputs, {} red\n", red.size(), std::count_if(red.begin(), red.end(), [](const auto& r) { return r.second; }));
+      mutants += fmt::format(
+          "{} spoiled outputs, {} red\n", red.size(),
+          std::count_if(red.begin(), red.end(), [](const auto& r) { return r.second; }));
     } else if (is_mutants(trial) && trials.size() > 1) {
       mutants += mutant_line(trial);
     } else {
@@ -99,8 +111,8 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials, 
       const Cost cost = cost_of(trial);
       if (shown > 1) {
         costs += fmt::format("{}: {:.2f} s in its cases (self-reported), peak {:.0f} MiB\n",
-                             trial.observations.empty() ? "" : trial.observations.front().subject, cost.case_seconds,
-                             static_cast<double>(cost.peak_bytes) / 1048576.0);
+                             trial.observations.empty() ? "" : trial.observations.front().subject,
+                             cost.case_seconds, static_cast<double>(cost.peak_bytes) / 1048576.0);
       }
     }
   }
@@ -110,7 +122,8 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials, 
   return text + (outcome.why.empty() ? "" : ": " + outcome.why) + "\n";
 }
 
-Json trials_json(const Setup& setup, const std::vector<Trial>& trials, const QuestionContext& question, const Outcome& outcome,
+Json trials_json(const Setup& setup, const std::vector<Trial>& trials,
+                 const QuestionContext& question, const Outcome& outcome,
                  const std::string& digest) {
   Json subjects = Json::array();
   for (const Trial& trial : trials) {
@@ -121,10 +134,16 @@ Json trials_json(const Setup& setup, const std::vector<Trial>& trials, const Que
       row["verdict"] = verdict_name(verdict_of(o.seen, expectation_of(o, question)));
       rows.push_back(std::move(row));
     }
-    subjects.push_back({{"context", trial.context.to_json()}, {"wall_s", trial.wall_s}, {"observations", rows}});
+    subjects.push_back(
+        {{"context", trial.context.to_json()}, {"wall_s", trial.wall_s}, {"observations", rows}});
   }
-  return {{"slug", setup.manifest.slug.str()}, {"sentinel", outcome.text()}, {"alias", outcome.alias}, {"why", outcome.why},
-          {"question", question.to_json()},    {"verdict_record", digest},   {"subjects", subjects}};
+  return {{"slug", setup.manifest.slug.str()},
+          {"sentinel", outcome.text()},
+          {"alias", outcome.alias},
+          {"why", outcome.why},
+          {"question", question.to_json()},
+          {"verdict_record", digest},
+          {"subjects", subjects}};
 }
 
 }  // namespace patchbench::cli

@@ -15,11 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the self-test's answer depends on: the judge's binary, the sandbox program, the runtime beside the subject.
+/// What the self-test's answer depends on: the judge's binary, the sandbox program, the runtime
+/// beside the subject.
 std::string selftest_key(const Context& context, const Setup& setup) {
   Sha256 hash;
-  for (const fs::path& file : {context.bin / ("repro_" + setup.manifest.slug.str()), context.bin / "patchbench-sandbox",
-                               context.root / "repro/harness/subject_runtime.py"}) {
+  for (const fs::path& file :
+       {context.bin / ("repro_" + setup.manifest.slug.str()), context.bin / "patchbench-sandbox",
+        context.root / "repro/harness/subject_runtime.py"}) {
     hash.update(context.read_file(file));
   }
   hash.update(exec::sandbox_name(setup.sandbox) + setup.device + setup.manifest.sha256);
@@ -41,7 +43,8 @@ std::vector<std::string> selftest_cases(const Setup& setup) {
 }
 
 void refuse(const std::string& what) {
-  throw Error(ErrorCode::kIntegrity, "self-test: " + what + "; no sentinel is issued (patchbench selftest shows all)");
+  throw Error(ErrorCode::kIntegrity,
+              "self-test: " + what + "; no sentinel is issued (patchbench selftest shows all)");
 }
 
 /// A subject that computes nothing, says it did, and prints sentinels.
@@ -56,7 +59,8 @@ void check_liar(const Context& context, const Setup& setup, const RunOptions& op
 }  // namespace
 
 void ensure_selftest(const Context& context, const Setup& setup) {
-  const fs::path mark = context.cache / "selftest" / (setup.manifest.slug.str() + "-" + selftest_key(context, setup));
+  const fs::path mark =
+      context.cache / "selftest" / (setup.manifest.slug.str() + "-" + selftest_key(context, setup));
   if (fs::exists(mark)) return;
   progress("self-test of the judge (once per build)");
   RunOptions options;
@@ -64,7 +68,9 @@ void ensure_selftest(const Context& context, const Setup& setup) {
   options.cases = selftest_cases(setup);
   const std::string right = setup.manifest.waived(Column::kPack) ? "model_fixed" : "op";
   for (const Observation& o : run_trial(context, setup, options, right, {}).observations) {
-    if (o.seen != Seen::kAbsent) refuse(fmt::format("the right {} is {} on {}: {}", right, seen_name(o.seen), o.case_name, o.reason));
+    if (o.seen != Seen::kAbsent)
+      refuse(fmt::format("the right {} is {} on {}: {}", right, seen_name(o.seen), o.case_name,
+                         o.reason));
   }
   int mutants = 0;
   for (const Observation& o : run_trial(context, setup, options, right, {}, "all").observations) {
@@ -92,33 +98,40 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
       if (names.back() == options.subject) edits = {mutant};
     }
     if (edits.empty()) {
-      throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", setup.manifest.slug.str(), options.subject,
-                                                 did_you_mean(options.subject, names)));
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("{}: no subject '{}'{}", setup.manifest.slug.str(), options.subject,
+                              did_you_mean(options.subject, names)));
     }
   }
   answer.question = question_for(setup, question, options.subject);
-  if (question == Question::kMitigation) answer.trials.push_back(run_trial(context, setup, options, "upstream", {}));
+  if (question == Question::kMitigation)
+    answer.trials.push_back(run_trial(context, setup, options, "upstream", {}));
   answer.trials.push_back(run_trial(context, setup, options, options.subject, edits));
   if (question == Question::kOp) {
-    // Spoiled outputs are judged on small cases: what they show does not depend on the shape, what they cost does.
+    // Spoiled outputs are judged on small cases: what they show does not depend on the shape, what
+    // they cost does.
     RunOptions few = options;
     few.cases = selftest_cases(setup);
     few.repeats = 1;
     answer.trials.push_back(run_trial(context, setup, few, "op", {}, "all"));
   }
   std::vector<Observation> all;
-  for (const Trial& trial : answer.trials) all.insert(all.end(), trial.observations.begin(), trial.observations.end());
+  for (const Trial& trial : answer.trials)
+    all.insert(all.end(), trial.observations.begin(), trial.observations.end());
   answer.outcome = sentinel_of(all, answer.question);
   answer.digest = record_run(context, answer.trials, answer.question, answer.outcome);
   return answer;
 }
 
-std::optional<QuestionContext> memory_question(const Manifest& manifest, const QuestionContext& op, const std::vector<Observation>& seen) {
+std::optional<QuestionContext> memory_question(const Manifest& manifest, const QuestionContext& op,
+                                               const std::vector<Observation>& seen) {
   if (op.question != Question::kOp || !manifest.bounds.is_object()) return std::nullopt;
   for (const Observation& o : seen) {
     const auto bound = manifest.bounds.find(o.case_name);
     const double peak = o.outside.is_object() ? o.outside.value("peak_bytes", 0.0) : 0.0;
-    if (!o.counts || o.subject != "op" || peak <= 0 || bound == manifest.bounds.end() || !bound->contains("peak_bytes_max")) continue;
+    if (!o.counts || o.subject != "op" || peak <= 0 || bound == manifest.bounds.end() ||
+        !bound->contains("peak_bytes_max"))
+      continue;
     QuestionContext asked = op;
     asked.question = Question::kMemory;
     asked.bound_bytes = bound->at("peak_bytes_max").get<double>();
@@ -130,7 +143,8 @@ std::optional<QuestionContext> memory_question(const Manifest& manifest, const Q
 
 std::optional<Answer> memory_answer(const Context& context, const Setup& setup, const Answer& op) {
   std::vector<Observation> all;
-  for (const Trial& trial : op.trials) all.insert(all.end(), trial.observations.begin(), trial.observations.end());
+  for (const Trial& trial : op.trials)
+    all.insert(all.end(), trial.observations.begin(), trial.observations.end());
   const auto asked = memory_question(setup.manifest, op.question, all);
   if (!asked) return std::nullopt;
   Answer answer{op.trials, *asked, sentinel_of(all, *asked), ""};
@@ -139,8 +153,11 @@ std::optional<Answer> memory_answer(const Context& context, const Setup& setup, 
 }
 
 PackEdits pack_edits_at(const Context& context, const Setup& setup) {
-  if (!setup.pin) throw Error(ErrorCode::kUsage, "an installed stack (--python) is judged as it is: it takes no edits");
-  const git::Series series = git::load_series(context.root / cell_path(setup.manifest.slug, Column::kPatches));
+  if (!setup.pin)
+    throw Error(ErrorCode::kUsage,
+                "an installed stack (--python) is judged as it is: it takes no edits");
+  const git::Series series =
+      git::load_series(context.root / cell_path(setup.manifest.slug, Column::kPatches));
   const Pin base = context.pins().resolve(setup.upstream.name, setup.upstream.red_pin);
   PackEdits carried{series.edits, series.mutants};
   if (base.version == setup.pin->version) return carried;
@@ -154,13 +171,14 @@ PackEdits pack_edits_at(const Context& context, const Setup& setup) {
       } else if (list == &carried.edits) {
         std::string where;
         if (!rebase.conflicts.empty()) {
-          where = fmt::format(": {} lines {}-{}", rebase.conflicts[0].path, rebase.conflicts[0].first_line,
-                              rebase.conflicts[0].last_line);
+          where = fmt::format(": {} lines {}-{}", rebase.conflicts[0].path,
+                              rebase.conflicts[0].first_line, rebase.conflicts[0].last_line);
         }
-        throw Error(ErrorCode::kUsage, fmt::format("{} does not carry from {} to {} ({}{}); see patchbench patch rebase {}",
-                                                   edit.name, base.version, setup.pin->version,
-                                                   git::rebase_state_name(rebase.state), where,
-                                                   setup.manifest.slug.str()));
+        throw Error(
+            ErrorCode::kUsage,
+            fmt::format("{} does not carry from {} to {} ({}{}); see patchbench patch rebase {}",
+                        edit.name, base.version, setup.pin->version,
+                        git::rebase_state_name(rebase.state), where, setup.manifest.slug.str()));
       }
     }
     *list = std::move(moved);
@@ -168,8 +186,8 @@ PackEdits pack_edits_at(const Context& context, const Setup& setup) {
   return carried;
 }
 
-Answer validate(const Context& context, const Setup& setup, const RunOptions& options, const std::vector<Edit>& edits,
-                const std::vector<Edit>& mutants) {
+Answer validate(const Context& context, const Setup& setup, const RunOptions& options,
+                const std::vector<Edit>& edits, const std::vector<Edit>& mutants) {
   ensure_selftest(context, setup);
   Answer answer;
   answer.question = question_for(setup, Question::kValidate, "patched");
@@ -183,7 +201,8 @@ Answer validate(const Context& context, const Setup& setup, const RunOptions& op
     answer.trials.push_back(run_trial(context, setup, options, subject, {mutant}));
   }
   std::vector<Observation> all;
-  for (const Trial& trial : answer.trials) all.insert(all.end(), trial.observations.begin(), trial.observations.end());
+  for (const Trial& trial : answer.trials)
+    all.insert(all.end(), trial.observations.begin(), trial.observations.end());
   answer.outcome = sentinel_of(all, answer.question);
   answer.digest = record_run(context, answer.trials, answer.question, answer.outcome);
   return answer;

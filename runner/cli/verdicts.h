@@ -13,24 +13,28 @@ struct Answer {
   std::string digest;
 };
 
-/// Runs the judge's mutants and a lying subject on this machine (once per build and sandbox; remembered in the cache).
-/// Throws Error(kIntegrity) naming the mutant that passed: no sentinel is issued while that holds.
+/// Runs the judge's mutants and a lying subject on this machine (once per build and sandbox;
+/// remembered in the cache). Throws Error(kIntegrity) naming the mutant that passed: no sentinel is
+/// issued while that holds.
 void ensure_selftest(const Context& context, const Setup& setup);
 
 /// One pin, one subject: trials, outcome, ledger.
 Answer reproduce(const Context& context, const Setup& setup, const RunOptions& options);
 
-/// The memory question that follows an `op` question, for the first case with a bound in the manifest whose peak was measured.
+/// The memory question that follows an `op` question, for the first case with a bound in the
+/// manifest whose peak was measured.
 std::optional<QuestionContext> memory_question(const Manifest& manifest, const QuestionContext& op,
                                                const std::vector<Observation>& seen);
-/// That question asked of an answer; the verdict is recorded. nullopt where nothing was bounded and measured.
+/// That question asked of an answer; the verdict is recorded. nullopt where nothing was bounded and
+/// measured.
 std::optional<Answer> memory_answer(const Context& context, const Setup& setup, const Answer& op);
 
 /// Upstream red, `edits` green, every mutant edit of the pack red, on one set of inputs.
-Answer validate(const Context& context, const Setup& setup, const RunOptions& options, const std::vector<Edit>& edits,
-                const std::vector<Edit>& mutants);
+Answer validate(const Context& context, const Setup& setup, const RunOptions& options,
+                const std::vector<Edit>& edits, const std::vector<Edit>& mutants);
 
-/// The pack's edits (and mutants) carried to a pin by three-way merge; Error(kUsage) naming file and lines where they conflict.
+/// The pack's edits (and mutants) carried to a pin by three-way merge; Error(kUsage) naming file
+/// and lines where they conflict.
 struct PackEdits {
   std::vector<Edit> edits, mutants;
 };

@@ -1,8 +1,8 @@
 #include "cli/window_run.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 #include <fmt/ostream.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <iostream>
@@ -43,7 +43,8 @@ Measured measure(const Context& context, RunOptions options, const std::string& 
 }
 
 /// Verdicts already in the ledger that answer the same question: version -> (state, digest).
-std::map<std::string, ReleaseState> known_states(const Context& context, const RunOptions& options, const Setup& setup) {
+std::map<std::string, ReleaseState> known_states(const Context& context, const RunOptions& options,
+                                                 const Setup& setup) {
   std::map<std::string, ReleaseState> known;
   for (const ledger::Entry& entry : ledger::Ledger::open(context.ledger)->all()) {
     if (entry.record.type() != "verdict") continue;
@@ -52,19 +53,27 @@ std::map<std::string, ReleaseState> known_states(const Context& context, const R
     const QuestionContext question = QuestionContext::from_json(p.at("question"));
     if (run.slug != options.slug || run.manifest_sha256 != setup.manifest.sha256) continue;
     if (question.question != Question::kReproduce || question.subject != "upstream") continue;
-    if (run.machine.value("device", "") != exec::describe_machine(setup.device).value("device", "")) continue;
+    if (run.machine.value("device", "") != exec::describe_machine(setup.device).value("device", ""))
+      continue;
     const std::string sentinel = p.at("sentinel").get<std::string>();
     const std::string version = run.pin.value("version", "");
     if (sentinel == "BUG_ABSENT") known[version] = {version, "absent", entry.digest};
-    if (sentinel.starts_with("BUG_REPRODUCED(")) known[version] = {version, sentinel.substr(15, sentinel.size() - 16), entry.digest};
+    if (sentinel.starts_with("BUG_REPRODUCED("))
+      known[version] = {version, sentinel.substr(15, sentinel.size() - 16), entry.digest};
   }
   return known;
 }
 
-/// The commit a release's tag points to, as a git pin; nullopt without such a tag. Throws Error(kNotRunnable) if out of reach.
-std::optional<Pin> tagged(const Context& context, const Upstream& upstream, const std::string& version) {
-  const exec::Exit listed = exec::run({.argv = {"git", "ls-remote", "--tags", upstream.url, "refs/tags/v" + version, "refs/tags/v" + version + "^{}"}});
-  if (!listed.ok()) throw Error(ErrorCode::kNotRunnable, "upstream_unreachable: git ls-remote " + upstream.url + " failed");
+/// The commit a release's tag points to, as a git pin; nullopt without such a tag. Throws
+/// Error(kNotRunnable) if out of reach.
+std::optional<Pin> tagged(const Context& context, const Upstream& upstream,
+                          const std::string& version) {
+  const exec::Exit listed =
+      exec::run({.argv = {"git", "ls-remote", "--tags", upstream.url, "refs/tags/v" + version,
+                          "refs/tags/v" + version + "^{}"}});
+  if (!listed.ok())
+    throw Error(ErrorCode::kNotRunnable,
+                "upstream_unreachable: git ls-remote " + upstream.url + " failed");
   std::string commit;
   for (std::size_t at = 0; at + 40 < listed.out.size(); at = listed.out.find('\n', at) + 1) {
     commit = listed.out.substr(at, 40);  // the peeled line, where there is one, comes last
@@ -75,20 +84,28 @@ std::optional<Pin> tagged(const Context& context, const Upstream& upstream, cons
 }
 
 /// The first commit after `left` that is in `right.state`, by bisection inside one measured edge.
-Json bisect_edge(const Context& context, const RunOptions& options, const Upstream& upstream, const std::vector<std::string>& files,
-                 const ReleaseState& left, const ReleaseState& right) {
-  Json found = {{"from", left.version}, {"from_state", left.state}, {"to", right.version}, {"to_state", right.state}};
-  const auto good = tagged(context, upstream, left.version), bad = tagged(context, upstream, right.version);
+Json bisect_edge(const Context& context, const RunOptions& options, const Upstream& upstream,
+                 const std::vector<std::string>& files, const ReleaseState& left,
+                 const ReleaseState& right) {
+  Json found = {{"from", left.version},
+                {"from_state", left.state},
+                {"to", right.version},
+                {"to_state", right.state}};
+  const auto good = tagged(context, upstream, left.version),
+             bad = tagged(context, upstream, right.version);
   if (!good || !bad) {
     found["result"] = "no tag for " + (good ? right.version : left.version);
     return found;
   }
-  const std::vector<Pin> commits = git::Store(context.cache, context.root).commits_between(*good, *bad, files);
-  std::size_t low = 0, high = commits.size();  // commits[high-1] has right.state; before commits[low] it is left.state
+  const std::vector<Pin> commits =
+      git::Store(context.cache, context.root).commits_between(*good, *bad, files);
+  std::size_t low = 0, high = commits.size();  // commits[high-1] has right.state; before
+                                               // commits[low] it is left.state
   std::vector<std::string> skipped;
   while (low < high) {
     const std::size_t middle = low + (high - low) / 2;
-    progress(fmt::format("{} -> {}: commit {}, {} left", left.version, right.version, commits[middle].commit.substr(0, 10), high - low));
+    progress(fmt::format("{} -> {}: commit {}, {} left", left.version, right.version,
+                         commits[middle].commit.substr(0, 10), high - low));
     const std::string state = measure(context, options, commits[middle].version).state.state;
     if (state == right.state) {
       high = middle;
@@ -117,22 +134,30 @@ void print_window(const Json& window) {
   }
   std::cout << table.render(report::style_of(STDOUT_FILENO));
   for (const Json& i : window.at("intervals")) {
-    const auto or_none = [&](const char* key) { return i.at(key).get<std::string>().empty() ? "none measured" : i.at(key).get<std::string>(); };
-    fmt::print(std::cout, "{}: first bad {}, last bad {}; last good before {}, first good after {}{}\n", i.at("class").get<std::string>(),
-               or_none("first_bad"), or_none("last_bad"), or_none("last_good_before"), or_none("first_good_after"),
+    const auto or_none = [&](const char* key) {
+      return i.at(key).get<std::string>().empty() ? "none measured" : i.at(key).get<std::string>();
+    };
+    fmt::print(std::cout,
+               "{}: first bad {}, last bad {}; last good before {}, first good after {}{}\n",
+               i.at("class").get<std::string>(), or_none("first_bad"), or_none("last_bad"),
+               or_none("last_good_before"), or_none("first_good_after"),
                i.at("has_gap").get<bool>() ? " (a release in it was not measured)" : "");
   }
   if (window.at("intervals").empty()) std::cout << "no measured release is hit\n";
   for (const Json& c : window.at("commits")) {
-    fmt::print(std::cout, "{} -> {} ({} -> {}): {}\n", c.at("from").get<std::string>(), c.at("to").get<std::string>(),
-               c.at("from_state").get<std::string>(), c.at("to_state").get<std::string>(), c.at("result").get<std::string>());
+    fmt::print(std::cout, "{} -> {} ({} -> {}): {}\n", c.at("from").get<std::string>(),
+               c.at("to").get<std::string>(), c.at("from_state").get<std::string>(),
+               c.at("to_state").get<std::string>(), c.at("result").get<std::string>());
   }
 }
 
 Json interval_json(const Interval& i) {
-  return {{"class", i.failure_class},          {"first_bad", i.first_bad},
-          {"last_bad", i.last_bad},            {"last_good_before", i.last_good_before},
-          {"first_good_after", i.first_good_after}, {"has_gap", i.has_gap}};
+  return {{"class", i.failure_class},
+          {"first_bad", i.first_bad},
+          {"last_bad", i.last_bad},
+          {"last_good_before", i.last_good_before},
+          {"first_good_after", i.first_good_after},
+          {"has_gap", i.has_gap}};
 }
 
 }  // namespace
@@ -140,11 +165,13 @@ Json interval_json(const Interval& i) {
 int run_window(const Context& context, const RunOptions& options, const WindowOptions& window) {
   const Setup setup = prepare(context, options);
   const Upstream upstream = context.pins().upstream(setup.upstream.name);
-  const auto known = window.resume ? known_states(context, options, setup) : std::map<std::string, ReleaseState>{};
+  const auto known =
+      window.resume ? known_states(context, options, setup) : std::map<std::string, ReleaseState>{};
   std::vector<ReleaseState> states;
   Json releases = Json::array();
   for (const Pin& pin : upstream.releases) {
-    progress(fmt::format("{} {} ({}/{})", upstream.name, pin.version, states.size() + 1, upstream.releases.size()));
+    progress(fmt::format("{} {} ({}/{})", upstream.name, pin.version, states.size() + 1,
+                         upstream.releases.size()));
     Measured one;
     if (const auto it = known.find(pin.version); it != known.end()) {
       one = {it->second, {std::nullopt, "", "from the ledger", ""}};
@@ -152,18 +179,26 @@ int run_window(const Context& context, const RunOptions& options, const WindowOp
       one = measure(context, options, pin.version);
     }
     states.push_back(one.state);
-    releases.push_back({{"version", pin.version}, {"date", pin.date}, {"state", one.state.state}, {"why", one.outcome.why}, {"verdict", one.state.record}});
+    releases.push_back({{"version", pin.version},
+                        {"date", pin.date},
+                        {"state", one.state.state},
+                        {"why", one.outcome.why},
+                        {"verdict", one.state.record}});
   }
   Json intervals = Json::array(), commits = Json::array();
   for (const Interval& i : intervals_of(states)) intervals.push_back(interval_json(i));
   for (std::size_t i = 0; window.bisect_commits && i + 1 < states.size(); ++i) {
-    const bool both = states[i].state != "unresolved" && states[i + 1].state != "unresolved" && !states[i].record.empty() && !states[i + 1].record.empty();
+    const bool both = states[i].state != "unresolved" && states[i + 1].state != "unresolved" &&
+                      !states[i].record.empty() && !states[i + 1].record.empty();
     if (!both || states[i].state == states[i + 1].state) continue;
-    commits.push_back(bisect_edge(context, options, upstream, setup.upstream.files, states[i], states[i + 1]));
+    commits.push_back(
+        bisect_edge(context, options, upstream, setup.upstream.files, states[i], states[i + 1]));
   }
   Json compact = Json::object();  // the record: states and the verdicts they rest on
   for (const ReleaseState& s : states) compact[s.version] = {s.state, s.record.substr(0, 16)};
-  const Json document = {{"slug", options.slug}, {"upstream", upstream.name}, {"device", setup.device}, {"releases", releases}, {"intervals", intervals}, {"commits", commits}};
+  const Json document = {{"slug", options.slug},   {"upstream", upstream.name},
+                         {"device", setup.device}, {"releases", releases},
+                         {"intervals", intervals}, {"commits", commits}};
   RunContext run;
   run.run_id = setup.run_id;
   run.started = setup.started;
@@ -173,9 +208,12 @@ int run_window(const Context& context, const RunOptions& options, const WindowOp
   run.pin = {{"upstream", upstream.name}, {"version", "all"}};
   run.files = Json::object();
   run.environment = setup.environment.address;
-  run.sandbox = {{"kind", exec::sandbox_name(setup.sandbox)}, {"isolated", setup.sandbox != exec::SandboxKind::kProcess}};
+  run.sandbox = {{"kind", exec::sandbox_name(setup.sandbox)},
+                 {"isolated", setup.sandbox != exec::SandboxKind::kProcess}};
   run.machine = exec::describe_machine(setup.device);
-  ledger::Ledger::open(context.ledger)->append({make_record("window", run, {{"states", compact}, {"intervals", intervals}, {"commits", commits}})});
+  ledger::Ledger::open(context.ledger)
+      ->append({make_record(
+          "window", run, {{"states", compact}, {"intervals", intervals}, {"commits", commits}})});
   if (context.json) {
     std::cout << document.dump(2) << "\n";
   } else {

@@ -5,7 +5,8 @@
 
 namespace patchbench {
 
-/// What kind of end a piece of work came to; the CLI maps it to an exit status (contract: exit codes).
+/// What kind of end a piece of work came to; the CLI maps it to an exit status (contract: exit
+/// codes).
 enum class ErrorCode {
   kUsage,        ///< the caller's words are wrong: unknown slug, flag, file, malformed input
   kNotRunnable,  ///< right words, but this machine cannot: no engine, no GPU, upstream unreachable
@@ -14,8 +15,9 @@ enum class ErrorCode {
   kInternal,     ///< ours: I/O, a child of ours, a broken invariant
 };
 
-/// The one exception of the project. `what()` is one line: what, where, what to try; context lines are
-/// put in front on the way up. Answers (a child's exit, a failed patch, a missing GPU) are not errors.
+/// The one exception of the project. `what()` is one line: what, where, what to try; context lines
+/// are put in front on the way up. Answers (a child's exit, a failed patch, a missing GPU) are not
+/// errors.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

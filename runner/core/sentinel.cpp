@@ -13,18 +13,27 @@
 namespace patchbench {
 namespace {
 
-constexpr std::array kSentinelNames = {
-    "BUG_REPRODUCED",      "BUG_ABSENT",        "FIX_VALIDATED",        "FIX_REJECTED",
-    "OP_VALIDATED",        "MITIGATION_VERIFIED", "MEMORY_SAVE_VERIFIED", "EQUIVALENCE_SHOWN",
-    "EQUIVALENCE_PROVED",  "CLAIM_CONFIRMED",   "CLAIM_REFUTED",        "NO_REGRESSION",
-    "NOT_RUN"};
-constexpr std::array kVerdictNames = {
-    "reproduced",   "validated",   "unexpectedly_absent", "not_fixed",  "present",
-    "absent",       "unjudged",    "unsupported",         "unresolved"};
+constexpr std::array kSentinelNames = {"BUG_REPRODUCED",
+                                       "BUG_ABSENT",
+                                       "FIX_VALIDATED",
+                                       "FIX_REJECTED",
+                                       "OP_VALIDATED",
+                                       "MITIGATION_VERIFIED",
+                                       "MEMORY_SAVE_VERIFIED",
+                                       "EQUIVALENCE_SHOWN",
+                                       "EQUIVALENCE_PROVED",
+                                       "CLAIM_CONFIRMED",
+                                       "CLAIM_REFUTED",
+                                       "NO_REGRESSION",
+                                       "NOT_RUN"};
+constexpr std::array kVerdictNames = {"reproduced", "validated",   "unexpectedly_absent",
+                                      "not_fixed",  "present",     "absent",
+                                      "unjudged",   "unsupported", "unresolved"};
 constexpr std::array kExpectationNames = {"present", "absent", "nothing"};
 constexpr std::array kQuestionNames = {"reproduce", "validate", "op", "mitigation", "memory"};
 
-/// Repeats of one subject × case × seed, folded into one: equal ones become one, mixed ones unresolved.
+/// Repeats of one subject × case × seed, folded into one: equal ones become one, mixed ones
+/// unresolved.
 std::vector<Observation> fold_repeats(const std::vector<Observation>& observations) {
   std::map<std::tuple<std::string, std::string, uint64_t>, std::vector<const Observation*>> groups;
   for (const Observation& o : observations) {
@@ -62,9 +71,10 @@ std::vector<Observation> of_subject(const std::vector<Observation>& all, std::st
   return chosen;
 }
 
-/// The one declared failure class that every present trigger shows. The class is the primary one if any trigger shows
-/// it; an undeclared class is no class at all.
-std::string class_shown(const std::vector<Observation>& observations, const QuestionContext& context) {
+/// The one declared failure class that every present trigger shows. The class is the primary one if
+/// any trigger shows it; an undeclared class is no class at all.
+std::string class_shown(const std::vector<Observation>& observations,
+                        const QuestionContext& context) {
   for (const std::string& name : context.classes) {
     for (const Observation& o : observations) {
       if (o.seen == Seen::kPresent && o.failure_class == name) return name;
@@ -77,8 +87,8 @@ Outcome reproduced(const std::vector<Observation>& seen, const QuestionContext& 
   int present = 0, absent = 0, triggers = 0;
   for (const Observation& o : seen) {
     if (o.seen == Seen::kUnresolved) return none("unresolved: " + named(o));
-    if (o.seen == Seen::kPresent &&
-        std::find(context.classes.begin(), context.classes.end(), o.failure_class) == context.classes.end()) {
+    if (o.seen == Seen::kPresent && std::find(context.classes.begin(), context.classes.end(),
+                                              o.failure_class) == context.classes.end()) {
       return none(fmt::format("{}: failure class '{}' is not declared", named(o), o.failure_class));
     }
   }
@@ -95,13 +105,14 @@ Outcome reproduced(const std::vector<Observation>& seen, const QuestionContext& 
       return none(fmt::format("control {} is {}: {}", o.case_name, seen_name(o.seen), o.reason));
     }
   }
-  const bool has_control = std::any_of(seen.begin(), seen.end(), [](const Observation& o) {
-    return o.role == CaseRole::kControl;
-  });
+  const bool has_control = std::any_of(
+      seen.begin(), seen.end(), [](const Observation& o) { return o.role == CaseRole::kControl; });
   if (triggers == 0) return none("no trigger case was run");
-  if (!has_control) return none("no control case was run: a red trigger alone may be a broken set-up");
+  if (!has_control)
+    return none("no control case was run: a red trigger alone may be a broken set-up");
   if (present > 0) {
-    Outcome outcome{Sentinel::kBugReproduced, shown, fmt::format("{} of {} triggers present", present, triggers), ""};
+    Outcome outcome{Sentinel::kBugReproduced, shown,
+                    fmt::format("{} of {} triggers present", present, triggers), ""};
     if (!is_primary) {
       outcome.alias = shown;
       std::transform(shown.begin(), shown.end(), outcome.alias.begin(),
@@ -111,7 +122,8 @@ Outcome reproduced(const std::vector<Observation>& seen, const QuestionContext& 
   }
   if (absent == triggers) {
     std::string why = fmt::format("all {} triggers judged and absent", triggers);
-    if (context.is_red_pin) why += "; this version was expected to be red: upstream moved, or the machine differs";
+    if (context.is_red_pin)
+      why += "; this version was expected to be red: upstream moved, or the machine differs";
     return {Sentinel::kBugAbsent, "", why, ""};
   }
   return none(fmt::format("{} of {} triggers could not be judged", triggers - absent, triggers));
@@ -122,8 +134,9 @@ std::string mutants_hold(const std::vector<Observation>& seen, std::string_view 
   std::map<std::string, bool> red;
   for (const Observation& o : seen) {
     if (!o.subject.starts_with(prefix)) continue;
-    // A spoiled output that the judge turned away as no answer at all (a tensor missing, a wrong shape) was caught too. Of an
-    // edit that is not known: it may have crashed for a reason of the machine.
+    // A spoiled output that the judge turned away as no answer at all (a tensor missing, a wrong
+    // shape) was caught too. Of an edit that is not known: it may have crashed for a reason of the
+    // machine.
     const bool refused = o.subject.starts_with("op_mutant:") && o.seen == Seen::kUnresolved &&
                          !o.outputs_sha256.empty() && !o.reason.starts_with("corruption ");
     red[o.subject] |= o.role == CaseRole::kTrigger && (o.seen == Seen::kPresent || refused);
@@ -142,7 +155,8 @@ struct GreenCheck {
   std::string unanswered;  ///< a case that was not judged: no answer
 };
 
-GreenCheck green_on(const std::vector<Observation>& subject, const std::set<std::pair<std::string, uint64_t>>& must) {
+GreenCheck green_on(const std::vector<Observation>& subject,
+                    const std::set<std::pair<std::string, uint64_t>>& must) {
   std::set<std::pair<std::string, uint64_t>> answered;
   GreenCheck check;
   for (const Observation& o : subject) {
@@ -151,7 +165,8 @@ GreenCheck green_on(const std::vector<Observation>& subject, const std::set<std:
         check.red = fmt::format("{} is red ({})", named(o), o.failure_class);
         for (const Measure& m : o.measures) {
           if (!m.pass) {
-            check.red += fmt::format(", {} {} error {:.3g} > {:.3g}", m.tensor, m.layer, m.got, m.limit);
+            check.red +=
+                fmt::format(", {} {} error {:.3g} > {:.3g}", m.tensor, m.layer, m.got, m.limit);
             break;
           }
         }
@@ -161,7 +176,8 @@ GreenCheck green_on(const std::vector<Observation>& subject, const std::set<std:
     if (o.seen == Seen::kUnresolved && check.unanswered.empty()) check.unanswered = named(o);
   }
   for (const auto& key : must) {
-    if (!answered.contains(key) && check.unanswered.empty()) check.unanswered = key.first + " was not judged green";
+    if (!answered.contains(key) && check.unanswered.empty())
+      check.unanswered = key.first + " was not judged green";
   }
   return check;
 }
@@ -170,7 +186,8 @@ Outcome validated(const std::vector<Observation>& seen, const QuestionContext& c
   const std::vector<Observation> upstream = of_subject(seen, "upstream");
   const Outcome red = reproduced(upstream, context);
   if (red.sentinel != Sentinel::kBugReproduced) {
-    return none("unpatched upstream is not red here, so a green patch shows nothing (" + red.why + ")");
+    return none("unpatched upstream is not red here, so a green patch shows nothing (" + red.why +
+                ")");
   }
   std::set<std::pair<std::string, uint64_t>> must;
   for (const Observation& o : upstream) {
@@ -182,16 +199,20 @@ Outcome validated(const std::vector<Observation>& seen, const QuestionContext& c
   if (!green.red.empty()) return {Sentinel::kFixRejected, "", green.red, ""};
   if (!green.unanswered.empty()) return none(green.unanswered);
   if (const std::string why = mutants_hold(seen, "mutant:"); !why.empty()) return none(why);
-  return {Sentinel::kFixValidated, "", fmt::format("{} cases green, every mutant red", must.size()), ""};
+  return {Sentinel::kFixValidated, "", fmt::format("{} cases green, every mutant red", must.size()),
+          ""};
 }
 
-/// kOp and kMitigation: the subject green on every case it was given that is judged here, mutants red (op only).
-Outcome subject_green(const std::vector<Observation>& seen, const QuestionContext& context, Sentinel sentinel) {
+/// kOp and kMitigation: the subject green on every case it was given that is judged here, mutants
+/// red (op only).
+Outcome subject_green(const std::vector<Observation>& seen, const QuestionContext& context,
+                      Sentinel sentinel) {
   std::set<std::pair<std::string, uint64_t>> must;
   const std::vector<Observation> subject = of_subject(seen, context.subject);
   bool has_trigger = false;
   for (const Observation& o : subject) {
-    if (o.seen != Seen::kUnsupported || o.role == CaseRole::kTrigger) must.insert({o.case_name, o.seed});
+    if (o.seen != Seen::kUnsupported || o.role == CaseRole::kTrigger)
+      must.insert({o.case_name, o.seed});
     has_trigger |= o.role == CaseRole::kTrigger;
   }
   if (!has_trigger) return none("no trigger case was run");
@@ -202,7 +223,8 @@ Outcome subject_green(const std::vector<Observation>& seen, const QuestionContex
     if (const std::string why = mutants_hold(seen, "op_mutant:"); !why.empty()) return none(why);
   } else {
     const Outcome red = reproduced(of_subject(seen, "upstream"), context);
-    if (red.sentinel != Sentinel::kBugReproduced) return none("unmitigated upstream is not red here (" + red.why + ")");
+    if (red.sentinel != Sentinel::kBugReproduced)
+      return none("unmitigated upstream is not red here (" + red.why + ")");
   }
   return {sentinel, "", fmt::format("{} cases green", must.size()), ""};
 }
@@ -210,16 +232,20 @@ Outcome subject_green(const std::vector<Observation>& seen, const QuestionContex
 Outcome memory_saved(const std::vector<Observation>& seen, const QuestionContext& context) {
   const Outcome green = subject_green(seen, context, Sentinel::kOpValidated);
   if (!green.sentinel) return green;
-  if (context.bound_bytes <= 0 || context.measured_bytes <= 0) return none("no bound or no measured peak");
-  const std::string figures = fmt::format("measured peak {:.0f} bytes, bound {:.0f} bytes", context.measured_bytes,
-                                          context.bound_bytes);
-  if (context.measured_bytes > context.bound_bytes) return none("the peak is over the bound: " + figures);
+  if (context.bound_bytes <= 0 || context.measured_bytes <= 0)
+    return none("no bound or no measured peak");
+  const std::string figures = fmt::format("measured peak {:.0f} bytes, bound {:.0f} bytes",
+                                          context.measured_bytes, context.bound_bytes);
+  if (context.measured_bytes > context.bound_bytes)
+    return none("the peak is over the bound: " + figures);
   return {Sentinel::kMemorySaveVerified, "", figures, ""};
 }
 
 }  // namespace
 
-std::string expectation_name(Expectation e) { return kExpectationNames.at(static_cast<std::size_t>(e)); }
+std::string expectation_name(Expectation e) {
+  return kExpectationNames.at(static_cast<std::size_t>(e));
+}
 std::string verdict_name(Verdict v) { return kVerdictNames.at(static_cast<std::size_t>(v)); }
 std::string sentinel_name(Sentinel s) { return kSentinelNames.at(static_cast<std::size_t>(s)); }
 std::string question_name(Question q) { return kQuestionNames.at(static_cast<std::size_t>(q)); }
@@ -233,9 +259,12 @@ Question question_from(std::string_view name) {
 
 Verdict verdict_of(Seen seen, Expectation expectation) {
   switch (seen) {
-    case Seen::kUnjudged: return Verdict::kUnjudged;
-    case Seen::kUnsupported: return Verdict::kUnsupported;
-    case Seen::kUnresolved: return Verdict::kUnresolved;
+    case Seen::kUnjudged:
+      return Verdict::kUnjudged;
+    case Seen::kUnsupported:
+      return Verdict::kUnsupported;
+    case Seen::kUnresolved:
+      return Verdict::kUnresolved;
     case Seen::kPresent:
       return expectation == Expectation::kPresent  ? Verdict::kReproduced
              : expectation == Expectation::kAbsent ? Verdict::kNotFixed
@@ -256,7 +285,8 @@ Expectation expectation_of(const Observation& o, const QuestionContext& context)
     if (!context.is_red_pin) return Expectation::kNothing;
     return is_trigger ? Expectation::kPresent : Expectation::kAbsent;
   }
-  if (o.subject.starts_with("mutant:") || o.subject.starts_with("op_mutant:")) return Expectation::kNothing;
+  if (o.subject.starts_with("mutant:") || o.subject.starts_with("op_mutant:"))
+    return Expectation::kNothing;
   return Expectation::kAbsent;
 }
 
@@ -296,11 +326,16 @@ QuestionContext QuestionContext::from_json(const Json& json) {
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context) {
   const std::vector<Observation> seen = fold_repeats(observations);
   switch (context.question) {
-    case Question::kReproduce: return reproduced(of_subject(seen, context.subject), context);
-    case Question::kValidate: return validated(seen, context);
-    case Question::kOp: return subject_green(seen, context, Sentinel::kOpValidated);
-    case Question::kMitigation: return subject_green(seen, context, Sentinel::kMitigationVerified);
-    case Question::kMemory: return memory_saved(seen, context);
+    case Question::kReproduce:
+      return reproduced(of_subject(seen, context.subject), context);
+    case Question::kValidate:
+      return validated(seen, context);
+    case Question::kOp:
+      return subject_green(seen, context, Sentinel::kOpValidated);
+    case Question::kMitigation:
+      return subject_green(seen, context, Sentinel::kMitigationVerified);
+    case Question::kMemory:
+      return memory_saved(seen, context);
   }
   throw Error(ErrorCode::kInternal, "a question outside its enum");
 }

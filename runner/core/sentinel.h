@@ -29,9 +29,19 @@ Verdict verdict_of(Seen seen, Expectation expectation);
 
 /// The closed set of named outcomes.
 enum class Sentinel {
-  kBugReproduced, kBugAbsent, kFixValidated, kFixRejected, kOpValidated, kMitigationVerified,
-  kMemorySaveVerified, kEquivalenceShown, kEquivalenceProved, kClaimConfirmed, kClaimRefuted,
-  kNoRegression, kNotRun,
+  kBugReproduced,
+  kBugAbsent,
+  kFixValidated,
+  kFixRejected,
+  kOpValidated,
+  kMitigationVerified,
+  kMemorySaveVerified,
+  kEquivalenceShown,
+  kEquivalenceProved,
+  kClaimConfirmed,
+  kClaimRefuted,
+  kNoRegression,
+  kNotRun,
 };
 std::string sentinel_name(Sentinel sentinel);
 
@@ -53,9 +63,9 @@ struct Outcome {
 /// What the predicates need beside the observations; all of it stands in the verdict record.
 struct QuestionContext {
   Question question = Question::kReproduce;
-  std::string subject = "upstream";      ///< kReproduce: the subject asked about
-  bool is_red_pin = false;               ///< the version is the manifest's red_pin
-  std::vector<std::string> classes;      ///< declared failure classes, primary first
+  std::string subject = "upstream";            ///< kReproduce: the subject asked about
+  bool is_red_pin = false;                     ///< the version is the manifest's red_pin
+  std::vector<std::string> classes;            ///< declared failure classes, primary first
   double bound_bytes = 0, measured_bytes = 0;  ///< kMemory
   Json to_json() const;
   static QuestionContext from_json(const Json& json);
@@ -63,11 +73,12 @@ struct QuestionContext {
 
 Expectation expectation_of(const Observation& observation, const QuestionContext& context);
 
-/// The only place where a sentinel comes from. Pure; the same observations in any order give the same outcome.
-/// kReproduce: contract 2. kValidate: every upstream-red trigger and every silent and control case green on
-/// subject `patched`, at least one `mutant:*` subject, each of them red on at least one trigger.
-/// kOp / kMitigation: as kValidate with `op` / `mitigated` in place of `patched` (op: mutants are `op_mutant:*`).
-/// Mixed repeats of one subject × case × seed are unresolved (k/N in `why`).
+/// The only place where a sentinel comes from. Pure; the same observations in any order give the
+/// same outcome. kReproduce: contract 2. kValidate: every upstream-red trigger and every silent and
+/// control case green on subject `patched`, at least one `mutant:*` subject, each of them red on at
+/// least one trigger. kOp / kMitigation: as kValidate with `op` / `mitigated` in place of `patched`
+/// (op: mutants are `op_mutant:*`). Mixed repeats of one subject × case × seed are unresolved (k/N
+/// in `why`).
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context);
 
 }  // namespace patchbench

@@ -24,9 +24,12 @@ Observation seen(const std::string& subject, const std::string& case_name, CaseR
   return o;
 }
 
-std::vector<Observation> run_of(const std::string& subject, Seen trigger, Seen silent, Seen control) {
-  return {seen(subject, "t1", CaseRole::kTrigger, trigger), seen(subject, "t2", CaseRole::kTrigger, trigger),
-          seen(subject, "s", CaseRole::kSilent, silent), seen(subject, "c", CaseRole::kControl, control)};
+std::vector<Observation> run_of(const std::string& subject, Seen trigger, Seen silent,
+                                Seen control) {
+  return {seen(subject, "t1", CaseRole::kTrigger, trigger),
+          seen(subject, "t2", CaseRole::kTrigger, trigger),
+          seen(subject, "s", CaseRole::kSilent, silent),
+          seen(subject, "c", CaseRole::kControl, control)};
 }
 
 std::vector<Observation> joined(std::vector<std::vector<Observation>> parts) {
@@ -36,10 +39,14 @@ std::vector<Observation> joined(std::vector<std::vector<Observation>> parts) {
 }
 
 QuestionContext asking(Question question, const std::string& subject = "upstream") {
-  return {.question = question, .subject = subject, .is_red_pin = true, .classes = {"wrong", "ignored"}};
+  return {.question = question,
+          .subject = subject,
+          .is_red_pin = true,
+          .classes = {"wrong", "ignored"}};
 }
 
-constexpr Seen P = Seen::kPresent, A = Seen::kAbsent, U = Seen::kUnjudged, X = Seen::kUnresolved, N = Seen::kUnsupported;
+constexpr Seen P = Seen::kPresent, A = Seen::kAbsent, U = Seen::kUnjudged, X = Seen::kUnresolved,
+               N = Seen::kUnsupported;
 
 TEST(Reproduce, RedTriggersAndGreenControlsAreTheBug) {
   const Outcome o = sentinel_of(run_of("upstream", P, A, A), asking(Question::kReproduce));
@@ -88,7 +95,8 @@ TEST(Reproduce, NothingIsEarnedWithout) {
   EXPECT_NE(why(run_of("upstream", U, A, A)).find("could not be judged"), std::string::npos);
   EXPECT_NE(why(run_of("upstream", N, A, A)).find("could not be judged"), std::string::npos);
   EXPECT_NE(why({}).find("no trigger"), std::string::npos);
-  EXPECT_NE(why({seen("upstream", "t", CaseRole::kTrigger, P)}).find("no control"), std::string::npos);
+  EXPECT_NE(why({seen("upstream", "t", CaseRole::kTrigger, P)}).find("no control"),
+            std::string::npos);
   EXPECT_NE(why(run_of("patched", P, A, A)).find("no trigger"), std::string::npos);
   auto undeclared = run_of("upstream", P, A, A);
   undeclared[0].failure_class = "undeclared";
@@ -99,31 +107,39 @@ TEST(Reproduce, NothingIsEarnedWithout) {
 }
 
 TEST(Reproduce, MixedRepeatsAreUnresolvedWithTheirCount) {
-  auto all = joined({run_of("upstream", P, A, A), run_of("upstream", P, A, A), run_of("upstream", A, A, A)});
+  auto all = joined(
+      {run_of("upstream", P, A, A), run_of("upstream", P, A, A), run_of("upstream", A, A, A)});
   const Outcome o = sentinel_of(all, asking(Question::kReproduce));
   EXPECT_FALSE(o.sentinel);
   EXPECT_NE(o.why.find("2/3"), std::string::npos) << o.why;
-  EXPECT_EQ(sentinel_of(joined({run_of("upstream", P, A, A), run_of("upstream", P, A, A)}), asking(Question::kReproduce)).text(),
+  EXPECT_EQ(sentinel_of(joined({run_of("upstream", P, A, A), run_of("upstream", P, A, A)}),
+                        asking(Question::kReproduce))
+                .text(),
             "BUG_REPRODUCED(wrong)");
 }
 
 TEST(Validate, RedGreenAndEveryMutantRedIsAValidatedFix) {
-  const auto all = joined({run_of("upstream", P, A, A), run_of("patched", A, A, A), run_of("mutant:half", P, A, A)});
+  const auto all = joined(
+      {run_of("upstream", P, A, A), run_of("patched", A, A, A), run_of("mutant:half", P, A, A)});
   EXPECT_EQ(sentinel_of(all, asking(Question::kValidate)).text(), "FIX_VALIDATED");
 }
 
 TEST(Validate, ARedCaseOfAnyRoleRejectsTheFixAndIsNamed) {
-  for (const auto& patched : {run_of("patched", P, A, A), run_of("patched", A, P, A), run_of("patched", A, A, P)}) {
-    const Outcome o = sentinel_of(joined({run_of("upstream", P, A, A), patched, run_of("mutant:half", P, A, A)}),
-                                  asking(Question::kValidate));
+  for (const auto& patched :
+       {run_of("patched", P, A, A), run_of("patched", A, P, A), run_of("patched", A, A, P)}) {
+    const Outcome o =
+        sentinel_of(joined({run_of("upstream", P, A, A), patched, run_of("mutant:half", P, A, A)}),
+                    asking(Question::kValidate));
     EXPECT_EQ(o.text(), "FIX_REJECTED");
     EXPECT_NE(o.why.find("is red"), std::string::npos);
   }
   auto other = run_of("patched", A, A, A);
   other[0] = seen("patched", "t1", CaseRole::kTrigger, P, "undeclared");
-  EXPECT_EQ(sentinel_of(joined({run_of("upstream", P, A, A), other, run_of("mutant:half", P, A, A)}),
-                        asking(Question::kValidate)).text(),
-            "FIX_REJECTED");
+  EXPECT_EQ(
+      sentinel_of(joined({run_of("upstream", P, A, A), other, run_of("mutant:half", P, A, A)}),
+                  asking(Question::kValidate))
+          .text(),
+      "FIX_REJECTED");
 }
 
 TEST(Validate, NothingIsEarnedWithout) {
@@ -135,21 +151,32 @@ TEST(Validate, NothingIsEarnedWithout) {
     EXPECT_FALSE(o.sentinel) << o.text();
     return o.why;
   };
-  EXPECT_NE(why(joined({run_of("upstream", A, A, A), green, mutant})).find("not red here"), std::string::npos);
+  EXPECT_NE(why(joined({run_of("upstream", A, A, A), green, mutant})).find("not red here"),
+            std::string::npos);
   EXPECT_NE(why(joined({red, green})).find("no mutant"), std::string::npos);
-  EXPECT_NE(why(joined({red, green, run_of("mutant:half", A, A, A)})).find("mutant:half was not caught"), std::string::npos);
-  EXPECT_NE(why(joined({red, green, mutant, run_of("mutant:other", A, A, A)})).find("mutant:other"), std::string::npos);
-  EXPECT_NE(why(joined({red, green, run_of("mutant:half", X, A, A)})).find("not caught"), std::string::npos);
-  EXPECT_NE(why(joined({red, run_of("patched", X, A, A), mutant})).find("crashed"), std::string::npos);
-  EXPECT_NE(why(joined({red, run_of("patched", U, A, A), mutant})).find("not judged green"), std::string::npos);
+  EXPECT_NE(
+      why(joined({red, green, run_of("mutant:half", A, A, A)})).find("mutant:half was not caught"),
+      std::string::npos);
+  EXPECT_NE(why(joined({red, green, mutant, run_of("mutant:other", A, A, A)})).find("mutant:other"),
+            std::string::npos);
+  EXPECT_NE(why(joined({red, green, run_of("mutant:half", X, A, A)})).find("not caught"),
+            std::string::npos);
+  EXPECT_NE(why(joined({red, run_of("patched", X, A, A), mutant})).find("crashed"),
+            std::string::npos);
+  EXPECT_NE(why(joined({red, run_of("patched", U, A, A), mutant})).find("not judged green"),
+            std::string::npos);
   EXPECT_NE(why(joined({red, mutant})).find("not judged green"), std::string::npos);
 }
 
 TEST(Op, IsValidatedOnlyWithItsMutantsRed) {
   const auto asked = asking(Question::kOp, "op");
-  EXPECT_EQ(sentinel_of(joined({run_of("op", A, A, A), run_of("op_mutant:zeros", P, P, P)}), asked).text(), "OP_VALIDATED");
+  EXPECT_EQ(sentinel_of(joined({run_of("op", A, A, A), run_of("op_mutant:zeros", P, P, P)}), asked)
+                .text(),
+            "OP_VALIDATED");
   EXPECT_FALSE(sentinel_of(run_of("op", A, A, A), asked).sentinel);
-  EXPECT_FALSE(sentinel_of(joined({run_of("op", A, A, P), run_of("op_mutant:zeros", P, P, P)}), asked).sentinel);
+  EXPECT_FALSE(
+      sentinel_of(joined({run_of("op", A, A, P), run_of("op_mutant:zeros", P, P, P)}), asked)
+          .sentinel);
 }
 
 TEST(Op, ASpoiledOutputThatWasTurnedAwayIsCaughtButOneThatPassesEveryTriggerIsNot) {
@@ -158,12 +185,16 @@ TEST(Op, ASpoiledOutputThatWasTurnedAwayIsCaughtButOneThatPassesEveryTriggerIsNo
   EXPECT_FALSE(sentinel_of(joined({run_of("op", A, A, A), refused}), asked).sentinel);
   for (auto& o : refused) o.outputs_sha256 = "ab";
   EXPECT_EQ(sentinel_of(joined({run_of("op", A, A, A), refused}), asked).text(), "OP_VALIDATED");
-  EXPECT_FALSE(sentinel_of(joined({run_of("op", A, A, A), run_of("op_mutant:zeros", A, A, P)}), asked).sentinel);
+  EXPECT_FALSE(
+      sentinel_of(joined({run_of("op", A, A, A), run_of("op_mutant:zeros", A, A, P)}), asked)
+          .sentinel);
 }
 
 TEST(Mitigation, NeedsTheUnmitigatedUpstreamRed) {
   const auto asked = asking(Question::kMitigation, "mitigated");
-  EXPECT_EQ(sentinel_of(joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)}), asked).text(), "MITIGATION_VERIFIED");
+  EXPECT_EQ(sentinel_of(joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)}), asked)
+                .text(),
+            "MITIGATION_VERIFIED");
   EXPECT_FALSE(sentinel_of(run_of("mitigated", A, A, A), asked).sentinel);
 }
 
@@ -179,15 +210,17 @@ TEST(Memory, NeedsCorrectnessAndAPeakUnderTheBound) {
   EXPECT_FALSE(sentinel_of(run_of("op", P, A, A), asked).sentinel);
 }
 
-/// The same observations in any order give the same outcome, and no random mix of observations without a red upstream
-/// ever earns FIX_VALIDATED.
+/// The same observations in any order give the same outcome, and no random mix of observations
+/// without a red upstream ever earns FIX_VALIDATED.
 TEST(Sentinel, IsOrderIndependentAndNeverGreenByChance) {
   std::mt19937 random(7);
   const std::vector<Seen> all_seen = {P, A, U, N, X};
   for (int round = 0; round < 2000; ++round) {
     std::vector<Observation> all;
     for (const std::string subject : {"upstream", "patched", "mutant:half"}) {
-      for (auto& o : run_of(subject, all_seen[random() % 5], all_seen[random() % 5], all_seen[random() % 5])) all.push_back(o);
+      for (auto& o :
+           run_of(subject, all_seen[random() % 5], all_seen[random() % 5], all_seen[random() % 5]))
+        all.push_back(o);
     }
     const Outcome first = sentinel_of(all, asking(Question::kValidate));
     std::shuffle(all.begin(), all.end(), random);
