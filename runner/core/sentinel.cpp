@@ -45,7 +45,14 @@ std::vector<Observation> fold_repeats(const std::vector<Observation>& observatio
     const auto same = [&](const Observation* o) {
       return o->seen == one.seen && o->failure_class == one.failure_class;
     };
-    if (!std::all_of(group.begin(), group.end(), same)) {
+    const auto same_inputs = [&](const Observation* o) {
+      return o->inputs_sha256 == one.inputs_sha256;
+    };
+    if (!std::all_of(group.begin(), group.end(), same_inputs)) {
+      one.seen = Seen::kUnresolved;
+      one.failure_class.clear();
+      one.reason = "its repeats had different inputs";
+    } else if (!std::all_of(group.begin(), group.end(), same)) {
       const auto present = std::count_if(group.begin(), group.end(), [](const Observation* o) {
         return o->seen == Seen::kPresent;
       });
@@ -182,6 +189,23 @@ GreenCheck green_on(const std::vector<Observation>& subject,
   return check;
 }
 
+/// A comparison of two subjects says something only where both were given the same inputs: "" or
+/// the first case, of any subject that runs upstream code, in which they differ.
+std::string inputs_differ(const std::vector<Observation>& upstream,
+                          const std::vector<Observation>& seen) {
+  std::map<std::pair<std::string, uint64_t>, std::string> given;
+  for (const Observation& o : upstream) given[{o.case_name, o.seed}] = o.inputs_sha256;
+  for (const Observation& o : seen) {
+    const bool is_compared =
+        o.subject == "patched" || o.subject == "mitigated" || o.subject.starts_with("mutant:");
+    const auto at = given.find({o.case_name, o.seed});
+    if (!is_compared || at == given.end() || o.seen == Seen::kUnsupported) continue;
+    if (o.inputs_sha256 != at->second)
+      return o.subject + " " + o.case_name + ": its inputs are not those of upstream";
+  }
+  return "";
+}
+
 Outcome validated(const std::vector<Observation>& seen, const QuestionContext& context) {
   const std::vector<Observation> upstream = of_subject(seen, "upstream");
   const Outcome red = reproduced(upstream, context);
@@ -195,6 +219,7 @@ Outcome validated(const std::vector<Observation>& seen, const QuestionContext& c
       if (o.seen == Seen::kPresent || o.seen == Seen::kAbsent) must.insert({o.case_name, o.seed});
     }
   }
+  if (const std::string why = inputs_differ(upstream, seen); !why.empty()) return none(why);
   const GreenCheck green = green_on(of_subject(seen, "patched"), must);
   if (!green.red.empty()) return {Sentinel::kFixRejected, "", green.red, ""};
   if (!green.unanswered.empty()) return none(green.unanswered);
@@ -222,9 +247,11 @@ Outcome subject_green(const std::vector<Observation>& seen, const QuestionContex
   if (sentinel == Sentinel::kOpValidated) {
     if (const std::string why = mutants_hold(seen, "op_mutant:"); !why.empty()) return none(why);
   } else {
-    const Outcome red = reproduced(of_subject(seen, "upstream"), context);
+    const std::vector<Observation> upstream = of_subject(seen, "upstream");
+    const Outcome red = reproduced(upstream, context);
     if (red.sentinel != Sentinel::kBugReproduced)
       return none("unmitigated upstream is not red here (" + red.why + ")");
+    if (const std::string why = inputs_differ(upstream, seen); !why.empty()) return none(why);
   }
   return {sentinel, "", fmt::format("{} cases green", must.size()), ""};
 }

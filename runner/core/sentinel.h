@@ -75,10 +75,10 @@ Expectation expectation_of(const Observation& observation, const QuestionContext
 
 /// The only place where a sentinel comes from. Pure; the same observations in any order give the
 /// same outcome. kReproduce: contract 2. kValidate: every upstream-red trigger and every silent and
-/// control case green on subject `patched`, at least one `mutant:*` subject, each of them red on at
-/// least one trigger. kOp / kMitigation: as kValidate with `op` / `mitigated` in place of `patched`
-/// (op: mutants are `op_mutant:*`). Mixed repeats of one subject × case × seed are unresolved (k/N
-/// in `why`).
+/// control case green on subject `patched`, given the same inputs (by digest), at least one
+/// `mutant:*` subject, each of them red on at least one trigger. kOp / kMitigation: as kValidate
+/// with `op` / `mitigated` in place of `patched` (op: mutants are `op_mutant:*`). Mixed repeats of
+/// one subject × case × seed are unresolved (k/N in `why`).
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context);
 
 }  // namespace patchbench

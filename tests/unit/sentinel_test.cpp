@@ -106,6 +106,14 @@ TEST(Reproduce, NothingIsEarnedWithout) {
   EXPECT_NE(why(uncounted).find("no trigger"), std::string::npos);
 }
 
+TEST(Reproduce, RepeatsOfOtherInputsAreNoRepeats) {
+  auto all = joined({run_of("upstream", P, A, A), run_of("upstream", P, A, A)});
+  all.back().inputs_sha256 = std::string(64, 'b');
+  const Outcome o = sentinel_of(all, asking(Question::kReproduce));
+  EXPECT_FALSE(o.sentinel);
+  EXPECT_NE(o.why.find("different inputs"), std::string::npos) << o.why;
+}
+
 TEST(Reproduce, MixedRepeatsAreUnresolvedWithTheirCount) {
   auto all = joined(
       {run_of("upstream", P, A, A), run_of("upstream", P, A, A), run_of("upstream", A, A, A)});
@@ -168,6 +176,22 @@ TEST(Validate, NothingIsEarnedWithout) {
   EXPECT_NE(why(joined({red, mutant})).find("not judged green"), std::string::npos);
 }
 
+TEST(Validate, ComparesOnlyWhatWasGivenTheSameInputs) {
+  const auto with_inputs = [](std::vector<Observation> all, char digit) {
+    for (auto& o : all) o.inputs_sha256 = std::string(64, digit);
+    return all;
+  };
+  const auto red = with_inputs(run_of("upstream", P, A, A), 'a');
+  const auto green = with_inputs(run_of("patched", A, A, A), 'a');
+  const auto mutant = with_inputs(run_of("mutant:half", P, A, A), 'a');
+  const auto asked = asking(Question::kValidate);
+  EXPECT_EQ(sentinel_of(joined({red, green, mutant}), asked).text(), "FIX_VALIDATED");
+  const Outcome patched = sentinel_of(joined({red, with_inputs(green, 'b'), mutant}), asked);
+  EXPECT_FALSE(patched.sentinel);
+  EXPECT_NE(patched.why.find("patched c: its inputs"), std::string::npos) << patched.why;
+  EXPECT_FALSE(sentinel_of(joined({red, green, with_inputs(mutant, 'b')}), asked).sentinel);
+}
+
 TEST(Op, IsValidatedOnlyWithItsMutantsRed) {
   const auto asked = asking(Question::kOp, "op");
   EXPECT_EQ(sentinel_of(joined({run_of("op", A, A, A), run_of("op_mutant:zeros", P, P, P)}), asked)
@@ -196,6 +220,9 @@ TEST(Mitigation, NeedsTheUnmitigatedUpstreamRed) {
                 .text(),
             "MITIGATION_VERIFIED");
   EXPECT_FALSE(sentinel_of(run_of("mitigated", A, A, A), asked).sentinel);
+  auto other = run_of("mitigated", A, A, A);
+  for (auto& o : other) o.inputs_sha256 = std::string(64, 'b');
+  EXPECT_FALSE(sentinel_of(joined({run_of("upstream", P, A, A), other}), asked).sentinel);
 }
 
 TEST(Memory, NeedsCorrectnessAndAPeakUnderTheBound) {
