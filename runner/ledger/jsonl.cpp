@@ -73,7 +73,28 @@ std::vector<std::string> lines_of(std::string_view text) {
   return lines;
 }
 
+void read_into(std::vector<Incoming>& incoming, std::string_view all, const std::string& file,
+               const TrustedKeys& trusted) {
+  int number = 0;
+  for (const std::string& text : lines_of(all)) {
+    const std::string where = fmt::format("{}:{}", file, ++number);
+    const Line line = read_line(text, trusted, where);
+    incoming.push_back({.record = parse_record(line.text, where),
+                        .origin = "import",
+                        .signature = line.signature,
+                        .where = where});
+  }
+  if (number == 0) throw Error(ErrorCode::kUsage, file + ": holds no record");
+}
+
 }  // namespace
+
+std::vector<Incoming> read_jsonl(std::string_view text, const std::string& where,
+                                 const std::filesystem::path& trusted_keys) {
+  std::vector<Incoming> incoming;
+  read_into(incoming, text, where, load_trusted_keys(trusted_keys));
+  return incoming;
+}
 
 std::string export_jsonl(const std::vector<Entry>& entries, const std::filesystem::path& key) {
   std::optional<SigningKey> signing;
@@ -104,18 +125,7 @@ int import_jsonl(Ledger& ledger, const std::vector<ImportFile>& files,
                  const std::filesystem::path& trusted_keys) {
   const TrustedKeys trusted = load_trusted_keys(trusted_keys);
   std::vector<Incoming> incoming;
-  for (const ImportFile& file : files) {
-    int number = 0;
-    for (const std::string& text : lines_of(file.text)) {
-      const std::string where = fmt::format("{}:{}", file.where, ++number);
-      const Line line = read_line(text, trusted, where);
-      incoming.push_back({.record = parse_record(line.text, where),
-                          .origin = "import",
-                          .signature = line.signature,
-                          .where = where});
-    }
-    if (number == 0) throw Error(ErrorCode::kUsage, file.where + ": holds no record");
-  }
+  for (const ImportFile& file : files) read_into(incoming, file.text, file.where, trusted);
   return ledger.append_received(incoming);
 }
 

@@ -208,7 +208,7 @@ class SqliteLedger : public Ledger {
         return walk.fail(row.digest, "digest, chain, time, origin or run was changed");
       if (row.chain != chain_next(previous, row.digest))
         return walk.fail(row.digest, "the chain does not lead here");
-      const std::optional<Record> record = walk.step(row.record, row.digest);
+      const std::optional<Record> record = walk.step(row.record, row.digest, row.origin);
       if (record && record->run_id() != row.run)
         return walk.fail(row.digest, "stands under another run");
     }

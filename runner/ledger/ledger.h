@@ -91,6 +91,9 @@ std::string utc_now();
 /// `key` is given. Only records made here are signed; imports keep the signature they came with, or
 /// none.
 std::string export_jsonl(const std::vector<Entry>& entries, const std::filesystem::path& key = {});
+/// The records of an exported file, as `import` would take them. Throws as `import_jsonl` does.
+std::vector<Incoming> read_jsonl(std::string_view text, const std::string& where,
+                                 const std::filesystem::path& trusted_keys = {});
 /// Strict; throws Error(kUsage) `<where>:<line>: <reason>` and appends nothing if any line is bad.
 /// A signature by a key of `trusted_keys` that does not hold is Error(kIntegrity); one by any other
 /// key counts as none.

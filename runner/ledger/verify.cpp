@@ -27,7 +27,8 @@ ChainWalk::ChainWalk(std::optional<int64_t> expected_count, std::string expected
   head_at_expected_ = report_.head;
 }
 
-std::optional<Record> ChainWalk::step(const std::string& text, const std::string& digest) {
+std::optional<Record> ChainWalk::step(const std::string& text, const std::string& digest,
+                                      const std::string& origin) {
   if (!report_.ok) return std::nullopt;
   try {
     Record record = parse_record(text, "record");
@@ -36,7 +37,17 @@ std::optional<Record> ChainWalk::step(const std::string& text, const std::string
       fail(digest, "its bytes have digest " + computed);
       return std::nullopt;
     }
-    if (record.type() == "verdict") check_verdict_in_chain(record, report_.count, records_of_run_);
+    if (record.type() == "verdict") {
+      try {
+        check_verdict_in_chain(record, report_.count, records_of_run_);
+      } catch (const Error& e) {
+        doubts_.push_back({report_.count, report_.head, computed, e.what()});
+      }
+    }
+    if (record.type() == "evict" && origin == "local") {
+      const std::string evicted = record.predicate().at("digest").get<std::string>();
+      std::erase_if(doubts_, [&](const Doubt& doubt) { return doubt.digest == evicted; });
+    }
     report_.head = chain_next(report_.head, computed);
     ++report_.count;
     if (expected_count_ && report_.count == *expected_count_) head_at_expected_ = report_.head;
@@ -63,6 +74,12 @@ void ChainWalk::fail_as_a_whole(const std::string& reason) {
 }
 
 VerifyReport ChainWalk::finish() {
+  if (!doubts_.empty()) {
+    // Any other failure ended the walk, so a doubt stands before it and is the first.
+    const Doubt& first = doubts_.front();
+    report_ = {.count = first.index, .head = first.head, .where = "", .note = "", .bad_digest = ""};
+    fail(first.digest, first.reason);
+  }
   if (!expected_count_) {
     report_.note = "truncation at the end would go unseen; pass --expect COUNT:HEAD";
   } else if (report_.ok && report_.count < *expected_count_) {

@@ -21,8 +21,11 @@ class ChainWalk {
   ChainWalk(std::optional<int64_t> expected_count, std::string expected_head,
             RunRecords records_of_run);
   /// Checks the next record's form, its digest against `digest` (if not empty), and a verdict's
-  /// outcome; moves the chain on. Returns the record, or nullopt once something failed.
-  std::optional<Record> step(const std::string& text, const std::string& digest);
+  /// outcome; moves the chain on. Returns the record, or nullopt once something failed. A verdict
+  /// whose outcome no longer follows is a failure unless a later record of origin "local" evicts
+  /// it: that is how a corrected predicate leaves the old verdicts standing, out of use.
+  std::optional<Record> step(const std::string& text, const std::string& digest,
+                             const std::string& origin = "local");
   /// Notes a failure at the row that stands next.
   void fail(const std::string& digest, const std::string& reason);
   void fail_as_a_whole(const std::string& reason);
@@ -35,6 +38,12 @@ class ChainWalk {
   std::string expected_head_, head_at_expected_;
   RunRecords records_of_run_;
   VerifyReport report_;
+  /// A verdict that does not follow, as long as nothing evicts it.
+  struct Doubt {
+    int64_t index;
+    std::string head, digest, reason;
+  };
+  std::vector<Doubt> doubts_;
 };
 
 }  // namespace patchbench::ledger

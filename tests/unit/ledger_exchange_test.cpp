@@ -301,6 +301,27 @@ TEST(VerifyFile, FindsAChangedObservationThroughTheVerdictThatCitesIt) {
   EXPECT_NE(report.where.find("which is not there"), std::string::npos) << report.where;
 }
 
+TEST(VerifyFile, AVerdictThatDoesNotFollowIsAFailureUntilItIsEvicted) {
+  std::vector<Record> records = sample::run();
+  records.pop_back();
+  const std::vector<std::string> cited = {records[0].digest(), records[1].digest()};
+  records.push_back(make_verdict_record(sample::context(), sample::question(),
+                                        {Sentinel::kBugAbsent, "", "", ""}, cited));
+  records.push_back(make_record("measurement", sample::context(), {{"peak_bytes", 5}}));
+  const VerifyReport doubtful = verify_jsonl(text_of(records), "f");
+  EXPECT_FALSE(doubtful.ok);
+  EXPECT_EQ(doubtful.bad_index, 2);
+  EXPECT_TRUE(doubtful.where.starts_with("f:3: ")) << doubtful.where;
+  Entry entry;
+  entry.record = records[2];
+  entry.digest = records[2].digest();
+  records.push_back(make_evict_record(entry, "the predicate was corrected", "patchbench 0.1.0",
+                                      "2026-03-01T00:00:00Z"));
+  const VerifyReport evicted = verify_jsonl(text_of(records), "f");
+  EXPECT_TRUE(evicted.ok) << evicted.where;
+  EXPECT_EQ(evicted.count, 5);
+}
+
 TEST(VerifyFile, FindsEveryChangeAgainstAnExpectedHead) {
   const std::string text =
       text_of({make_record("measurement", sample::context(), {{"peak_bytes", 5}})});

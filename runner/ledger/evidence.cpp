@@ -1,0 +1,34 @@
+#include "ledger/evidence.h"
+
+#include <fstream>
+#include <iterator>
+#include <set>
+
+namespace patchbench::ledger {
+
+std::vector<Entry> evidence(const std::filesystem::path& root,
+                            const std::vector<std::string>& slugs) {
+  std::vector<Entry> entries;
+  for (const std::string& slug : slugs) {
+    const std::filesystem::path folder = root / "reports/evidence" / slug;
+    if (!std::filesystem::exists(folder)) continue;
+    std::set<std::filesystem::path> files;
+    for (const auto& file : std::filesystem::directory_iterator(folder)) {
+      if (file.path().extension() == ".jsonl") files.insert(file.path());
+    }
+    for (const std::filesystem::path& file : files) {
+      std::ifstream in(file, std::ios::binary);
+      const std::string text{std::istreambuf_iterator<char>(in), {}};
+      for (Incoming& one : read_jsonl(text, file.string())) {
+        Entry entry;
+        entry.digest = one.record.digest();
+        entry.origin = "local";
+        entry.record = std::move(one.record);
+        entries.push_back(std::move(entry));
+      }
+    }
+  }
+  return entries;
+}
+
+}  // namespace patchbench::ledger

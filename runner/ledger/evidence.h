@@ -1,0 +1,16 @@
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ledger/ledger.h"
+
+namespace patchbench::ledger {
+
+/// The committed records of some packs, `<root>/reports/evidence/<slug>/*.jsonl`, files by name.
+/// That it stands in the repository is what makes a record count, so its origin is "local". Throws
+/// Error(kUsage) `<file>:<line>: <reason>`.
+std::vector<Entry> evidence(const std::filesystem::path& root,
+                            const std::vector<std::string>& slugs);
+
+}  // namespace patchbench::ledger
