@@ -33,11 +33,11 @@ void add_facts(Rows& rows, const std::string& prefix, const Json& object) {
   }
 }
 
-std::string outcome_line(const RunContext& context, const Outcome& outcome) {
+std::string outcome_line(bool is_isolated, const Outcome& outcome) {
   std::string line =
       "**" + (outcome.sentinel ? code_span(outcome.text()) : std::string("no sentinel")) + "**";
   if (!outcome.alias.empty()) line += " (" + code_span(outcome.alias) + ")";
-  if (!context.is_isolated()) line += " · **unisolated**: the subject did not run in a sandbox";
+  if (!is_isolated) line += " · **unisolated**: the subject did not run in a sandbox";
   if (!outcome.why.empty()) line += ": " + code_span(outcome.why);
   return line + "\n";
 }
@@ -69,20 +69,26 @@ std::string case_table(const std::vector<Observation>& observations,
                         rows);
 }
 
-std::string environment_table(const RunContext& context,
+/// What one subject ran on: the checkout, the edits in it, the files under test.
+void add_subject(Rows& rows, const SubjectRun& run) {
+  const std::string name = code_span(run.subject) + " ";
+  if (!run.context.tree.empty())
+    rows.push_back({name + "checkout", code_span("git tree " + run.context.tree)});
+  for (const std::string& edit : run.context.edits)
+    rows.push_back({name + "edit", code_span("sha256:" + edit)});
+  if (!run.context.files.is_object()) return;
+  for (const auto& [path, digest] : run.context.files.items())
+    rows.push_back({name + "file " + code_span(path), code_span("sha256:" + text_of(digest))});
+}
+
+std::string environment_table(const std::vector<SubjectRun>& runs,
                               const std::vector<Observation>& observations) {
+  const RunContext& context = runs.front().context;
   Rows rows = {{"run", code_span(context.run_id + " " + context.started)},
                {"tool", code_span(context.tool)},
                {"manifest", code_span("sha256:" + context.manifest_sha256)}};
   add_facts(rows, "upstream ", context.pin);
-  if (!context.tree.empty()) rows.push_back({"checkout", code_span("git tree " + context.tree)});
-  for (const std::string& edit : context.edits)
-    rows.push_back({"edit", code_span("sha256:" + edit)});
-  if (context.files.is_object()) {
-    for (const auto& [path, digest] : context.files.items()) {
-      rows.push_back({"file " + code_span(path), code_span("sha256:" + text_of(digest))});
-    }
-  }
+  for (const SubjectRun& run : runs) add_subject(rows, run);
   if (!context.environment.empty()) rows.push_back({"environment", code_span(context.environment)});
   add_facts(rows, "sandbox ", context.sandbox);
   add_facts(rows, "machine ", context.machine);
@@ -144,17 +150,21 @@ std::string markdown_table(const std::vector<std::string>& titles,
   return out;
 }
 
-std::string markdown_of_run(const RunContext& context, const std::vector<Observation>& observations,
+std::string markdown_of_run(const std::vector<SubjectRun>& runs,
+                            const std::vector<Observation>& observations,
                             const QuestionContext& question, const Outcome& outcome,
                             const std::string& digest) {
+  const RunContext& context = runs.front().context;
   std::string page = fmt::format("# {}: {}\n\n", context.slug, question_name(question.question));
-  page += outcome_line(context, outcome);
+  page += outcome_line(std::all_of(runs.begin(), runs.end(),
+                                   [](const SubjectRun& r) { return r.context.is_isolated(); }),
+                       outcome);
   page += "\n## Cases\n\n" + case_table(observations, question);
   page +=
       "\nError: worst deviation of the subject from an fp64 reference, relative. Plain: that of "
       "the same-dtype torch computation. "
       "A case is right where every error is at most its limit.\n";
-  page += "\n## What was run\n\n" + environment_table(context, observations);
+  page += "\n## What was run\n\n" + environment_table(runs, observations);
   page +=
       "\n## Run it again\n\n```sh\n" + rerun_command(context, observations, question) + "\n```\n";
   page += "\nVerdict record " + code_span(digest) + "; " +

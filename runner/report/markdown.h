@@ -15,11 +15,19 @@ std::string code_span(std::string_view text);
 std::string markdown_table(const std::vector<std::string>& titles,
                            const std::vector<std::vector<std::string>>& rows);
 
+/// One subject of a run and what it ran on.
+struct SubjectRun {
+  std::string subject;
+  RunContext context;
+};
+
 /// The evidence page of a run, to be put into an upstream issue: outcome, what was run with
 /// versions and digests, each case with error, plain error and limit, and how to run it again.
-/// `digest` is that of the verdict record. A run outside a sandbox is marked `unisolated`. The page
-/// holds no upstream text and no time but the run's.
-std::string markdown_of_run(const RunContext& context, const std::vector<Observation>& observations,
+/// `runs` is not empty; what differs between its subjects (edits, checkout, files) is shown for
+/// each. `digest` is that of the verdict record. A run outside a sandbox is marked `unisolated`.
+/// The page holds no upstream text and no time but the run's.
+std::string markdown_of_run(const std::vector<SubjectRun>& runs,
+                            const std::vector<Observation>& observations,
                             const QuestionContext& question, const Outcome& outcome,
                             const std::string& digest);
 

@@ -122,7 +122,7 @@ TEST(Markdown, ThePageNamesEverythingThatWasRun) {
   const RunContext context = sample::context();
   const std::string digest = sha256_hex("verdict");
   const std::string page =
-      markdown_of_run(context, seen, question, sentinel_of(seen, question), digest);
+      markdown_of_run({{"upstream", context}}, seen, question, sentinel_of(seen, question), digest);
   for (const std::string& part :
        {std::string("BUG_REPRODUCED(wrong_gradients)"), std::string("0.8.0"), context.tree,
         context.manifest_sha256, context.environment, std::string("liger_kernel/ops/utils.py"),
@@ -136,20 +136,33 @@ TEST(Markdown, ThePageNamesEverythingThatWasRun) {
   EXPECT_FALSE(has(page, "unisolated"));
 }
 
+TEST(Markdown, ThePatchedSubjectIsShownWithItsEditAndItsFiles) {
+  RunContext patched = sample::context();
+  patched.edits = {sha256_hex("the edit")};
+  patched.tree = std::string(40, '7');
+  const std::string page =
+      markdown_of_run({{"upstream", sample::context()}, {"patched", patched}},
+                      sample::red_observations(), asked(Question::kValidate, true), {}, "");
+  EXPECT_TRUE(has(page, "| `patched` edit | `sha256:" + sha256_hex("the edit") + "` |")) << page;
+  EXPECT_TRUE(has(page, "| `patched` checkout | `git tree " + patched.tree + "` |"));
+  EXPECT_TRUE(has(page, "| `upstream` checkout | `git tree " + sample::context().tree + "` |"));
+}
+
 TEST(Markdown, ARunWithoutASandboxIsMarked) {
   RunContext context = sample::context();
   context.sandbox = {{"kind", "process"}, {"isolated", false}};
   const auto seen = sample::red_observations();
-  EXPECT_TRUE(has(
-      markdown_of_run(context, seen, sample::question(), sentinel_of(seen, sample::question()), ""),
-      "unisolated"));
+  EXPECT_TRUE(has(markdown_of_run({{"upstream", context}}, seen, sample::question(),
+                                  sentinel_of(seen, sample::question()), ""),
+                  "unisolated"));
 }
 
 TEST(Markdown, EveryTableRowHasTheColumnsOfItsHeader) {
   auto seen = sample::red_observations();
   seen.push_back(sample::observation("patched", "odd", CaseRole::kTrigger, Seen::kUnresolved));
   seen.back().reason = "a | b `c` <script> @everyone\n## heading";
-  const std::string page = markdown_of_run(sample::context(), seen, sample::question(), {}, "");
+  const std::string page =
+      markdown_of_run({{"upstream", sample::context()}}, seen, sample::question(), {}, "");
   EXPECT_TRUE(has(page, "`a \\| b 'c' <script> @everyone ## heading`")) << page;
   std::size_t start = page.find("| subject");
   const auto columns = [&](std::size_t at) {
@@ -167,8 +180,9 @@ TEST(Markdown, EveryTableRowHasTheColumnsOfItsHeader) {
 TEST(Markdown, AValidationIsRunAgainByValidate) {
   QuestionContext question = asked(Question::kValidate, true);
   question.subject = "patched";
-  const std::string page = markdown_of_run(sample::context(), sample::red_observations(), question,
-                                           {Sentinel::kFixRejected, "", "red", ""}, "");
+  const std::string page =
+      markdown_of_run({{"upstream", sample::context()}}, sample::red_observations(), question,
+                      {Sentinel::kFixRejected, "", "red", ""}, "");
   EXPECT_TRUE(has(page, "./patchbench validate liger_flce_none_bwd --upstream 0.8.0")) << page;
   EXPECT_FALSE(has(page, "--subject"));
 }
