@@ -200,9 +200,9 @@ auto with_vault(const Places& places, const Pin& pin, const std::string& package
   return work(vault);
 }
 
-/// The import package of a path pin's upstream; other pins know their prefix.
+/// The import package of a folder's or a commit's upstream; a released file is taken whole.
 std::string package_of(const Store& store, const Pin& pin) {
-  return pin.kind == PinKind::kPath ? store.upstream_of(pin).package : "";
+  return pin.kind == PinKind::kFile ? "" : store.upstream_of(pin).package;
 }
 
 }  // namespace

@@ -29,11 +29,7 @@ class History {
     if (fs::exists(bare_ / "patchbench-ready")) return;
     fs::remove_all(bare_);
     Objects::open(bare_);
-    git({"config", "remote.upstream.url", url_});
-    git({"config", "remote.upstream.promisor", "true"});
-    git({"config", "remote.upstream.partialclonefilter", "blob:none"});
-    git({"config", "core.repositoryformatversion", "1"});
-    git({"config", "extensions.partialclone", "upstream"});
+    make_partial(bare_, url_);
     fs::create_directory(bare_ / "patchbench-ready");
   }
 

@@ -219,6 +219,15 @@ std::string Objects::write_blob(std::string_view bytes) {
   return text_of(oid);
 }
 
+bool Objects::has(const std::string& id) const {
+  const git_oid oid = oid_of(id);
+  git_odb* odb = nullptr;
+  check(git_repository_odb(&odb, repo_.get()), "the object database");
+  const bool is_there = git_odb_exists(odb, &oid) == 1;
+  git_odb_free(odb);
+  return is_there;
+}
+
 std::string Objects::read_blob(const std::string& id) const {
   const git_oid oid = oid_of(id);
   Blob blob;

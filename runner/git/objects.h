@@ -51,6 +51,7 @@ class Objects {
   static Objects in_memory();
 
   std::string write_blob(std::string_view bytes);
+  bool has(const std::string& id) const;
   /// Throws Damaged if the object is absent or its bytes do not hash to its id.
   std::string read_blob(const std::string& id) const;
   std::string write_tree(const Entries& entries);

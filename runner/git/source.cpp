@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <string_view>
 
 #include "core/edit.h"
@@ -128,21 +129,59 @@ Source bring_file(const Pin& pin, const Places& places, Objects& objects) {
   return {commit, objects.tree_of(commit), pin.prefix};
 }
 
-Source bring_commit(const Pin& pin, const Places& places, Objects& objects) {
+/// Files of the import package alone: what a checkout of a git pin holds. All where it is unknown.
+Entries package_files(const Entries& entries, const std::string& prefix,
+                      const std::string& package) {
+  if (package.empty()) return entries;
+  std::string folder = prefix + package + "/";
+  std::replace(folder.begin() + static_cast<std::ptrdiff_t>(prefix.size()), folder.end(), '.', '/');
+  Entries inside;
+  for (const auto& [path, entry] : entries) {
+    if (path.starts_with(folder)) inside.emplace(path, entry);
+  }
+  return inside;
+}
+
+/// Fetches a commit and its trees, then the contents of the package's files that are not there
+/// yet: of a large upstream a few MiB instead of all. A server that cannot filter sends all.
+Source bring_commit(const Pin& pin, const std::string& package, const Places& places,
+                    Objects& objects) {
   const std::string ref = "refs/patchbench/commits/" + pin.commit;
+  const fs::path bare = places.bare(pin.upstream);
+  const auto git = [&](const std::vector<std::string>& arguments) {
+    run_git(bare, arguments, pin.url + " " + pin.commit);
+  };
   if (objects.ref(ref).empty()) {
     say("fetching " + pin.upstream + " " + pin.commit.substr(0, 10) + " from " + pin.url);
-    const fs::path bare = places.bare(pin.upstream);
     // A git that was killed leaves these; nobody else can hold them while we hold the upstream's
     // lock.
     fs::remove(bare / "shallow.lock");
     fs::remove(bare / (ref + ".lock"));
-    run_git(bare,
-            {"fetch", "--quiet", "--no-tags", "--depth", "1", "--no-write-fetch-head", pin.url,
-             "+" + pin.commit + ":" + ref},
-            pin.url + " " + pin.commit);
+    make_partial(bare, pin.url);
+    git({"fetch", "--quiet", "--no-tags", "--depth", "1", "--no-write-fetch-head",
+         "--filter=blob:none", "upstream", "+" + pin.commit + ":" + ref});
   }
-  return {pin.commit, objects.tree_of(pin.commit), pin.prefix};
+  const Entries wanted =
+      package_files(objects.read_tree(objects.tree_of(pin.commit)), pin.prefix, package);
+  if (wanted.empty()) {
+    throw Error(ErrorCode::kUsage, pin.upstream + " " + pin.commit.substr(0, 10) + " has no " +
+                                       package + " under '" + pin.prefix + "'");
+  }
+  std::vector<std::string> fetch = {"-c",
+                                    "fetch.negotiationAlgorithm=noop",
+                                    "fetch",
+                                    "--quiet",
+                                    "--no-tags",
+                                    "--no-write-fetch-head",
+                                    "--filter=blob:none",
+                                    "upstream"};
+  const std::size_t num_words = fetch.size();
+  for (const auto& [path, entry] : wanted) {
+    if (entry.mode != "160000" && !objects.has(entry.id)) fetch.push_back(entry.id);
+  }
+  if (fetch.size() > num_words) git(fetch);
+  const std::string tree = objects.write_tree(wanted);
+  return {objects.write_commit(tree, pin.upstream + " " + pin.version), tree, pin.prefix};
 }
 
 Source bring_folder(const Pin& pin, const std::string& package, Objects& objects) {
@@ -211,6 +250,16 @@ std::string run_git(const fs::path& bare, const std::vector<std::string>& argume
                   "; check the network, http.proxy, http.sslCAInfo, url.<base>.insteadOf");
 }
 
+void make_partial(const fs::path& bare, const std::string& url) {
+  for (const auto& [key, value] :
+       std::map<std::string, std::string>{{"remote.upstream.url", url},
+                                          {"remote.upstream.promisor", "true"},
+                                          {"remote.upstream.partialclonefilter", "blob:none"},
+                                          {"core.repositoryformatversion", "1"},
+                                          {"extensions.partialclone", "upstream"}})
+    run_git(bare, {"config", key, value}, url);
+}
+
 DiskFile read_disk_file(const fs::path& path) {
   if (fs::is_symlink(path)) return {fs::read_symlink(path).string(), "120000"};
   std::ifstream in(path, std::ios::binary);
@@ -250,7 +299,7 @@ Source bring(const Pin& pin, const std::string& package, const Places& places, O
     case PinKind::kFile:
       return bring_file(pin, places, objects);
     case PinKind::kGit:
-      return bring_commit(pin, places, objects);
+      return bring_commit(pin, package, places, objects);
     case PinKind::kPath:
       return bring_folder(pin, package, objects);
   }

@@ -40,13 +40,16 @@ class UpstreamLock {
 
 /// Brings a pin's tree into the bare repository (once; a path pin's every time). The caller holds
 /// the lock. `package`: the upstream's import package, "" if unknown; finds the prefix of a path
-/// pin.
+/// pin, and is all that is fetched of a git pin.
 Source bring(const Pin& pin, const std::string& package, const Places& places, Objects& objects);
 
 /// Runs git on a bare repository, the caller's own GIT_DIR and its like left out. Throws
 /// Error(kNotRunnable) `<what>: <git's last line>`.
 std::string run_git(const std::filesystem::path& bare, const std::vector<std::string>& arguments,
                     const std::string& what);
+
+/// Makes a bare repository one that may lack file contents which its remote "upstream" has.
+void make_partial(const std::filesystem::path& bare, const std::string& url);
 
 /// Runs git without the variables that point it at a user's repository inside a hook or a
 /// bisection. Throws Error(kNotRunnable) if there is no git.

@@ -73,6 +73,18 @@ TEST_F(StoreTest, AnSdistAndAGitPinHoldTheSameBlobsAsTheWheel) {
   EXPECT_EQ(ToyWorld::read(sdist.package / "toy/ops/a.py"), kFiles.at("toy/ops/a.py"));
 }
 
+TEST_F(StoreTest, AGitPinHoldsThePackageAndFetchesNothingElse) {
+  world.commit(kFiles);
+  const std::string large(100000, 'x');
+  const std::string commit = world.commit({{"../assets/large.bin", large}});
+  Store store = world.store();
+  const Checkout checkout = store.materialize(world.pin("git:" + commit), {});
+  EXPECT_EQ(ToyWorld::read(checkout.package / "toy/ops/a.py"), kFiles.at("toy/ops/a.py"));
+  EXPECT_FALSE(fs::exists(checkout.path / "assets"));
+  EXPECT_FALSE(Objects::open(world.cache() / "git/toy.git").has(git_blob_id(large)));
+  EXPECT_EQ(world.output("git -C " + checkout.path.string() + " status --porcelain"), "");
+}
+
 TEST_F(StoreTest, ReadAndListNeedNoWorktree) {
   world.add_release("1.0", kFiles);
   Store store = world.store();
