@@ -56,6 +56,16 @@ void add_gpu(Words& words) {
   add(words, {"--ro-bind", "/sys", "/sys"});
 }
 
+/// Run by root, the subject's uid is root's outside: files of /proc/sys would be its own to write.
+/// cuInit fails (304, driver 580) where /proc is read-only as a whole, so with a GPU what acts on
+/// the machine is covered file by file, as OCI runtimes do.
+void protect_proc(Words& words, bool wants_gpu) {
+  if (!wants_gpu) return add(words, {"--remount-ro", "/proc"});
+  for (const char* name : {"/proc/acpi", "/proc/asound", "/proc/bus", "/proc/driver", "/proc/fs",
+                           "/proc/irq", "/proc/scsi", "/proc/sys", "/proc/sysrq-trigger"})
+    add(words, {"--ro-bind-try", name, name});
+}
+
 bool is_below(const fs::path& path, const fs::path& folder) {
   const fs::path relative = path.lexically_relative(folder);
   return !relative.empty() && *relative.begin() != "..";
@@ -116,8 +126,8 @@ Words command_line(const SandboxSpec& spec, const EngineSettings& settings,
     add(words,
         {mount.is_writable ? "--bind" : "--ro-bind", fs::absolute(mount.host), mount.inside});
   }
-  // Run by root, the subject's uid is root's outside: files of /proc/sys would be its own to write.
-  add(words, {"--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"});
+  protect_proc(words, spec.wants_gpu);
+  add(words, {"--remount-ro", "/dev", "--remount-ro", "/"});
   for (const auto& [name, value] : spec.env) add(words, {"--setenv", name, value});
   add(words, {"--chdir", spec.cwd, "--"});
   words.insert(words.end(), spec.argv.begin(), spec.argv.end());
