@@ -5,6 +5,7 @@
 #include <chrono>
 #include <iostream>
 #include <memory>
+#include <utility>
 
 #include "core/error.h"
 #include "core/slug.h"
@@ -17,6 +18,9 @@
 
 namespace patchbench::harness {
 namespace {
+
+/// Inputs and plain outputs of the cases that one subject process on a GPU is given.
+constexpr int64_t kGroupBytes = int64_t{2} << 30;
 
 void check_device(const Request& request) {
   if (request.device == "cpu") return;
@@ -85,8 +89,9 @@ class Run {
     }
   }
 
-  /// One process (or none) for all cases on the CPU, one for each case on a GPU: a crash poisons a
-  /// CUDA context.
+  /// One process (or none) for all cases, in groups of bounded size on a GPU. A CUDA error poisons
+  /// the context of the cases after it, so on a GPU a case without an answer gets a process of its
+  /// own; starting one per case from the beginning costs 5 to 10 s of imports each.
   void all() const {
     std::vector<const Case*> chosen;
     for (const Case& item : request_.cases) {
@@ -97,11 +102,20 @@ class Run {
         refuse(item, why);
       }
     }
-    if (request_.device == "cpu" && !subject_) {
-      batch(chosen);
-    } else {
-      for (const Case* item : chosen) batch({item});
+    if (subject_) {
+      for (const Case* item : chosen) batch({prepare_case(pack_, *item, request_)});
+      return;
     }
+    std::vector<PreparedCase> group;
+    int64_t group_bytes = 0;
+    for (const Case* item : chosen) {
+      group.push_back(prepare_case(pack_, *item, request_));
+      group_bytes += bytes_of(group.back().inputs) + bytes_of(group.back().plain);
+      if (request_.device == "cpu" || group_bytes < kGroupBytes) continue;
+      batch(std::exchange(group, {}));
+      group_bytes = 0;
+    }
+    batch(std::move(group));
   }
 
  private:
@@ -116,24 +130,33 @@ class Run {
     }
   }
 
-  void batch(const std::vector<const Case*>& items) const {
-    if (items.empty()) return;
-    std::vector<PreparedCase> prepared;
+  void batch(const std::vector<PreparedCase>& prepared) const {
+    if (prepared.empty()) return;
     std::vector<SubjectCase> handed;
-    for (const Case* item : items) {
-      prepared.push_back(prepare_case(pack_, *item, request_));
-      handed.push_back({item, prepared.back().inputs, bytes_of(prepared.back().plain)});
-    }
+    for (const PreparedCase& one : prepared)
+      handed.push_back({one.item, one.inputs, bytes_of(one.plain)});
     for (int repeat = 0; repeat < request_.repeats; ++repeat) {
       std::map<std::string, Answer> answers;
-      if (!subject_)
-        answers = run_subject(*request_.command, request_.work, request_.device, handed);
+      if (!subject_) answers = ask(handed);
       for (const PreparedCase& one : prepared) {
         Answer answer = subject_ ? run_in_process(subject_, one, request_.device)
                                  : std::move(answers.at(one.item->name));
         write(one, repeat, std::move(answer));
       }
     }
+  }
+
+  std::map<std::string, Answer> ask(const std::vector<SubjectCase>& handed) const {
+    const auto run = [&](const std::vector<SubjectCase>& cases) {
+      return run_subject(*request_.command, request_.work, request_.device, cases);
+    };
+    std::map<std::string, Answer> answers = run(handed);
+    if (request_.device == "cpu" || handed.size() == 1) return answers;
+    for (const SubjectCase& one : handed) {
+      Answer& answer = answers.at(one.item->name);
+      if (answer.state == Answer::State::kUnresolved) answer = run({one}).at(one.item->name);
+    }
+    return answers;
   }
 
   /// One observation, or with `--corrupt all` one per corruption, each as a subject of its own.
