@@ -10,6 +10,8 @@ pkg_check_modules(SQLITE3 REQUIRED IMPORTED_TARGET sqlite3)
 find_package(SQLiteCpp REQUIRED)
 find_package(CLI11 REQUIRED)
 
+target_link_libraries(patchbench_runner_pch PRIVATE nlohmann_json::nlohmann_json fmt::fmt CLI11::CLI11 GTest::gtest
+  patchbench_warnings)
 add_patchbench_module(patchbench_core runner/core DEPS nlohmann_json::nlohmann_json fmt::fmt OpenSSL::Crypto)
 add_patchbench_module(patchbench_git runner/git DEPS patchbench_core patchbench_exec PkgConfig::GIT2)
 add_patchbench_module(patchbench_exec runner/exec DEPS patchbench_core Threads::Threads)

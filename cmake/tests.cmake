@@ -1,7 +1,13 @@
 # Test files are discovered; each is one executable.
 file(GLOB unit_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/*_test.cpp ${CMAKE_SOURCE_DIR}/tests/*_test.cpp)
 foreach(file ${unit_tests})
-  add_patchbench_test(${file} DEPS patchbench_cli LABELS unit)
+  get_filename_component(name ${file} NAME_WE)
+  if(name STREQUAL fuzz_test)  # all that the sanitizer lane compiles
+    add_patchbench_test(${file} DEPS patchbench_core LABELS unit)
+  else()
+    add_patchbench_test(${file} DEPS patchbench_cli LABELS unit)
+  endif()
+  use_runner_pch(${name})
 endforeach()
 if(PATCHBENCH_TORCH)
   file(GLOB pack_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/packs/*_test.cpp

@@ -64,7 +64,7 @@ packages() {
 packages || missing=1
 without_packages=$missing
 if [ -z "$host_only" ]; then
-  say "locked wheels (torch 2.11.0 and what it needs: 2.3 GiB to fetch once, 4.7 GiB on disk), tools, upstream releases"
+  say "locked wheels (torch 2.11.0 and what it needs: 2.5 GiB to fetch once, 4.4 GiB on disk), tools, upstream releases"
   for lock in torch-2.11 tools; do
     python3 "$root/env/fetch.py" env "$root/env/locks/$lock.txt" >/dev/null || missing=2
   done

@@ -3,6 +3,7 @@
 
   fetch.py file PROJECT FILENAME SHA256     print the path of that one verified file
   fetch.py env LOCK [--tag cp311]           print the folder into which every wheel of LOCK is unpacked
+  fetch.py size PROJECT FILENAME            print how many bytes that file has on the index
   fetch.py unzip FILE DIR                   unpack one wheel, .zip or .tar.gz into an empty folder
   fetch.py pins PINS.JSON UPSTREAM...       fetch every release of the upstreams that is not cached
   fetch.py verify DIR                       re-hash an unpacked environment against what was unpacked
@@ -159,6 +160,18 @@ def fetch_file(project: str, filename: str, sha256: str, url: str = "") -> Path:
             part.unlink()
             say(f"{filename}: sha256 is {got[:12]}…, the lock says {sha256[:12]}…; discarded")
         raise FetchError(3, f"{filename}: sha256 {got} is not the locked {sha256}; nothing was kept")
+
+
+def file_size(project: str, filename: str) -> int:
+    """Bytes of one file of the index, without fetching it."""
+    files = links(project)
+    if filename not in files:
+        raise FetchError(1, f"{project}: the index {INDEX} has no file {filename}")
+    with opened(files[filename][0], {"Range": "bytes=0-0"}) as r:
+        total = r.headers.get("Content-Range", "").rpartition("/")[2] or r.headers.get("Content-Length", "")
+    if not total.isdigit():
+        raise FetchError(1, f"{filename}: the index does not say how large it is")
+    return int(total)
 
 
 def read_lock(lock: Path) -> list[tuple[str, str, set[str]]]:
@@ -356,6 +369,8 @@ def main(argv: list[str]) -> int:
                 print(fetch_file(project, filename, sha256))
             case ["env", lock]:
                 print(fetch_env(Path(lock), tag))
+            case ["size", project, filename]:
+                print(file_size(project, filename))
             case ["unzip", archive, folder]:
                 unzip(Path(archive), Path(folder))
             case ["pins", pins, *names] if names:

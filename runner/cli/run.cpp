@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/context.h"
+#include "cli/plan.h"
 #include "cli/verdicts.h"
 #include "cli/window_run.h"
 #include "core/error.h"
@@ -59,8 +60,12 @@ int bisect_status(const Outcome& outcome) {
 
 void write_reports(const Words& words, const Setup& setup, const Answer& answer) {
   std::vector<Observation> all;
-  for (const Trial& trial : answer.trials)
+  std::vector<report::SubjectRun> runs;
+  for (const Trial& trial : answer.trials) {
     all.insert(all.end(), trial.observations.begin(), trial.observations.end());
+    if (!trial.observations.empty())
+      runs.push_back({trial.observations.front().subject, trial.context});
+  }
   const auto write = [](const std::string& path, const std::string& text) {
     if (path.empty()) return;
     std::ofstream out(path);
@@ -69,66 +74,39 @@ void write_reports(const Words& words, const Setup& setup, const Answer& answer)
   if (!words.junit.empty())
     write(words.junit, report::junit_of_run(setup.manifest.slug.str(), all, answer.question,
                                             answer.outcome, answer.digest));
-  if (!words.markdown.empty()) {
-    write(words.markdown, report::markdown_of_run(answer.trials.front().context, all,
-                                                  answer.question, answer.outcome, answer.digest));
+  if (!words.markdown.empty() && !runs.empty()) {
+    write(words.markdown,
+          report::markdown_of_run(runs, all, answer.question, answer.outcome, answer.digest));
   }
 }
 
-void show_answer(Context& context, const Words& words, const Setup& setup, const Answer& answer) {
-  if (context.json) {
-    std::cout
-        << trials_json(setup, answer.trials, answer.question, answer.outcome, answer.digest).dump(2)
-        << "\n";
-  } else {
-    std::cout << render_trials(setup, answer.trials, answer.question, answer.outcome);
-  }
-  write_reports(words, setup, answer);
+Json answer_json(const Setup& setup, const Answer& answer) {
+  return trials_json(setup, answer.trials, answer.question, answer.outcome, answer.digest);
 }
 
-/// Prints what a run would fetch, take and need; starts nothing.
-void show_plan(const Context& context, const RunOptions& options) {
-  const Manifest manifest = context.manifest(options.slug);
-  const UpstreamUse& use = manifest.upstreams.at(0);
-  const Pin pin =
-      context.pins().resolve(use.name, options.version.empty() ? use.red_pin : options.version);
-  const fs::path file = context.cache / "files" / pin.sha256 / pin.filename;
-  const bool has_file = pin.kind != PinKind::kFile || fs::exists(file);
-  bool has_env = false;
-  if (fs::exists(context.cache / "env")) {
-    for (const auto& entry : fs::directory_iterator(context.cache / "env")) {
-      has_env |= entry.is_directory() &&
-                 entry.path().filename().string().starts_with(pin.environment + "-cp");
-    }
-  }
-  const Json plan = {
-      {"slug", options.slug},
-      {"upstream", pin.to_json()},
-      {"upstream_file", has_file ? "cached" : "to fetch (under 1 MiB)"},
-      {"environment",
-       pin.environment + (has_env ? ": cached" : ": to fetch (2.3 GiB; 4.5 GiB unpacked)")},
-      {"gpu_memory", manifest.bounds.value("gpu_memory", "not needed")},
-      {"time", manifest.bounds.value("time", "under a minute on 2 cores")}};
-  if (context.json) {
-    std::cout << plan.dump(2) << "\n";
-    return;
-  }
-  for (const auto& [key, value] : plan.items()) {
-    fmt::print(std::cout, "{:14} {}\n", key,
-               value.is_string() ? value.get<std::string>() : value.value("version", ""));
-  }
-}
+/// What a run of one pack came to: its JSON document (with --json) and the exit code.
+struct Reported {
+  Json document;
+  int status = 0;
+};
 
-int reproduce_one(Context& context, const Words& words, const RunOptions& options) {
+Reported reproduce_one(const Context& context, const Words& words, const RunOptions& options) {
   try {
     const Setup setup = prepare(context, options);
     const Answer answer = reproduce(context, setup, options);
-    show_answer(context, words, setup, answer);
-    if (const auto memory = memory_answer(context, setup, answer); memory && !context.json) {
-      std::cout << memory->outcome.text() << ": " << memory->outcome.why << "\n";
+    const auto memory = memory_answer(context, setup, answer);
+    Reported reported{{}, answer.outcome.sentinel ? 0 : 3};
+    if (words.use_exit_code) reported.status = bisect_status(answer.outcome);
+    if (context.json) {
+      reported.document = answer_json(setup, answer);
+      if (memory)
+        reported.document["memory"] = {{"sentinel", memory->outcome.text()},
+                                       {"why", memory->outcome.why}};
+    } else {
+      std::cout << render_trials(setup, answer.trials, answer.question, answer.outcome);
+      if (memory) std::cout << memory->outcome.text() << ": " << memory->outcome.why << "\n";
     }
-    if (words.use_exit_code) return bisect_status(answer.outcome);
-    return answer.outcome.sentinel ? 0 : 3;
+    return reported;
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kNotRunnable || words.use_exit_code) throw;
     const std::string what = e.what();
@@ -137,14 +115,9 @@ int reproduce_one(Context& context, const Words& words, const RunOptions& option
                               ? "upstream_unreachable"
                               : "not_runnable_here",
                           what, ""};
-    if (context.json) {
-      std::cout << Json{{"slug", options.slug}, {"sentinel", not_run.text()}, {"why", what}}.dump(2)
-                << "\n";
-    } else {
-      std::cout << options.slug << ": " << not_run.text() << "\n";
-    }
+    if (!context.json) std::cout << options.slug << ": " << not_run.text() << "\n";
     std::cerr << "patchbench: " << what << "\n";
-    return 4;
+    return {{{"slug", options.slug}, {"sentinel", not_run.text()}, {"why", what}}, 4};
   }
 }
 
@@ -175,17 +148,22 @@ void add_reproduce(CLI::App& app, Context& context) {
       throw Error(ErrorCode::kUsage, "reproduce: name one pack, or --all");
     std::vector<std::string> slugs =
         words->all ? context.slugs() : std::vector<std::string>{options.slug};
+    Json documents = Json::array();
     for (const std::string& slug : slugs) {
       RunOptions one = options;
       one.slug = slug;
       if (words->plan) {
-        show_plan(context, one);
+        documents.push_back(plan_of(context, one));
+        if (!context.json) std::cout << render_plan(documents.back());
         continue;
       }
-      const int status = reproduce_one(context, *words, one);
+      const Reported reported = reproduce_one(context, *words, one);
+      documents.push_back(reported.document);
       // With --all a pack that cannot run here is an answer in the list, not the end of it.
-      if (!words->all || status == 3) context.exit_code = std::max(context.exit_code, status);
+      if (!words->all || reported.status == 3)
+        context.exit_code = std::max(context.exit_code, reported.status);
     }
+    if (context.json) std::cout << (words->all ? documents : documents.at(0)).dump(2) << "\n";
   });
 }
 
@@ -239,18 +217,24 @@ void add_validate(CLI::App& app, Context& context) {
     options.needs_pin = true;
     std::vector<std::string> versions = {options.version};
     if (!words->against.empty()) versions.push_back(words->against);
+    Json documents = Json::array();
     for (const std::string& version : versions) {
       options.version = version;
       const Setup setup = prepare(context, options);
       PackEdits edits = pack_edits_at(context, setup);
       if (!words->edits.empty()) edits.edits = user_edits(context, setup, words->edits);
       const Answer answer = validate(context, setup, options, edits.edits, edits.mutants);
-      show_answer(context, *words, setup, answer);
+      documents.push_back(context.json ? answer_json(setup, answer) : Json());
+      if (!context.json)
+        std::cout << render_trials(setup, answer.trials, answer.question, answer.outcome);
+      write_reports(*words, setup, answer);
       const int status = answer.outcome.sentinel == Sentinel::kFixValidated  ? 0
                          : answer.outcome.sentinel == Sentinel::kFixRejected ? 1
                                                                              : 3;
       context.exit_code = std::max(context.exit_code, status);
     }
+    if (context.json)
+      std::cout << (documents.size() > 1 ? documents : documents.at(0)).dump(2) << "\n";
   });
 }
 

@@ -116,6 +116,9 @@ void stage(const Context& context, const StageWords& words) {
       if (pin.kind == PinKind::kFile) copy_into(context.cache / file, staged_cache / file);
       git::Store(staged_cache, context.root).materialize(pin, {});
     }
+    // Worktrees name the folder they were made in; each run checks its own out of the repository.
+    fs::remove_all(staged_cache / "checkouts");
+    fs::remove_all(staged_cache / "git" / (use.name + ".git") / "worktrees");
     commands.push_back("reproduce " + slug + " --upstream " + use.red_pin);
     for (const std::string& version : words.versions)
       commands.push_back("reproduce " + slug + " --upstream " + version);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ostream.h>
+#include <fmt/ranges.h>
 
 #include <unistd.h>
 #include <chrono>
@@ -7,11 +8,12 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 
 #include "cli/context.h"
 #include "core/error.h"
-#include "ledger/ledger.h"
+#include "ledger/evidence.h"
 #include "report/table.h"
 
 namespace patchbench::cli {
@@ -22,49 +24,43 @@ namespace fs = std::filesystem;
 
 /// The newest verdict on one question about one version on one kind of device.
 struct Cell {
-  std::string sentinel, started, isolation, digest, origin;
+  std::string sentinel, started, digest;
+  std::vector<std::string> marks;  ///< "unisolated", "unsigned import"
+  std::string text() const {
+    return marks.empty() ? sentinel : fmt::format("{} ({})", sentinel, fmt::join(marks, ", "));
+  }
 };
 /// (slug, upstream, version, subject) -> device kind -> newest cell.
 using Board = std::map<std::tuple<std::string, std::string, std::string, std::string>,
                        std::map<std::string, Cell>>;
 
-void add_verdict(Board& board, const Record& record, const std::string& digest,
-                 const std::string& origin) {
-  if (record.type() != "verdict") return;
-  const Json& p = record.predicate();
+void add_verdict(Board& board, const ledger::Entry& entry) {
+  const Json& p = entry.record.predicate();
   const RunContext run = RunContext::from_json(p.at("context"));
   const QuestionContext question = QuestionContext::from_json(p.at("question"));
   std::string asked = question_name(question.question);
   if (question.question == Question::kReproduce && question.subject != "upstream")
     asked = question.subject;
-  const std::string device = run.machine.value("device", "cpu");
-  const bool isolated = run.sandbox.value("isolated", false);
-  Cell cell{p.at("sentinel").get<std::string>(), run.started, isolated ? "" : "unisolated", digest,
-            origin};
+  Cell cell{p.at("sentinel").get<std::string>(), run.started, entry.digest, {}};
+  if (!run.is_isolated()) cell.marks.push_back("unisolated");
+  if (!ledger::counts_for_quorum(entry)) cell.marks.push_back("unsigned import");
   Cell& held = board[{run.slug, run.pin.value("upstream", ""), run.pin.value("version", "-"),
-                      asked}][device];
+                      asked}][run.machine.value("device", "cpu")];
   if (held.started <= cell.started) held = std::move(cell);
 }
 
 Board read_board(const Context& context, bool with_ledger) {
+  std::vector<ledger::Entry> entries;
+  if (with_ledger && fs::exists(context.ledger))
+    entries = ledger::Ledger::open(context.ledger)->all();
+  // A record that is also committed counts as committed, so evidence comes last.
+  for (ledger::Entry& entry : ledger::evidence(context.root, context.slugs()))
+    entries.push_back(std::move(entry));
+  const std::set<std::string> evicted = ledger::evicted_digests(entries);
   Board board;
-  if (with_ledger && fs::exists(context.ledger)) {
-    for (const ledger::Entry& entry : ledger::Ledger::open(context.ledger)->all())
-      add_verdict(board, entry.record, entry.digest, entry.origin);
-  }
-  const fs::path evidence = context.root / "reports/evidence";
-  for (const std::string& slug : context.slugs()) {
-    if (!fs::exists(evidence / slug)) continue;
-    for (const auto& file : fs::directory_iterator(evidence / slug)) {
-      if (file.path().extension() != ".jsonl") continue;
-      std::istringstream lines(context.read_file(file.path()));
-      int number = 0;
-      for (std::string line; std::getline(lines, line);) {
-        const Record record =
-            parse_record(line, fmt::format("{}:{}", file.path().string(), ++number));
-        add_verdict(board, record, record.digest(), "evidence");
-      }
-    }
+  for (const ledger::Entry& entry : entries) {
+    if (entry.record.type() == "verdict" && !evicted.contains(entry.digest))
+      add_verdict(board, entry);
   }
   return board;
 }
@@ -81,6 +77,12 @@ std::string age_of(const std::string& started) {
                             : fmt::format("{:.0f} d", seconds / 86400);
 }
 
+/// "H200" of "NVIDIA H200 (sm_90)": the table has no room for more.
+std::string short_device(std::string device) {
+  if (device.starts_with("NVIDIA ")) device.erase(0, 7);
+  return device.substr(0, device.find(" (sm_"));
+}
+
 Json board_json(const Board& board) {
   Json rows = Json::array();
   for (const auto& [key, cells] : board) {
@@ -93,7 +95,7 @@ Json board_json(const Board& board) {
                       {"device", device},
                       {"sentinel", cell.sentinel},
                       {"started", cell.started},
-                      {"isolated", cell.isolation.empty()},
+                      {"marks", cell.marks},
                       {"verdict", cell.digest}});
     }
   }
@@ -111,9 +113,8 @@ std::string board_markdown(const Board& board, const std::vector<std::string>& s
     for (const auto& [key, cells] : board) {
       if (std::get<0>(key) != slug) continue;
       for (const auto& [device, cell] : cells) {
-        rows += fmt::format("| {} {} | {} | {} | {}{} | {} | `{}` |\n", std::get<1>(key),
-                            std::get<2>(key), std::get<3>(key), device, cell.sentinel,
-                            cell.isolation.empty() ? "" : " (unisolated)",
+        rows += fmt::format("| {} {} | {} | {} | {} | {} | `{}` |\n", std::get<1>(key),
+                            std::get<2>(key), std::get<3>(key), device, cell.text(),
                             cell.started.substr(0, 10), cell.digest.substr(0, 12));
       }
     }
@@ -138,8 +139,7 @@ std::string board_summary(const Board& board, const Context& context) {
       if (row_slug != slug || (version != "-" && version != use.red_pin)) continue;
       for (const auto& [device, cell] : cells) {
         std::string& list = by_device[device];
-        list += (list.empty() ? "" : " · ") + cell.sentinel +
-                (cell.isolation.empty() ? "" : " (unisolated)");
+        list += (list.empty() ? "" : " · ") + cell.text();
       }
     }
     if (by_device.empty()) by_device["-"] = "no record";
@@ -182,21 +182,18 @@ void add_status_command(CLI::App& app, Context& context) {
       return;
     }
     const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
-    report::Table table(
-        {"pack", "version", "question", "device", "verdict", is_terminal ? "age" : "date"});
-    for (const auto& [key, cells] : board) {
-      if (!words->slug.empty() && std::get<0>(key) != words->slug) continue;
-      for (const auto& [device, cell] : cells) {
-        table.add({std::get<0>(key), std::get<2>(key), std::get<3>(key), device,
-                   cell.sentinel + (cell.isolation.empty() ? "" : " unisolated"),
-                   is_terminal ? age_of(cell.started) : cell.started.substr(0, 10)});
-      }
-    }
-    std::cout << table.render(report::style_of(STDOUT_FILENO));
     for (const std::string& slug : slugs) {
-      const bool has = std::any_of(board.begin(), board.end(),
-                                   [&](const auto& row) { return std::get<0>(row.first) == slug; });
-      if (!has) fmt::print(std::cout, "{}: no record\n", slug);
+      report::Table table(
+          {"version", "question", "device", "verdict", is_terminal ? "age" : "date"});
+      for (const auto& [key, cells] : board) {
+        if (std::get<0>(key) != slug) continue;
+        for (const auto& [device, cell] : cells) {
+          table.add({std::get<2>(key), std::get<3>(key), short_device(device), cell.text(),
+                     is_terminal ? age_of(cell.started) : cell.started.substr(0, 10)});
+        }
+      }
+      std::cout << slug << (table.num_rows() == 0 ? ": no record\n" : "\n");
+      if (table.num_rows() > 0) std::cout << table.render(report::style_of(STDOUT_FILENO)) << "\n";
     }
   });
 }

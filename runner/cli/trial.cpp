@@ -1,6 +1,5 @@
 #include "cli/trial.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -29,27 +28,6 @@ void write_file(const fs::path& path, const std::string& text) {
   if (!out.flush()) throw Error(ErrorCode::kInternal, path.string() + ": cannot be written");
 }
 
-std::string utc_now() {
-  return fmt::format(
-      "{:%Y-%m-%dT%H:%M:%SZ}",
-      fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
-}
-
-const UpstreamUse& chosen_upstream(const Manifest& manifest, const std::string& name) {
-  if (manifest.upstreams.empty()) {
-    throw Error(ErrorCode::kNotRunnable,
-                manifest.slug.str() + ": names no upstream; try --subject op or model");
-  }
-  if (name.empty()) return manifest.upstreams.front();
-  std::vector<std::string> names;
-  for (const UpstreamUse& use : manifest.upstreams) {
-    if (use.name == name) return use;
-    names.push_back(use.name);
-  }
-  throw Error(ErrorCode::kUsage, fmt::format("{}: no upstream '{}'{}", manifest.slug.str(), name,
-                                             did_you_mean(name, names)));
-}
-
 void check_cases(const Manifest& manifest, const std::vector<std::string>& cases) {
   std::vector<std::string> names;
   for (const Case& c : manifest.cases) names.push_back(c.name);
@@ -73,27 +51,6 @@ void check_subject(const Manifest& manifest, const std::string& subject) {
     throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", manifest.slug.str(),
                                                subject, did_you_mean(kind, known)));
   }
-}
-
-/// "cpu" or "cuda:N": the one asked for, checked, or the best that is here.
-std::string chosen_device(const std::string& asked) {
-  const std::vector<exec::Gpu> gpus = exec::find_gpus();
-  if (asked.empty()) return gpus.empty() ? "cpu" : "cuda:0";
-  if (asked == "cpu") return asked;
-  const std::string digits = asked == "cuda"              ? "0"
-                             : asked.starts_with("cuda:") ? asked.substr(5)
-                                                          : "";
-  if (digits.empty() || digits.size() > 3 ||
-      !std::all_of(digits.begin(), digits.end(), ::isdigit)) {
-    throw Error(ErrorCode::kUsage, fmt::format("--device: '{}' is neither cpu nor cuda:N", asked));
-  }
-  if (std::stoul(digits) >= gpus.size()) {
-    throw Error(ErrorCode::kNotRunnable,
-                fmt::format("--device {}: this machine has {} NVIDIA GPU{}; try --device cpu",
-                            asked, gpus.empty() ? "no" : std::to_string(gpus.size()),
-                            gpus.size() == 1 ? "" : "s"));
-  }
-  return "cuda:" + digits;
 }
 
 /// The interpreter of sandboxes that use the host's /usr, and its wheel tag.
@@ -247,6 +204,41 @@ void prepare_host(const Context& context, const RunOptions& options, Setup& setu
 
 }  // namespace
 
+const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& name) {
+  if (manifest.upstreams.empty()) {
+    throw Error(ErrorCode::kNotRunnable,
+                manifest.slug.str() + ": names no upstream; try --subject op or model");
+  }
+  if (name.empty()) return manifest.upstreams.front();
+  std::vector<std::string> names;
+  for (const UpstreamUse& use : manifest.upstreams) {
+    if (use.name == name) return use;
+    names.push_back(use.name);
+  }
+  throw Error(ErrorCode::kUsage, fmt::format("{}: no upstream '{}'{}", manifest.slug.str(), name,
+                                             did_you_mean(name, names)));
+}
+
+std::string chosen_device(const std::string& asked) {
+  const std::vector<exec::Gpu> gpus = exec::find_gpus();
+  if (asked.empty()) return gpus.empty() ? "cpu" : "cuda:0";
+  if (asked == "cpu") return asked;
+  const std::string digits = asked == "cuda"              ? "0"
+                             : asked.starts_with("cuda:") ? asked.substr(5)
+                                                          : "";
+  if (digits.empty() || digits.size() > 3 ||
+      !std::all_of(digits.begin(), digits.end(), ::isdigit)) {
+    throw Error(ErrorCode::kUsage, fmt::format("--device: '{}' is neither cpu nor cuda:N", asked));
+  }
+  if (std::stoul(digits) >= gpus.size()) {
+    throw Error(ErrorCode::kNotRunnable,
+                fmt::format("--device {}: this machine has {} NVIDIA GPU{}; try --device cpu",
+                            asked, gpus.empty() ? "no" : std::to_string(gpus.size()),
+                            gpus.size() == 1 ? "" : "s"));
+  }
+  return "cuda:" + digits;
+}
+
 bool is_in_process(const std::string& subject) {
   return subject == "model" || subject == "op" || subject.starts_with("op_mutant:") ||
          subject == "model_fixed";
@@ -267,9 +259,9 @@ Setup prepare(const Context& context, const RunOptions& options) {
   }
   check_subject(setup.manifest, options.subject);
   check_cases(setup.manifest, options.cases);
-  setup.upstream = chosen_upstream(setup.manifest, options.upstream_name);
+  setup.upstream = upstream_use(setup.manifest, options.upstream_name);
   setup.device = chosen_device(options.device);
-  setup.started = utc_now();
+  setup.started = ledger::utc_now();
   if (options.python.empty() || options.needs_pin || !options.version.empty()) {
     setup.pin = context.pins().resolve(
         setup.upstream.name, options.version.empty() ? setup.upstream.red_pin : options.version);

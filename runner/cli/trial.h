@@ -49,6 +49,11 @@ struct Trial {
   double wall_s = 0;
 };
 
+/// The upstream of a pack by name, or its first. Throws Error(kUsage) with did-you-mean.
+const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& name);
+/// "cpu" or "cuda:N": the one asked for, checked, or the best that is here.
+std::string chosen_device(const std::string& asked);
+
 /// Resolves names to things, chooses device and sandbox and prepares the environment. Throws Error
 /// with one clear line for each thing that is wrong or impossible here.
 Setup prepare(const Context& context, const RunOptions& options);

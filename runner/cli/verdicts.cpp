@@ -156,32 +156,41 @@ PackEdits pack_edits_at(const Context& context, const Setup& setup) {
   if (!setup.pin)
     throw Error(ErrorCode::kUsage,
                 "an installed stack (--python) is judged as it is: it takes no edits");
-  const git::Series series =
-      git::load_series(context.root / cell_path(setup.manifest.slug, Column::kPatches));
+  const git::Series series = git::load_series(
+      context.root / cell_path(setup.manifest.slug, Column::kPatches), setup.upstream.name);
   const Pin base = context.pins().resolve(setup.upstream.name, setup.upstream.red_pin);
-  PackEdits carried{series.edits, series.mutants};
-  if (base.version == setup.pin->version) return carried;
+  if (base.version == setup.pin->version) return {series.edits, series.mutants};
   git::Store store(context.cache, context.root);
-  for (std::vector<Edit>* list : {&carried.edits, &carried.mutants}) {
-    std::vector<Edit> moved;
-    for (const Edit& edit : *list) {
-      const git::Rebase rebase = git::rebase_edit(edit, base, *setup.pin, store);
-      if (rebase.state == git::Rebase::State::kClean) {
-        moved.push_back(*rebase.edit);
-      } else if (list == &carried.edits) {
-        std::string where;
-        if (!rebase.conflicts.empty()) {
-          where = fmt::format(": {} lines {}-{}", rebase.conflicts[0].path,
-                              rebase.conflicts[0].first_line, rebase.conflicts[0].last_line);
-        }
-        throw Error(
-            ErrorCode::kUsage,
-            fmt::format("{} does not carry from {} to {} ({}{}); see patchbench patch rebase {}",
-                        edit.name, base.version, setup.pin->version,
-                        git::rebase_state_name(rebase.state), where, setup.manifest.slug.str()));
+  PackEdits carried;
+  const std::vector<git::Rebase> moved = git::rebase_series(series.edits, base, *setup.pin, store);
+  for (std::size_t i = 0; i < moved.size(); ++i) {
+    const git::Rebase& rebase = moved[i];
+    if (rebase.state == git::Rebase::State::kClean) {
+      carried.edits.push_back(*rebase.edit);
+    } else if (rebase.state != git::Rebase::State::kLanded) {
+      std::string where;
+      if (!rebase.conflicts.empty()) {
+        where = fmt::format(": {} lines {}-{}", rebase.conflicts[0].path,
+                            rebase.conflicts[0].first_line, rebase.conflicts[0].last_line);
       }
+      throw Error(
+          ErrorCode::kUsage,
+          fmt::format("{} does not carry from {} to {} ({}{}); see patchbench patch rebase {}",
+                      series.edits[i].name, base.version, setup.pin->version,
+                      git::rebase_state_name(rebase.state), where, setup.manifest.slug.str()));
     }
-    *list = std::move(moved);
+  }
+  if (carried.edits.empty() && !moved.empty())
+    throw Error(ErrorCode::kUsage, fmt::format("{}: {} has landed every edit of the pack already",
+                                               setup.manifest.slug.str(), setup.pin->version));
+  for (const Edit& mutant : series.mutants) {
+    const git::Rebase rebase = git::rebase_edit(mutant, base, *setup.pin, store);
+    if (rebase.state == git::Rebase::State::kClean) {
+      carried.mutants.push_back(*rebase.edit);
+    } else {
+      progress(fmt::format("{} does not carry to {} ({}): left out", mutant.name,
+                           setup.pin->version, git::rebase_state_name(rebase.state)));
+    }
   }
   return carried;
 }
