@@ -53,36 +53,36 @@ struct RowState {
   RunningSoftmax<float> softmax;
   float weighted_sum = 0;
 
-  __device__ void merge(float other_max, float other_sum, float other_weighted) {
-    softmax.merge(other_max, other_sum);
+  __device__ void merge(float other_max, float other_rest, float other_weighted) {
+    softmax.merge(other_max, other_rest);
     weighted_sum += other_weighted;
   }
   __device__ void merge_lanes() {
     for (int offset = kWarp / 2; offset > 0; offset /= 2) {
       const float other_max = __shfl_xor_sync(0xffffffffu, softmax.max, offset);
-      const float other_sum = __shfl_xor_sync(0xffffffffu, softmax.sum, offset);
+      const float other_rest = __shfl_xor_sync(0xffffffffu, softmax.rest, offset);
       const float other_weighted = __shfl_xor_sync(0xffffffffu, weighted_sum, offset);
-      merge(other_max, other_sum, other_weighted);
+      merge(other_max, other_rest, other_weighted);
     }
   }
 };
 
 /// The state of the whole block, valid in thread 0.
 __device__ RowState merge_block(RowState state) {
-  __shared__ float maxima[kWarp], sums[kWarp], weighted[kWarp];
+  __shared__ float maxima[kWarp], rests[kWarp], weighted[kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int num_warps = blockDim.x / kWarp;
   state.merge_lanes();
   if (lane == 0) {
     maxima[warp] = state.softmax.max;
-    sums[warp] = state.softmax.sum;
+    rests[warp] = state.softmax.rest;
     weighted[warp] = state.weighted_sum;
   }
   // Without it the first warp may read the slots of warps that have not written them yet.
   __syncthreads();
   if (warp == 0) {
     RowState total;
-    if (lane < num_warps) total.merge(maxima[lane], sums[lane], weighted[lane]);
+    if (lane < num_warps) total.merge(maxima[lane], rests[lane], weighted[lane]);
     total.merge_lanes();
     return total;
   }
@@ -94,25 +94,16 @@ __device__ void add_classes(RowState& state, const RowPass<float>& pass, const s
                             int count, int64_t first_class) {
   const float softcap = static_cast<float>(pass.terms.softcap);
   float y[Word<scalar_t>::kLength];
-  float largest = -std::numeric_limits<float>::infinity();
 #pragma unroll
   for (int k = 0; k < Word<scalar_t>::kLength; ++k) {
-    if (k < count) {
-      y[k] = capped(load(values[k]), softcap);
-      largest = fmaxf(largest, y[k]);
+    if (k >= count) continue;
+    y[k] = capped(load(values[k]), softcap);
+    if (pass.terms.label_smoothing != 0) {
+      const float weight = pass.class_weight ? pass.class_weight[first_class + k] : 1.0f;
+      state.weighted_sum += weight * y[k];
     }
   }
-  state.softmax.raise(largest);
-#pragma unroll
-  for (int k = 0; k < Word<scalar_t>::kLength; ++k) {
-    if (k < count) {
-      state.softmax.sum += RunningSoftmax<float>::shifted_exp(y[k], state.softmax.max);
-      if (pass.terms.label_smoothing != 0) {
-        const float weight = pass.class_weight ? pass.class_weight[first_class + k] : 1.0f;
-        state.weighted_sum += weight * y[k];
-      }
-    }
-  }
+  state.softmax.add(y, count);
 }
 
 template <typename scalar_t>
@@ -155,7 +146,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) row_pass_kernel(RowPass<float>
   const RowState state = merge_block(reduce_row(pass, logits));
   if (threadIdx.x != 0) return;
   const bool in_range = target >= 0 && target < pass.terms.vocab;
-  const float row_max = state.softmax.max, log_sum = logf(state.softmax.sum);
+  const float row_max = state.softmax.max, log_sum = state.softmax.log_sum();
   float target_logit = std::numeric_limits<float>::quiet_NaN(), target_weight = 1;
   if (in_range) {
     target_logit = capped(load(logits[target]), static_cast<float>(pass.terms.softcap));

@@ -26,7 +26,8 @@
 ///            + z_scale_i 2 lambda lse_i p_ij] (1 - (y_ij / softcap)^2),  p_ij = exp(y_ij - lse_i)
 ///
 /// m and s are kept apart, since their sum loses the digits of a confident token: lse_i - y_it is
-/// s_i - (y_it - m_i), and p_it - 1 is expm1((y_it - m_i) - s_i).
+/// s_i - (y_it - m_i), and p_it - 1 is expm1((y_it - m_i) - s_i). For the same reason s_i is log1p
+/// of the sum without the maximum's own 1.
 namespace patchbench::ops::liger_flce_none_bwd {
 
 /// Storage type of a tile of logits.
@@ -77,27 +78,47 @@ PB_HOST_DEVICE T capped(T z, T cap) {
   return cap == T(0) ? z : cap * std::tanh(z / cap);
 }
 
-/// Running maximum m and sum of exp(y - m) of a stream of values; exact for -inf, and NaN stays.
+/// Running maximum m of a stream of values and the sum of exp(y - m) over all but one that has the
+/// maximum: its 1 would cost the others their digits. Exact for -inf, and NaN stays.
 template <typename T>
 struct RunningSoftmax {
   T max = -std::numeric_limits<T>::infinity();
-  T sum = 0;
+  T rest = -1;  ///< of an empty stream, which has no maximum to leave out
 
   /// exp(y - reference), 0 for y = -inf even where the reference is -inf too.
   static PB_HOST_DEVICE T shifted_exp(T y, T reference) {
     return std::exp(y - (reference == -std::numeric_limits<T>::infinity() ? T(0) : reference));
   }
-  /// Raises the maximum to at least `other_max` and rescales the sum.
-  PB_HOST_DEVICE void raise(T other_max) {
+  /// Adds another stream; a single value y is (y, 0).
+  PB_HOST_DEVICE void merge(T other_max, T other_rest) {
     if (other_max > max) {
-      sum *= shifted_exp(max, other_max);
+      rest = (T(1) + rest) * shifted_exp(max, other_max) + other_rest;
       max = other_max;
+    } else {
+      rest += (T(1) + other_rest) * shifted_exp(other_max, max);
     }
   }
-  PB_HOST_DEVICE void merge(T other_max, T other_sum) {
-    raise(other_max);
-    sum += other_sum * shifted_exp(other_max, max);
+  /// Adds the first `count` values of a block.
+  template <int kLength>
+  PB_HOST_DEVICE void add(const T (&y)[kLength], int count) {
+    T largest = -std::numeric_limits<T>::infinity();
+    for (int k = 0; k < kLength; ++k) {
+      if (k < count && y[k] > largest) largest = y[k];
+    }
+    T others = 0;
+    bool has_left_out = false;
+    for (int k = 0; k < kLength; ++k) {
+      if (k >= count) continue;
+      if (!has_left_out && y[k] == largest) {
+        has_left_out = true;
+      } else {
+        others += shifted_exp(y[k], largest);
+      }
+    }
+    merge(largest, others);
   }
+  /// s = log sum exp(y - m).
+  PB_HOST_DEVICE T log_sum() const { return std::log1p(rest); }
 };
 
 /// ce_i. `target_logit` is y_it; `weighted_sum` is sum_j w_j y_ij and is used only if eps != 0.

@@ -53,15 +53,18 @@ void row_pass_cpu(const RowPass<T>& pass) {
       }
       const scalar_t* row = static_cast<const scalar_t*>(pass.logits) + i * vocab;
       RunningSoftmax<T> softmax;
-      for (int64_t j = 0; j < vocab; ++j) {
-        softmax.max = std::max(softmax.max, static_cast<T>(row[j]));
-      }
-      softmax.max = capped(softmax.max, softcap);
       T weighted_sum = 0;
-      for (int64_t j = 0; j < vocab; ++j) {
-        const T y = capped(static_cast<T>(row[j]), softcap);
-        softmax.sum += RunningSoftmax<T>::shifted_exp(y, softmax.max);
-        weighted_sum += (pass.class_weight != nullptr ? pass.class_weight[j] : T(1)) * y;
+      // In blocks: one running fp32 sum over a vocabulary would lose log2(vocab) bits.
+      constexpr int kBlock = 256;
+      for (int64_t first = 0; first < vocab; first += kBlock) {
+        const int count = static_cast<int>(std::min<int64_t>(kBlock, vocab - first));
+        T y[kBlock], weighted = 0;
+        for (int k = 0; k < count; ++k) {
+          y[k] = capped(static_cast<T>(row[first + k]), softcap);
+          weighted += (pass.class_weight != nullptr ? pass.class_weight[first + k] : T(1)) * y[k];
+        }
+        softmax.add(y, count);
+        weighted_sum += weighted;
       }
       const bool in_range = target >= 0 && target < vocab;
       const T nan = std::numeric_limits<T>::quiet_NaN();
@@ -70,7 +73,7 @@ void row_pass_cpu(const RowPass<T>& pass) {
           in_range && pass.class_weight != nullptr ? pass.class_weight[target] : T(1);
       const T total = pass.weight_total != nullptr ? *pass.weight_total : static_cast<T>(vocab);
       pass.row_max[i] = softmax.max;
-      pass.log_sum[i] = std::log(softmax.sum);
+      pass.log_sum[i] = softmax.log_sum();
       pass.loss[i] = row_loss(pass.terms, pass.row_max[i], pass.log_sum[i], target_logit,
                               target_weight, total, weighted_sum);
     }
@@ -123,8 +126,9 @@ inline void row_pass_plain(const Problem& problem, const Tensor& logits, const T
   const Tensor valid = target.ne(terms.ignore_index);
   const auto [in_range, index] = target_index(target, terms.vocab);
   const Tensor y = capped_plain(logits, problem);
-  const Tensor row_max = y.amax(1);
-  const Tensor log_sum = (y - row_max.unsqueeze(1)).exp().sum(1).log();
+  const auto [row_max, at_max] = y.max(1);
+  const Tensor others = (y - row_max.unsqueeze(1)).exp().scatter_(1, at_max.unsqueeze(1), 0);
+  const Tensor log_sum = others.sum(1).log1p();
   Tensor ce = log_sum - (y.gather(1, index.unsqueeze(1)).squeeze(1) - row_max);
   ce = ce * (1 - terms.label_smoothing);
   if (problem.class_weight.defined()) ce = ce * problem.class_weight.index_select(0, index);
