@@ -91,7 +91,8 @@ class Run {
 
   /// One process (or none) for all cases, in groups of bounded size on a GPU. A CUDA error poisons
   /// the context of the cases after it, so on a GPU a case without an answer gets a process of its
-  /// own; starting one per case from the beginning costs 5 to 10 s of imports each.
+  /// own (one that raised has answered); starting one per case from the beginning costs 5 to 10 s of
+  /// imports each.
   void all() const {
     std::vector<const Case*> chosen;
     for (const Case& item : request_.cases) {
@@ -154,7 +155,9 @@ class Run {
     if (request_.device == "cpu" || handed.size() == 1) return answers;
     for (const SubjectCase& one : handed) {
       Answer& answer = answers.at(one.item->name);
-      if (answer.state == Answer::State::kUnresolved) answer = run({one}).at(one.item->name);
+      const bool has_raised = answer.self_reported.contains("exception");
+      if (answer.state == Answer::State::kUnresolved && !has_raised)
+        answer = run({one}).at(one.item->name);
     }
     return answers;
   }

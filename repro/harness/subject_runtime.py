@@ -81,19 +81,22 @@ def write_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
     os.replace(partial, path)
 
 
-def read_cases(work: Path) -> tuple[str, list[Case]]:
-    """The device and the cases of a work folder, views rebuilt on their storages."""
-    plan = json.loads((work / "cases.json").read_text())
-    device = plan["device"]
-    storages = read_safetensors(work / "inputs.safetensors")
-    cases = []
-    for entry in plan["cases"]:
-        tensors = {
-            name: torch.as_strided(storages[v["storage"]].to(device), v["sizes"], v["strides"], v["offset"])
-            for name, v in entry["inputs"].items()
-        }
-        cases.append(Case(entry["name"], entry["axes"], tensors, device))
-    return device, cases
+def case_of(entry: dict[str, Any], storages: dict[str, torch.Tensor], device: str) -> Case:
+    """One case of a plan on its device, views rebuilt on their storages."""
+    tensors = {
+        name: torch.as_strided(storages[v["storage"]].to(device), v["sizes"], v["strides"], v["offset"])
+        for name, v in entry["inputs"].items()
+    }
+    return Case(entry["name"], entry["axes"], tensors, device)
+
+
+def works(device: str) -> bool:
+    """Whether the device's context still answers; an asynchronous CUDA error ends it for the whole process."""
+    try:
+        torch.cuda.synchronize(device)
+    except Exception:
+        return False
+    return True
 
 
 def structured(error: BaseException) -> dict[str, Any]:
@@ -165,8 +168,10 @@ def load_subject(path: Path) -> Any:
 
 
 def main(subject_file: Path, work: Path) -> int:
-    """Runs every case and writes both result files."""
-    device, cases = read_cases(work)
+    """Runs every case and writes both result files; cases after one that broke the CUDA context are left unanswered."""
+    plan = json.loads((work / "cases.json").read_text())
+    device, cases = plan["device"], plan["cases"]
+    storages = read_safetensors(work / "inputs.safetensors")
     reports: dict[str, Any] = {}
     outputs: dict[str, torch.Tensor] = {}
     package = "unknown"
@@ -176,11 +181,13 @@ def main(subject_file: Path, work: Path) -> int:
     except Exception as e:
         text = (str(e).splitlines() or [""])[0][:160]
         raised = {"status": "raised", "reason": text, "exception": structured(e)}
-        reports = {case.name: raised for case in cases}
+        reports = {entry["name"]: raised for entry in cases}
         cases = []
-    for case in cases:
-        reports[case.name], made = run_case(subject, case)
-        outputs.update(made)
+    for entry in cases:
+        reports[entry["name"]], made = run_case(subject, case_of(entry, storages, device))
+        outputs.update((name, tensor.detach().cpu()) for name, tensor in made.items())
+        if device != "cpu" and reports[entry["name"]]["status"] == "raised" and not works(device):
+            break
     write_safetensors(work / "outputs.safetensors", outputs)
     answer = {
         "package": {"name": package, "version": version_of(package)},

@@ -45,7 +45,7 @@ def test_written_header_tiles_the_data(tmp_path: Path) -> None:
     assert len(data) == 8 + length + 28 and length % 8 == 0
 
 
-def make_work(folder: Path, names: list[str]) -> Path:
+def make_work(folder: Path, names: list[str], device: str = "cpu") -> Path:
     """A work folder with one stride-0 view and one strided view with an offset per case."""
     work = folder / "work"
     work.mkdir()
@@ -55,20 +55,22 @@ def make_work(folder: Path, names: list[str]) -> Path:
         "expanded": {"storage": "one", "sizes": [4], "strides": [0], "offset": 0},
     }
     cases = [{"name": n, "axes": {"kind": n}, "inputs": inputs} for n in names]
-    (work / "cases.json").write_text(json.dumps({"device": "cpu", "cases": cases}))
+    (work / "cases.json").write_text(json.dumps({"device": device, "cases": cases}))
     return work
 
 
 def test_views_are_rebuilt(tmp_path: Path) -> None:
-    device, (case,) = runtime.read_cases(make_work(tmp_path, ["one"]))
-    assert device == "cpu" and case.axes == {"kind": "one"}
+    work = make_work(tmp_path, ["one"])
+    (entry,) = json.loads((work / "cases.json").read_text())["cases"]
+    case = runtime.case_of(entry, runtime.read_safetensors(work / "inputs.safetensors"), "cpu")
+    assert case.device == "cpu" and case.axes == {"kind": "one"}
     assert case.tensors["expanded"].stride() == (0,) and case.tensors["expanded"].tolist() == [3.0] * 4
     assert case.tensors["strided"].tolist() == [[1.0, 3.0, 5.0], [7.0, 9.0, 11.0]]
 
 
-def run(tmp_path: Path, names: list[str], subject: str) -> tuple[dict, dict]:
+def run(tmp_path: Path, names: list[str], subject: str, device: str = "cpu") -> tuple[dict, dict]:
     """subject.json and the outputs of a whole run in a process of its own."""
-    work = make_work(tmp_path, names)
+    work = make_work(tmp_path, names, device)
     (tmp_path / "subject.py").write_text(subject)
     command = [sys.executable, str(HARNESS / "subject_runtime.py"), str(tmp_path / "subject.py"), str(work)]
     subprocess.run(command, check=True, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
@@ -99,6 +101,12 @@ def test_each_case_gets_its_answer(tmp_path: Path) -> None:
     assert raised["status"] == "raised" and raised["reason"] == "by nothing"
     assert raised["exception"]["type"] == "ZeroDivisionError" and raised["exception"]["cuda_code"] is None
     assert raised["exception"]["frames"][-1] == {"file": "subject.py", "line": 5, "function": "fail"}
+
+
+def test_cases_after_a_broken_device_are_left_unanswered(tmp_path: Path) -> None:
+    # The meta device cannot be synchronised, as a CUDA device cannot whose context an error has broken.
+    report, outputs = run(tmp_path, ["old", "raises", "fine"], SUBJECT, "meta")
+    assert list(report["cases"]) == ["old", "raises"] and outputs == {}
 
 
 def test_subject_that_cannot_be_imported_is_an_answer_to_every_case(tmp_path: Path) -> None:
