@@ -139,7 +139,11 @@ std::string board_summary(const Board& board, const Context& context) {
       if (row_slug != slug || (version != "-" && version != use.red_pin)) continue;
       for (const auto& [device, cell] : cells) {
         std::string& list = by_device[device];
-        list += (list.empty() ? "" : " · ") + cell.text();
+        // A verdict about the model or a mutant must not read as one about the release.
+        const bool is_of_the_release = asked == "reproduce" || asked == "validate";
+        const bool is_named =
+            is_of_the_release || cell.sentinel.find("REPRODUCED") == std::string::npos;
+        list += (list.empty() ? "" : " · ") + (is_named ? "" : asked + ": ") + cell.text();
       }
     }
     if (by_device.empty()) by_device["-"] = "no record";
