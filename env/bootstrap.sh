@@ -72,7 +72,7 @@ if [ -z "$host_only" ]; then
   if command -v podman >/dev/null; then
     python3 "$root/env/fetch.py" env "$root/env/locks/torch-2.11.txt" --tag cp311 >/dev/null || missing=2
   fi
-  python3 "$root/env/fetch.py" pins "$root/env/pins.json" liger-kernel || missing=2
+  python3 "$root/env/fetch.py" pins "$root/env/pins.json" liger-kernel megatron-core || missing=2
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] ||
     say "no nvcc: preset cpu is built, the ops go without their CUDA halves (CUDA 13.0 toolkit: developer.nvidia.com/cuda-downloads)"
 fi

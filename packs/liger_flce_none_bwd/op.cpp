@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <string_view>
 #include <tuple>
 #include <vector>
 
+#include "../op_fallback.h"
 #include "tiles.h"
 #ifdef PATCHBENCH_CUDA
 #include <ATen/cuda/CUDAContext.h>
@@ -28,19 +28,8 @@ constexpr int64_t kChunkBytesCpu = int64_t{64} << 20;
 constexpr int64_t kMaxTokens = (int64_t{1} << 31) - 1;  // grid.x of both kernels
 constexpr int64_t kMaxVocab = int64_t{1} << 28;         // 65535 segments of grid.y
 
-bool is_fallback_forced() {
-  const char* value = std::getenv("PATCHBENCH_OP_FALLBACK");
-  std::string_view rest = value == nullptr ? "" : value;
-  while (!rest.empty()) {
-    const auto comma = std::min(rest.find(','), rest.size());
-    if (rest.substr(0, comma) == kSlug) return true;
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
-  }
-  return false;
-}
-
 Path path_of(const Tensor& hidden) {
-  if (is_fallback_forced()) return Path::kPlain;
+  if (is_fallback_forced(kSlug)) return Path::kPlain;
   if (hidden.is_cpu()) return Path::kCpu;
 #ifdef PATCHBENCH_CUDA
   if (hidden.is_cuda() && hidden.scalar_type() != at::kDouble &&

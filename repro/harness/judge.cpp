@@ -97,6 +97,18 @@ void conclude(const Pack& pack, const PreparedCase& prepared, const Request& req
   }
 }
 
+/// A subject that raised: present if the pack names the error, else it stays unresolved.
+void conclude_error(const Pack& pack, const Case& item, const Request& request,
+                    Observation& observation) {
+  const std::string failure_class =
+      pack.classify_error(item, observation.self_reported.at("exception"));
+  const bool is_declared = std::find(request.classes.begin(), request.classes.end(),
+                                     failure_class) != request.classes.end();
+  if (!is_declared) return;
+  observation.seen = Seen::kPresent;
+  observation.failure_class = failure_class;
+}
+
 }  // namespace
 
 bool is_in_process(const std::string& subject) {
@@ -133,6 +145,8 @@ Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Req
   observation.outside = std::move(answer.outside);
   observation.reason = answer.reason;
   if (answer.state == Answer::State::kUnsupported) observation.seen = Seen::kUnsupported;
+  if (answer.state == Answer::State::kUnresolved && observation.self_reported.contains("exception"))
+    conclude_error(pack, item, request, observation);
   if (answer.state != Answer::State::kOutputs) return observation;
   observation.outputs_sha256 = digest_of(answer.outputs);
   if (!request.corruption.empty()) {

@@ -57,6 +57,14 @@ class Pack {
   /// The declared failure class of a judgement that did not pass, "" where none fits. A predicate
   /// on numbers.
   virtual std::string classify(const Case& item, const Judgement& judgement) const = 0;
+  /// The declared failure class of a subject that raised, "" where raising is no failure of this
+  /// pack. A predicate on the type, the CUDA code and the frames of `exception` ({"type",
+  /// "cuda_code", "frames": [{"file", "line", "function"}]}), never on its text.
+  virtual std::string classify_error(const Case& item, const Json& exception) const {
+    static_cast<void>(item);
+    static_cast<void>(exception);
+    return "";
+  }
   /// Why a case is not even run on this kind of device ("cpu", "cuda"), or "". It is then
   /// `unsupported`.
   virtual std::string refusal(const Case& item, const std::string& device_kind) const {

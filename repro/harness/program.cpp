@@ -91,8 +91,8 @@ class Run {
 
   /// One process (or none) for all cases, in groups of bounded size on a GPU. A CUDA error poisons
   /// the context of the cases after it, so on a GPU a case without an answer gets a process of its
-  /// own (one that raised has answered); starting one per case from the beginning costs 5 to 10 s of
-  /// imports each.
+  /// own (one that raised has answered); starting one per case from the beginning costs 5 to 10 s
+  /// of imports each.
   void all() const {
     std::vector<const Case*> chosen;
     for (const Case& item : request_.cases) {

@@ -36,5 +36,6 @@ void add_ledger_command(CLI::App& app, Context& context);  // ledger verify|expo
 void add_judge_command(CLI::App& app, Context& context);   // judge
 void add_env_command(CLI::App& app, Context& context);     // env doctor|images, cache verify
 void add_stage_command(CLI::App& app, Context& context);   // stage
+void add_capture_check_command(CLI::App& app, Context& context);  // capture-check
 
 }  // namespace patchbench::cli

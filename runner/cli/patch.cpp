@@ -442,7 +442,11 @@ PackSeries find_series(const Context& context, const std::string& slug, const st
   pack.upstream = pins.upstream(use->name);
   pack.base = pins.resolve(use->name, use->red_pin);
   pack.at = at.empty() ? pack.base : resolve_version(context, use->name, at);
-  pack.series = git::load_series(patches_folder(context, pack.manifest.slug), use->name);
+  const git::BasedSeries based =
+      git::series_for(git::load_series(patches_folder(context, pack.manifest.slug), use->name),
+                      pack.at.version, use->red_pin);
+  pack.series = based.series;
+  pack.base = context.pins().resolve(use->name, based.base);
   return pack;
 }
 

@@ -12,7 +12,7 @@ namespace patchbench::cli {
 struct PackSeries {
   Manifest manifest;
   Upstream upstream;
-  Pin base;  ///< the red pin: what the edits in patches/<slug>/ rest on
+  Pin base;  ///< what the edits rest on: `at`, if some were written for it, else the red pin
   Pin at;
   git::Series series;
 };

@@ -88,10 +88,11 @@ std::string refusal(const CLI::App& app, const CLI::ParseError& error, int argc,
   }
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (line.find(word) == std::string::npos) continue;
-    if (word.starts_with("--"))
-      return fmt::format("unknown or incomplete option '{}'{}", word,
-                         did_you_mean(word, option_names(app)));
+    const bool is_named = line.find(word) != std::string::npos && word.starts_with("--");
+    if (!is_named) continue;
+    const std::vector<std::string> known = option_names(app);
+    if (std::find(known.begin(), known.end(), word) == known.end())
+      return fmt::format("unknown or incomplete option '{}'{}", word, did_you_mean(word, known));
   }
   return line + "; see --help";
 }
@@ -123,6 +124,7 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   add_patch_command(app, context);
   add_ledger_command(app, context);
   add_stage_command(app, context);
+  add_capture_check_command(app, context);
   add_judge_command(app, context);
   add_env_command(app, context);
   try {

@@ -65,11 +65,13 @@ std::pair<std::string, std::string> host_python() {
   return {python, asked.out.substr(0, asked.out.find('\n'))};
 }
 
-Json cases_document(const Setup& setup, const std::vector<std::string>& chosen) {
+Json cases_document(const Setup& setup, const std::string& subject,
+                    const std::vector<std::string>& chosen) {
   Json cases = Json::array();
   for (const Case& c : setup.manifest.cases) {
     if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), c.name) == chosen.end())
       continue;
+    if (!c.is_for(subject)) continue;
     const std::string kind = setup.device.substr(0, setup.device.find(':'));
     // A case that only a GPU can judge is too large for the interpreter; it runs there when asked
     // for by name.
@@ -305,7 +307,7 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
                   "--records-fd",
                   std::to_string(kRecordsFd)};
   if (!corrupt.empty()) command.argv.insert(command.argv.end(), {"--corrupt", corrupt});
-  write_file(folder / "cases.json", cases_document(setup, options.cases).dump());
+  write_file(folder / "cases.json", cases_document(setup, subject, options.cases).dump());
   if (!is_in_process(subject)) {
     std::optional<git::Checkout> checkout;
     if (setup.pin) {

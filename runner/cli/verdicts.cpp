@@ -156,9 +156,11 @@ PackEdits pack_edits_at(const Context& context, const Setup& setup) {
   if (!setup.pin)
     throw Error(ErrorCode::kUsage,
                 "an installed stack (--python) is judged as it is: it takes no edits");
-  const git::Series series = git::load_series(
-      context.root / cell_path(setup.manifest.slug, Column::kPatches), setup.upstream.name);
-  const Pin base = context.pins().resolve(setup.upstream.name, setup.upstream.red_pin);
+  const auto [series, base_version] = git::series_for(
+      git::load_series(context.root / cell_path(setup.manifest.slug, Column::kPatches),
+                       setup.upstream.name),
+      setup.pin->version, setup.upstream.red_pin);
+  const Pin base = context.pins().resolve(setup.upstream.name, base_version);
   if (base.version == setup.pin->version) return {series.edits, series.mutants};
   git::Store store(context.cache, context.root);
   PackEdits carried;

@@ -116,7 +116,8 @@ class Builder {
       if (manifest_.find_case(name) != nullptr) fail(pointer, "this case stands twice");
       manifest_.cases.push_back({name, role_from(rows[i].at("role").get<std::string>()),
                                  rows[i].at("axes"),
-                                 rows[i].at("judged_on").get<std::vector<std::string>>()});
+                                 rows[i].at("judged_on").get<std::vector<std::string>>(),
+                                 rows[i].value("subjects", std::vector<std::string>())});
     }
   }
 
@@ -222,6 +223,13 @@ CaseRole role_from(std::string_view name) {
 
 bool Case::counts_on(std::string_view device_kind) const {
   return std::find(judged_on.begin(), judged_on.end(), device_kind) != judged_on.end();
+}
+
+bool Case::is_for(const std::string& subject) const {
+  const std::string kind = subject.starts_with("op")      ? "op"
+                           : subject.starts_with("model") ? "model"
+                                                          : "upstream";
+  return subjects.empty() || std::find(subjects.begin(), subjects.end(), kind) != subjects.end();
 }
 
 std::optional<std::string> Manifest::waived(Column column) const {

@@ -26,7 +26,10 @@ struct Case {
   CaseRole role;
   Json axes;  ///< an object; its keys are the reproducer's, unknown ones are its errors
   std::vector<std::string> judged_on;  ///< device kinds on which it counts: "cpu", "cuda"
+  std::vector<std::string> subjects;   ///< those it is for ("upstream", "op", "model"); empty: all
   bool counts_on(std::string_view device_kind) const;
+  /// `subject` with its kind in front: patched, mitigated and mutants are upstream.
+  bool is_for(const std::string& subject) const;
 };
 
 /// One upstream a pack names: `red_pin` is the only version where `present` is expected.

@@ -141,11 +141,16 @@ std::string mutants_hold(const std::vector<Observation>& seen, std::string_view 
   std::map<std::string, bool> red;
   for (const Observation& o : seen) {
     if (!o.subject.starts_with(prefix)) continue;
+    // A spoiling that changed nothing (a factor on values that are all 0) left the right answer: no
+    // mutant on this case.
+    const bool is_unchanged = o.subject.starts_with("op_mutant:") && o.seen == Seen::kUnresolved &&
+                              o.reason.starts_with("corruption ");
+    if (is_unchanged) continue;
     // A spoiled output that the judge turned away as no answer at all (a tensor missing, a wrong
     // shape) was caught too. Of an edit that is not known: it may have crashed for a reason of the
     // machine.
     const bool refused = o.subject.starts_with("op_mutant:") && o.seen == Seen::kUnresolved &&
-                         !o.outputs_sha256.empty() && !o.reason.starts_with("corruption ");
+                         !o.outputs_sha256.empty();
     red[o.subject] |= o.role == CaseRole::kTrigger && (o.seen == Seen::kPresent || refused);
     if (o.seen == Seen::kUnresolved && o.reason.starts_with("flaky")) return named(o);
   }

@@ -105,6 +105,17 @@ Series load_series(const fs::path& folder, const std::string& upstream) {
   return series;
 }
 
+BasedSeries series_for(const Series& all, const std::string& version, const std::string& red_pin) {
+  const auto with_base = [](const std::vector<Edit>& edits, const std::string& base) {
+    std::vector<Edit> chosen;
+    std::copy_if(edits.begin(), edits.end(), std::back_inserter(chosen),
+                 [&](const Edit& edit) { return edit.field("Base") == base; });
+    return chosen;
+  };
+  const std::string base = with_base(all.edits, version).empty() ? red_pin : version;
+  return {{with_base(all.edits, base), with_base(all.mutants, base)}, base};
+}
+
 Edit edit_from_folder(const fs::path& changed_package, const Pin& pin, Store& store,
                       const std::string& name, const std::vector<Edit>& before) {
   const std::string package = package_folder(pin, store);

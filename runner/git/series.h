@@ -23,6 +23,15 @@ struct Series {
 /// `upstream`: only the edits whose header names that upstream; "" takes all.
 Series load_series(const std::filesystem::path& folder, const std::string& upstream = "");
 
+/// The part of a pack's edits that serves `version`: those written for it (header Base), where
+/// there are any, else those for `red_pin`, to be carried by three-way merge. `base` says which it
+/// is.
+struct BasedSeries {
+  Series series;
+  std::string base;
+};
+BasedSeries series_for(const Series& all, const std::string& version, const std::string& red_pin);
+
 // In what follows `before` are the edits of the same series that come first: an edit's base is the
 // pin after them.
 

@@ -226,5 +226,16 @@ TEST(LineOfPointer, IsZeroForWhatIsNotThere) {
   EXPECT_EQ(line_of_pointer("{", ""), 0);
 }
 
+TEST(CaseSubjects, NameTheKindsThatACaseIsFor) {
+  Case item{};
+  for (const char* subject : {"upstream", "op", "model", "mutant:half"})
+    EXPECT_TRUE(item.is_for(subject)) << subject;
+  item.subjects = {"upstream"};
+  for (const char* subject : {"upstream", "patched", "mitigated", "mutant:half", "liar"})
+    EXPECT_TRUE(item.is_for(subject)) << subject;
+  for (const char* subject : {"op", "op_mutant:zeros", "model", "model_fixed"})
+    EXPECT_FALSE(item.is_for(subject)) << subject;
+}
+
 }  // namespace
 }  // namespace patchbench

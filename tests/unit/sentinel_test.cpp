@@ -214,6 +214,20 @@ TEST(Op, ASpoiledOutputThatWasTurnedAwayIsCaughtButOneThatPassesEveryTriggerIsNo
           .sentinel);
 }
 
+TEST(Op, ASpoilingThatChangedNothingIsNoMutant) {
+  const auto asked = asking(Question::kOp, "op");
+  auto unchanged = run_of("op_mutant:scaled", X, X, X);
+  for (auto& o : unchanged) {
+    o.outputs_sha256 = "ab";
+    o.reason = "corruption scaled changes nothing here";
+  }
+  const auto green = run_of("op", A, A, A);
+  EXPECT_EQ(
+      sentinel_of(joined({green, unchanged, run_of("op_mutant:zeros", P, P, P)}), asked).text(),
+      "OP_VALIDATED");
+  EXPECT_FALSE(sentinel_of(joined({green, unchanged}), asked).sentinel) << "none is left";
+}
+
 TEST(Mitigation, NeedsTheUnmitigatedUpstreamRed) {
   const auto asked = asking(Question::kMitigation, "mitigated");
   EXPECT_EQ(sentinel_of(joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)}), asked)

@@ -60,6 +60,25 @@ std::vector<Edit> two_edits() {
                      added, make_file_edit("toy/b.py", kFiles.at("toy/b.py"), std::nullopt)})};
 }
 
+TEST(SeriesFor, PrefersEditsWrittenForTheVersionAndElseThoseOfTheRedPin) {
+  const auto with_base = [](const std::string& name, const std::string& base) {
+    return Edit{name, {{"Base", base}}, {}};
+  };
+  const Series all = {{with_base("0001-a.edit", "2.0"), with_base("0002-b.edit", "2.0"),
+                       with_base("0101-old.edit", "1.0")},
+                      {with_base("mutant-a.edit", "2.0"), with_base("mutant-old.edit", "1.0")}};
+  const BasedSeries red = series_for(all, "2.0", "2.0"), old = series_for(all, "1.0", "2.0"),
+                    carried = series_for(all, "1.5", "2.0");
+  EXPECT_EQ(red.series.edits.size(), 2u);
+  EXPECT_EQ(red.series.mutants.at(0).name, "mutant-a.edit");
+  ASSERT_EQ(old.series.edits.size(), 1u);
+  EXPECT_EQ(old.base, "1.0");
+  EXPECT_EQ(old.series.edits[0].name, "0101-old.edit");
+  EXPECT_EQ(old.series.mutants.at(0).name, "mutant-old.edit");
+  EXPECT_EQ(carried.base, "2.0");
+  EXPECT_EQ(carried.series.edits.size(), 2u);
+}
+
 TEST_F(SeriesTest, LoadsEditsInOrderAndMutantsApart) {
   const fs::path folder = world.folder() / "patches";
   EXPECT_TRUE(load_series(folder).edits.empty());

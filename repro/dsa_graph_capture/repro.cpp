@@ -1,0 +1,411 @@
+// Pack dsa_graph_capture: inputs, oracles and failure classes of the sites that a captured step
+// passes. Every case gives its values and, as one more output, how often it would break a capture;
+// the right number is 0.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/slug.h"
+#include "dsa_graph_capture/model.h"
+#include "dsa_graph_capture/op.h"
+#include "harness/host_reads.h"
+#include "harness/program.h"
+
+namespace patchbench::dsa_graph_capture {
+namespace {
+
+using at::Tensor;
+using harness::Draw;
+using harness::Judgement;
+using harness::Tensors;
+
+constexpr double kClosed = -std::numeric_limits<double>::infinity();
+
+[[noreturn]] void refuse(const Case& item, const std::string& reason) {
+  throw Error(ErrorCode::kUsage, fmt::format("case {}: {}", item.name, reason));
+}
+
+/// The axes of each site; a case has exactly those of its site.
+const std::map<std::string, std::vector<std::string>> kAxes = {
+    {"index_mask",
+     {"batch", "column_zero", "detect", "index_dtype", "pattern", "seqlen_k", "seqlen_q", "topk"}},
+    {"loss_forward",
+     {"batch", "detect", "head_dim", "num_heads", "pattern", "seqlen", "sparse_loss", "topk"}},
+    {"loss_backward",
+     {"batch", "head_dim", "num_heads", "pattern", "seqlen", "sparse_loss", "topk"}},
+    {"packed_positions", {"cp_rank", "cp_size", "padding", "seqlens"}},
+    {"varlen_bounds", {"batch", "ineligible_by", "seqlen"}}};
+
+const Json& axis(const Case& item, const std::string& name) {
+  if (!item.axes.contains(name)) refuse(item, fmt::format("axis '{}' is missing", name));
+  return item.axes.at(name);
+}
+std::string word(const Case& item, const std::string& name,
+                 const std::vector<std::string>& allowed) {
+  const Json& value = axis(item, name);
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (std::find(allowed.begin(), allowed.end(), text) == allowed.end())
+    refuse(item, fmt::format("axis '{}': no '{}'{}", name, text, did_you_mean(text, allowed)));
+  return text;
+}
+int64_t extent(const Case& item, const std::string& name) {
+  const Json& value = axis(item, name);
+  if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > 65536)
+    refuse(item, fmt::format("axis '{}' wants a whole number in [1, 65536]", name));
+  return value.get<int64_t>();
+}
+bool flag(const Case& item, const std::string& name) {
+  if (!axis(item, name).is_boolean())
+    refuse(item, fmt::format("axis '{}' wants true or false", name));
+  return axis(item, name).get<bool>();
+}
+std::string site_of(const Case& item) {
+  return word(item, "site",
+              {"index_mask", "loss_backward", "loss_forward", "packed_positions", "varlen_bounds"});
+}
+std::vector<int64_t> seqlens_of(const Case& item) {
+  const Json& list = axis(item, "seqlens");
+  if (!list.is_array() || list.empty()) refuse(item, "axis 'seqlens' wants a list of lengths");
+  const int64_t unit = 2 * extent(item, "cp_size");
+  std::vector<int64_t> seqlens;
+  for (const Json& length : list) {
+    if (!length.is_number_integer() || length.get<int64_t>() < 0 ||
+        length.get<int64_t>() % unit != 0)
+      refuse(item, fmt::format("axis 'seqlens' wants multiples of 2 cp_size = {}", unit));
+    seqlens.push_back(length.get<int64_t>());
+  }
+  return seqlens;
+}
+
+// ---- inputs ----
+
+double softmax_scale(int64_t head_dim) { return 1.0 / std::sqrt(static_cast<double>(head_dim)); }
+
+/// [batch, rows, topk] int64, distinct keys per row, the first slot the row's own key (so that no
+/// row of a causal loss is without one). By pattern: "sentinels": a third of the slots is -1, row 1
+/// has key 0 beside a -1; "all_negative": every slot; "duplicates": keys drawn with repeats.
+Tensor topk_indices(const Case& item, uint64_t seed, int64_t rows, int64_t keys, bool is_causal) {
+  const int64_t batch = extent(item, "batch"), topk = extent(item, "topk");
+  const std::string pattern =
+      word(item, "pattern", {"dense", "sentinels", "all_negative", "duplicates"});
+  const Draw draw(seed, item.name + "/topk_indices");
+  if (pattern == "all_negative") return torch::full({batch, rows, topk}, -1, at::kLong);
+  if (pattern == "duplicates") return draw.integers({batch, rows, topk}, 0, keys);
+  if (topk > keys) refuse(item, "topk is larger than the number of keys");
+  Tensor order = draw.uniform({batch, rows, keys}, 0, 1);
+  if (is_causal) order.diagonal(0, 1, 2).fill_(-1);
+  Tensor indices = order.argsort(int64_t{-1}).narrow(-1, 0, topk).clone();
+  if (pattern == "dense") return indices;
+  Tensor is_none = Draw(seed, item.name + "/none").mask({batch, rows, topk}, 1.0 / 3);
+  is_none.select(-1, 0).fill_(false);
+  is_none.select(-1, topk - 1).fill_(true);
+  indices.masked_fill_(is_none, -1);
+  if (rows > 1) {
+    indices.select(1, 1).fill_(-1);
+    indices.select(1, 1).select(-1, 0).fill_(0);
+  }
+  return indices;
+}
+
+Tensor causal(int64_t seqlen) {  // true: may be seen
+  return torch::ones({seqlen, seqlen}, at::kBool).tril();
+}
+
+Tensors mask_inputs(const Case& item, uint64_t seed) {
+  const int64_t rows = extent(item, "seqlen_q"), keys = extent(item, "seqlen_k");
+  Tensor indices = topk_indices(item, seed, rows, keys, false);
+  if (word(item, "index_dtype", {"int32", "int64"}) == "int32") indices = indices.to(at::kInt);
+  Tensor mask = torch::full({extent(item, "batch"), rows, keys}, kClosed, at::kFloat);
+  if (word(item, "column_zero", {"closed", "open"}) == "open") mask.select(-1, 0).fill_(0);
+  return {{"topk_indices", indices}, {"index_mask", mask}};
+}
+
+Tensors loss_inputs(const Case& item, uint64_t seed, bool is_backward) {
+  const int64_t batch = extent(item, "batch"), s = extent(item, "seqlen"),
+                heads = extent(item, "num_heads"), d = extent(item, "head_dim");
+  const auto normal = [&](const char* name, const std::vector<int64_t>& shape) {
+    return Draw(seed, item.name + "/" + name).normal(shape).to(at::kFloat);
+  };
+  Tensors inputs = {{"topk_indices", topk_indices(item, seed, s, s, true)},
+                    {"query", normal("query", {s, batch, heads, d})},
+                    {"key", normal("key", {s, batch, heads, d})}};
+  if (is_backward) {
+    inputs["q"] = normal("q", {s, batch, heads, d});
+    // Small, so that no probability of the index comes near 1e-10: releases before 0.19 add that to
+    // it in the gradient, which is another matter.
+    inputs["weights"] = normal("weights", {s, batch, heads}) * softmax_scale(d);
+    inputs["k"] = normal("k", {s, batch, d});
+    inputs["grad_loss"] = torch::full({}, 1.5, at::kFloat);
+  } else {
+    inputs["index_scores"] =
+        normal("index_scores", {batch, s, s}).masked_fill(causal(s).logical_not(), kClosed);
+  }
+  return inputs;
+}
+
+Tensors bounds_inputs(const Case& item) {
+  const int64_t s = extent(item, "seqlen"), batch = extent(item, "batch");
+  const std::string by = word(item, "ineligible_by", {"key_order", "hole", "batch"});
+  const Tensor mask =
+      torch::zeros({s, s}, at::kFloat).masked_fill(causal(s).logical_not(), kClosed);
+  if (by == "key_order") {
+    const Tensor order = torch::arange(s, at::kLong).flip(0);
+    const Tensor starts = torch::zeros({s}, at::kLong), ends = torch::arange(1, s + 1, at::kLong);
+    return {{"key_positions", order}, {"varlen_starts", starts}, {"varlen_ends", ends}};
+  }
+  if (by == "hole") {
+    Tensor holed = mask.clone();
+    holed[s - 1][s / 2] = kClosed;
+    return {{"mask", holed}};
+  }
+  Tensor batched = mask.unsqueeze(0).repeat({std::max<int64_t>(batch, 2), 1, 1});
+  batched[1][s - 1][s - 1] = kClosed;
+  return {{"mask", batched}};
+}
+
+// ---- the right values ----
+
+Tensor right_mask(const Tensors& inputs) {
+  Tensor mask = inputs.at("index_mask").to(at::kDouble).clone();
+  const Tensor indices = inputs.at("topk_indices").to(at::kLong);
+  const auto index = indices.accessor<int64_t, 3>();
+  for (int64_t b = 0; b < index.size(0); ++b) {
+    for (int64_t s = 0; s < index.size(1); ++s) {
+      for (int64_t k = 0; k < index.size(2); ++k) {
+        if (index[b][s][k] >= 0) mask[b][s][index[b][s][k]] = 0;
+      }
+    }
+  }
+  return mask;
+}
+
+/// [batch, s, s] bool: the slots over which both distributions run.
+Tensor valid_slots(const Tensors& inputs, int64_t s, bool is_sparse) {
+  const Tensor indices = inputs.at("topk_indices").to(at::kCPU, at::kLong);
+  Tensor valid = causal(s).unsqueeze(0).expand({indices.size(0), s, s});
+  if (!is_sparse) return valid;
+  // One column more than there are keys takes the slots that name none.
+  const Tensor named = torch::zeros({indices.size(0), s, s + 1}, at::kBool)
+                           .scatter(-1, torch::where(indices.lt(0), s, indices), true)
+                           .narrow(-1, 0, s);
+  return valid.logical_and(named);
+}
+
+/// KL(T || P), T the attention summed over the heads and normalised, P the softmax of the index
+/// scores, both over the valid slots; rows without one give 0. Mean over batch x rows. In the dtype
+/// of the inputs. Derived from the definition, not from any release.
+Tensor kl_loss(const Tensors& inputs, const Tensor& index_scores, double scale, bool is_sparse) {
+  const Tensor query = inputs.at("query").to(index_scores), key = inputs.at("key").to(index_scores);
+  const int64_t s = query.size(0);
+  const Tensor valid = valid_slots(inputs, s, is_sparse).to(index_scores.device());
+  const Tensor has_any = valid.any(-1, true);
+  const auto closed = [](const Tensor& scores, const Tensor& open) {
+    return scores.masked_fill(open.logical_not(), kClosed);
+  };
+  const Tensor scores = torch::einsum("sbhd,tbhd->bhst", {query, key}) * scale;
+  const Tensor attention =
+      torch::where(has_any.unsqueeze(1), closed(scores, valid.unsqueeze(1)), 0.0).softmax(-1);
+  Tensor target = attention.sum(1);
+  target = target / target.sum(-1, true);
+  const Tensor log_p = torch::where(has_any, closed(index_scores, valid), 0.0)
+                           .log_softmax(-1)
+                           .masked_fill(valid.logical_not(), 0);
+  const Tensor terms = torch::where(valid, torch::xlogy(target, target) - target * log_p, 0.0);
+  return terms.sum(-1).mean();
+}
+
+constexpr double kLossCoeff = 0.7;
+
+Tensor loss_forward(const Case& item, const Tensors& inputs, at::ScalarType type) {
+  const Tensor scores = inputs.at("index_scores").to(type);
+  return kLossCoeff * kl_loss(inputs, scores, softmax_scale(extent(item, "head_dim")),
+                              flag(item, "sparse_loss"));
+}
+
+Tensors loss_backward(const Case& item, const Tensors& inputs, at::ScalarType type) {
+  const auto leaf = [&](const char* name) {
+    return inputs.at(name).to(type).detach().clone().requires_grad_();
+  };
+  const Tensor q = leaf("q"), weights = leaf("weights"), k = leaf("k");
+  const Tensor scores =
+      (torch::einsum("sbhd,tbd->bsht", {q, k}).relu() * weights.transpose(0, 1).unsqueeze(-1))
+          .sum(2);
+  const Tensor loss = kLossCoeff * kl_loss(inputs, scores, softmax_scale(extent(item, "head_dim")),
+                                           flag(item, "sparse_loss"));
+  const auto grads =
+      torch::autograd::grad({loss}, {q, weights, k}, {inputs.at("grad_loss").to(loss)});
+  return {{"grad_q", grads[0]}, {"grad_weights", grads[1]}, {"grad_k", grads[2]}};
+}
+
+/// Zigzag: of each sequence a rank holds its chunk from the front and the mirrored one from the
+/// back, one after the other. Padding rows come last, after all real tokens, each rank's apart from
+/// the others': from total + cp_rank * output_size on (Megatron-LM 0.19.2, dsa_layout.py).
+Tensor right_positions(const Case& item) {
+  const int64_t size = extent(item, "cp_size"), rank = axis(item, "cp_rank").get<int64_t>();
+  std::vector<int64_t> positions;
+  int64_t start = 0;
+  for (const int64_t length : seqlens_of(item)) {
+    const int64_t half = length / (2 * size);
+    for (int64_t i = 0; i < half; ++i) positions.push_back(start + rank * half + i);
+    for (int64_t i = 0; i < half; ++i) positions.push_back(start + length - (rank + 1) * half + i);
+    start += length;
+  }
+  const int64_t padding = axis(item, "padding").get<int64_t>();
+  const int64_t first = start + rank * (start / size + padding);
+  for (int64_t i = 0; i < padding; ++i) positions.push_back(first + i);
+  return torch::tensor(positions, at::kLong);
+}
+
+Tensors right_values(const Case& item, const Tensors& inputs, at::ScalarType type) {
+  const std::string site = site_of(item);
+  if (site == "index_mask") return {{"index_mask", right_mask(inputs).to(type)}};
+  if (site == "loss_forward") return {{"loss", loss_forward(item, inputs, type)}};
+  if (site == "loss_backward") return loss_backward(item, inputs, type);
+  if (site == "packed_positions") return {{"positions", right_positions(item).to(type)}};
+  return {{"accepted_eager", torch::zeros({}, type)},
+          {"accepted_capturing", torch::zeros({}, type)}};
+}
+
+/// Whether the case asks how often its path would break a capture: all but the controls do.
+bool is_detecting(const Case& item) {
+  return !item.axes.contains("detect") || flag(item, "detect");
+}
+
+Tensors with_breaks(const Case& item, Tensors values, at::ScalarType type) {
+  if (is_detecting(item)) values["capture_breaks"] = torch::zeros({}, type);
+  return values;
+}
+
+// ---- subjects of this process ----
+
+using Scatter = void (*)(const Tensor&, const Tensor&);
+
+harness::InProcessSubject scatter_subject(Scatter scatter) {
+  return [scatter](const Case& item, const Tensors& inputs) -> Tensors {
+    if (site_of(item) != "index_mask")
+      throw harness::UnsupportedCase(
+          "only the scatter is modelled; the other sites are run on the release");
+    const Tensor mask = inputs.at("index_mask").clone();
+    const harness::HostReadCounter reads;
+    scatter(mask, inputs.at("topk_indices"));
+    Tensors outputs = with_breaks(item, {{"index_mask", mask}}, at::kFloat);
+    if (is_detecting(item)) outputs.at("capture_breaks").fill_(static_cast<double>(reads.count()));
+    return outputs;
+  };
+}
+
+void op_scatter(const Tensor& index_mask, const Tensor& topk) {
+  Tensor mask = index_mask;
+  ops::dsa_graph_capture::topk_to_index_mask_(mask, topk);
+}
+
+const harness::Tolerances kExact = {{0, 0, "the values are 0, -inf or whole numbers"},
+                                    {0, 0, "the values are 0, -inf or whole numbers"},
+                                    {0, 0, "the values are 0, -inf or whole numbers"},
+                                    {0, 0, "the values are 0, -inf or whole numbers"}};
+constexpr const char* kSums =
+    "twice plain fp32; the floor is for sums over at most 48 keys in another order";
+const harness::Tolerances kFp32 = {{2, 8, kSums},
+                                   {2, 32,
+                                    "twice plain fp32; releases before 0.19 form P T / (P + 1e-10) "
+                                    "- P in fp32, whose worst row was "
+                                    "measured at 4.4e-6 (37 ulp) where plain has 0.7e-6"},
+                                   {2, 8, kSums},
+                                   {2, 8, kSums}};
+
+class DsaPack : public harness::Pack {
+ public:
+  std::string slug() const override { return "dsa_graph_capture"; }
+
+  void check(const Case& item) const override {
+    std::vector<std::string> known = kAxes.at(site_of(item));
+    known.push_back("site");
+    for (const auto& [name, value] : item.axes.items()) {
+      if (std::find(known.begin(), known.end(), name) == known.end())
+        refuse(item, fmt::format("no axis '{}'{}", name, did_you_mean(name, known)));
+    }
+    for (const std::string& name : known) axis(item, name);
+    inputs(item, 1);
+  }
+
+  at::ScalarType dtype(const Case&) const override { return at::kFloat; }
+
+  Tensors inputs(const Case& item, uint64_t seed) const override {
+    const std::string site = site_of(item);
+    if (site == "index_mask") return mask_inputs(item, seed);
+    if (site == "loss_forward" || site == "loss_backward")
+      return loss_inputs(item, seed, site == "loss_backward");
+    if (site == "varlen_bounds") return bounds_inputs(item);
+    std::vector<int64_t> cumulative = {0};
+    for (const int64_t length : seqlens_of(item)) cumulative.push_back(cumulative.back() + length);
+    return {{"cu_seqlens", torch::tensor(cumulative, at::kLong)}};
+  }
+
+  Tensors oracle(const Case& item, const Tensors& inputs) const override {
+    return with_breaks(item, right_values(item, inputs, at::kDouble), at::kDouble);
+  }
+
+  /// fp32, but positions are int64: the wanted dtypes.
+  Tensors plain(const Case& item, const Tensors& inputs) const override {
+    const auto type = site_of(item) == "packed_positions" ? at::kLong : at::kFloat;
+    Tensors on_cpu;
+    for (const auto& [name, tensor] : inputs) on_cpu.emplace(name, tensor.cpu());
+    return with_breaks(item, right_values(item, on_cpu, type), at::kFloat);
+  }
+
+  harness::Tolerances tolerances(const Case&, const std::string& tensor) const override {
+    return tensor == "loss" || tensor.starts_with("grad_") ? kFp32 : kExact;
+  }
+
+  std::map<std::string, harness::InProcessSubject> subjects() const override {
+    return {{"model", scatter_subject(branching_scatter)},
+            {"model_fixed", scatter_subject(amax_scatter)},
+            {"op", scatter_subject(op_scatter)},
+            {"op_mutant:clamped", scatter_subject(clamped_scatter)},
+            {"op_mutant:branching", scatter_subject(branching_scatter)},
+            {"op_mutant:column_zero_closed", scatter_subject(scatter_closing_column_zero)}};
+  }
+
+  /// "ineligible_accepted": taken while capturing, declined in eager. "capture_illegal": every
+  /// value is right and the path breaks a capture.
+  std::string classify(const Case& item, const Judgement& judgement) const override {
+    const auto is_right = [&](const std::string& tensor) {
+      return std::all_of(judgement.measures.begin(), judgement.measures.end(),
+                         [&](const Measure& m) { return m.tensor != tensor || m.pass; });
+    };
+    if (site_of(item) == "varlen_bounds" && is_right("accepted_eager") &&
+        !is_right("accepted_capturing"))
+      return "ineligible_accepted";
+    for (const auto& [name, tensor] : judgement.got) {
+      if (name != "capture_breaks" && !is_right(name)) return "";
+    }
+    return is_right("capture_breaks") ? "" : "capture_illegal";
+  }
+
+  /// "sentinel_index_rejected": the scatter in the release's dsa.py raises for a case that holds
+  /// -1.
+  std::string classify_error(const Case& item, const Json& exception) const override {
+    const std::string site = site_of(item);
+    if (site != "loss_forward" && site != "loss_backward") return "";
+    if (word(item, "pattern", {"dense", "sentinels", "all_negative", "duplicates"}) == "dense")
+      return "";
+    const std::string type = exception.value("type", "");
+    const bool is_bounds_error = type == "RuntimeError" || type == "IndexError" ||
+                                 exception.value("cuda_code", Json()) == 710;
+    const Json frames = exception.value("frames", Json::array());
+    const bool is_in_dsa =
+        !frames.empty() &&
+        frames.back()
+            .value("file", "")
+            .ends_with("megatron/core/transformer/experimental_attention_variant/dsa.py");
+    return is_bounds_error && is_in_dsa ? "sentinel_index_rejected" : "";
+  }
+};
+
+}  // namespace
+}  // namespace patchbench::dsa_graph_capture
+
+int main(int argc, char** argv) {
+  return patchbench::harness::run_reproducer(argc, argv, patchbench::dsa_graph_capture::DsaPack());
+}

@@ -1,0 +1,57 @@
+"""Pack 01 on the real megatron-core, on the CPU: the sites that break a capture, the index that is rejected, the edits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(os.environ.get("PATCHBENCH_BUILD", ROOT / "build/cpu")) / "bin/patchbench"
+SLUG = "dsa_graph_capture"
+
+if not (PROGRAM.parent / f"repro_{SLUG}").exists():
+    pytest.skip("the reproducer is not built", allow_module_level=True)
+
+
+def answer(tmp_path: Path, *words: str) -> tuple[int, dict]:
+    """Exit status and the JSON document of one command, on a ledger of its own."""
+    done = subprocess.run(
+        [PROGRAM, "--json", *words], env=os.environ | {"PATCHBENCH_LEDGER": str(tmp_path / "ledger.db")}, capture_output=True, text=True
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def seen(document: dict, subject: str) -> dict[str, str]:
+    """case -> "absent", "unsupported" or the failure class."""
+    rows = [o for s in document["subjects"] for o in s["observations"] if o["subject"] == subject]
+    return {o["case"]: o.get("class", o["seen"]) for o in rows}
+
+
+def test_the_release_breaks_capture_outside_of_the_scatter(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG)
+    assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(capture_illegal)")
+    cases = seen(document, "upstream")
+    assert cases["historic_scatter"] == cases["sentinel_index"] == "absent"
+    assert cases["indexer_loss_scalar"] == cases["boolean_index_positions"] == "capture_illegal"
+
+
+def test_an_older_release_rejects_the_sentinel_index(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--upstream", "0.18.2")
+    assert (status, document["alias"]) == (0, "SENTINEL_INDEX_REJECTED")
+    assert seen(document, "upstream")["historic_scatter"] == "unsupported"
+
+
+def test_the_edits_hold_and_every_mutant_is_red(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "validate", SLUG)
+    assert (status, document["sentinel"]) == (0, "FIX_VALIDATED"), document["why"]
+    assert set(seen(document, "patched").values()) == {"absent"}
+
+
+def test_the_model_shows_the_historic_scatter_without_any_release(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "model")
+    assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(capture_illegal)")
