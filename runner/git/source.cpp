@@ -217,11 +217,12 @@ std::string prefix_of_folder(const fs::path& folder, const std::string& package,
   std::string inside = package;
   std::replace(inside.begin(), inside.end(), '.', '/');
   for (const std::string& prefix : {std::string(), std::string("src/"), known}) {
-    if (fs::exists(folder / (prefix + inside) / "__init__.py")) return prefix;
+    // Not by its __init__.py: a namespace package has none.
+    if (fs::is_directory(folder / (prefix + inside))) return prefix;
   }
-  throw Error(ErrorCode::kUsage, folder.string() + ": no " + inside +
-                                     "/__init__.py here or under src/; give the " +
-                                     "folder of the clone or the one that holds the package");
+  throw Error(ErrorCode::kUsage, folder.string() + ": no folder " + inside +
+                                     " here or under src/; give the folder of the clone or the one "
+                                     "that holds the package");
 }
 
 UpstreamLock::UpstreamLock(const Places& places, const std::string& upstream) {

@@ -254,7 +254,7 @@ TEST_F(StoreTest, APathPinMayBeAnInstalledPackageAndMustHoldIt) {
   ToyWorld::write(site / "toy/__pycache__/a.pyc", "x");
   Store store = world.store();
   EXPECT_EQ(store.list(world.pin("path:" + site.string())).size(), kFiles.size());
-  fs::remove(site / "toy/__init__.py");
+  fs::remove_all(site / "toy");
   EXPECT_NE(failure_of([&] { store.list(world.pin("path:" + site.string())); }, ErrorCode::kUsage),
             "");
   EXPECT_NE(failure_of([&] { store.list(world.pin("path:/nonexistent")); }, ErrorCode::kUsage), "");
@@ -289,6 +289,18 @@ TEST_F(StoreTest, CommitsBetweenListsThoseThatTouchTheFiles) {
       failure_of([&] { store.commits_between(world.pin("path:/x"), world.pin("git:" + bad), {}); },
                  ErrorCode::kUsage),
       "");
+}
+
+TEST(PrefixOfFolder, FindsNamespacePackagesToo) {
+  const fs::path folder = fs::path(testing::TempDir()) / "pb_prefix";
+  fs::remove_all(folder);
+  fs::create_directories(folder / "src/spaced/core");
+  EXPECT_EQ(prefix_of_folder(folder, "spaced", ""), "src/");
+  EXPECT_EQ(prefix_of_folder(folder / "src", "spaced.core", ""), "");
+  EXPECT_NE(failure_of([&] { prefix_of_folder(folder, "other", ""); }, ErrorCode::kUsage)
+                .find("no folder other here or under src/"),
+            std::string::npos);
+  fs::remove_all(folder);
 }
 
 TEST(FetchPy, RefusesArchivesThatLeaveTheFolder) {
