@@ -8,17 +8,21 @@ target_compile_options(patchbench_runner_pch PRIVATE -O1)
 target_precompile_headers(patchbench_runner_pch PRIVATE <nlohmann/json.hpp> <fmt/format.h> <CLI/CLI.hpp> <gtest/gtest.h>
   <algorithm> <filesystem> <fstream> <map> <memory> <optional> <set> <sstream> <string> <vector>)
 
-# use_runner_pch(<target>): an executable is compiled -fPIC like the header, for gcc takes no -fPIC header into -fPIE code.
-function(use_runner_pch target)
-  # gtest is in the header, and this macro of its own must be as it was there.
-  target_compile_definitions(${target} PRIVATE GTEST_HAS_PTHREAD=1)
-  target_compile_options(${target} PRIVATE -O1)
-  target_precompile_headers(${target} REUSE_FROM patchbench_runner_pch)
+# reuse_pch(<target> <from>): an executable is compiled -fPIC like the header, for gcc takes no -fPIC header into -fPIE code.
+function(reuse_pch target from)
+  target_precompile_headers(${target} REUSE_FROM ${from})
   get_target_property(type ${target} TYPE)
   if(type STREQUAL EXECUTABLE)
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${target} PRIVATE -fPIC)
   endif()
+endfunction()
+
+function(use_runner_pch target)
+  # gtest is in the header, and this macro of its own must be as it was there.
+  target_compile_definitions(${target} PRIVATE GTEST_HAS_PTHREAD=1)
+  target_compile_options(${target} PRIVATE -O1)
+  reuse_pch(${target} patchbench_runner_pch)
 endfunction()
 
 # add_patchbench_module(<name> <folder> [DEPS ...]): a static library of every .cpp in a flat folder.

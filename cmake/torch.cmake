@@ -50,13 +50,7 @@ target_link_libraries(patchbench_torch_pch PRIVATE ${patchbench_torch_best} patc
 target_precompile_headers(patchbench_torch_pch PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:<torch/torch.h$<ANGLE-R>> $<$<COMPILE_LANGUAGE:CXX>:<torch/library.h$<ANGLE-R>>)
 
-# use_torch_pch(<target>): the precompiled torch headers. An executable is compiled -fPIC like the header, for gcc takes no -fPIC
-# header into -fPIE code.
+# use_torch_pch(<target>): the precompiled torch headers.
 function(use_torch_pch target)
-  target_precompile_headers(${target} REUSE_FROM patchbench_torch_pch)
-  get_target_property(type ${target} TYPE)
-  if(type STREQUAL EXECUTABLE)
-    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(${target} PRIVATE -fPIC)
-  endif()
+  reuse_pch(${target} patchbench_torch_pch)
 endfunction()
