@@ -95,6 +95,14 @@ def links(project: str) -> dict[str, tuple[str, str]]:
     return parser.files
 
 
+def address_of(project: str, filename: str) -> str:
+    """Where the index has one file of a project; FetchError(1) if it has none of that name."""
+    files = links(project)
+    if filename not in files:
+        raise FetchError(1, f"{project}: the index {INDEX} has no file {filename}")
+    return files[filename][0]
+
+
 @contextlib.contextmanager
 def locked(path: Path):
     """An exclusive lock for one cache entry, so that two processes do the work once."""
@@ -144,11 +152,7 @@ def fetch_file(project: str, filename: str, sha256: str, url: str = "") -> Path:
                 return final
             say(f"{filename}: the cached file's digest differs from the lock; fetching it again")
             final.unlink()
-        if not url:
-            files = links(project)
-            if filename not in files:
-                raise FetchError(1, f"{project}: the index {INDEX} has no file {filename}")
-            url = files[filename][0]
+        url = url or address_of(project, filename)
         part = final.parent / (filename + ".part")
         part.parent.mkdir(parents=True, exist_ok=True)
         for attempt in range(2):
@@ -164,10 +168,7 @@ def fetch_file(project: str, filename: str, sha256: str, url: str = "") -> Path:
 
 def file_size(project: str, filename: str) -> int:
     """Bytes of one file of the index, without fetching it."""
-    files = links(project)
-    if filename not in files:
-        raise FetchError(1, f"{project}: the index {INDEX} has no file {filename}")
-    with opened(files[filename][0], {"Range": "bytes=0-0"}) as r:
+    with opened(address_of(project, filename), {"Range": "bytes=0-0"}) as r:
         total = r.headers.get("Content-Range", "").rpartition("/")[2] or r.headers.get("Content-Length", "")
     if not total.isdigit():
         raise FetchError(1, f"{filename}: the index does not say how large it is")
