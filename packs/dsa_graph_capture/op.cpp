@@ -139,20 +139,20 @@ void open_plain(const Tensor& mask, const Tensor& indices, const OptionalTensor&
                        source.to(mask.scalar_type()), "amax", /*include_self=*/true);
 }
 
+enum class Start { kFresh, kInPlace };
+
 #ifdef PATCHBENCH_CUDA
 template <typename index_t>
 void run_on_cuda(const Tensor& mask, const Tensor& indices, const OptionalTensor& flag,
-                 bool is_fresh) {
+                 Start start) {
   const c10::cuda::CUDAGuard guard(indices.device());
   const MaskType type = mask.scalar_type() == at::kFloat ? MaskType::kFloat32 : MaskType::kBFloat16;
   const MaskPass<index_t> pass = pass_of<index_t>(mask, indices, flag);
   const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
-  C10_CUDA_CHECK(is_fresh ? launch_mask_fill(pass, type, stream)
-                          : launch_mask_open(pass, type, stream));
+  C10_CUDA_CHECK(start == Start::kFresh ? launch_mask_fill(pass, type, stream)
+                                        : launch_mask_open(pass, type, stream));
 }
 #endif
-
-enum class Start { kFresh, kInPlace };
 
 void run(const char* name, Tensor& mask, const Tensor& topk_indices, const OptionalTensor& flag,
          Start start) {
@@ -161,33 +161,14 @@ void run(const char* name, Tensor& mask, const Tensor& topk_indices, const Optio
   const Path path = path_of(indices);
 #ifdef PATCHBENCH_CUDA
   if (path == Path::kCuda) {
-    return is_int32 ? run_on_cuda<int32_t>(mask, indices, flag, start == Start::kFresh)
-                    : run_on_cuda<int64_t>(mask, indices, flag, start == Start::kFresh);
+    return is_int32 ? run_on_cuda<int32_t>(mask, indices, flag, start)
+                    : run_on_cuda<int64_t>(mask, indices, flag, start);
   }
 #endif
   if (start == Start::kFresh) mask.fill_(-std::numeric_limits<double>::infinity());
   if (path == Path::kPlain) return open_plain(mask, indices, flag);
   is_int32 ? open_on_cpu<int32_t>(name, mask, indices, flag)
            : open_on_cpu<int64_t>(name, mask, indices, flag);
-}
-
-Tensor fill_real(const Tensor& topk_indices, int64_t seqlen_k, std::optional<at::ScalarType> dtype,
-                 const OptionalTensor& out_of_range) {
-  const char* name = "topk_to_index_mask";
-  check_inputs(name, topk_indices, seqlen_k, out_of_range);
-  check_dtype(name, dtype.value_or(at::kFloat));
-  Tensor mask = at::empty({topk_indices.size(0), topk_indices.size(1), seqlen_k},
-                          topk_indices.options().dtype(dtype.value_or(at::kFloat)));
-  run(name, mask, topk_indices, out_of_range, Start::kFresh);
-  return mask;
-}
-
-Tensor& open_real(Tensor& index_mask, const Tensor& topk_indices,
-                  const OptionalTensor& out_of_range) {
-  check_inputs("topk_to_index_mask_", topk_indices, 0, out_of_range);
-  check_mask(index_mask, topk_indices);
-  run("topk_to_index_mask_", index_mask, topk_indices, out_of_range, Start::kInPlace);
-  return index_mask;
 }
 
 Tensor fill_meta(const Tensor& topk_indices, c10::SymInt seqlen_k,
@@ -199,10 +180,24 @@ Tensor fill_meta(const Tensor& topk_indices, c10::SymInt seqlen_k,
                           topk_indices.options().dtype(dtype.value_or(at::kFloat)));
 }
 
+Tensor fill_real(const Tensor& topk_indices, int64_t seqlen_k, std::optional<at::ScalarType> dtype,
+                 const OptionalTensor& out_of_range) {
+  Tensor mask = fill_meta(topk_indices, seqlen_k, dtype, out_of_range);
+  run("topk_to_index_mask", mask, topk_indices, out_of_range, Start::kFresh);
+  return mask;
+}
+
 Tensor& open_meta(Tensor& index_mask, const Tensor& topk_indices,
                   const OptionalTensor& out_of_range) {
   check_inputs("topk_to_index_mask_", topk_indices, 0, out_of_range);
   check_mask(index_mask, topk_indices);
+  return index_mask;
+}
+
+Tensor& open_real(Tensor& index_mask, const Tensor& topk_indices,
+                  const OptionalTensor& out_of_range) {
+  open_meta(index_mask, topk_indices, out_of_range);
+  run("topk_to_index_mask_", index_mask, topk_indices, out_of_range, Start::kInPlace);
   return index_mask;
 }
 
