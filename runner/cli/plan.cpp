@@ -59,20 +59,19 @@ Taken newest_run(const Context& context, const RunOptions& options, bool is_gpu)
     for (ledger::Entry& entry : ledger::Ledger::open(context.ledger)->all())
       entries.push_back(std::move(entry));
   }
-  std::map<std::string, std::vector<const ledger::Entry*>> runs;
+  std::map<std::string, std::vector<Observation>> runs;  // by start, so the newest is the last
   for (const ledger::Entry& entry : entries) {
     if (entry.record.type() != "observation") continue;
-    const Observation o = observation_of(entry.record);
+    Observation o = observation_of(entry.record);
     if (o.slug == options.slug && o.subject == options.subject && (o.device != "cpu") == is_gpu)
       runs[entry.record.predicate().at("context").at("started").get<std::string>()].push_back(
-          &entry);
+          std::move(o));
   }
   if (runs.empty()) return {};
   Taken taken{runs.rbegin()->first};
   // All cases of one process carry that process's time, to the last digit.
   std::set<double> walls;
-  for (const ledger::Entry* entry : runs.rbegin()->second) {
-    const Observation o = observation_of(entry->record);
+  for (const Observation& o : runs.rbegin()->second) {
     if (o.outside.is_object()) walls.insert(o.outside.value("wall_s", 0.0));
     if (is_gpu && o.self_reported.is_object())
       taken.gpu_bytes = std::max(taken.gpu_bytes, o.self_reported.value("peak_bytes", 0.0));

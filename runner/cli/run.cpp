@@ -59,10 +59,9 @@ int bisect_status(const Outcome& outcome) {
 }
 
 void write_reports(const Words& words, const Setup& setup, const Answer& answer) {
-  std::vector<Observation> all;
+  const std::vector<Observation> all = observations_of(answer.trials);
   std::vector<report::SubjectRun> runs;
   for (const Trial& trial : answer.trials) {
-    all.insert(all.end(), trial.observations.begin(), trial.observations.end());
     if (!trial.observations.empty())
       runs.push_back({trial.observations.front().subject, trial.context});
   }

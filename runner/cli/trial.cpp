@@ -345,6 +345,13 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
   return trial;
 }
 
+std::vector<Observation> observations_of(const std::vector<Trial>& trials) {
+  std::vector<Observation> all;
+  for (const Trial& trial : trials)
+    all.insert(all.end(), trial.observations.begin(), trial.observations.end());
+  return all;
+}
+
 std::string record_run(const Context& context, const std::vector<Trial>& trials,
                        const QuestionContext& question, const Outcome& outcome) {
   std::vector<Record> records;

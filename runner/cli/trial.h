@@ -67,6 +67,9 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
                 const std::string& subject, const std::vector<Edit>& edits,
                 const std::string& corrupt = "");
 
+/// Those of all trials, in order.
+std::vector<Observation> observations_of(const std::vector<Trial>& trials);
+
 /// Appends a trial's observations and the verdict over `trials` to the ledger; returns the
 /// verdict's digest.
 std::string record_run(const Context& context, const std::vector<Trial>& trials,

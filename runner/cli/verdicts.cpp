@@ -56,6 +56,17 @@ void check_liar(const Context& context, const Setup& setup, const RunOptions& op
   if (liar.observations.empty()) refuse("a lying subject left no observation");
 }
 
+/// "mutant:half" of mutant-half.edit.
+std::string mutant_subject(const Edit& mutant) {
+  return "mutant:" + fs::path(mutant.name).stem().string().substr(std::string("mutant-").size());
+}
+
+/// The sentinel over all trials of an answer, and its record.
+void conclude(const Context& context, Answer& answer) {
+  answer.outcome = sentinel_of(observations_of(answer.trials), answer.question);
+  answer.digest = record_run(context, answer.trials, answer.question, answer.outcome);
+}
+
 }  // namespace
 
 void ensure_selftest(const Context& context, const Setup& setup) {
@@ -94,7 +105,7 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
   if (options.subject.starts_with("mutant:")) {
     std::vector<std::string> names;
     for (const Edit& mutant : pack_edits_at(context, setup).mutants) {
-      names.push_back("mutant:" + mutant.name.substr(7, mutant.name.size() - 12));
+      names.push_back(mutant_subject(mutant));
       if (names.back() == options.subject) edits = {mutant};
     }
     if (edits.empty()) {
@@ -115,11 +126,7 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
     few.repeats = 1;
     answer.trials.push_back(run_trial(context, setup, few, "op", {}, "all"));
   }
-  std::vector<Observation> all;
-  for (const Trial& trial : answer.trials)
-    all.insert(all.end(), trial.observations.begin(), trial.observations.end());
-  answer.outcome = sentinel_of(all, answer.question);
-  answer.digest = record_run(context, answer.trials, answer.question, answer.outcome);
+  conclude(context, answer);
   return answer;
 }
 
@@ -142,13 +149,10 @@ std::optional<QuestionContext> memory_question(const Manifest& manifest, const Q
 }
 
 std::optional<Answer> memory_answer(const Context& context, const Setup& setup, const Answer& op) {
-  std::vector<Observation> all;
-  for (const Trial& trial : op.trials)
-    all.insert(all.end(), trial.observations.begin(), trial.observations.end());
-  const auto asked = memory_question(setup.manifest, op.question, all);
+  const auto asked = memory_question(setup.manifest, op.question, observations_of(op.trials));
   if (!asked) return std::nullopt;
-  Answer answer{op.trials, *asked, sentinel_of(all, *asked), ""};
-  answer.digest = record_run(context, answer.trials, answer.question, answer.outcome);
+  Answer answer{op.trials, *asked, {}, ""};
+  conclude(context, answer);
   return answer;
 }
 
@@ -207,15 +211,11 @@ Answer validate(const Context& context, const Setup& setup, const RunOptions& op
   progress("upstream, patched");
   answer.trials.push_back(run_trial(context, setup, options, "patched", edits));
   for (const Edit& mutant : mutants) {
-    const std::string subject = "mutant:" + mutant.name.substr(7, mutant.name.size() - 12);
+    const std::string subject = mutant_subject(mutant);
     progress(subject);
     answer.trials.push_back(run_trial(context, setup, options, subject, {mutant}));
   }
-  std::vector<Observation> all;
-  for (const Trial& trial : answer.trials)
-    all.insert(all.end(), trial.observations.begin(), trial.observations.end());
-  answer.outcome = sentinel_of(all, answer.question);
-  answer.digest = record_run(context, answer.trials, answer.question, answer.outcome);
+  conclude(context, answer);
   return answer;
 }
 
