@@ -28,11 +28,6 @@ std::string coordinate(int64_t index, at::IntArrayRef sizes) {
   return fmt::format("[{}]", fmt::join(at, ","));
 }
 
-double ratio(double error, double size) {
-  if (size > 0) return error / size;
-  return error > 0 ? kInfinity : 0.0;
-}
-
 at::Tensor as_fp64(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU).to(at::kDouble).contiguous();
 }
@@ -112,12 +107,18 @@ Errors errors_of(const at::Tensor& got_any, const at::Tensor& reference_any) {
     rows.push_back(scan_row(g + i * width, r + i * width, width, i * width, worst, worst_at));
     largest_row = std::max(largest_row, std::sqrt(rows.back().size));
   }
-  errors.element = ratio(worst, reference.abs().max().item<double>());
   errors.worst_element = coordinate(worst_at, got.sizes());
+  const double largest = reference.abs().max().item<double>();
+  if (largest == 0) {
+    errors.is_absolute = true;
+    errors.element = worst;
+    return errors;
+  }
+  errors.element = worst / largest;
   for (int64_t i = 0; i < num_rows; ++i) {
     const RowSums& row = rows[static_cast<std::size_t>(i)];
     const double error =
-        ratio(std::sqrt(row.error), std::max(std::sqrt(row.size), kRowFloor * largest_row));
+        std::sqrt(row.error) / std::max(std::sqrt(row.size), kRowFloor * largest_row);
     if (error > errors.row || i == 0) {
       errors.row = error;
       errors.worst_row =
@@ -127,8 +128,8 @@ Errors errors_of(const at::Tensor& got_any, const at::Tensor& reference_any) {
   const double dot = (got * reference).sum().item<double>();
   const double got_size = (got * got).sum().item<double>();
   const double size = (reference * reference).sum().item<double>();
-  if (size == 0 || got_size == 0) {
-    errors.cosine = errors.scale = size == got_size ? 0.0 : (size == 0 ? kInfinity : 1.0);
+  if (got_size == 0) {
+    errors.cosine = errors.scale = 1.0;
     return errors;
   }
   errors.cosine = std::max(0.0, 1.0 - dot / std::sqrt(got_size * size));
@@ -158,6 +159,11 @@ std::vector<Measure> compare(const std::string& name, const at::Tensor& got,
     layers.push_back(measure(name, layer, error, plain_error,
                              tolerance.k * plain_error + tolerance.floor_ulp * epsilon, where));
   };
+  if (ours.is_absolute) {
+    layers.push_back(measure(name, "absolute", ours.element, theirs.element,
+                             tolerances.element.k * theirs.element, ours.worst_element));
+    return layers;
+  }
   add("element", ours.element, theirs.element, tolerances.element, ours.worst_element);
   add("row", ours.row, theirs.row, tolerances.row, ours.worst_row);
   add("cosine", ours.cosine, theirs.cosine, tolerances.cosine, "");

@@ -20,16 +20,19 @@ struct Tolerances {
 ///   cosine  = 1 - <G, R> / (||G|| ||R||)
 ///   scale   = |<G, R> / <R, R> - 1|: a common factor, which the cosine cannot see and bf16 noise
 ///   hides from the others
-/// Rows are the leading axes flattened; a tensor of rank 0 or 1 is one row. Where R is all zero an
-/// error is 0 if G is too, else infinite. Sums run in fp64.
+/// Rows are the leading axes flattened; a tensor of rank 0 or 1 is one row. Where R is all zero
+/// nothing is relative: `element` is then max |G|, in the tensor's unit, and the others are 0. Sums
+/// run in fp64.
 struct Errors {
   double element = 0, row = 0, cosine = 0, scale = 0;
+  bool is_absolute = false;
   std::string worst_element, worst_row;  ///< coordinates, "[3,17]"
 };
 Errors errors_of(const at::Tensor& got, const at::Tensor& reference);
 
 /// One tensor, in layers: shape and dtype (those of `plain`), inf/nan positions, then element, row,
-/// cosine, scale, each with limit = k * plain's error + floor_ulp * epsilon. Stops at a shape or an
+/// cosine, scale, each with limit = k * plain's error + floor_ulp * epsilon; of an all-zero oracle
+/// one layer "absolute" with the element's k and no floor. Stops at a shape or an
 /// anomaly that differs, for nothing below it has a meaning. `got` may be on any device.
 std::vector<Measure> compare(const std::string& name, const at::Tensor& got,
                              const at::Tensor& oracle, const at::Tensor& plain,

@@ -148,9 +148,18 @@ void add_reproduce(CLI::App& app, Context& context) {
     std::vector<std::string> slugs =
         words->all ? context.slugs() : std::vector<std::string>{options.slug};
     Json documents = Json::array();
+    std::vector<RunOptions> runs;
     for (const std::string& slug : slugs) {
-      RunOptions one = options;
-      one.slug = slug;
+      runs.push_back(options);
+      runs.back().slug = slug;
+      // One pack: its first upstream, or the one named. All: every upstream of each.
+      for (const UpstreamUse& use : context.manifest(slug).upstreams) {
+        if (!words->all || !options.upstream_name.empty()) break;
+        if (!runs.back().upstream_name.empty()) runs.push_back(runs.back());
+        runs.back().upstream_name = use.name;
+      }
+    }
+    for (const RunOptions& one : runs) {
       if (words->plan) {
         documents.push_back(plan_of(context, one));
         if (!context.json) std::cout << render_plan(documents.back());
@@ -237,6 +246,54 @@ void add_validate(CLI::App& app, Context& context) {
   });
 }
 
+void add_claim(CLI::App& app, Context& context) {
+  auto words = std::make_shared<Words>();
+  auto name = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand(
+      "claim", "test what a pack claims: CLAIM_CONFIRMED or CLAIM_REFUTED, with a contrast");
+  command->add_option("slug", words->run.slug, "the pack")->required();
+  command->add_option("name", *name, "one claim (default: all that have a test)");
+  command->add_option("--device", words->run.device,
+                      "cpu or cuda:N (default: a GPU if there is one)");
+  command->add_option("--sandbox", words->sandbox, "podman, docker, bwrap or process");
+  command->add_option("--python", words->run.python,
+                      "use the stack installed for this interpreter or venv");
+  command->add_option("--seed", words->run.seed, "seed of the inputs")->capture_default_str();
+  command->footer(
+      "A test is a row of the manifest's scope: the subject that the claim speaks of, what it says "
+      "is seen,\nand a contrast subject that shows that the check can come out both ways.\n"
+      "Exit: 0 every claim was decided either way, 3 one was not.");
+  command->callback([words, name, &context] {
+    RunOptions options = options_of(*words);
+    options.needs_pin = true;
+    const Manifest manifest = context.manifest(options.slug);
+    std::vector<std::string> names;
+    Json documents = Json::array();
+    for (const ScopeRow& row : manifest.scope) {
+      if (!row.test) continue;
+      names.push_back(row.test->name);
+      if (!name->empty() && *name != row.test->name) continue;
+      options.upstream_name = row.test->upstream;
+      options.version = row.test->version;
+      options.cases = row.cases;
+      const Setup setup = prepare(context, options);
+      const Answer answer = test_claim(context, setup, options, *row.test);
+      documents.push_back(answer_json(setup, answer));
+      documents.back()["claim"] = row.claim;
+      if (!context.json)
+        std::cout << row.test->name << ": " << row.claim << "\n"
+                  << render_trials(setup, answer.trials, answer.question, answer.outcome) << "\n";
+      if (!answer.outcome.sentinel) context.exit_code = 3;
+    }
+    if (documents.empty() && !name->empty())
+      throw Error(ErrorCode::kUsage, fmt::format("{}: no claim '{}'{}", options.slug, *name,
+                                                 did_you_mean(*name, names)));
+    if (documents.empty())
+      throw Error(ErrorCode::kUsage, options.slug + ": no row of its scope has a test");
+    if (context.json) std::cout << documents.dump(2) << "\n";
+  });
+}
+
 void add_window(CLI::App& app, Context& context) {
   auto words = std::make_shared<Words>();
   CLI::App* command = app.add_subcommand(
@@ -287,6 +344,7 @@ void add_run_commands(CLI::App& app, Context& context) {
   add_reproduce(app, context);
   add_validate(app, context);
   add_window(app, context);
+  add_claim(app, context);
   add_selftest(app, context);
 }
 

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 struct StageWords {
   std::vector<std::string> slugs, versions;
-  std::string folder, device = "cuda:0";
+  std::string folder, upstream_name, device = "cuda:0";
   bool window = false;
 };
 
@@ -103,28 +103,33 @@ void stage(const Context& context, const StageWords& words) {
     programs.push_back(context.bin / ("repro_" + slug));
     if (fs::exists(context.bin / ("bench_" + slug)))
       programs.push_back(context.bin / ("bench_" + slug));
-    const UpstreamUse& use = manifest.upstreams.at(0);
-    const Upstream& upstream = pins.upstream(use.name);
-    std::vector<Pin> needed = {pins.resolve(use.name, use.red_pin)};
-    if (words.window) needed = upstream.releases;
-    for (const std::string& version : words.versions)
-      needed.push_back(pins.resolve(use.name, version));
-    for (const Pin& pin : needed) {
-      progress("staging " + pin.upstream + " " + pin.version);
-      const fs::path file = fs::path("files") / pin.sha256 / pin.filename;
-      git::Store(context.cache, context.root).materialize(pin, {});  // fetches and checks it here
-      if (pin.kind == PinKind::kFile) copy_into(context.cache / file, staged_cache / file);
-      git::Store(staged_cache, context.root).materialize(pin, {});
+    const std::string of = upstream_use(manifest, words.upstream_name).name;
+    for (const UpstreamUse& use : manifest.upstreams) {
+      std::vector<Pin> needed = {pins.resolve(use.name, use.red_pin)};
+      if (words.window) needed = pins.upstream(use.name).releases;
+      for (const std::string& version : words.versions) {
+        if (use.name == of) needed.push_back(pins.resolve(use.name, version));
+      }
+      for (const Pin& pin : needed) {
+        progress("staging " + pin.upstream + " " + pin.version);
+        const fs::path file = fs::path("files") / pin.sha256 / pin.filename;
+        git::Store(context.cache, context.root).materialize(pin, {});  // fetches and checks it here
+        if (pin.kind == PinKind::kFile) copy_into(context.cache / file, staged_cache / file);
+        git::Store(staged_cache, context.root).materialize(pin, {});
+      }
+      // Worktrees name the folder they were made in; each run checks its own out of the repository.
+      fs::remove_all(staged_cache / "checkouts");
+      fs::remove_all(staged_cache / "git" / (use.name + ".git") / "worktrees");
+      const std::string named = slug + (manifest.upstreams.size() > 1 ? " --of " + use.name : "");
+      commands.push_back("reproduce " + named + " --upstream " + use.red_pin);
+      for (const std::string& version : words.versions) {
+        if (use.name == of) commands.push_back("reproduce " + named + " --upstream " + version);
+      }
+      commands.push_back("validate " + named);
+      if (words.window) commands.push_back("window " + named);
     }
-    // Worktrees name the folder they were made in; each run checks its own out of the repository.
-    fs::remove_all(staged_cache / "checkouts");
-    fs::remove_all(staged_cache / "git" / (use.name + ".git") / "worktrees");
-    commands.push_back("reproduce " + slug + " --upstream " + use.red_pin);
-    for (const std::string& version : words.versions)
-      commands.push_back("reproduce " + slug + " --upstream " + version);
-    commands.push_back("reproduce " + slug + " --subject op --upstream " + use.red_pin);
-    commands.push_back("validate " + slug);
-    if (words.window) commands.push_back("window " + slug);
+    commands.push_back("reproduce " + slug + " --subject op --upstream " +
+                       manifest.upstreams.front().red_pin);
   }
   const fs::path bwrap = exec::find_program("bwrap");
   if (!bwrap.empty()) programs.push_back(bwrap);
@@ -152,6 +157,8 @@ void add_stage_command(CLI::App& app, Context& context) {
   command->add_option("slugs", words->slugs, "packs, then the new folder")
       ->required()
       ->expected(2, -1);
+  command->add_option("--of", words->upstream_name,
+                      "which upstream --upstream speaks of, where a pack names several");
   command->add_option("--upstream", words->versions, "also reproduce on this version (repeatable)");
   command->add_flag("--window", words->window, "also measure every locked release");
   command->add_option("--device", words->device, "device there")->capture_default_str();

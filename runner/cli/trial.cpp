@@ -72,6 +72,8 @@ Json cases_document(const Setup& setup, const std::string& subject,
     if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), c.name) == chosen.end())
       continue;
     if (!c.is_for(subject)) continue;
+    if (!is_in_process(subject) && !c.upstream.empty() && c.upstream != setup.upstream.name)
+      continue;
     const std::string kind = setup.device.substr(0, setup.device.find(':'));
     // A case that only a GPU can judge is too large for the interpreter; it runs there when asked
     // for by name.
@@ -88,7 +90,7 @@ Json cases_document(const Setup& setup, const std::string& subject,
 
 exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
                                const std::string& subject,
-                               const std::optional<git::Checkout>& checkout,
+                               const std::vector<git::Checkout>& checkouts,
                                const fs::path& folder) {
   exec::SandboxSpec spec;
   spec.kind = setup.sandbox;
@@ -101,10 +103,12 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
                  {context.root / "repro/harness", "/harness", false},
                  {context.root / "repro" / slug, "/subject", false}};
   std::string path;
-  if (checkout) {
-    spec.mounts.push_back({checkout->path, "/upstream", false});
-    const std::string inner = fs::relative(checkout->package, checkout->path).generic_string();
-    path = inner == "." ? "/upstream" : "/upstream/" + inner;
+  for (const git::Checkout& checkout : checkouts) {
+    const std::string at =
+        path.empty() ? "/upstream" : "/upstream-" + std::to_string(&checkout - checkouts.data());
+    spec.mounts.push_back({checkout.path, at, false});
+    const std::string inner = fs::relative(checkout.package, checkout.path).generic_string();
+    path += (path.empty() ? "" : ":") + (inner == "." ? at : at + "/" + inner);
   }
   if (!setup.environment.site.empty()) {
     spec.mounts.push_back({setup.environment.site, "/env", false});
@@ -121,6 +125,7 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
     spec.env["PATCHBENCH_FORCE"] = slug;
   }
   spec.env["PYTHONPATH"] = path;
+  spec.env["PATCHBENCH_UPSTREAM"] = setup.upstream.name;
   spec.wants_gpu = setup.device != "cpu";
   if (!spec.wants_gpu) spec.env["TRITON_INTERPRET"] = "1";
   spec.timeout_s = kSubjectTimeoutS;
@@ -133,8 +138,22 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
   return spec;
 }
 
+/// The pack's upstreams that are not under test: they stand beside it at their red pins, as
+/// released.
+std::vector<UpstreamUse> others_of(const Setup& setup) {
+  std::vector<UpstreamUse> others;
+  for (const UpstreamUse& use : setup.manifest.upstreams) {
+    if (use.name != setup.upstream.name) others.push_back(use);
+  }
+  return others;
+}
+
 Json pin_json(const Setup& setup) {
-  if (setup.pin) return setup.pin->to_json();
+  if (setup.pin) {
+    Json pin = setup.pin->to_json();
+    for (const UpstreamUse& other : others_of(setup)) pin["beside"][other.name] = other.red_pin;
+    return pin;
+  }
   return {{"upstream", setup.upstream.name}, {"version", "host"}, {"kind", "host"}};
 }
 
@@ -309,18 +328,24 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
   if (!corrupt.empty()) command.argv.insert(command.argv.end(), {"--corrupt", corrupt});
   write_file(folder / "cases.json", cases_document(setup, subject, options.cases).dump());
   if (!is_in_process(subject)) {
-    std::optional<git::Checkout> checkout;
+    std::vector<git::Checkout> checkouts;
     if (setup.pin) {
-      checkout = git::Store(context.cache, context.root).materialize(*setup.pin, edits);
-      trial.context.tree = checkout->tree;
-      trial.context.files = git::Store::digests(*checkout, setup.upstream.files);
+      git::Store store(context.cache, context.root);
+      checkouts.push_back(store.materialize(*setup.pin, edits));
+      trial.context.tree = checkouts.front().tree;
+      trial.context.files = git::Store::digests(checkouts.front(), setup.upstream.files);
+      for (const UpstreamUse& other : others_of(setup)) {
+        checkouts.push_back(
+            store.materialize(context.pins().resolve(other.name, other.red_pin), {}));
+        trial.context.files.update(git::Store::digests(checkouts.back(), other.files));
+      }
     } else {
       if (!edits.empty())
         throw Error(ErrorCode::kUsage,
                     "an installed stack (--python) is judged as it is: it takes no edits");
       trial.context.files = setup.environment.packages.value("files", Json::object());
     }
-    const exec::SandboxSpec spec = sandbox_spec(context, setup, subject, checkout, folder);
+    const exec::SandboxSpec spec = sandbox_spec(context, setup, subject, checkouts, folder);
     write_file(folder / "spec.json", spec.to_json().dump());
     const Json start = {
         {"argv", {(context.bin / "patchbench-sandbox").string(), (folder / "spec.json").string()}},

@@ -28,12 +28,16 @@ std::string selftest_key(const Context& context, const Setup& setup) {
   return hash.hex().substr(0, 16);
 }
 
-/// One trigger and one control: enough to see whether the judge can fail and can pass.
-std::vector<std::string> selftest_cases(const Setup& setup) {
+/// One trigger and one control that are for `subject`: enough to see whether the judge can fail and
+/// can pass.
+std::vector<std::string> selftest_cases(const Setup& setup, const std::string& subject) {
   std::vector<std::string> names;
   for (const CaseRole role : {CaseRole::kTrigger, CaseRole::kControl}) {
     for (const Case& c : setup.manifest.cases) {
-      if (c.role == role && c.counts_on("cpu") && c.counts_on("cuda")) {
+      const bool is_of_it =
+          is_in_process(subject) || c.upstream.empty() || c.upstream == setup.upstream.name;
+      if (c.role == role && c.is_for(subject) && is_of_it && c.counts_on("cpu") &&
+          c.counts_on("cuda")) {
         names.push_back(c.name);
         break;
       }
@@ -48,7 +52,8 @@ void refuse(const std::string& what) {
 }
 
 /// A subject that computes nothing, says it did, and prints sentinels.
-void check_liar(const Context& context, const Setup& setup, const RunOptions& options) {
+void check_liar(const Context& context, const Setup& setup, RunOptions options) {
+  options.cases = selftest_cases(setup, "liar");
   const Trial liar = run_trial(context, setup, options, "liar", {});
   for (const Observation& o : liar.observations) {
     if (o.seen == Seen::kAbsent) refuse("a lying subject passed case " + o.case_name);
@@ -61,6 +66,19 @@ std::string mutant_subject(const Edit& mutant) {
   return "mutant:" + fs::path(mutant.name).stem().string().substr(std::string("mutant-").size());
 }
 
+/// What is applied to the checkout that a subject runs on.
+std::vector<Edit> edits_of(const Context& context, const Setup& setup, const std::string& subject) {
+  if (subject == "patched") return pack_edits_at(context, setup).edits;
+  if (!subject.starts_with("mutant:")) return {};
+  std::vector<std::string> names;
+  for (const Edit& mutant : pack_edits_at(context, setup).mutants) {
+    names.push_back(mutant_subject(mutant));
+    if (names.back() == subject) return {mutant};
+  }
+  throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", setup.manifest.slug.str(),
+                                             subject, did_you_mean(subject, names)));
+}
+
 /// The sentinel over all trials of an answer, and its record.
 void conclude(const Context& context, Answer& answer) {
   answer.outcome = sentinel_of(observations_of(answer.trials), answer.question);
@@ -69,6 +87,21 @@ void conclude(const Context& context, Answer& answer) {
 
 }  // namespace
 
+Answer test_claim(const Context& context, const Setup& setup, const RunOptions& options,
+                  const ClaimTest& test) {
+  ensure_selftest(context, setup);
+  Answer answer;
+  answer.question = question_for(setup, Question::kClaim, test.subject);
+  answer.question.contrast = test.contrast;
+  answer.question.expects = seen_from(test.expects);
+  answer.question.failure_class = test.failure_class;
+  for (const std::string& subject : {test.subject, test.contrast})
+    answer.trials.push_back(
+        run_trial(context, setup, options, subject, edits_of(context, setup, subject)));
+  conclude(context, answer);
+  return answer;
+}
+
 void ensure_selftest(const Context& context, const Setup& setup) {
   const fs::path mark =
       context.cache / "selftest" / (setup.manifest.slug.str() + "-" + selftest_key(context, setup));
@@ -76,8 +109,8 @@ void ensure_selftest(const Context& context, const Setup& setup) {
   progress("self-test of the judge (once per build)");
   RunOptions options;
   options.slug = setup.manifest.slug.str();
-  options.cases = selftest_cases(setup);
   const std::string right = setup.manifest.waived(Column::kPack) ? "model_fixed" : "op";
+  options.cases = selftest_cases(setup, right);
   for (const Observation& o : run_trial(context, setup, options, right, {}).observations) {
     if (o.seen != Seen::kAbsent)
       refuse(fmt::format("the right {} is {} on {}: {}", right, seen_name(o.seen), o.case_name,
@@ -98,22 +131,9 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
   ensure_selftest(context, setup);
   Answer answer;
   Question question = Question::kReproduce;
-  std::vector<Edit> edits;
   if (options.subject == "op") question = Question::kOp;
   if (options.subject == "mitigated") question = Question::kMitigation;
-  if (options.subject == "patched") edits = pack_edits_at(context, setup).edits;
-  if (options.subject.starts_with("mutant:")) {
-    std::vector<std::string> names;
-    for (const Edit& mutant : pack_edits_at(context, setup).mutants) {
-      names.push_back(mutant_subject(mutant));
-      if (names.back() == options.subject) edits = {mutant};
-    }
-    if (edits.empty()) {
-      throw Error(ErrorCode::kUsage,
-                  fmt::format("{}: no subject '{}'{}", setup.manifest.slug.str(), options.subject,
-                              did_you_mean(options.subject, names)));
-    }
-  }
+  const std::vector<Edit> edits = edits_of(context, setup, options.subject);
   answer.question = question_for(setup, question, options.subject);
   if (question == Question::kMitigation)
     answer.trials.push_back(run_trial(context, setup, options, "upstream", {}));
@@ -122,7 +142,7 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
     // Spoiled outputs are judged on small cases: what they show does not depend on the shape, what
     // they cost does.
     RunOptions few = options;
-    few.cases = selftest_cases(setup);
+    few.cases = selftest_cases(setup, "op");
     few.repeats = 1;
     answer.trials.push_back(run_trial(context, setup, few, "op", {}, "all"));
   }

@@ -33,6 +33,10 @@ std::optional<Answer> memory_answer(const Context& context, const Setup& setup, 
 Answer validate(const Context& context, const Setup& setup, const RunOptions& options,
                 const std::vector<Edit>& edits, const std::vector<Edit>& mutants);
 
+/// One tested claim: the subject it speaks of and its contrast, over the row's cases.
+Answer test_claim(const Context& context, const Setup& setup, const RunOptions& options,
+                  const ClaimTest& test);
+
 /// The pack's edits (and mutants) carried to a pin by three-way merge; Error(kUsage) naming file
 /// and lines where they conflict.
 struct PackEdits {

@@ -10,7 +10,7 @@
 namespace patchbench {
 namespace {
 
-constexpr const char* kRoles[] = {"trigger", "silent", "control"};
+constexpr const char* kRoles[] = {"trigger", "silent", "control", "survey"};
 
 /// Builds the parts of a Manifest from a document that the schema has passed, and holds what a
 /// schema cannot say.
@@ -117,8 +117,34 @@ class Builder {
       manifest_.cases.push_back({name, role_from(rows[i].at("role").get<std::string>()),
                                  rows[i].at("axes"),
                                  rows[i].at("judged_on").get<std::vector<std::string>>(),
-                                 rows[i].value("subjects", std::vector<std::string>())});
+                                 rows[i].value("subjects", std::vector<std::string>()),
+                                 rows[i].value("upstream", std::string())});
+      if (rows[i].contains("upstream")) need_upstream(item("/cases", i) + "/upstream");
     }
+  }
+
+  void need_upstream(const std::string& pointer) const {
+    std::vector<std::string> names;
+    for (const UpstreamUse& use : manifest_.upstreams) names.push_back(use.name);
+    const std::string name = at(pointer);
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      fail(pointer, "no upstream \"" + shown(name) + "\" in this manifest" +
+                        did_you_mean(shown(name), names));
+  }
+
+  ClaimTest claim_test(const Json& row, const std::string& pointer) {
+    ClaimTest test{word(pointer + "/name"), row.value("upstream", manifest_.upstreams.front().name),
+                   row.at("version"),       row.at("subject"),
+                   row.at("contrast"),      row.at("expects"),
+                   row.at("class")};
+    if (row.contains("upstream")) need_upstream(pointer + "/upstream");
+    if (!manifest_.classes.contains(test.failure_class))
+      fail(pointer + "/class", "no class \"" + shown(test.failure_class) + "\" in this manifest");
+    for (const ScopeRow& other : manifest_.scope) {
+      if (other.test && other.test->name == test.name)
+        fail(pointer + "/name", "this test stands twice");
+    }
+    return test;
   }
 
   void need_case(const std::string& name, const std::string& pointer) const {
@@ -145,15 +171,22 @@ class Builder {
     const Json& rows = document_.at("scope");
     for (size_t i = 0; i < rows.size(); ++i) {
       const std::string pointer = item("/scope", i);
-      ScopeRow row{rows[i].at("claim"), rows[i].at("architecture"), rows[i].at("verdict"),
+      ScopeRow row{rows[i].at("claim"),
+                   rows[i].at("architecture"),
+                   rows[i].at("verdict"),
                    rows[i].value("cases", std::vector<std::string>()),
-                   rows[i].value("records", std::vector<std::string>())};
+                   rows[i].value("records", std::vector<std::string>()),
+                   std::nullopt};
       for (size_t k = 0; k < row.cases.size(); ++k)
         need_case(row.cases[k], item(pointer + "/cases", k));
       for (size_t k = 0; k < row.records.size(); ++k) hex64(item(pointer + "/records", k));
       if (row.records.empty() && (row.verdict == "confirmed" || row.verdict == "refuted")) {
         fail(pointer + "/verdict",
              "a claim that is " + row.verdict + " names the records that show it");
+      }
+      if (rows[i].contains("test")) {
+        if (row.cases.empty()) fail(pointer, "a claim that is tested names its cases");
+        row.test = claim_test(rows[i].at("test"), pointer + "/test");
       }
       manifest_.scope.push_back(std::move(row));
     }
@@ -213,7 +246,8 @@ class Builder {
 std::string role_name(CaseRole role) { return kRoles[static_cast<size_t>(role)]; }
 
 CaseRole role_from(std::string_view name) {
-  for (const CaseRole role : {CaseRole::kTrigger, CaseRole::kSilent, CaseRole::kControl}) {
+  for (const CaseRole role :
+       {CaseRole::kTrigger, CaseRole::kSilent, CaseRole::kControl, CaseRole::kSurvey}) {
     if (role_name(role) == name) return role;
   }
   throw Error(ErrorCode::kUsage,

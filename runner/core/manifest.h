@@ -16,6 +16,7 @@ enum class CaseRole {
   kTrigger,  ///< shows the bug on the red pin
   kSilent,   ///< the bug cannot show here (e.g. loss.sum())
   kControl,  ///< must be right everywhere
+  kSurvey,   ///< shown and recorded, part of no sentinel but a claim's: what a release does
 };
 std::string role_name(CaseRole role);
 CaseRole role_from(std::string_view name);
@@ -27,6 +28,7 @@ struct Case {
   Json axes;  ///< an object; its keys are the reproducer's, unknown ones are its errors
   std::vector<std::string> judged_on;  ///< device kinds on which it counts: "cpu", "cuda"
   std::vector<std::string> subjects;   ///< those it is for ("upstream", "op", "model"); empty: all
+  std::string upstream;                ///< of several, the one whose code it runs; empty: every one
   bool counts_on(std::string_view device_kind) const;
   /// `subject` with its kind in front: patched, mitigated and mutants are upstream.
   bool is_for(const std::string& subject) const;
@@ -40,10 +42,22 @@ struct UpstreamUse {
       files;  ///< package-relative files that the edits touch; their digests are recorded
 };
 
+/// How a claim is tested: what `subject` of `version` shows on the row's cases, beside `contrast`.
+struct ClaimTest {
+  std::string name;           ///< for the command line; unique in the manifest
+  std::string upstream;       ///< of the pack's
+  std::string version;        ///< of that upstream
+  std::string subject;        ///< the one that the claim speaks of, e.g. "mutant:gate-accepts"
+  std::string contrast;       ///< one that must come out the other way, so that a difference shows
+  std::string expects;        ///< what the claim says is seen on every case: "absent" or "present"
+  std::string failure_class;  ///< of what is present, whichever side shows it
+};
+
 /// One claim, in our words, and where it stands.
 struct ScopeRow {
   std::string claim, architecture, verdict;
   std::vector<std::string> cases, records;
+  std::optional<ClaimTest> test;
 };
 
 /// A cell of the table that is not there, and why.

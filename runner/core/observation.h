@@ -24,10 +24,11 @@ Seen seen_from(std::string_view name);
 /// One number of a judgement: a tensor's deciding layer.
 struct Measure {
   std::string tensor;  ///< "grad_input"
-  std::string layer;   ///< "shape", "anomalies", "element", "row", "cosine", "scale", "bitwise"
-  double got = 0;      ///< error of the subject against the fp64 oracle, relative
-  double plain = 0;    ///< error of the plain same-dtype torch computation, relative
-  double limit = 0;    ///< k * plain + floor
+  std::string
+      layer;  ///< "shape", "anomalies", "absolute", "element", "row", "cosine", "scale", "bitwise"
+  double got = 0;    ///< error of the subject against the fp64 oracle, relative ("absolute": not)
+  double plain = 0;  ///< error of the plain same-dtype torch computation, relative
+  double limit = 0;  ///< k * plain + floor
   bool pass = false;
   std::string where;  ///< worst coordinate, e.g. "[3,17]"; may be empty
 };

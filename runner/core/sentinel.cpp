@@ -30,14 +30,17 @@ constexpr std::array kVerdictNames = {"reproduced", "validated",   "unexpectedly
                                       "not_fixed",  "present",     "absent",
                                       "unjudged",   "unsupported", "unresolved"};
 constexpr std::array kExpectationNames = {"present", "absent", "nothing"};
-constexpr std::array kQuestionNames = {"reproduce", "validate", "op", "mitigation", "memory"};
+constexpr std::array kQuestionNames = {"reproduce",  "validate", "op",
+                                       "mitigation", "memory",   "claim"};
 
 /// Repeats of one subject × case × seed, folded into one: equal ones become one, mixed ones
 /// unresolved.
-std::vector<Observation> fold_repeats(const std::vector<Observation>& observations) {
+std::vector<Observation> fold_repeats(const std::vector<Observation>& observations,
+                                      Question question) {
   std::map<std::tuple<std::string, std::string, uint64_t>, std::vector<const Observation*>> groups;
   for (const Observation& o : observations) {
-    if (o.counts) groups[{o.subject, o.case_name, o.seed}].push_back(&o);
+    const bool is_asked = o.role != CaseRole::kSurvey || question == Question::kClaim;
+    if (o.counts && is_asked) groups[{o.subject, o.case_name, o.seed}].push_back(&o);
   }
   std::vector<Observation> folded;
   for (const auto& [key, group] : groups) {
@@ -237,13 +240,18 @@ Outcome validated(const std::vector<Observation>& seen, const QuestionContext& c
 /// red (op only).
 Outcome subject_green(const std::vector<Observation>& seen, const QuestionContext& context,
                       Sentinel sentinel) {
-  std::set<std::pair<std::string, uint64_t>> must;
+  std::set<std::pair<std::string, uint64_t>> must, lacking;
   const std::vector<Observation> subject = of_subject(seen, context.subject);
+  // What the release has not cannot be mitigated.
+  for (const Observation& o : of_subject(seen, "upstream")) {
+    if (o.seen == Seen::kUnsupported) lacking.insert({o.case_name, o.seed});
+  }
   bool has_trigger = false;
   for (const Observation& o : subject) {
-    if (o.seen != Seen::kUnsupported || o.role == CaseRole::kTrigger)
-      must.insert({o.case_name, o.seed});
-    has_trigger |= o.role == CaseRole::kTrigger;
+    const bool is_trigger = o.role == CaseRole::kTrigger;
+    if (lacking.contains({o.case_name, o.seed})) continue;
+    if (o.seen != Seen::kUnsupported || is_trigger) must.insert({o.case_name, o.seed});
+    has_trigger |= is_trigger;
   }
   if (!has_trigger) return none("no trigger case was run");
   const GreenCheck green = green_on(subject, must);
@@ -271,6 +279,55 @@ Outcome memory_saved(const std::vector<Observation>& seen, const QuestionContext
   if (context.measured_bytes > context.bound_bytes)
     return none("the peak is over the bound: " + figures);
   return {Sentinel::kMemorySaveVerified, "", figures, ""};
+}
+
+/// Whether an observation is what the claim says, the opposite, or neither.
+enum class Against { kAsClaimed, kOtherwise, kNoAnswer };
+Against against(const Observation& o, const QuestionContext& context) {
+  const bool is_present = o.seen == Seen::kPresent && o.failure_class == context.failure_class;
+  if (!is_present && o.seen != Seen::kAbsent) return Against::kNoAnswer;
+  return is_present == (context.expects == Seen::kPresent) ? Against::kAsClaimed
+                                                           : Against::kOtherwise;
+}
+
+Outcome claimed(const std::vector<Observation>& seen, const QuestionContext& context) {
+  std::map<std::pair<std::string, uint64_t>, const Observation*> contrast;
+  for (const Observation& o : seen) {
+    if (o.subject == context.contrast) contrast[{o.case_name, o.seed}] = &o;
+  }
+  int as_claimed = 0, otherwise = 0;
+  const Observation* decided = nullptr;  // a case on which both answered, and differently
+  for (const Observation& o : seen) {
+    if (o.subject != context.subject) continue;
+    const Against what = against(o, context);
+    if (what == Against::kNoAnswer)
+      return none(fmt::format("{} is {} {}", named(o), seen_name(o.seen), o.failure_class));
+    (what == Against::kAsClaimed ? as_claimed : otherwise) += 1;
+    const auto beside = contrast.find({o.case_name, o.seed});
+    if (beside == contrast.end() || beside->second->inputs_sha256 != o.inputs_sha256)
+      return none(
+          fmt::format("{}: {} was not given the same inputs", o.case_name, context.contrast));
+    const Against other = against(*beside->second, context);
+    const bool differs = other != Against::kNoAnswer && other != what;
+    // What refutes outweighs what agrees: one case that is otherwise is enough.
+    if (differs && (decided == nullptr || what == Against::kOtherwise)) decided = &o;
+    if (what == Against::kOtherwise && !differs)
+      return none(fmt::format("{} is not as claimed on {}, but neither is {}", context.subject,
+                              o.case_name, context.contrast));
+  }
+  if (as_claimed + otherwise == 0) return none("no case of the claim was run");
+  const std::string figures =
+      fmt::format("as claimed on {} of {} cases", as_claimed, as_claimed + otherwise);
+  if (otherwise > 0)
+    return {Sentinel::kClaimRefuted, context.expects == Seen::kAbsent ? context.failure_class : "",
+            fmt::format("{}; {} is otherwise, {} is as claimed", figures, named(*decided),
+                        context.contrast),
+            ""};
+  if (decided == nullptr)
+    return none(
+        fmt::format("{} comes out as {} does on every case", context.contrast, context.subject));
+  return {Sentinel::kClaimConfirmed, "",
+          fmt::format("{}; {} shows the opposite", figures, context.contrast), ""};
 }
 
 }  // namespace
@@ -311,6 +368,7 @@ Verdict verdict_of(Seen seen, Expectation expectation) {
 
 Expectation expectation_of(const Observation& o, const QuestionContext& context) {
   const bool is_trigger = o.role == CaseRole::kTrigger;
+  if (o.role == CaseRole::kSurvey) return Expectation::kNothing;
   if (o.role == CaseRole::kControl) return Expectation::kAbsent;
   if (o.subject == "model") return is_trigger ? Expectation::kPresent : Expectation::kAbsent;
   if (o.subject == "upstream") {
@@ -337,6 +395,11 @@ Json QuestionContext::to_json() const {
     json["bound_bytes"] = bound_bytes;
     json["measured_bytes"] = measured_bytes;
   }
+  if (question == Question::kClaim) {
+    json["contrast"] = contrast;
+    json["expects"] = seen_name(expects);
+    json["failure_class"] = failure_class;
+  }
   return json;
 }
 
@@ -349,6 +412,9 @@ QuestionContext QuestionContext::from_json(const Json& json) {
     context.classes = json.at("classes").get<std::vector<std::string>>();
     context.bound_bytes = json.value("bound_bytes", 0.0);
     context.measured_bytes = json.value("measured_bytes", 0.0);
+    context.contrast = json.value("contrast", "");
+    context.failure_class = json.value("failure_class", "");
+    context.expects = seen_from(json.value("expects", "absent"));
     return context;
   } catch (const Json::exception& e) {
     throw Error(ErrorCode::kUsage, std::string("a verdict's question is malformed: ") + e.what());
@@ -356,7 +422,7 @@ QuestionContext QuestionContext::from_json(const Json& json) {
 }
 
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context) {
-  const std::vector<Observation> seen = fold_repeats(observations);
+  const std::vector<Observation> seen = fold_repeats(observations, context.question);
   switch (context.question) {
     case Question::kReproduce:
       return reproduced(of_subject(seen, context.subject), context);
@@ -368,6 +434,8 @@ Outcome sentinel_of(const std::vector<Observation>& observations, const Question
       return subject_green(seen, context, Sentinel::kMitigationVerified);
     case Question::kMemory:
       return memory_saved(seen, context);
+    case Question::kClaim:
+      return claimed(seen, context);
   }
   throw Error(ErrorCode::kInternal, "a question outside its enum");
 }

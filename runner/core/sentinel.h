@@ -46,7 +46,7 @@ enum class Sentinel {
 std::string sentinel_name(Sentinel sentinel);
 
 /// What a run set out to show; fixes which predicate is computed.
-enum class Question { kReproduce, kValidate, kOp, kMitigation, kMemory };
+enum class Question { kReproduce, kValidate, kOp, kMitigation, kMemory, kClaim };
 std::string question_name(Question question);
 Question question_from(std::string_view name);
 
@@ -67,6 +67,8 @@ struct QuestionContext {
   bool is_red_pin = false;                     ///< the version is the manifest's red_pin
   std::vector<std::string> classes;            ///< declared failure classes, primary first
   double bound_bytes = 0, measured_bytes = 0;  ///< kMemory
+  std::string contrast, failure_class;         ///< kClaim: `subject` is the one it speaks of
+  Seen expects = Seen::kAbsent;                ///< kClaim: absent, or present in `failure_class`
   Json to_json() const;
   static QuestionContext from_json(const Json& json);
 };
@@ -78,7 +80,10 @@ Expectation expectation_of(const Observation& observation, const QuestionContext
 /// control case green on subject `patched`, given the same inputs (by digest), at least one
 /// `mutant:*` subject, each of them red on at least one trigger. kOp / kMitigation: as kValidate
 /// with `op` / `mitigated` in place of `patched` (op: mutants are `op_mutant:*`). Mixed repeats of
-/// one subject × case × seed are unresolved (k/N in `why`).
+/// one subject × case × seed are unresolved (k/N in `why`). kClaim: confirmed where `subject` is as
+/// claimed on every case and `contrast` is not on one of them; refuted where `subject` is otherwise
+/// on a case on which `contrast` is as claimed: a check that could not have come out the other way
+/// says nothing. Survey cases are part of no other sentinel.
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context);
 
 }  // namespace patchbench

@@ -82,8 +82,14 @@ TEST(Errors, ZeroReferenceWantsZero) {
   const at::Tensor zero = at::zeros({2, 2}, at::kDouble);
   EXPECT_EQ(errors_of(zero, zero).element, 0);
   EXPECT_EQ(errors_of(zero, zero).cosine, 0);
-  EXPECT_EQ(errors_of(at::full_like(zero, 1e-30), zero).element, kInf);
-  EXPECT_EQ(errors_of(at::full_like(zero, 1e-30), zero).scale, kInf);
+  EXPECT_TRUE(errors_of(zero, zero).is_absolute);
+  EXPECT_EQ(errors_of(at::full_like(zero, 4.0), zero).element, 4);
+  const Tolerances loose = {
+      {2, 8, "a floor in ulp of nothing"}, {2, 8, "-"}, {2, 8, "-"}, {2, 8, "-"}};
+  const auto layers = compare("count", at::full_like(zero, 4.0), zero, zero, loose, 0.01);
+  EXPECT_EQ(deciding(layers).layer, "absolute");
+  EXPECT_EQ(deciding(layers).got, 4);
+  EXPECT_FALSE(deciding(layers).pass);
 }
 
 TEST(Errors, AllZeroOutputMissesByTheWhole) {

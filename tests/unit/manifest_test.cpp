@@ -177,9 +177,9 @@ TEST(Manifest, CasesMayBeMissingOnlyWithoutAReproducer) {
 TEST(Manifest, FirstViolationOfTheTextIsTheOneThatIsNamed) {
   std::string text = with("\"silent\"", "\"loud\"");
   text.replace(text.find("2026-12-01"), 10, "tomorrow!!");
-  EXPECT_EQ(
-      error_of(text),
-      "m.json:15: /cases/1/role: \"loud\" is not allowed here; one of: trigger, silent, control");
+  EXPECT_EQ(error_of(text),
+            "m.json:15: /cases/1/role: \"loud\" is not allowed here; one of: trigger, silent, "
+            "control, survey");
 }
 
 TEST(Manifest, EveryObjectIsClosedButTheAxes) {

@@ -239,6 +239,17 @@ TEST(Mitigation, NeedsTheUnmitigatedUpstreamRed) {
   EXPECT_FALSE(sentinel_of(joined({run_of("upstream", P, A, A), other}), asked).sentinel);
 }
 
+TEST(Mitigation, NeedNotAnswerWhatTheReleaseLacks) {
+  const auto run = [](Seen upstream, Seen mitigated) {
+    auto all = joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)});
+    all.push_back(seen("upstream", "t3", CaseRole::kTrigger, upstream));
+    all.push_back(seen("mitigated", "t3", CaseRole::kTrigger, mitigated));
+    return sentinel_of(all, asking(Question::kMitigation, "mitigated")).text();
+  };
+  EXPECT_EQ(run(N, N), "MITIGATION_VERIFIED");
+  EXPECT_EQ(run(P, N), "NONE");
+}
+
 TEST(Memory, NeedsCorrectnessAndAPeakUnderTheBound) {
   auto asked = asking(Question::kMemory, "op");
   const auto green = joined({run_of("op", A, A, A), run_of("op_mutant:zeros", P, P, P)});
@@ -253,6 +264,61 @@ TEST(Memory, NeedsCorrectnessAndAPeakUnderTheBound) {
 
 /// The same observations in any order give the same outcome, and no random mix of observations
 /// without a red upstream ever earns FIX_VALIDATED.
+/// The claim "t1 and t2 are absent on `upstream`", beside `patched`.
+Outcome claim_over(std::vector<Observation> subject, std::vector<Observation> contrast,
+                   Seen expects = A) {
+  QuestionContext context = asking(Question::kClaim);
+  context.contrast = "patched";
+  context.expects = expects;
+  context.failure_class = "wrong";
+  return sentinel_of(joined({std::move(subject), std::move(contrast)}), context);
+}
+
+TEST(Claim, IsConfirmedWhereTheContrastShowsTheOpposite) {
+  EXPECT_EQ(claim_over(run_of("upstream", A, A, A), run_of("patched", P, A, A)).text(),
+            "CLAIM_CONFIRMED");
+  EXPECT_EQ(claim_over(run_of("upstream", P, P, P), run_of("patched", A, A, A), P).text(),
+            "CLAIM_CONFIRMED");
+}
+
+TEST(Claim, IsRefutedByOneCaseOnWhichTheContrastIsAsClaimed) {
+  auto one_red = run_of("upstream", A, A, A);
+  one_red[1] = seen("upstream", "t2", CaseRole::kTrigger, P);
+  const Outcome o = claim_over(one_red, run_of("patched", A, A, A));
+  EXPECT_EQ(o.text(), "CLAIM_REFUTED(wrong)");
+  EXPECT_NE(o.why.find("t2"), std::string::npos);
+  EXPECT_EQ(claim_over(run_of("upstream", A, A, A), run_of("patched", P, P, P), P).text(),
+            "CLAIM_REFUTED");
+}
+
+TEST(Claim, IsNotDecidedWithout) {
+  const auto right = run_of("upstream", A, A, A), red = run_of("upstream", P, P, P);
+  // A check that cannot come out the other way shows nothing.
+  EXPECT_FALSE(claim_over(right, run_of("patched", A, A, A)).sentinel);
+  EXPECT_FALSE(claim_over(red, run_of("patched", P, P, P)).sentinel);
+  EXPECT_FALSE(claim_over(red, run_of("patched", X, X, X)).sentinel);
+  EXPECT_FALSE(claim_over(red, {}).sentinel);
+  EXPECT_FALSE(claim_over({}, run_of("patched", P, P, P)).sentinel);
+  EXPECT_FALSE(claim_over(run_of("upstream", U, A, A), run_of("patched", P, P, P)).sentinel);
+  // Red in a class that the claim does not speak of is another matter.
+  auto other = red;
+  for (Observation& o : other) o.failure_class = "ignored";
+  EXPECT_FALSE(claim_over(other, run_of("patched", A, A, A)).sentinel);
+  auto other_inputs = run_of("patched", A, A, A);
+  for (Observation& o : other_inputs) o.inputs_sha256 = std::string(64, 'b');
+  EXPECT_FALSE(claim_over(red, other_inputs).sentinel);
+}
+
+TEST(Survey, IsPartOfNoSentinelButOfAClaim) {
+  auto all = run_of("upstream", A, A, A);
+  all.push_back(seen("upstream", "survey", CaseRole::kSurvey, P));
+  EXPECT_EQ(sentinel_of(all, asking(Question::kReproduce)).text(), "BUG_ABSENT");
+  EXPECT_EQ(claim_over({seen("upstream", "survey", CaseRole::kSurvey, P)},
+                       {seen("patched", "survey", CaseRole::kSurvey, A)}, P)
+                .text(),
+            "CLAIM_CONFIRMED");
+}
+
 TEST(Sentinel, IsOrderIndependentAndNeverGreenByChance) {
   std::mt19937 random(7);
   const std::vector<Seen> all_seen = {P, A, U, N, X};
