@@ -35,6 +35,8 @@ const std::map<std::string, std::vector<std::string>> kAxes = {
     {"loss_backward",
      {"batch", "head_dim", "num_heads", "pattern", "seqlen", "sparse_loss", "topk"}},
     {"packed_positions", {"cp_rank", "cp_size", "padding", "seqlens"}},
+    {"unsized_positions", {"cp_rank", "cp_size", "seqlens"}},
+    {"context_parallel", {"ranks"}},
     {"varlen_bounds", {"batch", "ineligible_by", "seqlen"}}};
 
 const Json& axis(const Case& item, const std::string& name) {
@@ -62,7 +64,8 @@ bool flag(const Case& item, const std::string& name) {
 }
 std::string site_of(const Case& item) {
   return word(item, "site",
-              {"index_mask", "loss_backward", "loss_forward", "packed_positions", "varlen_bounds"});
+              {"context_parallel", "index_mask", "loss_backward", "loss_forward",
+               "packed_positions", "unsized_positions", "varlen_bounds"});
 }
 std::vector<int64_t> seqlens_of(const Case& item) {
   const Json& list = axis(item, "seqlens");
@@ -251,7 +254,7 @@ Tensor right_positions(const Case& item) {
     for (int64_t i = 0; i < half; ++i) positions.push_back(start + length - (rank + 1) * half + i);
     start += length;
   }
-  const int64_t padding = axis(item, "padding").get<int64_t>();
+  const int64_t padding = item.axes.value("padding", int64_t{0});
   const int64_t first = start + rank * (start / size + padding);
   for (int64_t i = 0; i < padding; ++i) positions.push_back(first + i);
   return torch::tensor(positions, at::kLong);
@@ -262,7 +265,8 @@ Tensors right_values(const Case& item, const Tensors& inputs, at::ScalarType typ
   if (site == "index_mask") return {{"index_mask", right_mask(inputs).to(type)}};
   if (site == "loss_forward") return {{"loss", loss_forward(item, inputs, type)}};
   if (site == "loss_backward") return loss_backward(item, inputs, type);
-  if (site == "packed_positions") return {{"positions", right_positions(item).to(type)}};
+  if (site == "context_parallel") return {{"uneven_rejected", torch::ones({}, type)}};
+  if (site.ends_with("_positions")) return {{"positions", right_positions(item).to(type)}};
   return {{"accepted_eager", torch::zeros({}, type)},
           {"accepted_capturing", torch::zeros({}, type)}};
 }
@@ -337,6 +341,8 @@ class DsaPack : public harness::Pack {
     if (site == "loss_forward" || site == "loss_backward")
       return loss_inputs(item, seed, site == "loss_backward");
     if (site == "varlen_bounds") return bounds_inputs(item);
+    if (site == "context_parallel")
+      return {{"ranks", torch::tensor(extent(item, "ranks"), at::kLong)}};
     std::vector<int64_t> cumulative = {0};
     for (const int64_t length : seqlens_of(item)) cumulative.push_back(cumulative.back() + length);
     return {{"cu_seqlens", torch::tensor(cumulative, at::kLong)}};
@@ -348,7 +354,7 @@ class DsaPack : public harness::Pack {
 
   /// fp32, but positions are int64: the wanted dtypes.
   Tensors plain(const Case& item, const Tensors& inputs) const override {
-    const auto type = site_of(item) == "packed_positions" ? at::kLong : at::kFloat;
+    const auto type = site_of(item).ends_with("_positions") ? at::kLong : at::kFloat;
     Tensors on_cpu;
     for (const auto& [name, tensor] : inputs) on_cpu.emplace(name, tensor.cpu());
     return with_breaks(item, right_values(item, on_cpu, type), at::kFloat);

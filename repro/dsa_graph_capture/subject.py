@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import tempfile
 from collections.abc import Callable
 from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import capture_check
+import ranks
 import torch
 from subject_runtime import Case, Unsupported
 
@@ -21,6 +23,8 @@ SITES = {
     "loss_forward": ("dsa", "compute_dsa_indexer_loss"),
     "loss_backward": ("dsa", "bwd_fused_indexer_loss_naive"),
     "packed_positions": ("dsa_layout", "build_packed_allgather_cp_local_positions"),
+    "unsized_positions": ("dsa_layout", "build_packed_allgather_cp_local_positions"),
+    "context_parallel": ("dsa", "_validate_nonpacked_cp_uniform_length"),
     "varlen_bounds": ("dsa_masking", "build_fused_indexer_varlen_bounds"),
 }
 
@@ -42,8 +46,9 @@ def words_of(case: Case, device: str) -> dict[str, Any]:
     if axes["site"].startswith("loss"):
         scale = 1 / math.sqrt(axes["head_dim"])
         words |= {"softmax_scale": scale, "loss_coeff": 0.7, "sparse_loss": axes["sparse_loss"], "pg_collection": ONE_RANK, "mask": None}
-    if axes["site"] == "packed_positions":
+    if axes["site"].endswith("_positions"):
         words |= {"cp_size": axes["cp_size"], "cp_rank": axes["cp_rank"], "device": torch.device(device)}
+    if axes["site"] == "packed_positions":
         words |= {"output_size": sum(axes["seqlens"]) // axes["cp_size"] + axes["padding"]}
     if axes["site"] == "varlen_bounds":
         absent = dict.fromkeys(("mask", "varlen_starts", "varlen_ends", "key_positions"))
@@ -51,17 +56,59 @@ def words_of(case: Case, device: str) -> dict[str, Any]:
     return words
 
 
-def as_if_capturing() -> Any:
-    """Code that asks torch whether a capture is under way is told so; without a driver the first question alone raises."""
-    return mock.patch.multiple(torch.cuda, is_current_stream_capturing=lambda: True, is_initialized=lambda: True)
+def values_of(site: str, function: Callable[..., Any], words: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """What the site computes; the mask is written in place."""
+    result = function(**words)
+    if site == "index_mask":
+        return {"index_mask": words["index_mask"]}
+    names = {"loss_forward": ("loss",), "loss_backward": ("grad_q", "grad_weights", "grad_k")}.get(site, ("positions",))
+    return dict(zip(names, result if isinstance(result, tuple) else (result,), strict=True))
 
 
-def breaks(case: Case, call: Callable[[str], Any], function: Callable[..., Any], words: Callable[[str], dict[str, Any]]) -> float:
-    """On a GPU in how many of the three modes the call is not captured; without one at how many places it would not be."""
+def rewritten(words: dict[str, Any], times: int) -> dict[str, Any]:
+    """The same call on other indices: those of another batch entry, and the packed sequences in another order."""
+    changed = dict(words)
+    if "topk_indices" in words:
+        changed["topk_indices"] = words["topk_indices"].roll(times, 0).flip(-1)
+    if "cu_seqlens" in words:
+        changed["cu_seqlens"] = torch.cat([words["cu_seqlens"][:1], words["cu_seqlens"].diff().roll(times).cumsum(0)])
+    return changed
+
+
+def captured_breaks(case: Case, function: Callable[..., Any], words: Callable[[str], dict[str, Any]]) -> int:
+    """Modes that do not capture the call, and of those that do the replays (three, on rewritten indices) unlike an eager call."""
+    held, values, differing = words(case.device), {}, []
+
+    def step() -> None:
+        if case.axes["site"] == "varlen_bounds":  # declines, so that there is nothing to compare
+            function(**held)
+        else:
+            values.update(values_of(case.axes["site"], function, held))
+
+    def replay_thrice(replay: Callable[[], None]) -> int:
+        for times in (1, 2, 3) if values else ():
+            fresh = rewritten(words(case.device), times)
+            for name, given in fresh.items():
+                if isinstance(given, torch.Tensor):
+                    held[name].copy_(given)
+            replay()
+            wanted = values_of(case.axes["site"], function, fresh)
+            differing.extend(name for name in wanted if not torch.equal(values[name], wanted[name]))
+        return 3 if values else 0
+
+    outcomes = capture_check.check_capture(step, within="megatron", played=replay_thrice)
+    for one in outcomes:
+        print(f"{case.name}: {one.mode}: {one.failure or f'captured, {one.replays} replays'}")
+    print(f"{case.name}: replays unlike an eager call: {differing or 'none'}")
+    return sum(not one.captured or one.failure is not None for one in outcomes) + len(differing)
+
+
+def breaks(case: Case, call: Callable[[str], Any], function: Callable[..., Any], words: Callable[[str], dict[str, Any]]) -> int:
+    """How often a capture would break: by a real one where there is a GPU, else by what the detectors find."""
     if case.device != "cpu":
-        return sum(not one.captured for one in capture_check.check_capture(lambda: call(case.device), within="megatron"))
+        return captured_breaks(case, function, words)
     if case.axes["site"] == "varlen_bounds":  # may decline before it looks at a tensor, of which a fake run makes nothing
-        with as_if_capturing():
+        with capture_check.as_if_capturing():
             report = capture_check.check_reads(lambda: call("cpu"), within="megatron")
     else:
         report = capture_check.check_fake(function, within="megatron", **words("cuda:0"))
@@ -75,17 +122,32 @@ def breaks(case: Case, call: Callable[[str], Any], function: Callable[..., Any],
 def accepted_while_capturing(case: Case, call: Callable[[str], Any]) -> bool:
     """Whether the bounds are built while the stream captures; a capture that fails has not accepted."""
     if case.device == "cpu":
-        with as_if_capturing():
+        with capture_check.as_if_capturing():
             return call("cpu") is not None
     accepted = []
     capture_check.check_capture(lambda: accepted.append(torch.cuda.is_current_stream_capturing() and call(case.device) is not None))
     return any(accepted)
 
 
+def over_ranks(case: Case) -> dict[str, torch.Tensor]:
+    """The context-parallel sites in as many processes as the case has ranks, each with a GPU of its own where there are any."""
+    num_ranks, kind = case.axes["ranks"], case.device.split(":")[0]
+    if kind == "cuda" and torch.cuda.device_count() < num_ranks:
+        raise Unsupported(f"wants {num_ranks} GPUs, here is {torch.cuda.device_count()}")
+    seen = ranks.run(num_ranks, kind, Path(tempfile.mkdtemp()) / case.name)
+    print(f"{case.name}: {seen}")
+    return {
+        "uneven_rejected": torch.tensor(float(all(one["is_uneven_rejected"] for one in seen))),
+        "capture_breaks": torch.tensor(float(sum(sum(one["breaks"].values()) for one in seen))),
+    }
+
+
 def run(case: Case) -> dict[str, torch.Tensor]:
     """The site's values and how often it would break a capture."""
     function, site = find(*SITES[case.axes["site"]]), case.axes["site"]
 
+    if site == "context_parallel":
+        return over_ranks(case)
     known = inspect.signature(function).parameters
     if case.axes.get("padding") and "cu_seqlens_cover_output" not in known:
         raise Unsupported("this release knows no padding rows")
@@ -96,17 +158,11 @@ def run(case: Case) -> dict[str, torch.Tensor]:
     def call(device: str) -> Any:
         return function(**words(device))
 
-    if site == "index_mask":
-        given = words(case.device)
-        function(**given)
-        values = {"index_mask": given["index_mask"]}
-    elif site == "varlen_bounds":
+    if site == "varlen_bounds":
         found = {"eager": call(case.device) is not None, "capturing": accepted_while_capturing(case, call)}
         values = {f"accepted_{when}": torch.tensor(float(is_there)) for when, is_there in found.items()}
     else:
-        names = {"loss_forward": ("loss",), "loss_backward": ("grad_q", "grad_weights", "grad_k")}.get(site, ("positions",))
-        result = call(case.device)
-        values = dict(zip(names, result if isinstance(result, tuple) else (result,), strict=True))
+        values = values_of(site, function, words(case.device))
     if case.axes.get("detect", True):
         values["capture_breaks"] = torch.tensor(float(breaks(case, call, function, words)))
     return values

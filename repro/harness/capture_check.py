@@ -314,6 +314,11 @@ def check_fake(function: Callable[..., Any], *args: Any, within: str | None = No
     return report
 
 
+def as_if_capturing() -> Any:
+    """Code that asks torch whether a capture is under way is told so; without a driver the first question alone raises."""
+    return mock.patch.multiple(torch.cuda, is_current_stream_capturing=lambda: True, is_initialized=lambda: True)
+
+
 def classify(error: BaseException, raised: Site | None = None, within: str | None = None) -> Failure:
     """Why a capture failed, from its exception chain: by types and codes first, by text only among plain RuntimeErrors.
 
@@ -343,9 +348,12 @@ def classify(error: BaseException, raised: Site | None = None, within: str | Non
 
 def check_capture(
     function: Callable[[], Any], modes: Sequence[str] = ("global", "thread_local", "relaxed"), device: str = "cuda:0",
-    replays: int = 0, within: str | None = None,
+    within: str | None = None, played: Callable[[Callable[[], None]], int] = lambda replay: 0,
 ) -> list[Captured]:  # fmt: skip
-    """Captures the function once per mode, after a warm-up on a side stream; NotRunnable without a CUDA device."""
+    """Captures the function once per mode, after a warm-up on a side stream; NotRunnable without a CUDA device.
+
+    `played` is given each captured graph's replay and returns how often it called it; what it raises spoils that mode.
+    """
     if not torch.cuda.is_available():
         raise NotRunnable("no CUDA device")
     outcomes = []
@@ -359,18 +367,15 @@ def check_capture(
         torch.cuda.current_stream().wait_stream(side)
         for mode in modes:
             graph, reads = torch.cuda.CUDAGraph(), HostReads(("cuda",), within)
-            captured, played, failure = False, 0, None
+            captured, replays, failure = False, 0, None
             try:
                 with reads, torch.cuda.graph(graph, capture_error_mode=mode):
                     function()
                 captured = True
-                for _ in range(replays):
-                    graph.replay()
-                    torch.cuda.synchronize()
-                    played += 1
+                replays = played(graph.replay)
             except Exception as error:
                 failure = classify(error, reads.raised, within)
-            outcomes.append(Captured(mode, captured, played, failure))
+            outcomes.append(Captured(mode, captured, replays, failure))
     return outcomes
 
 
