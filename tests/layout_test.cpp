@@ -163,7 +163,9 @@ class Layout : public testing::Test {
     }
     manifest_ = parse_json(read(fs::path(PATCHBENCH_ROOT) / "tests/golden/manifest_complete.json"),
                            "golden");
-    manifest_["upstreams"][0]["name"] = "liger-kernel";
+    for (Json* upstream : {&manifest_["upstreams"][0]["name"], &manifest_["cases"][2]["upstream"],
+                           &manifest_["scope"][0]["test"]["upstream"]})
+      *upstream = "liger-kernel";
     manifest_["upstreams"][0]["red_pin"] = "0.8.0";
     manifest_["environments"] = {"torch-2.11"};
     put_manifest("some_pack");

@@ -71,7 +71,9 @@ def run(ranks: int, kind: str, folder: Path) -> list[dict[str, object]]:
     """What each of `ranks` processes saw. RuntimeError where one left no answer."""
     folder.mkdir(parents=True)
     paths = [str(Path(capture_check.__file__).parent), os.environ.get("PYTHONPATH", "")]
-    env = os.environ | {"PYTHONPATH": ":".join(paths), "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    # Eight bytes a rank need no NVLink multicast, whose set-up a host's other users could notice.
+    plain = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+    env = os.environ | plain | {"PYTHONPATH": ":".join(paths), "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
     words = [[sys.executable, __file__, str(rank), str(ranks), kind, str(folder)] for rank in range(ranks)]
     started = [subprocess.Popen(argv, env=env) for argv in words]
     try:

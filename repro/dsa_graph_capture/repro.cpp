@@ -5,10 +5,9 @@
 
 #include <algorithm>
 
-#include "core/error.h"
-#include "core/slug.h"
 #include "dsa_graph_capture/model.h"
 #include "dsa_graph_capture/op.h"
+#include "harness/axes.h"
 #include "harness/host_reads.h"
 #include "harness/program.h"
 
@@ -16,15 +15,16 @@ namespace patchbench::dsa_graph_capture {
 namespace {
 
 using at::Tensor;
+using harness::axis;
+using harness::choice;
 using harness::Draw;
+using harness::extent;
+using harness::flag;
 using harness::Judgement;
+using harness::refuse;
 using harness::Tensors;
 
 constexpr double kClosed = -std::numeric_limits<double>::infinity();
-
-[[noreturn]] void refuse(const Case& item, const std::string& reason) {
-  throw Error(ErrorCode::kUsage, fmt::format("case {}: {}", item.name, reason));
-}
 
 /// The axes of each site; a case has exactly those of its site.
 const std::map<std::string, std::vector<std::string>> kAxes = {
@@ -39,33 +39,10 @@ const std::map<std::string, std::vector<std::string>> kAxes = {
     {"context_parallel", {"ranks"}},
     {"varlen_bounds", {"batch", "ineligible_by", "seqlen"}}};
 
-const Json& axis(const Case& item, const std::string& name) {
-  if (!item.axes.contains(name)) refuse(item, fmt::format("axis '{}' is missing", name));
-  return item.axes.at(name);
-}
-std::string word(const Case& item, const std::string& name,
-                 const std::vector<std::string>& allowed) {
-  const Json& value = axis(item, name);
-  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-  if (std::find(allowed.begin(), allowed.end(), text) == allowed.end())
-    refuse(item, fmt::format("axis '{}': no '{}'{}", name, text, did_you_mean(text, allowed)));
-  return text;
-}
-int64_t extent(const Case& item, const std::string& name) {
-  const Json& value = axis(item, name);
-  if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > 65536)
-    refuse(item, fmt::format("axis '{}' wants a whole number in [1, 65536]", name));
-  return value.get<int64_t>();
-}
-bool flag(const Case& item, const std::string& name) {
-  if (!axis(item, name).is_boolean())
-    refuse(item, fmt::format("axis '{}' wants true or false", name));
-  return axis(item, name).get<bool>();
-}
 std::string site_of(const Case& item) {
-  return word(item, "site",
-              {"context_parallel", "index_mask", "loss_backward", "loss_forward",
-               "packed_positions", "unsized_positions", "varlen_bounds"});
+  return choice(item, "site",
+                {"context_parallel", "index_mask", "loss_backward", "loss_forward",
+                 "packed_positions", "unsized_positions", "varlen_bounds"});
 }
 std::vector<int64_t> seqlens_of(const Case& item) {
   const Json& list = axis(item, "seqlens");
@@ -91,7 +68,7 @@ double softmax_scale(int64_t head_dim) { return 1.0 / std::sqrt(static_cast<doub
 Tensor topk_indices(const Case& item, uint64_t seed, int64_t rows, int64_t keys, bool is_causal) {
   const int64_t batch = extent(item, "batch"), topk = extent(item, "topk");
   const std::string pattern =
-      word(item, "pattern", {"dense", "sentinels", "all_negative", "duplicates"});
+      choice(item, "pattern", {"dense", "sentinels", "all_negative", "duplicates"});
   const Draw draw(seed, item.name + "/topk_indices");
   if (pattern == "all_negative") return torch::full({batch, rows, topk}, -1, at::kLong);
   if (pattern == "duplicates") return draw.integers({batch, rows, topk}, 0, keys);
@@ -118,9 +95,9 @@ Tensor causal(int64_t seqlen) {  // true: may be seen
 Tensors mask_inputs(const Case& item, uint64_t seed) {
   const int64_t rows = extent(item, "seqlen_q"), keys = extent(item, "seqlen_k");
   Tensor indices = topk_indices(item, seed, rows, keys, false);
-  if (word(item, "index_dtype", {"int32", "int64"}) == "int32") indices = indices.to(at::kInt);
+  if (choice(item, "index_dtype", {"int32", "int64"}) == "int32") indices = indices.to(at::kInt);
   Tensor mask = torch::full({extent(item, "batch"), rows, keys}, kClosed, at::kFloat);
-  if (word(item, "column_zero", {"closed", "open"}) == "open") mask.select(-1, 0).fill_(0);
+  if (choice(item, "column_zero", {"closed", "open"}) == "open") mask.select(-1, 0).fill_(0);
   return {{"topk_indices", indices}, {"index_mask", mask}};
 }
 
@@ -149,7 +126,7 @@ Tensors loss_inputs(const Case& item, uint64_t seed, bool is_backward) {
 
 Tensors bounds_inputs(const Case& item) {
   const int64_t s = extent(item, "seqlen"), batch = extent(item, "batch");
-  const std::string by = word(item, "ineligible_by", {"key_order", "hole", "batch"});
+  const std::string by = choice(item, "ineligible_by", {"key_order", "hole", "batch"});
   const Tensor mask =
       torch::zeros({s, s}, at::kFloat).masked_fill(causal(s).logical_not(), kClosed);
   if (by == "key_order") {
@@ -325,11 +302,7 @@ class DsaPack : public harness::Pack {
   void check(const Case& item) const override {
     std::vector<std::string> known = kAxes.at(site_of(item));
     known.push_back("site");
-    for (const auto& [name, value] : item.axes.items()) {
-      if (std::find(known.begin(), known.end(), name) == known.end())
-        refuse(item, fmt::format("no axis '{}'{}", name, did_you_mean(name, known)));
-    }
-    for (const std::string& name : known) axis(item, name);
+    harness::check_axes(item, known);
     inputs(item, 1);
   }
 
@@ -394,7 +367,7 @@ class DsaPack : public harness::Pack {
   std::string classify_error(const Case& item, const Json& exception) const override {
     const std::string site = site_of(item);
     if (site != "loss_forward" && site != "loss_backward") return "";
-    if (word(item, "pattern", {"dense", "sentinels", "all_negative", "duplicates"}) == "dense")
+    if (choice(item, "pattern", {"dense", "sentinels", "all_negative", "duplicates"}) == "dense")
       return "";
     const std::string type = exception.value("type", "");
     const bool is_bounds_error = type == "RuntimeError" || type == "IndexError" ||

@@ -5,8 +5,7 @@
 #include <array>
 #include <set>
 
-#include "core/error.h"
-#include "core/slug.h"
+#include "harness/axes.h"
 #include "harness/program.h"
 #include "liger_flce_none_bwd/model.h"
 #include "liger_flce_none_bwd/op.h"
@@ -14,8 +13,14 @@
 namespace patchbench::liger_flce_none_bwd {
 namespace {
 
+using harness::amount;
+using harness::axis;
+using harness::choice;
 using harness::Draw;
+using harness::extent;
+using harness::flag;
 using harness::Judgement;
+using harness::refuse;
 using harness::Tensors;
 
 /// A case's axes, checked.
@@ -40,46 +45,6 @@ int64_t hot_row(int64_t tokens) { return 2 * tokens / 3; }
 
 /// Above this product of tokens, hidden and vocab a case takes minutes without a GPU.
 constexpr int64_t kMaxCpuWork = int64_t{1} << 26;
-
-[[noreturn]] void refuse(const Case& item, const std::string& reason) {
-  throw Error(ErrorCode::kUsage, fmt::format("case {}: {}", item.name, reason));
-}
-
-const Json& axis(const Case& item, const char* name) {
-  if (!item.axes.contains(name)) refuse(item, fmt::format("axis '{}' is missing", name));
-  return item.axes.at(name);
-}
-
-int64_t extent(const Case& item, const char* name) {
-  const Json& value = axis(item, name);
-  if (!value.is_number_integer() || value.get<int64_t>() < 1 ||
-      value.get<int64_t>() > (int64_t{1} << 20)) {
-    refuse(item, fmt::format("axis '{}' wants a whole number in [1, 2^20]", name));
-  }
-  return value.get<int64_t>();
-}
-
-double amount(const Case& item, const char* name) {
-  const Json& value = axis(item, name);
-  if (!value.is_number() || value.get<double>() < 0)
-    refuse(item, fmt::format("axis '{}' wants a number >= 0", name));
-  return value.get<double>();
-}
-
-bool flag(const Case& item, const char* name) {
-  if (!axis(item, name).is_boolean())
-    refuse(item, fmt::format("axis '{}' wants true or false", name));
-  return axis(item, name).get<bool>();
-}
-
-std::string choice(const Case& item, const char* name, const std::vector<std::string>& known) {
-  const Json& value = axis(item, name);
-  const std::string word = value.is_string() ? value.get<std::string>() : "";
-  if (std::find(known.begin(), known.end(), word) == known.end()) {
-    refuse(item, fmt::format("axis '{}' is '{}'{}", name, word, did_you_mean(word, known)));
-  }
-  return word;
-}
 
 Axes axes_of(const Case& item) {
   static const std::set<std::string> known = {

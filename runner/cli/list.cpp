@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/behaviour.h"
 #include "cli/context.h"
 #include "report/table.h"
 
@@ -138,6 +139,11 @@ std::string scope_text(const Manifest& manifest) {
     out += paragraph("  ", fmt::format("{} · {}", row.verdict, row.architecture)) +
            paragraph("    ", row.claim);
     if (!row.cases.empty()) out += paragraph("      cases ", joined(row.cases));
+    if (row.test)
+      out += paragraph("      test ",
+                       fmt::format("{}: {} of {} is {} ({}), {} is not", row.test->name,
+                                   row.test->subject, row.test->version, row.test->expects,
+                                   row.test->failure_class, row.test->contrast));
     for (const std::string& digest : row.records)
       out += "      record " + digest.substr(0, 16) + "\n";
   }
@@ -150,8 +156,9 @@ std::string cases_text(const Manifest& manifest) {
   const Json usual = usual_axes(manifest.cases);
   if (!usual.empty()) out += paragraph("  ", "unless a case says otherwise: " + axes_text(usual));
   for (const Case& item : manifest.cases) {
-    out += paragraph("  ", fmt::format("{}, {}, judged on {}", item.name, role_name(item.role),
-                                       joined(item.judged_on)));
+    const std::string of = item.upstream.empty() ? "" : ", " + item.upstream;
+    out += paragraph("  ", fmt::format("{}, {}, judged on {}{}", item.name, role_name(item.role),
+                                       joined(item.judged_on), of));
     const Json axes = unusual_axes(item, usual);
     if (!axes.empty()) out += paragraph("    ", axes_text(axes));
   }
@@ -203,7 +210,12 @@ void add_list_commands(CLI::App& app, Context& context) {
       "show", "one pack: what it claims, its cases and bounds, and where its cells are");
   auto slug = std::make_shared<std::string>();
   show->add_option("slug", *slug, "the pack")->required();
-  show->callback([slug, &context] { show_pack(context, *slug); });
+  auto wants_table = std::make_shared<bool>(false);
+  show->add_flag("--table", *wants_table,
+                 "what each measured version shows on each case, from the records");
+  show->callback([slug, wants_table, &context] {
+    *wants_table ? show_behaviour(context, *slug) : show_pack(context, *slug);
+  });
   add_status_command(app, context);
   add_new_command(app, context);
 }

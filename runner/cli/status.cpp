@@ -132,24 +132,29 @@ std::string board_summary(const Board& board, const Context& context) {
   std::string text =
       "| pack | red pin | device | verdicts (newest committed record) |\n|---|---|---|---|\n";
   for (const std::string& slug : context.slugs()) {
-    const UpstreamUse use = context.manifest(slug).upstreams.at(0);
-    std::map<std::string, std::string> by_device;
-    for (const auto& [key, cells] : board) {
-      const auto& [row_slug, upstream, version, asked] = key;
-      if (row_slug != slug || (version != "-" && version != use.red_pin)) continue;
-      for (const auto& [device, cell] : cells) {
-        std::string& list = by_device[device];
-        // A verdict about the model or a mutant must not read as one about the release.
-        const bool is_of_the_release = asked == "reproduce" || asked == "validate";
-        const bool is_named =
-            is_of_the_release || cell.sentinel.find("REPRODUCED") == std::string::npos;
-        list += (list.empty() ? "" : " · ") + (is_named ? "" : asked + ": ") + cell.text();
+    const std::vector<UpstreamUse> upstreams = context.manifest(slug).upstreams;
+    for (const UpstreamUse& use : upstreams) {
+      std::map<std::string, std::string> by_device;
+      for (const auto& [key, cells] : board) {
+        const auto& [row_slug, upstream, version, asked] = key;
+        // What runs no release (op, model) stands beside the first.
+        const bool is_here = version == "-" ? use.name == upstreams.front().name
+                                            : upstream == use.name && version == use.red_pin;
+        if (row_slug != slug || !is_here) continue;
+        for (const auto& [device, cell] : cells) {
+          std::string& list = by_device[device];
+          // A verdict about the model or a mutant must not read as one about the release.
+          const bool is_of_the_release = asked == "reproduce" || asked == "validate";
+          const bool is_named =
+              is_of_the_release || cell.sentinel.find("REPRODUCED") == std::string::npos;
+          list += (list.empty() ? "" : " · ") + (is_named ? "" : asked + ": ") + cell.text();
+        }
       }
+      if (by_device.empty()) by_device["-"] = "no record";
+      for (const auto& [device, list] : by_device)
+        text +=
+            fmt::format("| `{}` | {} {} | {} | {} |\n", slug, use.name, use.red_pin, device, list);
     }
-    if (by_device.empty()) by_device["-"] = "no record";
-    for (const auto& [device, list] : by_device)
-      text +=
-          fmt::format("| `{}` | {} {} | {} | {} |\n", slug, use.name, use.red_pin, device, list);
   }
   return text;
 }

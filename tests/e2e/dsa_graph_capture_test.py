@@ -52,6 +52,13 @@ def test_the_edits_hold_and_every_mutant_is_red(tmp_path: Path) -> None:
     assert set(seen(document, "patched").values()) == {"absent"}
 
 
+def test_claims_are_settled_by_a_contrast(tmp_path: Path) -> None:
+    status, documents = answer(tmp_path, "claim", SLUG, "host_scalar_breaks_capture")
+    assert (status, [d["sentinel"] for d in documents]) == (0, ["CLAIM_CONFIRMED"]), documents
+    wrong = subprocess.run([PROGRAM, "claim", SLUG, "host_scaler"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1 and "no claim 'host_scaler'" in wrong.stderr
+
+
 def test_the_model_shows_the_historic_scatter_without_any_release(tmp_path: Path) -> None:
     status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "model")
     assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(capture_illegal)")

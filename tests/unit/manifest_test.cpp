@@ -167,6 +167,7 @@ TEST(Manifest, CasesMayBeMissingOnlyWithoutAReproducer) {
   Json document = parse_json(from, "m.json");
   document["cases"] = Json::array();
   document["scope"][0].erase("cases");
+  document["scope"][0].erase("test");
   document.erase("bounds");
   EXPECT_EQ(error_of(document.dump()),
             "m.json:1: /cases: no case, and the cell \"repro\" is not waived");
@@ -224,6 +225,38 @@ TEST(LineOfPointer, IsZeroForWhatIsNotThere) {
   EXPECT_EQ(line_of_pointer("{\n\"a\": [1,\n2]}", "/a/1"), 3);
   EXPECT_EQ(line_of_pointer("{\n\"a\": [1,\n2]}", "/a/2"), 0);
   EXPECT_EQ(line_of_pointer("{", ""), 0);
+}
+
+TEST(Manifest, ACaseMayBelongToOneOfTheUpstreams) {
+  const auto of = [](const std::string& name) {
+    return with("\"role\": \"trigger\"", "\"role\": \"trigger\", \"upstream\": \"" + name + "\"");
+  };
+  const Manifest manifest = parse(of(parse(sample()).upstreams[0].name));
+  EXPECT_EQ(manifest.cases[0].upstream, manifest.upstreams[0].name);
+  EXPECT_NE(error_of(of("elsewhere")).find("/cases/0/upstream: no upstream \"elsewhere\""),
+            std::string::npos);
+}
+
+TEST(Manifest, AClaimMayBeTested) {
+  const auto tested = [](const std::string& failure_class, const std::string& cases) {
+    return with("\"scope\": [",
+                "\"scope\": [{\"claim\": \"c\", \"architecture\": \"any\", "
+                "\"verdict\": \"held\"" +
+                    cases +
+                    ", \"test\": {\"name\": \"it\", "
+                    "\"version\": \"1.0\", \"subject\": \"upstream\", \"contrast\": "
+                    "\"patched\", \"expects\": \"present\", \"class\": \"" +
+                    failure_class + "\"}},");
+  };
+  const std::string cases = ", \"cases\": [\"" + parse(sample()).cases[0].name + "\"]";
+  const Manifest manifest = parse(tested("wrong_result", cases));
+  ASSERT_TRUE(manifest.scope[0].test.has_value());
+  EXPECT_EQ(manifest.scope[0].test->upstream, manifest.upstreams[0].name);
+  EXPECT_EQ(manifest.scope[0].test->contrast, "patched");
+  EXPECT_NE(error_of(tested("unheard_of", cases)).find("/scope/0/test/class: no class"),
+            std::string::npos);
+  EXPECT_NE(error_of(tested("wrong_result", "")).find("a claim that is tested names its cases"),
+            std::string::npos);
 }
 
 TEST(CaseSubjects, NameTheKindsThatACaseIsFor) {

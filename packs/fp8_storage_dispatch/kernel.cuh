@@ -1,0 +1,57 @@
+#pragma once
+#include <cstdint>
+#if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)
+#include <cuda_runtime_api.h>
+#endif
+
+/// Sparse multi-head latent attention that reads FP8 storage. No framework header: raw pointers and
+/// a stream.
+///
+///   l[h, j]  = softmax_scale * <q[h, :], k[j, :]>        j over the valid slots of topk_indices
+///   out[h,:] = sum_j softmax_j(l[h, j]) * k[j, :512]     lse[h] = log2(sum_j exp(l[h, j]))
+///
+/// q and k are the stored values times their scales. A slot is valid if its index lies in
+/// [0, seqlen_k); an index that occurs twice counts twice. Without a valid slot out and lse are 0.
+namespace patchbench::ops::fp8_storage_dispatch {
+
+constexpr int kHeadDim = 576, kHeadDimV = 512;  ///< 512 latent (also the value) + 64 rope
+constexpr int kScaleBlock = 128;                ///< latent columns per scale of the block layout
+constexpr int kBlockRowBytes = 656;             ///< 512 e4m3, 4 float32 scales, 64 bfloat16
+
+/// One problem. All pointers are of one device and contiguous; nothing is owned.
+struct SparseMla {
+  const void* q = nullptr;           ///< [batch, seqlen_q, num_heads, 576] e4m3, or bfloat16
+  const float* q_scale = nullptr;    ///< null: q is bfloat16
+  int64_t q_scale_stride = 0;        ///< 0: one for all; 1: one per (batch, query, head)
+  const uint8_t* kv = nullptr;       ///< [batch, seqlen_k, 576] e4m3, or [batch, seqlen_k, 656]
+  const float* kv_scale = nullptr;   ///< null: the block layout, which holds its scales
+  int64_t kv_scale_stride = 0;       ///< 0: one for all; 1: one per (batch, key)
+  const int32_t* indices = nullptr;  ///< [batch, seqlen_q, topk]
+  int64_t batch = 0, seqlen_q = 0, seqlen_k = 0, num_heads = 0, topk = 0;
+  float softmax_scale = 0;
+};
+
+#if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)
+/// Shared memory that one CTA of either kernel wants: a device that offers less cannot run them.
+int64_t shared_bytes();
+/// out [batch, seqlen_q, num_heads, 512] bfloat16, lse [batch, seqlen_q, num_heads] float32. One
+/// launch, capturable, bitwise deterministic. Returns the launch's status.
+cudaError_t launch_forward(const SparseMla& problem, void* out, float* lse, cudaStream_t stream);
+
+/// What the backward takes beside the problem and what it gives.
+struct SparseMlaGrads {
+  const void* grad_out = nullptr;  ///< as out
+  const void* out = nullptr;
+  const float* lse = nullptr;
+  void* grad_q = nullptr;    ///< [batch, seqlen_q, num_heads, 576] bfloat16
+  float* grad_kv = nullptr;  ///< [batch, seqlen_k, 576] float32, zero before: it is added to
+};
+/// Gradients of the dequantised operands:
+///   dS = P * (grad_out V^T - rowsum(grad_out * out)) * softmax_scale
+///   grad_q = dS K     grad_kv = dS^T Q + [P^T grad_out, 0]
+/// One launch, capturable. grad_q is bitwise deterministic, grad_kv is not: rows add atomically.
+cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,
+                            cudaStream_t stream);
+#endif
+
+}  // namespace patchbench::ops::fp8_storage_dispatch

@@ -1,0 +1,68 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace patchbench::ops::fp8_storage_dispatch {
+
+/// FP8 storage of an operand: the bytes, and the scales that they are multiplied by.
+///   "tensor"  payload [..., 576] float8_e4m3fn, scale float32 [1]
+///   "token"   payload [..., 576] float8_e4m3fn, scale float32 [...]: one a row
+///   "block"   payload [..., 656] uint8: 512 e4m3, 4 float32 (one per 128 columns, powers of two),
+///             64 bfloat16 (the rope); no separate scale
+/// scale = max(amax, 2^-14) / 448 over what it serves; a byte is e4m3(x / scale), rounded to
+/// nearest even; block: scale = 2^ceil(log2(max(amax / 448, 1e-4))).
+struct Fp8Storage {
+  at::Tensor payload;
+  std::optional<at::Tensor> scale;
+};
+/// x [..., 576] float32, bfloat16 or float64. CPU and CUDA, deterministic, not differentiable.
+Fp8Storage quantize_mla(const at::Tensor& x, const std::string& layout);
+/// The stored values, float32 [..., 576]: the form that a kernel without FP8 would have to be
+/// given.
+at::Tensor dequantize_mla(const Fp8Storage& storage);
+
+/// Sparse multi-head latent attention on FP8 storage:
+///   l[b,s,h,j] = softmax_scale * <q[b,s,h,:], kv[b,t_j,0,:]>,  t_j = topk_indices[b,s,0,j]
+///   out[b,s,h,:] = sum_j softmax_j(l) kv[b,t_j,0,:512]   lse[b,s,h] = log2 sum_j exp(l)
+///
+/// q [batch, seqlen_q, num_heads, 576] as "tensor" or "token", or bfloat16 beside a "block" kv;
+/// kv [batch, seqlen_k, 1, 576 or 656]; topk_indices [batch, seqlen_q, 1, topk] int32. An index
+/// outside [0, seqlen_k) is no key; one that occurs twice counts twice; a query without a key gives
+/// out = 0, lse = 0. Returns out [batch, seqlen_q, num_heads, 512] bfloat16 and lse [batch,
+/// seqlen_q, num_heads] float32. Sums in float32. Not differentiable: see sparse_mla_fp8.
+///
+/// On CUDA with 211 KiB of shared memory a CTA (sm_90) one kernel reads the stored bytes; nothing
+/// is dequantised in global memory. Elsewhere, and where
+/// PATCHBENCH_OP_FALLBACK=fp8_storage_dispatch forces it, a plain form in torch dequantises the
+/// gathered rows chunk by chunk (sparse_mla_fp8_path: "cuda" or "plain"). Forward and grad_q are
+/// bitwise deterministic on one path; grad_kv on CUDA is not. Capturable.
+///
+/// Refused in one line: one operand stored and the other dense (but for "block"), e5m2, a scale of
+/// another count, head_dim other than 576, strides other than contiguous.
+/// Source: derived here; the layout of 656 bytes is that of DeepSeek V3.2's cache (FlashMLA).
+std::tuple<at::Tensor, at::Tensor> sparse_mla_fp8_forward(const Fp8Storage& q, const Fp8Storage& kv,
+                                                          const at::Tensor& topk_indices,
+                                                          double softmax_scale);
+/// Gradients of the dequantised operands, bfloat16: grad_q [batch, seqlen_q, num_heads, 576],
+/// grad_kv [batch, seqlen_k, 1, 576] (summed in float32).
+///   P = exp2(l log2(e) - lse)   dS = P (grad_out V^T - rowsum(grad_out out)) softmax_scale
+///   grad_q = dS K               grad_kv = dS^T Q + [P^T grad_out, 0]
+std::tuple<at::Tensor, at::Tensor> sparse_mla_fp8_backward(
+    const at::Tensor& grad_out, const at::Tensor& out, const at::Tensor& lse, const Fp8Storage& q,
+    const Fp8Storage& kv, const at::Tensor& topk_indices, double softmax_scale);
+
+/// The same on dense query and kv, which it quantises by `layout` ("block" leaves the query in
+/// bfloat16) and keeps for the backward in that form alone. Differentiable in query and kv:
+/// the gradients of the dequantised operands, passed straight through the rounding.
+std::tuple<at::Tensor, at::Tensor> sparse_mla_fp8(const at::Tensor& query, const at::Tensor& kv,
+                                                  const at::Tensor& topk_indices,
+                                                  const std::string& layout, double softmax_scale);
+
+/// The path taken for operands like this one: "cuda" or "plain".
+std::string sparse_mla_fp8_path(const at::Tensor& kv);
+
+}  // namespace patchbench::ops::fp8_storage_dispatch

@@ -1,0 +1,342 @@
+"""Hands real TransformerEngine wrappers to a call or to the real Megatron dispatcher and tells what the consumer was given."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import stand_in
+import torch
+from subject_runtime import Case, Unsupported
+
+PACKAGES = {"transformer-engine": "transformer_engine", "megatron-core": "megatron.core"}
+PACKAGE = PACKAGES[os.environ.get("PATCHBENCH_UPSTREAM", "transformer-engine")]
+TILELANG = SimpleNamespace(dsa_kernel_backend="tilelang")
+HEAD_DIM_V = 512
+VERSIONED_DATA_OFFSET = 32
+
+stand_in.install()
+
+# What a consumer may do to one tensor. Those of EXPLICIT ask for a dense tensor in so many words.
+CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "data_ptr": lambda t: t,
+    "dlpack": lambda t: t,
+    "numpy": lambda t: t.numpy(),
+    "nbytes": lambda t: t.nbytes,
+    "untyped_storage": lambda t: t.untyped_storage(),
+    "contiguous": lambda t: t.contiguous(),
+    "view": lambda t: t.view(-1, t.shape[-1]),
+    "reshape": lambda t: t.reshape(-1, t.shape[-1]),
+    "flatten": lambda t: t.flatten(),
+    "detach": lambda t: t.detach(),
+    "clone": lambda t: t.clone(),
+    "select": lambda t: t[:, 0],
+    "slice": lambda t: t[: t.shape[0] // 2],
+    "split": lambda t: t.split(t.shape[0] // 2),
+    "chunk": lambda t: t.chunk(2),
+    "new_zeros": lambda t: t.new_zeros(t.shape),
+    "to_same": lambda t: t.to(t.device),
+    "to_bfloat16": lambda t: t.to(torch.bfloat16),
+    "to_float32": lambda t: t.to(torch.float32),
+    "float": lambda t: t.float(),
+    "half": lambda t: t.half(),
+    "bfloat16": lambda t: t.bfloat16(),
+    "dequantize": lambda t: t.dequantize() if is_wrapper(t) else t,
+    "permute": lambda t: t.permute(*reversed(range(t.dim()))),
+    "transpose": lambda t: t.transpose(0, 1),
+    "unsqueeze": lambda t: t.unsqueeze(0),
+    "squeeze": lambda t: t.squeeze(),
+    "index_none": lambda t: t[None],
+    "expand": lambda t: t.expand(2, *t.shape),
+    "pad": lambda t: torch.nn.functional.pad(t, (0, 1)),
+    "cat": lambda t: torch.cat([t, t]),
+    "matmul": lambda t: torch.matmul(t, torch.ones(t.shape[-1], 1, dtype=t.dtype, device=t.device)),
+    "einsum": lambda t: torch.einsum("...d,d->...", t, torch.ones(t.shape[-1], dtype=t.dtype, device=t.device)),
+    "add": lambda t: t + 1,
+    "index_select": lambda t: t.index_select(0, torch.zeros(1, dtype=torch.int64, device=t.device)),
+    "copy_into_dense": lambda t: torch.empty(t.shape, dtype=t.dtype, device=t.device).copy_(t),
+    "cpu": lambda t: t.cpu(),
+    "empty_like": lambda t: torch.empty_like(t),
+    "registered_op": lambda t: received_by_op(t),
+}
+EXPLICIT = ("to_float32", "float", "half", "bfloat16", "dequantize")
+
+
+class Seen:
+    """What one call handed over; `notes` go to the log."""
+
+    def __init__(self) -> None:
+        self.null_pointers = self.densified = self.raised = self.kernel_called = 0
+        self.notes: list[str] = []
+
+
+class Announcements(logging.Handler):
+    """The WARNING and worse records that name one of the wrapper types: what counts as saying that storage is given up."""
+
+    def __init__(self, types: set[str]) -> None:
+        super().__init__(logging.WARNING)
+        self.types, self.texts = types, []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if any(name in text for name in self.types):
+            self.texts.append(text)
+
+
+@contextlib.contextmanager
+def listening(tensors: list[torch.Tensor]) -> Iterator[list[str]]:
+    """The announcements about these tensors' types while open."""
+    handler = Announcements({type(t).__name__ for t in tensors if is_wrapper(t)})
+    logging.getLogger().addHandler(handler)
+    try:
+        yield handler.texts
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+@contextlib.contextmanager
+def dequantise_calls() -> Iterator[list[str]]:
+    """The wrapper classes' own `dequantize` frames while open; the classes stay as they are."""
+    found: list[str] = []
+
+    def watch(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name == "dequantize" and "transformer_engine" in frame.f_code.co_filename:
+            found.append(frame.f_code.co_filename)
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
+
+
+def tensor_module(name: str) -> Any:
+    """A module of the release's tensor package."""
+    return importlib.import_module(f"transformer_engine.pytorch.tensor.{name}".rstrip("."))
+
+
+def is_wrapper(value: Any) -> bool:
+    """Whether the value is one of TransformerEngine's quantised tensors; touches neither its data nor its pointer."""
+    return isinstance(value, tensor_module("").QuantizedTensor)
+
+
+def make_wrapper(storage: str, payload: torch.Tensor, scale_inv: torch.Tensor) -> torch.Tensor:
+    """A wrapper that says bf16 around e4m3 bytes of the same shape, made by the release's own constructor."""
+    words: dict[str, Any] = {"shape": payload.shape, "dtype": torch.bfloat16, "fp8_dtype": stand_in.DType.kFloat8E4M3}
+    words["quantizer"] = None
+    if storage == "mxfp8":
+        kind = tensor_module("mxfp8_tensor").MXFP8Tensor
+        words |= {"rowwise_data": payload, "rowwise_scale_inv": scale_inv}
+        words |= {"columnwise_data": None, "columnwise_scale_inv": None}
+    else:
+        kind = tensor_module("float8_tensor").Float8Tensor
+        by_column = storage == "float8_columnwise_only"
+        words |= {"data": None if by_column else payload, "fp8_scale_inv": scale_inv}
+        words |= {"data_transpose": payload.movedim(-1, 0).contiguous() if by_column else None}
+    optional = {"device": payload.device, "with_gemm_swizzled_scales": False}
+    known = {name for base in kind.__mro__ if "__new__" in vars(base) for name in inspect.signature(base.__new__).parameters}
+    return kind(**words, **{name: value for name, value in optional.items() if name in known})
+
+
+def data_pointer(tensor: torch.Tensor) -> int:
+    """What the tensor's own `data_ptr` says, an override included."""
+    return tensor.data_ptr()
+
+
+def dlpack_pointer(tensor: torch.Tensor) -> int:
+    """The data pointer in the tensor's DLPack capsule, of either form; 0 is null."""
+    capsule = tensor.__dlpack__()
+    api = ctypes.pythonapi
+    api.PyCapsule_GetName.restype, api.PyCapsule_GetName.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    api.PyCapsule_GetPointer.restype, api.PyCapsule_GetPointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    name = api.PyCapsule_GetName(capsule)
+    managed = api.PyCapsule_GetPointer(capsule, name)
+    offset = VERSIONED_DATA_OFFSET if name == b"dltensor_versioned" else 0
+    return ctypes.c_void_p.from_address(managed + offset).value or 0
+
+
+@functools.cache
+def receiving_op() -> tuple[Callable[[torch.Tensor], torch.Tensor], list[torch.Tensor]]:
+    """An operator registered as a user would register one, and the tensors that its kernel was given."""
+    received: list[torch.Tensor] = []
+
+    @torch.library.custom_op("patchbench_fp8_storage_dispatch::receive", mutates_args=())
+    def receive(t: torch.Tensor) -> torch.Tensor:
+        received.append(t)
+        return torch.zeros((), device=t.device)
+
+    return receive, received
+
+
+def received_by_op(tensor: torch.Tensor) -> torch.Tensor:
+    """What the kernel of a registered operator receives when the operator is called with the tensor."""
+    op, received = receiving_op()
+    received.clear()
+    op(tensor)
+    return received.pop()
+
+
+def note_raise(seen: Seen, error: BaseException) -> None:
+    """A raise is an outcome; its type and first line go to the log. That no GPU is there is no outcome."""
+    text = (str(error).splitlines() or [""])[0]
+    if not torch.cuda.is_available() and ("NVIDIA driver" in text or "compiled with CUDA" in text):
+        raise Unsupported("this release does that on a GPU alone") from error
+    seen.raised = 1
+    seen.notes.append(f"{type(error).__name__}: {text[:120]}")
+
+
+def hand_over(seen: Seen, name: str, tensor: torch.Tensor, read: Callable[[torch.Tensor], int]) -> None:
+    """Reads the pointer as a consumer would; a tensor with elements that says bf16 and gives null is counted."""
+    pointer = read(tensor)
+    seen.null_pointers += tensor.numel() > 0 and tensor.dtype == torch.bfloat16 and pointer == 0
+    seen.notes.append(f"{name} {type(tensor).__name__} {tensor.dtype} {'null' if pointer == 0 else 'pointer'}")
+
+
+def run_pointer(given: torch.Tensor, read: Callable[[torch.Tensor], int]) -> Seen:
+    """The pointer of the tensor and of what keeps its storage; `raised` where every one of them refuses."""
+    makers: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "itself": lambda t: t,
+        "contiguous": lambda t: t.contiguous(),
+        "detach": lambda t: t.detach(),
+        "parameter": lambda t: torch.nn.Parameter(t, requires_grad=False),
+    }
+    seen, refused = Seen(), 0
+    for name, make in makers.items():
+        made = make(given)
+        try:
+            hand_over(seen, name, made, read)
+        except Exception as e:
+            refused += 1
+            note_raise(seen, e)
+    seen.raised = int(refused == len(makers))
+    return seen
+
+
+def run_call(given: torch.Tensor, call: str) -> tuple[Seen, float]:
+    """One call on the tensor: what came back of it, and by which part the reported bytes exceed the payload's."""
+    seen, overstated = Seen(), 0.0
+    with listening([given]) as said:
+        try:
+            result = CALLS[call](given)
+            if call in ("data_ptr", "dlpack"):
+                hand_over(seen, call, result, data_pointer if call == "data_ptr" else dlpack_pointer)
+        except Exception as e:
+            note_raise(seen, e)
+            return seen, overstated
+    if call == "nbytes":
+        overstated = result / payload_bytes(given) - 1
+    elif call == "untyped_storage":
+        seen.notes.append(f"storage of {result.nbytes()} bytes for {payload_bytes(given)}")
+    elif call not in ("data_ptr", "dlpack", "numpy"):
+        for made in result if isinstance(result, (tuple, list)) else (result,):
+            if is_wrapper(made):
+                with contextlib.suppress(RuntimeError):  # a pointer that is refused is what a consumer should get
+                    hand_over(seen, call, made, data_pointer)
+            else:
+                seen.notes.append(f"{call} gives a plain {made.dtype}")
+                seen.densified += is_wrapper(given) and call not in EXPLICIT and not said
+    return seen, overstated
+
+
+def payload_bytes(tensor: torch.Tensor) -> int:
+    """The bytes that hold the values, scales left out."""
+    if not is_wrapper(tensor):
+        return tensor.numel() * tensor.element_size()
+    held = (getattr(tensor, name, None) for name in ("_data", "_transpose", "_rowwise_data", "_columnwise_data"))
+    return max(part.numel() for part in held if part is not None)
+
+
+def operand(case: Case, name: str) -> torch.Tensor:
+    """`query` or `kv`: a wrapper where the case quantises it, else bf16."""
+    axes, short = case.axes, {"query": "q", "kv": "kv"}[name]
+    if axes["storage"] == "bf16" or axes.get("quantised", "none") not in ("both", name):
+        return case.tensors[name].to(torch.bfloat16)
+    return make_wrapper(axes["storage"], case.tensors[f"{short}_payload"], case.tensors[f"{short}_scale_inv"])
+
+
+def dispatcher() -> tuple[Any, Any]:
+    """The release's backend-neutral hooks and its TileLang half."""
+    names = [f"{stand_in.VARIANT}.{name}" for name in ("dsa_kernels", "ops.tilelang_dsa")]
+    if any(name not in sys.modules for name in names):
+        raise Unsupported("this release has no TileLang sparse-MLA dispatcher")
+    return tuple(sys.modules[name] for name in names)
+
+
+def run_megatron(case: Case) -> tuple[Seen, dict[str, torch.Tensor]]:
+    """The site's real function with a recorder for a kernel: what reached it, and for bf16 operands the values."""
+    kernels, tilelang_dsa = dispatcher()
+    query, kv, indices = operand(case, "query"), operand(case, "kv"), case.tensors["topk_indices"]
+    site, seen, values = case.axes["site"], Seen(), {}
+    wrapped = {"query": is_wrapper(query), "kv": is_wrapper(kv)}
+    plain: list[str] = []
+
+    def record(q: torch.Tensor, k: torch.Tensor, _: torch.Tensor) -> None:
+        seen.kernel_called += 1
+        for name, tensor, given in (("query", q, query), ("kv", k, kv)):
+            if wrapped[name] and not is_wrapper(tensor):
+                plain.append(name)
+            hand_over(seen, name, tensor, data_pointer)
+            if not any(wrapped.values()):
+                values[f"{name}_seen"] = in_layout(tensor, given, site)
+
+    with listening([query, kv]) as said, stand_in.recording(record):
+        try:
+            if site == "fused_absorbed":
+                result = kernels.run_fused_absorbed_sparse_attention(TILELANG, query, kv, indices, 0.1, HEAD_DIM_V)
+            else:
+                result = tilelang_dsa.SparseMLA.apply(query, kv, indices, 0.1)
+        except Exception as e:
+            note_raise(seen, e)
+            return seen, values
+    given_up = sum(wrapped.values()) if result is None else len(plain)
+    seen.densified = 0 if said else given_up
+    seen.notes += ["declined"] * (result is None) + [f"said: {text[:120]}" for text in said]
+    return seen, values
+
+
+def in_layout(tensor: torch.Tensor, given: torch.Tensor, site: str) -> torch.Tensor:
+    """The kernel's [b, s, h, d], padding cut off, in the layout in which the caller gave it, as fp32."""
+    seqlen = given.shape[1 if site == "sparse_mla_4d" else 0]
+    kept = tensor[:, :seqlen, : given.shape[-2]].float()
+    return {"fused_absorbed": kept.transpose(0, 1), "sparse_mla_3d": kept[0]}.get(site, kept).contiguous()
+
+
+def run_site(case: Case) -> tuple[Seen, dict[str, Any]]:
+    """What was seen at the case's site, and the outputs that this site alone has."""
+    axes, site = case.axes, case.axes["site"]
+    if site == "dtype_guard":
+        guard = getattr(dispatcher()[1], "_all_bfloat16", None)
+        if guard is None:
+            raise Unsupported("this release has no _all_bfloat16")
+        return Seen(), {"guard_passes": bool(guard(operand(case, "query"), operand(case, "kv")))}
+    if site in ("fused_absorbed", "sparse_mla_4d", "sparse_mla_3d"):
+        return run_megatron(case)
+    if axes["storage"] == "bf16":
+        given = case.tensors["query"].to(torch.bfloat16)
+    else:
+        given = make_wrapper(axes["storage"], case.tensors["payload"], case.tensors["scale_inv"])
+    if site == "call":
+        seen, overstated = run_call(given, axes["call"])
+        return seen, {"raised": seen.raised, "overstated": overstated}
+    return run_pointer(given, {"raw_pointer": data_pointer, "dlpack": dlpack_pointer}[site]), {}
+
+
+def run(case: Case) -> dict[str, torch.Tensor]:
+    """Counts of what the consumer was handed, as fp32 scalars; values at the kernel's boundary as fp32 tensors."""
+    with stand_in.on_this_device(case.device), dequantise_calls() as calls:
+        seen, more = run_site(case)
+    notes = "; ".join(seen.notes) or ", ".join(f"{name} {value}" for name, value in more.items())
+    print(f"{case.name}: {len(calls)} x dequantize, {seen.kernel_called} kernel calls, {seen.raised} raised; {notes}")
+    found = {"null_pointers": seen.null_pointers, "densified": seen.densified} if case.axes["site"] != "dtype_guard" else {}
+    found |= more
+    return {name: value if torch.is_tensor(value) else torch.tensor(float(value)) for name, value in found.items()}

@@ -1,0 +1,59 @@
+#include "harness/axes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/slug.h"
+
+namespace patchbench::harness {
+
+void refuse(const Case& item, const std::string& reason) {
+  throw Error(ErrorCode::kUsage, fmt::format("case {}: {}", item.name, reason));
+}
+
+const Json& axis(const Case& item, const std::string& name) {
+  if (!item.axes.contains(name)) refuse(item, fmt::format("axis '{}' is missing", name));
+  return item.axes.at(name);
+}
+
+int64_t extent(const Case& item, const std::string& name) {
+  const Json& value = axis(item, name);
+  if (!value.is_number_integer() || value.get<int64_t>() < 1 ||
+      value.get<int64_t>() > (int64_t{1} << 20))
+    refuse(item, fmt::format("axis '{}' wants a whole number in [1, 2^20]", name));
+  return value.get<int64_t>();
+}
+
+double amount(const Case& item, const std::string& name) {
+  const Json& value = axis(item, name);
+  if (!value.is_number() || value.get<double>() < 0)
+    refuse(item, fmt::format("axis '{}' wants a number >= 0", name));
+  return value.get<double>();
+}
+
+bool flag(const Case& item, const std::string& name) {
+  if (!axis(item, name).is_boolean())
+    refuse(item, fmt::format("axis '{}' wants true or false", name));
+  return axis(item, name).get<bool>();
+}
+
+std::string choice(const Case& item, const std::string& name,
+                   const std::vector<std::string>& known) {
+  const Json& value = axis(item, name);
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (std::find(known.begin(), known.end(), text) == known.end())
+    refuse(item, fmt::format("axis '{}': no '{}'{}", name, text, did_you_mean(text, known)));
+  return text;
+}
+
+void check_axes(const Case& item, const std::vector<std::string>& known) {
+  for (const auto& [name, value] : item.axes.items()) {
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      refuse(item, fmt::format("no axis '{}'{}", name, did_you_mean(name, known)));
+  }
+  for (const std::string& name : known) axis(item, name);
+}
+
+}  // namespace patchbench::harness

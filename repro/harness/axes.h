@@ -1,0 +1,24 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/manifest.h"
+
+/// A case's axes, read with a check. All throw Error(kUsage) `case NAME: axis 'X' ...`.
+namespace patchbench::harness {
+
+[[noreturn]] void refuse(const Case& item, const std::string& reason);
+const Json& axis(const Case& item, const std::string& name);
+/// A whole number in [1, 2^20].
+int64_t extent(const Case& item, const std::string& name);
+/// A number >= 0.
+double amount(const Case& item, const std::string& name);
+bool flag(const Case& item, const std::string& name);
+/// One of `known`, with did-you-mean; what is no text is taken as JSON spells it.
+std::string choice(const Case& item, const std::string& name,
+                   const std::vector<std::string>& known);
+/// The case has exactly these axes.
+void check_axes(const Case& item, const std::vector<std::string>& known);
+
+}  // namespace patchbench::harness

@@ -1,0 +1,88 @@
+"""Pack 03 on the real TransformerEngine classes and the real Megatron dispatcher, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(os.environ.get("PATCHBENCH_BUILD", ROOT / "build/cpu")) / "bin/patchbench"
+SLUG = "fp8_storage_dispatch"
+
+if not (PROGRAM.parent / f"repro_{SLUG}").exists():
+    pytest.skip("the reproducer is not built", allow_module_level=True)
+
+
+def answer(tmp_path: Path, *words: str) -> tuple[int, dict]:
+    """Exit status and the JSON document of one command, on a ledger of its own."""
+    done = subprocess.run(
+        [PROGRAM, "--json", *words], env=os.environ | {"PATCHBENCH_LEDGER": str(tmp_path / "ledger.db")}, capture_output=True, text=True
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def seen(document: dict, subject: str) -> dict[str, str]:
+    """case -> "absent", "unsupported" or the failure class."""
+    rows = [o for s in document["subjects"] for o in s["observations"] if o["subject"] == subject]
+    return {o["case"]: o.get("class", o["seen"]) for o in rows}
+
+
+def test_the_wrapper_hands_out_null_and_the_table_tells_call_from_call(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG)
+    assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(raw_null)")
+    cases = seen(document, "upstream")
+    assert cases["raw_null"] == cases["mxfp8_dlpack"] == cases["call_contiguous"] == "raw_null"
+    assert cases["call_permute"] == cases["call_registered_op"] == "silent_dense"
+    assert cases["call_dequantize"] == cases["dense_pointer"] == "absent"
+    assert "silent_dense" not in cases  # the dispatcher's cases belong to the other upstream
+    ledger = os.environ | {"PATCHBENCH_LEDGER": str(tmp_path / "ledger.db")}
+    shown = subprocess.run([PROGRAM, "show", SLUG, "--table"], env=ledger, capture_output=True, text=True).stdout
+    row = next(line for line in shown.splitlines() if line.startswith("call_permute"))
+    assert "silent_dense" in row and "2.20.2" in row
+
+
+def test_the_dispatcher_is_fooled_and_the_edit_declines_with_a_warning(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "validate", SLUG, "--of", "megatron-core")
+    assert (status, document["sentinel"]) == (0, "FIX_VALIDATED"), document["why"]
+    before = seen(document, "upstream")
+    assert before["null_at_the_kernel"] == before["mxfp8_at_the_kernel"] == "raw_null"
+    assert before["silent_dense"] == before["silent_dense_short"] == "silent_dense"
+    assert before["guard_float8"] == "guard_fooled"
+    assert set(seen(document, "patched").values()) == {"absent"}
+
+
+def test_the_proposal_to_the_wrapper_holds(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "validate", SLUG)
+    assert (status, document["sentinel"]) == (0, "FIX_VALIDATED"), document["why"]
+    assert seen(document, "patched")["call_permute"] == "silent_dense"  # by the wrapper's design, before and after
+
+
+def test_a_release_without_the_dispatcher_has_no_verdict(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--of", "megatron-core", "--upstream", "0.18.2")
+    assert status == 3 and seen(document, "upstream")["silent_dense"] == "unsupported"
+
+
+def test_the_mitigation_refuses_what_would_be_null_or_dense(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--of", "megatron-core", "--subject", "mitigated")
+    assert (status, document["sentinel"]) == (0, "MITIGATION_VERIFIED"), document["why"]
+
+
+@pytest.mark.parametrize(("subject", "sentinel"), [("model", "BUG_REPRODUCED(raw_null)"), ("op", "OP_VALIDATED")])
+def test_the_model_and_the_op(tmp_path: Path, subject: str, sentinel: str) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", subject)
+    assert (status, document["sentinel"]) == (0, sentinel), document["why"]
+
+
+@pytest.mark.parametrize("mutant", ["sentinel_is_key_zero", "query_unscaled", "dense"])
+def test_a_wrong_op_is_red(tmp_path: Path, mutant: str) -> None:
+    case = next(c for c in json.loads((ROOT / f"packs/{SLUG}/manifest.json").read_text())["cases"] if c["name"] == "attention_token")
+    document = {"slug": SLUG, "classes": ["raw_null"], "cases": [{k: case[k] for k in ("name", "role", "axes", "judged_on")}]}
+    (tmp_path / "cases.json").write_text(json.dumps(document))
+    words = ["--subject", f"op_mutant:{mutant}", "--device", "cpu", "--seed", "1", "--work", tmp_path, "--records-fd", "1"]
+    done = subprocess.run([PROGRAM.parent / f"repro_{SLUG}", "--cases", tmp_path / "cases.json", *words], capture_output=True, text=True)
+    assert json.loads(done.stdout)["seen"] == "present", done.stderr
