@@ -41,6 +41,8 @@ void add_verdict(Board& board, const ledger::Entry& entry) {
   std::string asked = question_name(question.question);
   if (question.question == Question::kReproduce && question.subject != "upstream")
     asked = question.subject;
+  if (question.question == Question::kClaim)
+    asked = "claim " + (question.claim.empty() ? question.subject : question.claim);
   Cell cell{p.at("sentinel").get<std::string>(), run.started, entry.digest, {}};
   if (!run.is_isolated()) cell.marks.push_back("unisolated");
   if (!ledger::counts_for_quorum(entry)) cell.marks.push_back("unsigned import");

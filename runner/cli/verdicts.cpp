@@ -92,6 +92,7 @@ Answer test_claim(const Context& context, const Setup& setup, const RunOptions& 
   ensure_selftest(context, setup);
   Answer answer;
   answer.question = question_for(setup, Question::kClaim, test.subject);
+  answer.question.claim = test.name;
   answer.question.contrast = test.contrast;
   answer.question.expects = seen_from(test.expects);
   answer.question.failure_class = test.failure_class;

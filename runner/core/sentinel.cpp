@@ -396,6 +396,7 @@ Json QuestionContext::to_json() const {
     json["measured_bytes"] = measured_bytes;
   }
   if (question == Question::kClaim) {
+    if (!claim.empty()) json["claim"] = claim;
     json["contrast"] = contrast;
     json["expects"] = seen_name(expects);
     json["failure_class"] = failure_class;
@@ -412,6 +413,7 @@ QuestionContext QuestionContext::from_json(const Json& json) {
     context.classes = json.at("classes").get<std::vector<std::string>>();
     context.bound_bytes = json.value("bound_bytes", 0.0);
     context.measured_bytes = json.value("measured_bytes", 0.0);
+    context.claim = json.value("claim", "");
     context.contrast = json.value("contrast", "");
     context.failure_class = json.value("failure_class", "");
     context.expects = seen_from(json.value("expects", "absent"));

@@ -67,6 +67,7 @@ struct QuestionContext {
   bool is_red_pin = false;                     ///< the version is the manifest's red_pin
   std::vector<std::string> classes;            ///< declared failure classes, primary first
   double bound_bytes = 0, measured_bytes = 0;  ///< kMemory
+  std::string claim;                           ///< kClaim: the test's name in the manifest
   std::string contrast, failure_class;         ///< kClaim: `subject` is the one it speaks of
   Seen expects = Seen::kAbsent;                ///< kClaim: absent, or present in `failure_class`
   Json to_json() const;

@@ -34,7 +34,7 @@ SYNCS: dict[str, tuple[Callable[[torch.Tensor], Any], list, list]] = {
     "if": (lambda x: 1 if x[0, 1] > 0 else 2, [READ], [READ]),
     "slice bound": (lambda x: x[: x[0, 1].long()], [READ], [READ]),
     "tolist": (lambda x: x.tolist(), [("Tensor.tolist", "host_read")], [READ]),
-    "equal": (lambda x: torch.equal(x, x), [("aten.equal", "host_read")], [("aten.equal", "host_read")]),
+    "equal": (lambda x: torch.equal(x, x + 0), [("aten.equal", "host_read")], [("aten.equal", "host_read")]),
     "allclose": (lambda x: torch.allclose(x, x), [("aten.allclose", "host_read")], [("aten.allclose", "host_read")]),
     "nonzero": (lambda x: x.nonzero(), [NONZERO], [NONZERO]),
     "where of one": (lambda x: torch.where(x > 1), [NONZERO], [NONZERO]),
@@ -74,7 +74,7 @@ CLEAN: dict[str, Callable[[torch.Tensor], Any]] = {
     "index": lambda x: x[x[0].long() % 3],
     "dtype change": lambda x: x.to(torch.float16),
     "unblocking to host": lambda x: x.to("cpu", non_blocking=True),
-    "asks whether capturing": lambda x: x + 1 if not x.is_cuda or torch.cuda.is_current_stream_capturing() else x.item(),
+    "asks whether capturing": lambda x: x + 1 if not x.is_cuda or torch.cuda.is_current_stream_capturing() else x.sum().item(),
     "current device": lambda x: torch.zeros(3, device=torch.cuda.current_device() if x.is_cuda else "cpu") + x.sum(),
 }
 
@@ -251,6 +251,41 @@ def test_detectors_for_a_gpu_say_that_there_is_none() -> None:
     for detector in (check.check_capture, check.check_sync_debug):
         with pytest.raises(check.NotRunnable, match="no CUDA device"):
             detector(lambda: None)
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+CODES = {"not_permitted": 900, "invalidated": 901, "host_copy": None}
+# Those synchronise below what torch's debug mode watches.
+UNWATCHED = ("unique rows", "device synchronize")
+
+
+@needs_gpu
+def test_on_a_gpu_what_synchronises_is_captured_in_no_mode() -> None:
+    x = X.cuda()
+    for name, (code, *_) in SYNCS.items():
+        outcomes = check.check_capture(lambda code=code: code(x))
+        assert [one.mode for one in outcomes if not one.captured] == ["global", "thread_local", "relaxed"], name
+        for one in outcomes:
+            assert one.failure.code == CODES[one.failure.kind], name
+            assert (one.failure.site.file, one.failure.site.line) == (HERE, code.__code__.co_firstlineno), name
+
+
+@needs_gpu
+def test_on_a_gpu_the_rest_is_captured_and_replayed() -> None:
+    x = X.cuda()
+    for name, code in CLEAN.items():
+        outcomes = check.check_capture(lambda code=code: code(x), played=lambda replay: [replay(), replay()] and 2)
+        assert [(one.captured, one.replays, one.failure) for one in outcomes] == [(True, 2, None)] * 3, name
+
+
+@needs_gpu
+def test_on_a_gpu_the_debug_mode_ends_at_the_first_synchronisation() -> None:
+    x = X.cuda()
+    for name, code in {n: c for n, (c, *_) in SYNCS.items()}.items() | CLEAN.items():
+        report = check.check_sync_debug(lambda code=code: code(x))
+        is_seen = (name in SYNCS and name not in UNWATCHED) or name == "asks whether capturing"
+        assert [site.line for site, _ in report.sites] == [code.__code__.co_firstlineno] * is_seen, name
+        assert torch.cuda.get_sync_debug_mode() == 0
 
 
 def command(capsys: pytest.CaptureFixture, *words: str) -> tuple[int, str, str]:

@@ -350,11 +350,12 @@ TEST(Question, RoundTripsThroughJson) {
   asked.measured_bytes = 4;
   EXPECT_EQ(QuestionContext::from_json(asked.to_json()).to_json(), asked.to_json());
   auto claim = asking(Question::kClaim, "mutant:half");
+  claim.claim = "it_holds";
   claim.contrast = "patched";
   claim.expects = P;
   claim.failure_class = "ignored";
   const QuestionContext read = QuestionContext::from_json(claim.to_json());
-  EXPECT_EQ(read.contrast + read.failure_class, "patchedignored");
+  EXPECT_EQ(read.claim + read.contrast + read.failure_class, "it_holdspatchedignored");
   EXPECT_EQ(read.expects, P);
   EXPECT_THROW(QuestionContext::from_json(Json::object()), Error);
 }
