@@ -33,7 +33,7 @@ const std::map<std::string, std::vector<std::string>> kAxes = {
     {"loss_forward",
      {"batch", "detect", "head_dim", "num_heads", "pattern", "seqlen", "sparse_loss", "topk"}},
     {"loss_backward",
-     {"batch", "head_dim", "num_heads", "pattern", "seqlen", "sparse_loss", "topk"}},
+     {"batch", "detect", "head_dim", "num_heads", "pattern", "seqlen", "sparse_loss", "topk"}},
     {"packed_positions", {"cp_rank", "cp_size", "padding", "seqlens"}},
     {"unsized_positions", {"cp_rank", "cp_size", "seqlens"}},
     {"context_parallel", {"ranks"}},

@@ -50,6 +50,9 @@ def test_the_edits_hold_and_every_mutant_is_red(tmp_path: Path) -> None:
     status, document = answer(tmp_path, "validate", SLUG)
     assert (status, document["sentinel"]) == (0, "FIX_VALIDATED"), document["why"]
     assert set(seen(document, "patched").values()) == {"absent"}
+    # The edit of the scalar leaves every bit of the gradients as it was.
+    outputs = {o["subject"]: o["outputs_sha256"] for s in document["subjects"] for o in s["observations"] if o["case"] == "indexer_loss_gradients"}
+    assert outputs["patched"] == outputs["upstream"] != outputs["mutant:loss-unscaled"]
 
 
 def test_claims_are_settled_by_a_contrast(tmp_path: Path) -> None:

@@ -1,0 +1,340 @@
+// Pack mamba3_mimo_gqa_bwd: the gradients of the Mamba-3 MIMO layer with grouped B and C, by fp64
+// autograd through its recurrence, and the reduction from heads to groups alone.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "harness/axes.h"
+#include "harness/program.h"
+#include "mamba3_mimo_gqa_bwd/op.h"
+
+namespace patchbench::mamba3_mimo_gqa_bwd {
+namespace {
+
+using at::Tensor;
+using harness::axis;
+using harness::choice;
+using harness::Draw;
+using harness::extent;
+using harness::Judgement;
+using harness::refuse;
+using harness::Tensors;
+
+const std::vector<std::string> kSites = {"backward", "reduction"};
+/// What a caller may differentiate by, in the order of the release's result.
+const std::vector<std::string> kNames = {"q",      "k",      "v",      "adt",    "dt",
+                                         "trap",   "q_bias", "k_bias", "mimo_v", "mimo_z",
+                                         "mimo_o", "angles", "d",      "z"};
+
+at::ScalarType low_dtype(const Case& item) {
+  const std::string name = choice(item, "dtype", {"float32", "float16", "bfloat16"});
+  return name == "float32" ? at::kFloat : name == "float16" ? at::kHalf : at::kBFloat16;
+}
+bool is_reduction(const Case& item) { return choice(item, "site", kSites) == "reduction"; }
+
+/// Lengths of the packed sequences, or one of the whole.
+std::vector<int64_t> seqlens_of(const Case& item) {
+  if (!item.axes.contains("seqlens")) return {extent(item, "seqlen")};
+  const Json& list = axis(item, "seqlens");
+  if (!list.is_array() || list.empty()) refuse(item, "axis 'seqlens' wants a list of lengths");
+  std::vector<int64_t> lengths;
+  int64_t total = 0;
+  for (const Json& length : list) {
+    if (!length.is_number_integer() || length.get<int64_t>() < 1)
+      refuse(item, "axis 'seqlens' wants whole numbers of at least 1");
+    lengths.push_back(length.get<int64_t>());
+    total += lengths.back();
+  }
+  if (total != extent(item, "seqlen") || extent(item, "batch") != 1)
+    refuse(item, "axis 'seqlens' adds up to seqlen, of batch 1");
+  return lengths;
+}
+
+// ---- inputs ----
+
+/// Unit normals; "coherent": of one sign and size, so that sums over tokens grow and what is summed
+/// in a low precision shows. `grad_scale` multiplies grad_out: at 512 such sums pass the largest
+/// float16.
+Tensors backward_inputs(const Case& item, uint64_t seed) {
+  const int64_t b = extent(item, "batch"), s = extent(item, "seqlen"),
+                r = extent(item, "num_ranks"), h = extent(item, "num_heads"),
+                g = extent(item, "num_groups"), n = extent(item, "head_dim_qk"),
+                p = extent(item, "head_dim_v"), a = extent(item, "num_angles");
+  if (h % g != 0) refuse(item, "num_groups must divide num_heads");
+  const at::ScalarType low = low_dtype(item);
+  const bool is_coherent = choice(item, "values", {"normal", "coherent"}) == "coherent";
+  const auto draw = [&](const char* name) { return Draw(seed, item.name + "/" + name); };
+  const auto uniform = [&](const char* name, const std::vector<int64_t>& shape, double from,
+                           double to) {
+    return draw(name).uniform(shape, from, to).to(at::kFloat);
+  };
+  const auto active = [&](const char* name, const std::vector<int64_t>& shape) {
+    return is_coherent ? uniform(name, shape, 0.75, 1.25) : draw(name).normal(shape).to(at::kFloat);
+  };
+  const auto bias = [&](const char* name) {
+    return is_coherent ? uniform(name, {h, r, n}, 0, 0.1) : active(name, {h, r, n}) * 0.5;
+  };
+  return {{"q", active("q", {b, s, r, g, n}).to(low)},
+          {"k", active("k", {b, s, r, g, n}).to(low)},
+          {"v", active("v", {b, s, h, p}).to(low)},
+          {"z", active("z", {b, s, h, p}).to(low)},
+          {"trap", draw("trap").normal({b, h, s}).to(low)},
+          {"grad_out",
+           (active("grad_out", {b, s, h, p}) * harness::amount(item, "grad_scale")).to(low)},
+          {"q_bias", bias("q_bias")},
+          {"k_bias", bias("k_bias")},
+          {"mimo_v", active("mimo_v", {h, r, p})},
+          {"mimo_z", active("mimo_z", {h, r, p})},
+          {"mimo_o", active("mimo_o", {h, r, p})},
+          {"adt", uniform("adt", {b, h, s}, -0.55, -0.05)},
+          {"dt", uniform("dt", {b, h, s}, 0.05, 0.25)},
+          {"angles", uniform("angles", {b, s, h, a}, 0, is_coherent ? 0.3 : 6.28)},
+          {"d", draw("d").normal({h}).to(at::kFloat)}};
+}
+
+Tensors reduction_inputs(const Case& item, uint64_t seed) {
+  const std::vector<int64_t> shape = {extent(item, "batch"), extent(item, "seqlen"),
+                                      extent(item, "num_ranks"), extent(item, "num_heads"),
+                                      extent(item, "head_dim_qk")};
+  if (shape[3] % extent(item, "num_groups") != 0) refuse(item, "num_groups must divide num_heads");
+  const auto raw = [&](const char* name) {
+    return Draw(seed, item.name + "/" + name).uniform(shape, 0.5, 1.5).to(low_dtype(item));
+  };
+  return {{"dq", raw("dq")}, {"dk", raw("dk")}};
+}
+
+// ---- the right values ----
+
+/// Turns the pairs (n, n + N/2), n below the number of angles.
+Tensor rotate(const Tensor& x, const Tensor& theta) {
+  const int64_t angles = theta.size(-1), half = x.size(-1) / 2;
+  const auto part = [&](int64_t from, int64_t to) { return x.slice(-1, from, to); };
+  const Tensor low = part(0, angles), high = part(half, half + angles);
+  const Tensor cos = theta.cos(), sin = theta.sin();
+  return at::cat({low * cos - high * sin, part(angles, half), low * sin + high * cos,
+                  part(half + angles, x.size(-1))},
+                 -1);
+}
+
+/// out[b,s,h,p]: S_t = e^a S_{t-1} + (1 - l) dt e^a sum_r x_{t-1} k_{t-1} + l dt sum_r x_t k_t with
+/// l = sigmoid(trap), x = v mimo_v, k and q rotated; y = S q + d x; out = sum_r y silu(z mimo_z)
+/// mimo_o. State and predecessor begin anew with each sequence.
+Tensor recurrence(const std::map<std::string, Tensor>& t, const std::vector<int64_t>& seqlens) {
+  const Tensor& v = t.at("v");
+  const int64_t heads = v.size(2), group = heads / t.at("q").size(3);
+  const auto per_head = [&](const char* name) {
+    const std::string bias = std::string(name) + "_bias";
+    return t.at(name).repeat_interleave(group, 3) + t.at(bias).transpose(0, 1);
+  };
+  const Tensor theta = t.at("angles").unsqueeze(2);
+  const Tensor q = rotate(per_head("q"), theta), k = rotate(per_head("k"), theta);
+  const Tensor x = v.unsqueeze(2) * t.at("mimo_v").transpose(0, 1);
+  const Tensor weight = t.at("trap").sigmoid(), decay = t.at("adt").exp();
+  const auto product = [&](int64_t at) {
+    return at::einsum("brhp,brhn->bhpn", {x.select(1, at), k.select(1, at)});
+  };
+  const auto scalar = [](const Tensor& values) { return values.unsqueeze(-1).unsqueeze(-1); };
+  std::vector<Tensor> rows;
+  int64_t start = 0;
+  for (const int64_t length : seqlens) {
+    Tensor state, before;
+    for (int64_t at = start; at < start + length; ++at) {
+      const Tensor w = weight.select(2, at), dt = t.at("dt").select(2, at), e = decay.select(2, at);
+      const Tensor now = product(at);
+      Tensor next = scalar(w * dt) * now;
+      if (at > start) next = next + scalar(e) * state + scalar((1 - w) * dt * e) * before;
+      state = next;
+      before = now;
+      rows.push_back(at::einsum("bhpn,brhn->brhp", {state, q.select(1, at)}) +
+                     t.at("d").unsqueeze(-1) * x.select(1, at));
+    }
+    start += length;
+  }
+  const Tensor gate = at::silu(t.at("z").unsqueeze(2) * t.at("mimo_z").transpose(0, 1));
+  return (at::stack(rows, 1) * gate * t.at("mimo_o").transpose(0, 1)).sum(2);
+}
+
+Tensors right_gradients(const Case& item, const Tensors& inputs, at::ScalarType type) {
+  std::map<std::string, Tensor> leaves;
+  std::vector<Tensor> by;
+  for (const std::string& name : kNames) {
+    leaves[name] = inputs.at(name).to(type).detach().clone().requires_grad_();
+    by.push_back(leaves.at(name));
+  }
+  const auto grads = torch::autograd::grad({recurrence(leaves, seqlens_of(item))}, by,
+                                           {inputs.at("grad_out").to(type)});
+  Tensors values;
+  for (size_t i = 0; i < kNames.size(); ++i) values["grad_" + kNames[i]] = grads[i];
+  return values;
+}
+
+Tensors right_sums(const Case& item, const Tensors& inputs, at::ScalarType sum_type) {
+  const int64_t groups = extent(item, "num_groups");
+  Tensors values;
+  for (const char* name : {"q", "k"}) {
+    const Tensor raw = inputs.at(std::string("d") + name).to(sum_type);
+    const auto s = raw.sizes();
+    values[std::string("grad_") + name] =
+        raw.reshape({s[0], s[1], s[2], groups, s[3] / groups, s[4]}).sum(4);
+    values[std::string("grad_") + name + "_bias"] =
+        raw.sum(at::IntArrayRef{0, 1}).transpose(0, 1).contiguous();
+  }
+  return values;
+}
+
+// ---- subjects of this process ----
+
+/// What comes out of dq, dk for so many groups: gradients, then those of the biases.
+using Reduction = std::function<std::tuple<Tensor, Tensor, Tensor, Tensor>(
+    const Tensor& dq, const Tensor& dk, int64_t num_groups)>;
+
+harness::InProcessSubject reduction_subject(Reduction reduce) {
+  return [reduce = std::move(reduce)](const Case& item, const Tensors& inputs) -> Tensors {
+    if (!is_reduction(item)) throw harness::UnsupportedCase("the op is the reduction alone");
+    const auto [q, k, q_bias, k_bias] =
+        reduce(inputs.at("dq"), inputs.at("dk"), extent(item, "num_groups"));
+    return {{"grad_q", q}, {"grad_k", k}, {"grad_q_bias", q_bias}, {"grad_k_bias", k_bias}};
+  };
+}
+
+/// Wrong: head h counts for group h % G.
+std::tuple<Tensor, Tensor, Tensor, Tensor> strided_groups(const Tensor& dq, const Tensor& dk,
+                                                          int64_t groups) {
+  const auto reorder = [&](const Tensor& raw) {
+    return raw.unflatten(3, {raw.size(3) / groups, groups}).transpose(3, 4).flatten(3, 4);
+  };
+  auto sums = ops::mamba3_mimo_gqa_bwd::group_reduce_bwd(reorder(dq), reorder(dk), groups);
+  const auto right = ops::mamba3_mimo_gqa_bwd::group_reduce_bwd(dq, dk, groups);
+  std::get<2>(sums) = std::get<2>(right);
+  std::get<3>(sums) = std::get<3>(right);
+  return sums;
+}
+
+/// Wrong: the bias gradients are rounded to the dtype of dq.
+std::tuple<Tensor, Tensor, Tensor, Tensor> rounded_biases(const Tensor& dq, const Tensor& dk,
+                                                          int64_t groups) {
+  auto sums = ops::mamba3_mimo_gqa_bwd::group_reduce_bwd(dq, dk, groups);
+  for (Tensor* bias : {&std::get<2>(sums), &std::get<3>(sums)})
+    *bias = bias->to(dq.scalar_type()).to(at::kFloat);
+  return sums;
+}
+
+// ---- tolerances ----
+
+constexpr const char* kSums =
+    "twice the recurrence in float32; the floor is for sums within a chunk in another order";
+const harness::Tolerances kFp32 = {{2, 16, kSums}, {2, 64, kSums}, {2, 16, kSums}, {2, 16, kSums}};
+constexpr const char* kHalf =
+    "1e-3: the raw gradients of each head are rounded to float16 (2^-11) and once more as a sum";
+const harness::Tolerances kFp16 = {
+    {2, 8389, kHalf}, {2, 8389, kHalf}, {2, 8389, kHalf}, {2, 8389, kHalf}};
+constexpr const char* kHalfBias =
+    "1.5e-4: float32 sums over tokens of values that were rounded to float16 one by one; a sum "
+    "that "
+    "is itself rounded to float16 is off by 2.5e-4 and more";
+const harness::Tolerances kFp16Bias = {
+    {2, 1258, kHalfBias}, {2, 1258, kHalfBias}, {2, 1258, kHalfBias}, {2, 1258, kHalfBias}};
+constexpr const char* kOnce =
+    "twice the same sums in float32, and one rounding to the dtype: half an epsilon";
+const harness::Tolerances kRounded = {
+    {2, 0.51, kOnce}, {2, 0.51, kOnce}, {2, 0.51, kOnce}, {2, 0.51, kOnce}};
+constexpr const char* kFloatSums = "a sum of up to 2^12 float32 values of one sign";
+// 1e-6, in epsilons of the dtype of dq.
+const harness::Tolerances kFloatBias = {
+    {2, 8.4, kFloatSums}, {2, 8.4, kFloatSums}, {2, 8.4, kFloatSums}, {2, 8.4, kFloatSums}};
+const harness::Tolerances kHalfSumBias = {{2, 1.03e-3, kFloatSums},
+                                          {2, 1.03e-3, kFloatSums},
+                                          {2, 1.03e-3, kFloatSums},
+                                          {2, 1.03e-3, kFloatSums}};
+const harness::Tolerances kBfloatBias = {{2, 1.28e-4, kFloatSums},
+                                         {2, 1.28e-4, kFloatSums},
+                                         {2, 1.28e-4, kFloatSums},
+                                         {2, 1.28e-4, kFloatSums}};
+
+class MimoPack : public harness::Pack {
+ public:
+  std::string slug() const override { return "mamba3_mimo_gqa_bwd"; }
+
+  void check(const Case& item) const override {
+    std::vector<std::string> known = {"site",       "batch",     "seqlen",      "num_ranks",
+                                      "num_groups", "num_heads", "head_dim_qk", "dtype"};
+    if (!is_reduction(item)) {
+      for (const char* name : {"head_dim_v", "num_angles", "chunk", "values", "grad_scale"})
+        known.emplace_back(name);
+      if (item.axes.contains("seqlens")) known.emplace_back("seqlens");
+    }
+    harness::check_axes(item, known);
+    if (!is_reduction(item)) {
+      extent(item, "chunk");
+      seqlens_of(item);
+    }
+  }
+
+  at::ScalarType dtype(const Case& item) const override {
+    return is_reduction(item) ? low_dtype(item) : at::kFloat;
+  }
+
+  Tensors inputs(const Case& item, uint64_t seed) const override {
+    return is_reduction(item) ? reduction_inputs(item, seed) : backward_inputs(item, seed);
+  }
+
+  Tensors oracle(const Case& item, const Tensors& inputs) const override {
+    return is_reduction(item) ? right_sums(item, inputs, at::kDouble)
+                              : right_gradients(item, inputs, at::kDouble);
+  }
+
+  Tensors plain(const Case& item, const Tensors& inputs) const override {
+    if (!is_reduction(item)) return right_gradients(item, inputs, at::kFloat);
+    Tensors values = right_sums(item, inputs, at::kFloat);
+    for (const char* name : {"grad_q", "grad_k"})
+      values.at(name) = values.at(name).to(low_dtype(item));
+    return values;
+  }
+
+  harness::Tolerances tolerances(const Case& item, const std::string& tensor) const override {
+    const bool is_bias = tensor.ends_with("_bias");
+    if (is_reduction(item))
+      return !is_bias                        ? kRounded
+             : low_dtype(item) == at::kFloat ? kFloatBias
+             : low_dtype(item) == at::kHalf  ? kHalfSumBias
+                                             : kBfloatBias;
+    if (low_dtype(item) == at::kFloat) return kFp32;
+    return is_bias ? kFp16Bias : kFp16;
+  }
+
+  std::map<std::string, harness::InProcessSubject> subjects() const override {
+    return {{"op", reduction_subject(ops::mamba3_mimo_gqa_bwd::group_reduce_bwd)},
+            {"op_mutant:strided_groups", reduction_subject(strided_groups)},
+            {"op_mutant:rounded_biases", reduction_subject(rounded_biases)}};
+  }
+
+  /// "bias_in_input_dtype": with float16 inputs the gradients of q_bias and k_bias alone are off.
+  std::string classify(const Case& item, const Judgement& judgement) const override {
+    if (is_reduction(item)) return "";
+    bool is_bias_alone = low_dtype(item) != at::kFloat;
+    for (const Measure& m : judgement.measures)
+      is_bias_alone &= m.pass || m.tensor == "grad_q_bias" || m.tensor == "grad_k_bias";
+    return is_bias_alone ? "bias_in_input_dtype" : "wrong_gradients";
+  }
+
+  /// "groups_refused": a ValueError from the backward for a number of groups that divides the
+  /// heads.
+  std::string classify_error(const Case& item, const Json& exception) const override {
+    const Json frames = exception.value("frames", Json::array());
+    if (is_reduction(item) || exception.value("type", "") != "ValueError" || frames.empty())
+      return "";
+    const std::string file = frames.back().value("file", "");
+    const bool is_host = file.ends_with("mamba3/mamba3_mimo_bwd.py") ||
+                         file.ends_with("mamba3/mamba3_mimo_bwd_varlen.py");
+    return is_host ? "groups_refused" : "";
+  }
+};
+
+}  // namespace
+}  // namespace patchbench::mamba3_mimo_gqa_bwd
+
+int main(int argc, char** argv) {
+  return patchbench::harness::run_reproducer(argc, argv,
+                                             patchbench::mamba3_mimo_gqa_bwd::MimoPack());
+}
