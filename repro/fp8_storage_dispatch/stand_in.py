@@ -15,8 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import importlib.abc
-import importlib.machinery
+import importlib
 import importlib.util
 import inspect
 import sys
@@ -26,6 +25,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from absent import Absent, stand_in_for
 
 ABSENT = ("nvdlfw_inspect", "onnxscript", "pydantic", "tilelang", "transformer_engine_torch")
 VARIANT = "megatron.core.transformer.experimental_attention_variant"
@@ -62,54 +62,12 @@ def dequantize(tensor: Any, dtype: int) -> torch.Tensor:
     return (data.view(TORCH_DTYPES[int(tensor._fp8_dtype)]).float() * scale).to(TORCH_DTYPES[int(dtype)])
 
 
-class Absent(types.ModuleType):
-    """Stands for a missing module and for anything in it: may be called, subclassed, indexed or used to decorate."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)
-        made = Absent(f"{self.__name__}.{name}")
-        setattr(self, name, made)
-        return made
-
-    def __call__(self, *args: Any, **_: Any) -> Any:
-        """As a decorator it leaves what it decorates; any other call gives something just as absent."""
-        return args[0] if len(args) == 1 and isinstance(args[0], (type, types.FunctionType)) else Absent(self.__name__)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-    def __int__(self) -> int:
-        return 0
-
-    def __mro_entries__(self, _: tuple[Any, ...]) -> tuple[()]:
-        return ()
-
-
 ENTERED: dict[str, dict[str, Any]] = {
     "transformer_engine": {},
     "transformer_engine.common": {"decode_cudnn_version": Absent("decode_cudnn_version")},
     "transformer_engine.pytorch": {"torch_version": lambda: tuple(map(int, torch.__version__.split("+")[0].split(".")))},
     "transformer_engine.pytorch.cpp_extensions": {},
 }
-
-
-class AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Answers for the ABSENT packages once every other finder has failed, so that an installed one is never hidden."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name.partition(".")[0] not in ABSENT:
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return Absent(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        if module.__name__ == "transformer_engine_torch":
-            module.DType, module.dequantize = DType, dequantize
-        if module.__name__ == "pydantic.dataclasses":
-            module.dataclass = unchecked_dataclass
 
 
 def unchecked_dataclass(made: type | None = None, /, **words: Any) -> Any:
@@ -120,10 +78,13 @@ def unchecked_dataclass(made: type | None = None, /, **words: Any) -> Any:
 
 def install() -> None:
     """Makes the real classes and the real dispatcher importable; idempotent. Call before either package is imported."""
-    if any(isinstance(finder, AbsentFinder) for finder in sys.meta_path):
-        return
     is_compiled_there = importlib.util.find_spec("transformer_engine_torch") is not None
-    sys.meta_path.append(AbsentFinder())
+    filled = {
+        "transformer_engine_torch": {"DType": DType, "dequantize": dequantize},
+        "pydantic.dataclasses": {"dataclass": unchecked_dataclass},
+    }
+    if not stand_in_for(ABSENT, filled):
+        return
     import_megatron()
     if not is_compiled_there:
         enter_transformer_engine()

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import inspect
 import os
@@ -20,43 +18,15 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from absent import stand_in_for
 
 ABSENT = ("einops", "tilelang")
 HOSTS = ("mamba3_mimo_bwd", "mamba3_mimo_bwd_varlen")
 HELPERS = "mamba_ssm.ops.triton.mamba3.mamba3_mimo_utils"
 
 Tensors = dict[str, torch.Tensor | None]
-
-
-class Absent(types.ModuleType):
-    """Stands for a missing module and for anything in it: may be called or used to decorate."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)
-        made = Absent(f"{self.__name__}.{name}")
-        setattr(self, name, made)
-        return made
-
-    def __call__(self, *args: Any, **_: Any) -> Any:
-        """As a decorator it leaves what it decorates; any other call gives something just as absent."""
-        return args[0] if len(args) == 1 and isinstance(args[0], types.FunctionType) else Absent(self.__name__)
-
-
-class AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Answers for the ABSENT packages once every other finder has failed."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in ABSENT else None
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return Absent(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """There is nothing to run."""
 
 
 @dataclass
@@ -345,9 +315,8 @@ def untune(module: types.ModuleType) -> None:
 
 def install() -> None:
     """Makes the host functions importable and their TileLang kernels ours; idempotent. Call before the package is imported."""
-    if any(isinstance(finder, AbsentFinder) for finder in sys.meta_path):
+    if not stand_in_for(ABSENT):
         return
-    sys.meta_path.append(AbsentFinder())
     spec = importlib.util.find_spec("mamba_ssm")
     package = types.ModuleType("mamba_ssm")
     package.__path__, package.__spec__ = list(spec.submodule_search_locations), spec

@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 from pathlib import Path
 
-import pytest
+from answers import PROGRAM, answer, need_reproducer, seen
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = Path(os.environ.get("PATCHBENCH_BUILD", ROOT / "build/cpu")) / "bin/patchbench"
 SLUG = "dsa_graph_capture"
-
-if not (PROGRAM.parent / f"repro_{SLUG}").exists():
-    pytest.skip("the reproducer is not built", allow_module_level=True)
-
-
-def answer(tmp_path: Path, *words: str) -> tuple[int, dict]:
-    """Exit status and the JSON document of one command, on a ledger of its own."""
-    done = subprocess.run(
-        [PROGRAM, "--json", *words], env=os.environ | {"PATCHBENCH_LEDGER": str(tmp_path / "ledger.db")}, capture_output=True, text=True
-    )
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
-
-
-def seen(document: dict, subject: str) -> dict[str, str]:
-    """case -> "absent", "unsupported" or the failure class."""
-    rows = [o for s in document["subjects"] for o in s["observations"] if o["subject"] == subject]
-    return {o["case"]: o.get("class", o["seen"]) for o in rows}
+need_reproducer(SLUG)
 
 
 def test_the_release_breaks_capture_outside_of_the_scatter(tmp_path: Path) -> None:

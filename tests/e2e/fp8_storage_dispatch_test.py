@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
+from answers import PROGRAM, answer, need_reproducer, seen, seen_of_wrong_op
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = Path(os.environ.get("PATCHBENCH_BUILD", ROOT / "build/cpu")) / "bin/patchbench"
 SLUG = "fp8_storage_dispatch"
-
-if not (PROGRAM.parent / f"repro_{SLUG}").exists():
-    pytest.skip("the reproducer is not built", allow_module_level=True)
-
-
-def answer(tmp_path: Path, *words: str) -> tuple[int, dict]:
-    """Exit status and the JSON document of one command, on a ledger of its own."""
-    done = subprocess.run(
-        [PROGRAM, "--json", *words], env=os.environ | {"PATCHBENCH_LEDGER": str(tmp_path / "ledger.db")}, capture_output=True, text=True
-    )
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
-
-
-def seen(document: dict, subject: str) -> dict[str, str]:
-    """case -> "absent", "unsupported" or the failure class."""
-    rows = [o for s in document["subjects"] for o in s["observations"] if o["subject"] == subject]
-    return {o["case"]: o.get("class", o["seen"]) for o in rows}
+need_reproducer(SLUG)
 
 
 def test_the_wrapper_hands_out_null_and_the_table_tells_call_from_call(tmp_path: Path) -> None:
@@ -80,9 +61,4 @@ def test_the_model_and_the_op(tmp_path: Path, subject: str, sentinel: str) -> No
 
 @pytest.mark.parametrize("mutant", ["sentinel_is_key_zero", "query_unscaled", "dense"])
 def test_a_wrong_op_is_red(tmp_path: Path, mutant: str) -> None:
-    case = next(c for c in json.loads((ROOT / f"packs/{SLUG}/manifest.json").read_text())["cases"] if c["name"] == "attention_token")
-    document = {"slug": SLUG, "classes": ["raw_null"], "cases": [{k: case[k] for k in ("name", "role", "axes", "judged_on")}]}
-    (tmp_path / "cases.json").write_text(json.dumps(document))
-    words = ["--subject", f"op_mutant:{mutant}", "--device", "cpu", "--seed", "1", "--work", tmp_path, "--records-fd", "1"]
-    done = subprocess.run([PROGRAM.parent / f"repro_{SLUG}", "--cases", tmp_path / "cases.json", *words], capture_output=True, text=True)
-    assert json.loads(done.stdout)["seen"] == "present", done.stderr
+    assert seen_of_wrong_op(tmp_path, SLUG, mutant, "attention_token") == "present"

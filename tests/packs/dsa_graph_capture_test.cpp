@@ -9,6 +9,7 @@
 #include "dsa_graph_capture/op.h"
 #include "harness/compare.h"
 #include "harness/inputs.h"
+#include "packs/op_test.h"
 #ifdef PATCHBENCH_CUDA
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -18,6 +19,8 @@
 namespace patchbench::topk_mask_test {
 namespace {
 
+using op_test::devices;
+using op_test::refusal;
 using ops::dsa_graph_capture::topk_to_index_mask;
 using ops::dsa_graph_capture::topk_to_index_mask_;
 
@@ -96,11 +99,6 @@ std::vector<MaskCase> mask_cases() {
       {.name = "no_slots", .topk = 0},
       {.name = "no_keys", .seqlen_k = 0, .topk = 0},
       {.name = "no_rows", .batch = 0}};
-}
-
-std::vector<std::string> devices() {
-  return torch::cuda::is_available() ? std::vector<std::string>{"cpu", "cuda:0"}
-                                     : std::vector<std::string>{"cpu"};
 }
 
 /// device, path ("native" or "plain"), dtype of the mask, dtype of the indices, case
@@ -197,15 +195,6 @@ TEST(TopkMaskOp, HasAFakeImplementation) {
   EXPECT_EQ(mask.sizes(), (std::vector<int64_t>{2, 3, 9}));
   EXPECT_EQ(mask.scalar_type(), at::kBFloat16);
   EXPECT_TRUE(mask.is_meta());
-}
-
-std::string refusal(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const c10::Error& e) {
-    return e.what_without_backtrace();
-  }
-  return "nothing was refused";
 }
 
 TEST(TopkMaskOp, RefusesInOneLine) {

@@ -10,6 +10,7 @@
 #include "fp8_storage_dispatch/op.h"
 #include "harness/compare.h"
 #include "harness/inputs.h"
+#include "packs/op_test.h"
 #ifdef PATCHBENCH_CUDA
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -20,6 +21,10 @@ namespace patchbench::sparse_mla_fp8_test {
 namespace {
 
 using at::Tensor;
+using op_test::devices;
+using op_test::Fallback;
+using op_test::Form;
+using op_test::refusal;
 using ops::fp8_storage_dispatch::dequantize_mla;
 using ops::fp8_storage_dispatch::Fp8Storage;
 using ops::fp8_storage_dispatch::quantize_mla;
@@ -167,29 +172,11 @@ std::vector<MlaCase> mla_cases() {
           {.name = "no_heads", .num_heads = 0}};
 }
 
-enum class Form { kChosen, kPlain };
-
-/// PATCHBENCH_OP_FALLBACK for the length of a test.
-class Fallback {
- public:
-  explicit Fallback(Form form) {
-    if (form == Form::kPlain) setenv("PATCHBENCH_OP_FALLBACK", "fp8_storage_dispatch", 1);
-  }
-  Fallback(const Fallback&) = delete;
-  Fallback& operator=(const Fallback&) = delete;
-  ~Fallback() { unsetenv("PATCHBENCH_OP_FALLBACK"); }
-};
-
-std::vector<std::string> devices() {
-  return torch::cuda::is_available() ? std::vector<std::string>{"cpu", "cuda:0"}
-                                     : std::vector<std::string>{"cpu"};
-}
-
 class SparseMlaFp8 : public testing::TestWithParam<std::tuple<MlaCase, std::string, Form>> {};
 
 TEST_P(SparseMlaFp8, IsTheSumOverTheStoredValues) {
   const auto& [c, device, form] = GetParam();
-  const Fallback fallback(form);
+  const Fallback fallback("fp8_storage_dispatch", form);
   const Problem p = problem_of(c, device);
   const Result wanted = oracle(p, stored_values(p.q), stored_values(p.k));
   const Tensor indices = p.indices.to(device), grad_out = p.grad_out.to(device);
@@ -207,7 +194,7 @@ TEST_P(SparseMlaFp8, IsTheSumOverTheStoredValues) {
 
 TEST_P(SparseMlaFp8, RepeatsItsForwardAndGradQBitForBit) {
   const auto& [c, device, form] = GetParam();
-  const Fallback fallback(form);
+  const Fallback fallback("fp8_storage_dispatch", form);
   const Problem p = problem_of(c, device);
   const Tensor indices = p.indices.to(device), grad_out = p.grad_out.to(device);
   const auto once = sparse_mla_fp8_forward(p.q, p.k, indices, kScale);
@@ -295,15 +282,6 @@ TEST(SparseMlaFp8Op, HasAFakeImplementation) {
   const auto [grad_q, grad_kv] = sparse_mla_fp8_backward(out, out, lse, q, k, indices, kScale);
   EXPECT_EQ(grad_q.scalar_type(), at::kBFloat16);
   EXPECT_EQ(grad_kv.sizes(), (std::vector<int64_t>{2, 9, 1, kDim}));
-}
-
-std::string refusal(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const c10::Error& e) {
-    return e.what_without_backtrace();
-  }
-  return "nothing was refused";
 }
 
 TEST(SparseMlaFp8Op, RefusesInOneLine) {

@@ -10,11 +10,16 @@
 #include "harness/compare.h"
 #include "harness/inputs.h"
 #include "mamba3_mimo_gqa_bwd/op.h"
+#include "packs/op_test.h"
 
 namespace patchbench::group_reduce_test {
 namespace {
 
 using at::Tensor;
+using op_test::devices;
+using op_test::Fallback;
+using op_test::Form;
+using op_test::refusal;
 using ops::mamba3_mimo_gqa_bwd::group_reduce_bwd;
 using ops::mamba3_mimo_gqa_bwd::group_reduce_bwd_path;
 
@@ -72,24 +77,12 @@ bool is_rounded_once(const Tensor& got, const Tensor& wanted, at::ScalarType typ
   return error.le(wanted.abs() * (harness::epsilon_of(type) / 2) + noise).all().item<bool>();
 }
 
-enum class Form { kChosen, kPlain };
-
-class Fallback {
- public:
-  explicit Fallback(Form form) {
-    if (form == Form::kPlain) setenv("PATCHBENCH_OP_FALLBACK", "mamba3_mimo_gqa_bwd", 1);
-  }
-  Fallback(const Fallback&) = delete;
-  Fallback& operator=(const Fallback&) = delete;
-  ~Fallback() { unsetenv("PATCHBENCH_OP_FALLBACK"); }
-};
-
 using Point = std::tuple<ReduceCase, std::string, at::ScalarType, Form>;
 class GroupReduce : public testing::TestWithParam<Point> {};
 
 TEST_P(GroupReduce, SumsHeadsOfAGroupAndBiasesBeforeThat) {
   const auto& [c, device, type, form] = GetParam();
-  const Fallback fallback(form);
+  const Fallback fallback("mamba3_mimo_gqa_bwd", form);
   const Tensor dq = raw_of(c, "dq", type).to(at::Device(device)),
                dk = raw_of(c, "dk", type).to(at::Device(device));
   const bool uses_kernel = dq.is_cuda() && form == Form::kChosen && c.has_kernel;
@@ -106,11 +99,6 @@ TEST_P(GroupReduce, SumsHeadsOfAGroupAndBiasesBeforeThat) {
   EXPECT_EQ(c.num_groups == c.num_heads, at::equal(grad_q, dq) && dq.numel() > 0);
   const auto again = group_reduce_bwd(dq, dk, c.num_groups);
   EXPECT_TRUE(at::equal(std::get<1>(again), grad_k) && at::equal(std::get<2>(again), bias_q));
-}
-
-std::vector<std::string> devices() {
-  return torch::cuda::is_available() ? std::vector<std::string>{"cpu", "cuda:0"}
-                                     : std::vector<std::string>{"cpu"};
 }
 
 std::string point_name(const testing::TestParamInfo<Point>& info) {
@@ -140,15 +128,6 @@ TEST(GroupReduceOp, HasAFakeImplementation) {
   EXPECT_EQ(grad_k.sizes(), (std::vector<int64_t>{2, 3, 4, 4, 16}));
   EXPECT_EQ(bias_q.sizes(), (std::vector<int64_t>{8, 4, 16}));
   EXPECT_EQ(bias_q.scalar_type(), at::kFloat);
-}
-
-std::string refusal(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const c10::Error& e) {
-    return e.what_without_backtrace();
-  }
-  return "nothing was refused";
 }
 
 TEST(GroupReduceOp, RefusesInOneLine) {

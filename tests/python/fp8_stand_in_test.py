@@ -26,7 +26,8 @@ def load(name: str, path: Path) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def stand_in() -> ModuleType:
-    return load("fp8_stand_in", ROOT / "fp8_storage_dispatch" / "stand_in.py")
+    with mock.patch.dict(sys.modules, {"absent": load("fp8_absent", ROOT / "harness" / "absent.py")}):
+        return load("fp8_stand_in", ROOT / "fp8_storage_dispatch" / "stand_in.py")
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +94,11 @@ def test_absent_module_decorates_and_is_subclassed(stand_in: ModuleType) -> None
 
 
 def test_absent_finder_answers_for_its_own_packages_alone(stand_in: ModuleType) -> None:
-    finder = stand_in.AbsentFinder()
-    assert finder.find_spec("tilelang.language") and not finder.find_spec("tilelangs") and not finder.find_spec("torch")
+    finder = load("fp8_absent", ROOT / "harness" / "absent.py").AbsentFinder(stand_in.ABSENT, {"tilelang.language": {"x": 3}})
+    assert not finder.find_spec("tilelangs") and not finder.find_spec("torch")
+    module = importlib.util.module_from_spec(finder.find_spec("tilelang.language"))
+    finder.exec_module(module)
+    assert module.x == 3 and list(module.y.z(4)) == [] and module.jit(len) is not None
 
 
 def test_only_a_warning_that_names_the_type_is_an_announcement(subject: ModuleType) -> None:

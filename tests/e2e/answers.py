@@ -1,0 +1,47 @@
+"""One command of the built program as a process, and what its JSON document says of the cases."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("PATCHBENCH_BUILD", ROOT / "build/cpu")) / "bin"
+PROGRAM = BIN / "patchbench"
+
+
+def need_reproducer(slug: str) -> None:
+    """Skips the test module where this build has none (preset host has no torch)."""
+    if not (BIN / f"repro_{slug}").exists():
+        pytest.skip("the reproducer is not built", allow_module_level=True)
+
+
+def answer(tmp_path: Path, *words: str) -> tuple[int, dict]:
+    """Exit status and the JSON document of one command, on a ledger of its own."""
+    done = subprocess.run(
+        [PROGRAM, "--json", *words], env=os.environ | {"PATCHBENCH_LEDGER": str(tmp_path / "ledger.db")}, capture_output=True, text=True
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def seen(document: dict, subject: str) -> dict[str, str]:
+    """case -> "absent", "unsupported" or the failure class."""
+    rows = [o for s in document["subjects"] for o in s["observations"] if o["subject"] == subject]
+    return {o["case"]: o.get("class", o["seen"]) for o in rows}
+
+
+def seen_of_wrong_op(tmp_path: Path, slug: str, mutant: str, case_name: str) -> str:
+    """What the judge sees of one of the reproducer's own wrong ops on one case."""
+    cases = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())["cases"]
+    case = next(c for c in cases if c["name"] == case_name)
+    document = {"slug": slug, "classes": ["any"], "cases": [{k: case[k] for k in ("name", "role", "axes", "judged_on")}]}
+    (tmp_path / "cases.json").write_text(json.dumps(document))
+    words = ["--subject", f"op_mutant:{mutant}", "--device", "cpu", "--seed", "1", "--work", tmp_path, "--records-fd", "1"]
+    done = subprocess.run([BIN / f"repro_{slug}", "--cases", tmp_path / "cases.json", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["seen"]
