@@ -23,12 +23,10 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -36,7 +34,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from patchbench_mitigations.registry import LOG, MODE_AUTO, Refused, is_forced, is_killed
+from patchbench_mitigations.registry import LOG, MODE_AUTO, Refused, is_forced, is_killed, load_op
 
 SLUG = "dsa_graph_capture"
 # The parent of the modules that are changed: whichever of them is imported first, its parent was before.
@@ -197,19 +195,7 @@ def with_searched_positions(original: Function) -> Function:
     return replacement
 
 
-@functools.cache
-def load_ops() -> str:
-    """Loads libpatchbench_ops.so (PATCHBENCH_OPS_LIB, or lib/ of this package); "" on success, else why not."""
-    if not hasattr(torch.ops.patchbench, "topk_to_index_mask_"):
-        path = Path(os.environ.get("PATCHBENCH_OPS_LIB") or Path(__file__).parent / "lib" / "libpatchbench_ops.so")
-        if not path.exists():
-            return f"no op library at {path}"
-        try:
-            torch.ops.load_library(str(path))
-        except OSError as e:
-            return f"{path.name} does not load into torch {torch.__version__}: {str(e).splitlines()[0]}"
-    held = hasattr(torch.ops.patchbench, "topk_to_index_mask_")
-    return "" if held else "the op library holds no patchbench::topk_to_index_mask_"
+load_ops = functools.partial(load_op, "topk_to_index_mask_")
 
 
 def _check_top_k(topk_indices: torch.Tensor) -> None:

@@ -20,19 +20,17 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from patchbench_mitigations.registry import LOG, MODE_AUTO, Refused, is_forced, is_killed
+from patchbench_mitigations.registry import LOG, MODE_AUTO, Refused, is_forced, is_killed, load_op
 
 SLUG = "fp8_storage_dispatch"
 # The parent of the modules that are changed: whichever of them is imported first, its parent was before.
@@ -153,19 +151,7 @@ def dequantized(site: Site, name: str, operand: Any) -> torch.Tensor:
     return made
 
 
-@functools.cache
-def load_ops() -> str:
-    """Loads libpatchbench_ops.so (PATCHBENCH_OPS_LIB, or lib/ of this package); "" on success, else why not."""
-    ops, name = torch.ops.patchbench, "sparse_mla_fp8_forward"
-    path = Path(os.environ.get("PATCHBENCH_OPS_LIB") or Path(__file__).parent / "lib" / "libpatchbench_ops.so")
-    if not hasattr(ops, name) and not path.exists():
-        return f"no op library at {path}"
-    try:
-        if not hasattr(ops, name):
-            torch.ops.load_library(str(path))
-    except OSError as e:
-        return f"{path.name} does not load into torch {torch.__version__}: {str(e).splitlines()[0]}"
-    return "" if hasattr(ops, name) else f"{path.name} holds no patchbench::{name}"
+load_ops = functools.partial(load_op, "sparse_mla_fp8_forward")
 
 
 def _why_not_stored(operand: Any) -> str:

@@ -22,13 +22,12 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from patchbench_mitigations.registry import LOG, MODE_AUTO, Refused, is_forced, is_killed
+from patchbench_mitigations.registry import LOG, MODE_AUTO, Refused, is_forced, is_killed, load_op
 
 SLUG = "liger_flce_none_bwd"
 TARGET = "liger_kernel.ops.fused_linear_cross_entropy"
@@ -159,25 +158,7 @@ def plain_gradients(problem: Problem, grad_output: torch.Tensor,
 # ---- the op ----
 
 
-@functools.cache
-def load_ops() -> str:
-    """Loads libpatchbench_ops.so (PATCHBENCH_OPS_LIB, or lib/ of this package); "" on success, else why not."""
-    if not _is_registered():
-        path = Path(os.environ.get("PATCHBENCH_OPS_LIB") or Path(__file__).parent / "lib" / "libpatchbench_ops.so")
-        if not path.exists():
-            return f"no op library at {path}"
-        try:
-            torch.ops.load_library(str(path))
-        except OSError as e:
-            return f"{path.name} does not load into torch {torch.__version__}: {str(e).splitlines()[0]}"
-    return "" if _is_registered() else "the op library holds no patchbench::flce"
-
-
-def _is_registered() -> bool:
-    try:
-        return torch.ops.patchbench.flce_backward is not None
-    except AttributeError:
-        return False
+load_ops = functools.partial(load_op, "flce_backward")
 
 
 def _op_scalars(problem: Problem) -> dict[str, Any]:

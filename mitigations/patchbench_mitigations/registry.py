@@ -9,6 +9,7 @@ PATCHBENCH_FORCE      slug,…          act outside the versions that were measu
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -17,6 +18,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +28,23 @@ MODE_AUTO = "auto"
 
 class Refused(RuntimeError):
     """A mitigation will not act here; the message says why and what to try."""
+
+
+@functools.cache
+def load_op(name: str) -> str:
+    """Makes patchbench::<name> callable, from libpatchbench_ops.so (PATCHBENCH_OPS_LIB, or lib/ of this package) unless it
+    is already; "" on success, else why not."""
+    import torch
+
+    path = Path(os.environ.get("PATCHBENCH_OPS_LIB") or Path(__file__).parent / "lib" / "libpatchbench_ops.so")
+    if not hasattr(torch.ops.patchbench, name):
+        if not path.exists():
+            return f"no op library at {path}"
+        try:
+            torch.ops.load_library(str(path))
+        except OSError as e:
+            return f"{path.name} does not load into torch {torch.__version__}: {str(e).splitlines()[0]}"
+    return "" if hasattr(torch.ops.patchbench, name) else f"{path.name} holds no patchbench::{name}"
 
 
 def slugs() -> list[str]:
