@@ -21,8 +21,8 @@ say() { printf 'bootstrap: %s\n' "$*" >&2; }
 # One package a line in the policy, which `patchbench env doctor` reads too. No Python: it may not be there yet.
 wanted_packages=$(sed -n '/"packages"/,$s/^ *"\([a-z0-9+.-]*\)",\{0,1\}$/\1/p' "$root/env/policy.json")
 
-inputs=("$0" "$root"/env/{fetch.py,pins.json,policy.json} "$root"/env/locks/*)
-stamp=$cache/bootstrap/$(cat "${inputs[@]}" <(echo "$host_only") | sha256sum | cut -c1-16)
+inputs=("$0" "$root"/env/{fetch.py,pins.json,policy.json} "$root"/env/locks/* "$root"/packs/*/manifest.json)
+stamp=$cache/bootstrap/$(cat "${inputs[@]}" <(echo "$host_only"; cd "$root" && echo repro/*/repro.cpp) | sha256sum | cut -c1-16)
 # What is installed; a stamp that lacks packages holds until this changes.
 installed=$(stat -c %Y /var/lib/dpkg/status 2>/dev/null)
 if [ -e "$stamp" ]; then
@@ -72,7 +72,7 @@ if [ -z "$host_only" ]; then
   if command -v podman >/dev/null; then
     python3 "$root/env/fetch.py" env "$root/env/locks/torch-2.11.txt" --tag cp311 >/dev/null || missing=2
   fi
-  python3 "$root/env/fetch.py" pins "$root/env/pins.json" liger-kernel megatron-core || missing=2
+  python3 "$root/env/fetch.py" pins "$root/env/pins.json" || missing=2
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] ||
     say "no nvcc: preset cpu is built, the ops go without their CUDA halves (CUDA 13.0 toolkit: developer.nvidia.com/cuda-downloads)"
 fi

@@ -5,7 +5,8 @@
   fetch.py env LOCK [--tag cp311]           print the folder into which every wheel of LOCK is unpacked
   fetch.py size PROJECT FILENAME            print how many bytes that file has on the index
   fetch.py unzip FILE DIR                   unpack one wheel, .zip or .tar.gz into an empty folder
-  fetch.py pins PINS.JSON UPSTREAM...       fetch every release of the upstreams that is not cached
+  fetch.py pins PINS.JSON [UPSTREAM...]     fetch every release of the upstreams that is not cached; without
+                                            names: of those that a pack with a reproducer runs
   fetch.py verify DIR                       re-hash an unpacked environment against what was unpacked
   fetch.py lock OUT REQUIREMENT...          write a lock for cp311, cp312 and cp313 (maintainers; needs pip)
 
@@ -201,6 +202,13 @@ def fits(filename: str, tag: str) -> bool:
     return ok_python and any(a in ("none", "abi3", tag) for a in abis) and any(map(PLATFORM.search, platforms))
 
 
+def upstreams_run(root: Path) -> list[str]:
+    """The upstreams that packs with a reproducer name, each once."""
+    manifests = [json.loads(p.read_text()) for p in sorted(root.glob("packs/*/manifest.json"))]
+    run = [m for m in manifests if (root / "repro" / m["slug"] / "repro.cpp").exists()]
+    return list(dict.fromkeys(use["name"] for m in run for use in m["upstreams"]))
+
+
 def fetch_pins(pins: Path, names: list[str]) -> None:
     """Every release of the named upstreams, into the cache; quick where they are there."""
     upstreams = json.loads(pins.read_text())["upstreams"]
@@ -374,8 +382,8 @@ def main(argv: list[str]) -> int:
                 print(file_size(project, filename))
             case ["unzip", archive, folder]:
                 unzip(Path(archive), Path(folder))
-            case ["pins", pins, *names] if names:
-                fetch_pins(Path(pins), names)
+            case ["pins", pins, *names]:
+                fetch_pins(Path(pins), names or upstreams_run(Path(pins).parent.parent))
             case ["verify", folder]:
                 verify(Path(folder))
             case ["lock", out, *requirements] if requirements:

@@ -256,6 +256,21 @@ def test_pins_fetches_every_release_that_is_not_there(index: Index, cache: Path,
     assert status == 2 and "one of: toy" in err
 
 
+def test_pins_without_names_are_those_of_packs_with_a_reproducer(index: Index, cache: Path, tmp_path: Path) -> None:
+    index.files = {"toy-1-py3-none-any.whl": b"release"}
+    release = {"file": "toy-1-py3-none-any.whl", "sha256": sha(b"release")}
+    pins = tmp_path / "env/pins.json"
+    for path in ("env", "packs/runs", "packs/waits", "repro/runs"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "repro/runs/repro.cpp").touch()
+    for slug, upstream in (("runs", "toy"), ("waits", "absent")):
+        document = {"slug": slug, "upstreams": [{"name": upstream}]}
+        (tmp_path / "packs" / slug / "manifest.json").write_text(json.dumps(document))
+    pins.write_text(json.dumps({"upstreams": {"toy": {"project": "toy", "releases": [release]}}}))
+    status, _, err = fetch(index, cache, "pins", pins)
+    assert status == 0 and "toy: 1 of 1 releases fetched" in err and "absent" not in err
+
+
 def test_words_it_does_not_know_show_its_usage(index: Index, cache: Path) -> None:
     status, out, err = fetch(index, cache, "nonsense")
     assert (status, out) == (2, "") and "fetch.py file PROJECT" in err
