@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <filesystem>
 #include <iostream>
 #include <map>
 #include <set>
@@ -10,7 +9,6 @@
 #include "core/observation.h"
 #include "core/record.h"
 #include "ledger/evidence.h"
-#include "ledger/ledger.h"
 #include "report/table.h"
 
 namespace patchbench::cli {
@@ -29,15 +27,9 @@ std::string text_of(const Observation& o) {
 }
 
 Behaviour read_behaviour(const Context& context, const std::string& slug) {
-  std::vector<ledger::Entry> entries = ledger::evidence(context.root, {slug});
-  if (std::filesystem::exists(context.ledger)) {
-    for (ledger::Entry& entry : ledger::Ledger::open(context.ledger)->all())
-      entries.push_back(std::move(entry));
-  }
-  const std::set<std::string> evicted = ledger::evicted_digests(entries);
   Behaviour behaviour;
-  for (const ledger::Entry& entry : entries) {
-    if (entry.record.type() != "observation" || evicted.contains(entry.digest)) continue;
+  for (const ledger::Entry& entry : ledger::known(context.ledger, context.root, {slug})) {
+    if (entry.record.type() != "observation") continue;
     const Json& p = entry.record.predicate();
     const RunContext run = RunContext::from_json(p.at("context"));
     const Observation o = Observation::from_json(p.at("observation"));

@@ -54,13 +54,8 @@ struct Taken {
   double wall_s = 0, gpu_bytes = 0;
 };
 Taken newest_run(const Context& context, const RunOptions& options, bool is_gpu) {
-  std::vector<ledger::Entry> entries = ledger::evidence(context.root, {options.slug});
-  if (fs::exists(context.ledger)) {
-    for (ledger::Entry& entry : ledger::Ledger::open(context.ledger)->all())
-      entries.push_back(std::move(entry));
-  }
   std::map<std::string, std::vector<Observation>> runs;  // by start, so the newest is the last
-  for (const ledger::Entry& entry : entries) {
+  for (const ledger::Entry& entry : ledger::known(context.ledger, context.root, {options.slug})) {
     if (entry.record.type() != "observation") continue;
     Observation o = observation_of(entry.record);
     if (o.slug == options.slug && o.subject == options.subject && (o.device != "cpu") == is_gpu)

@@ -52,17 +52,10 @@ void add_verdict(Board& board, const ledger::Entry& entry) {
 }
 
 Board read_board(const Context& context, bool with_ledger) {
-  std::vector<ledger::Entry> entries;
-  if (with_ledger && fs::exists(context.ledger))
-    entries = ledger::Ledger::open(context.ledger)->all();
-  // A record that is also committed counts as committed, so evidence comes last.
-  for (ledger::Entry& entry : ledger::evidence(context.root, context.slugs()))
-    entries.push_back(std::move(entry));
-  const std::set<std::string> evicted = ledger::evicted_digests(entries);
   Board board;
-  for (const ledger::Entry& entry : entries) {
-    if (entry.record.type() == "verdict" && !evicted.contains(entry.digest))
-      add_verdict(board, entry);
+  for (const ledger::Entry& entry :
+       ledger::known(with_ledger ? context.ledger : fs::path(), context.root, context.slugs())) {
+    if (entry.record.type() == "verdict") add_verdict(board, entry);
   }
   return board;
 }

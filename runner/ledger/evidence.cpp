@@ -31,4 +31,14 @@ std::vector<Entry> evidence(const std::filesystem::path& root,
   return entries;
 }
 
+std::vector<Entry> known(const std::filesystem::path& ledger, const std::filesystem::path& root,
+                         const std::vector<std::string>& slugs) {
+  std::vector<Entry> entries;
+  if (std::filesystem::exists(ledger)) entries = Ledger::open(ledger)->all();
+  for (Entry& entry : evidence(root, slugs)) entries.push_back(std::move(entry));
+  const std::set<std::string> evicted = evicted_digests(entries);
+  std::erase_if(entries, [&](const Entry& entry) { return evicted.contains(entry.digest); });
+  return entries;
+}
+
 }  // namespace patchbench::ledger

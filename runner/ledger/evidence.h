@@ -13,4 +13,9 @@ namespace patchbench::ledger {
 std::vector<Entry> evidence(const std::filesystem::path& root,
                             const std::vector<std::string>& slugs);
 
+/// The ledger's records and, after them, the committed ones of some packs; a record that is in both
+/// comes last, as committed. What was evicted is left out. A ledger that is not there holds none.
+std::vector<Entry> known(const std::filesystem::path& ledger, const std::filesystem::path& root,
+                         const std::vector<std::string>& slugs);
+
 }  // namespace patchbench::ledger
