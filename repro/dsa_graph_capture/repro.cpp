@@ -349,17 +349,13 @@ class DsaPack : public harness::Pack {
   /// "ineligible_accepted": taken while capturing, declined in eager. "capture_illegal": every
   /// value is right and the path breaks a capture.
   std::string classify(const Case& item, const Judgement& judgement) const override {
-    const auto is_right = [&](const std::string& tensor) {
-      return std::all_of(judgement.measures.begin(), judgement.measures.end(),
-                         [&](const Measure& m) { return m.tensor != tensor || m.pass; });
-    };
-    if (site_of(item) == "varlen_bounds" && is_right("accepted_eager") &&
-        !is_right("accepted_capturing"))
+    if (site_of(item) == "varlen_bounds" && judgement.is_right("accepted_eager") &&
+        !judgement.is_right("accepted_capturing"))
       return "ineligible_accepted";
     for (const auto& [name, tensor] : judgement.got) {
-      if (name != "capture_breaks" && !is_right(name)) return "";
+      if (name != "capture_breaks" && !judgement.is_right(name)) return "";
     }
-    return is_right("capture_breaks") ? "" : "capture_illegal";
+    return judgement.is_right("capture_breaks") ? "" : "capture_illegal";
   }
 
   /// "sentinel_index_rejected": the scatter in the release's dsa.py raises for a case that holds

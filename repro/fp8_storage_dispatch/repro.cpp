@@ -218,11 +218,10 @@ Tensors attend(const Tensor& q_any, const Tensor& kv_any, const Tensor& indices,
 }
 
 Tensors right_attention(const Tensors& inputs, at::ScalarType type) {
-  const auto grad_out = inputs.find("grad_out");
+  const bool is_training = inputs.contains("grad_out");
   Tensors values =
       attend(values_of(inputs, "q_").to(type), values_of(inputs, "kv_").to(type),
-             inputs.at("topk_indices"), grad_out == inputs.end() ? Tensor() : grad_out->second);
-  const bool is_training = grad_out != inputs.end();
+             inputs.at("topk_indices"), is_training ? inputs.at("grad_out") : Tensor());
   if (is_training) values["is_fp8_used"] = torch::ones({}, type);
   return values;
 }
@@ -484,17 +483,14 @@ class Fp8Pack : public harness::Pack {
 
   /// Which falsehood was handed over: a null pointer outweighs a copy.
   std::string classify(const Case& item, const Judgement& judgement) const override {
-    const auto is_right = [&](const std::string& tensor) {
-      return std::all_of(judgement.measures.begin(), judgement.measures.end(),
-                         [&](const Measure& m) { return m.tensor != tensor || m.pass; });
-    };
     const std::string site = site_of(item);
-    if (is_op_site(site) || !is_right("query_seen") || !is_right("kv_seen")) return "";
-    if (!is_right("null_pointers")) return "raw_null";
-    if (!is_right("densified")) return "silent_dense";
-    if (!is_right("guard_passes")) return "guard_fooled";
-    if (!is_right("overstated")) return "size_overstated";
-    return is_right("raised") ? "" : "raises";
+    if (is_op_site(site) || !judgement.is_right("query_seen") || !judgement.is_right("kv_seen"))
+      return "";
+    if (!judgement.is_right("null_pointers")) return "raw_null";
+    if (!judgement.is_right("densified")) return "silent_dense";
+    if (!judgement.is_right("guard_passes")) return "guard_fooled";
+    if (!judgement.is_right("overstated")) return "size_overstated";
+    return judgement.is_right("raised") ? "" : "raises";
   }
 
   std::string refusal(const Case& item, const std::string& device_kind) const override {

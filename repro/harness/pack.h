@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -26,6 +27,11 @@ using InProcessSubject = std::function<Tensors(const Case&, const Tensors& input
 struct Judgement {
   Tensors inputs, got, oracle, plain;
   std::vector<Measure> measures;  ///< every layer of every tensor
+  /// Whether no layer of the tensor failed; true of one that was not measured.
+  bool is_right(const std::string& tensor) const {
+    return std::none_of(measures.begin(), measures.end(),
+                        [&](const Measure& m) { return m.tensor == tensor && !m.pass; });
+  }
 };
 
 /// What a reproducer fills in; everything else is the harness's. All calls are pure in (case,

@@ -1,0 +1,235 @@
+"""Calls the real Mamba-3 SISO backward of the installed mamba-ssm, or compiles its dQ/dK/dV kernel for a GPU that is not there.
+
+Sites: "backward" returns the gradients, "source" counts the products in the kernel's first IR, "code" returns its PTX.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import stand_in
+import torch
+from subject_runtime import Case, Unsupported
+
+PACKAGE = "mamba_ssm"
+# The host function's result in its order.
+GRADIENTS = ("q", "k", "v", "adt", "qk_dot", "d", "state")
+# The call that a compiled kernel is specialised for, in chunks and heads.
+NUM_CHUNKS, NUM_HEADS = 4, 8
+
+DOT = re.compile(r"\btt\.dot .*: tensor<(\d+)x(\d+)x\w+> \* tensor<(\d+)x(\d+)x\w+> ->")
+SERVE = "import pathlib, sys, subject_runtime as r; r.load_subject(pathlib.Path(sys.argv[1])).serve()"
+
+stand_in.install()
+
+
+def release() -> types.ModuleType:
+    """The module under test; looked up per call, so that a mitigation's replacement is seen."""
+    found = stand_in.module()
+    if found is None:
+        raise Unsupported("this release has no SISO backward")
+    return found
+
+
+def chunk_slots(case: Case) -> tuple[list[tuple[int, slice]], int]:
+    """Each chunk's slot and tokens, and how many slots there are; packed, sequence i begins at slot i + start // chunk."""
+    chunk, seqlen, seqlens = case.axes["chunk"], case.tensors["q"].shape[1], case.axes.get("seqlens")
+    bounds = list(itertools.accumulate(seqlens or [seqlen], initial=0))
+    placed = [
+        (sequence_idx + start // chunk + number, slice(begin, min(begin + chunk, stop)))
+        for sequence_idx, (start, stop) in enumerate(itertools.pairwise(bounds))
+        for number, begin in enumerate(range(start, stop, chunk))
+    ]
+    return placed, len(seqlens) + seqlen // chunk if seqlens else len(placed)
+
+
+def decay_sums(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
+    """adt * log2(e), summed up to and with each token of its chunk, [b, h, s], and over each chunk, [b, h, slot]; unused slots 0."""
+    adt, (placed, num_slots) = case.tensors["adt"], chunk_slots(case)
+    sums, totals = torch.empty_like(adt), adt.new_zeros((*adt.shape[:2], num_slots))
+    for slot, tokens in placed:
+        sums[..., tokens] = (adt[..., tokens] * math.log2(math.e)).cumsum(-1)
+        totals[..., slot] = sums[..., tokens.stop - 1]
+    return sums, totals
+
+
+def arranged_states(case: Case) -> torch.Tensor:
+    """[b, h, chunk, d_v, d] -> [b, h, d_v, slot * d]; unused slots 0."""
+    states, (placed, num_slots) = case.tensors["states"], chunk_slots(case)
+    batch, num_heads, _, head_dim_v, head_dim_qk = states.shape
+    made = states.new_zeros((batch, num_heads, head_dim_v, num_slots, head_dim_qk))
+    made[:, :, :, [slot for slot, _ in placed]] = states.permute(0, 1, 3, 2, 4)
+    return made.flatten(3)
+
+
+def words_of(case: Case) -> dict[str, Any]:
+    """The host function's arguments by name."""
+    tensors, seqlens = case.tensors, case.axes.get("seqlens")
+    sums, totals = decay_sums(case)
+    packed = list(itertools.accumulate(seqlens, initial=0)) if seqlens else None
+    found = {
+        "q": tensors["q"], "k": tensors["k"], "v": tensors["v"], "do": tensors["grad_out"],
+        "da_cs": sums, "da_cs_sum": totals, "qk_dot": tensors["qk_dot"], "SSM_States": arranged_states(case),
+        "d_ossm_state": tensors.get("grad_final_state"), "D": tensors.get("d"),
+        "Cu_Seqlens": torch.tensor(packed, dtype=torch.int32, device=sums.device) if packed else None,
+    }  # fmt: skip
+    marked = {name: stand_in.as_if_on_gpu(tensor) for name, tensor in found.items()}
+    return {**marked, "chunk_size": case.axes["chunk"], "has_input_state": case.axes["has_state"]}
+
+
+def gradients(case: Case) -> dict[str, torch.Tensor]:
+    """Every gradient that the case's inputs have, in fp32; the host function's own exceptions reach the caller."""
+    found = release().compute_dqkv(**words_of(case))
+    named = zip(GRADIENTS, found, strict=True)
+    return {f"grad_{name}": grad.as_subclass(torch.Tensor).float() for name, grad in named if grad is not None}
+
+
+class Launches:
+    """Stands where the kernel stands and keeps the last call instead of launching it."""
+
+    def __getitem__(self, _: Any) -> Any:
+        return self.keep
+
+    def keep(self, *positional: Any, **named: Any) -> None:
+        self.positional, self.named = positional, named
+
+
+def recorded_call(axes: dict[str, Any]) -> dict[str, Any]:
+    """What the host function hands the kernel for bf16 tensors of the case's sizes, by the kernel's argument names; no data."""
+    chunk, d, d_v = axes["chunk"], axes["head_dim_qk"], axes["head_dim_v"]
+    seqlen, num_slots = NUM_CHUNKS * chunk, NUM_CHUNKS + int(axes["is_varlen"])
+
+    def empty(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return stand_in.as_if_on_gpu(torch.empty(sizes, dtype=dtype, device="meta"))
+
+    low = functools.partial(empty, dtype=torch.bfloat16)
+    words = {
+        "q": low(1, seqlen, NUM_HEADS, d), "k": low(1, seqlen, NUM_HEADS, d),
+        "v": low(1, seqlen, NUM_HEADS, d_v), "do": low(1, seqlen, NUM_HEADS, d_v),
+        "da_cs": empty(1, NUM_HEADS, seqlen), "da_cs_sum": empty(1, NUM_HEADS, num_slots), "qk_dot": empty(1, NUM_HEADS, seqlen),
+        "SSM_States": low(1, NUM_HEADS, d_v, num_slots * d),
+        "d_ossm_state": empty(1, NUM_HEADS, d_v, d) if axes["has_state"] else None,
+        "D": empty(NUM_HEADS) if axes["has_d"] else None,
+        "Cu_Seqlens": empty(2, dtype=torch.int32) if axes["is_varlen"] else None,
+    }  # fmt: skip
+    launches, module = Launches(), release()
+    with mock.patch.object(module, stand_in.KERNEL, launches):
+        module.compute_dqkv(**words, chunk_size=chunk, has_input_state=axes["has_state"])
+    names = getattr(module, stand_in.KERNEL).fn.arg_names
+    return {**dict(zip(names, launches.positional, strict=False)), **launches.named}
+
+
+def source_of(kernel: Any, call: dict[str, Any]) -> Any:
+    """The kernel specialised as a launch would: None, 1 and compile-time values are constants, a multiple of 16 is known as one."""
+    from triton.compiler import ASTSource
+    from triton.runtime.jit import mangle_type
+
+    def is_constant(value: Any) -> bool:
+        return value is None or (isinstance(value, int) and value == 1)
+
+    constants = {p.name: call[p.name] for p in kernel.params if p.is_constexpr or is_constant(call[p.name])}
+    signature = {name: "constexpr" if name in constants else mangle_type(call[name]) for name in kernel.arg_names}
+    attributes = {}
+    for idx, name in enumerate(kernel.arg_names):
+        # Every tensor of the call is an allocation of its own, and these begin at multiples of 16 bytes.
+        if name not in constants and (isinstance(call[name], torch.Tensor) or call[name] % 16 == 0):
+            attributes[(idx,)] = [["tt.divisibility", 16]]
+    return ASTSource(kernel, signature, constants, attributes)
+
+
+class Compilation:
+    """The kernel for a target, from its first IR through the compiler's stages; holds what the IR lives in."""
+
+    def __init__(self, axes: dict[str, Any]) -> None:
+        from triton._C.libtriton import ir
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import make_backend
+
+        target = GPUTarget("cuda", axes["arch"], 32)
+        backend = make_backend(target)
+        options = backend.parse_options({"num_warps": axes["num_warps"], "num_stages": axes["num_stages"]})
+        self.stages: dict[str, Any] = {}
+        self.metadata = {"target": target, **vars(options)}
+        self.context = ir.context()
+        ir.load_dialects(self.context)
+        backend.load_dialects(self.context)
+        source = source_of(getattr(release(), stand_in.KERNEL).fn, recorded_call(axes))
+        backend.add_stages(self.stages, options, source.language)
+        functions = backend.get_codegen_implementation(options)
+        self.product = source.make_ir(target, options, functions, backend.get_module_map(), self.context)
+
+    def advance(self, *stages: str) -> Any:
+        """The named stages in order; what the last one made."""
+        for stage in stages:
+            self.product = self.stages[stage](self.product, self.metadata)
+        return self.product
+
+
+def count_dots(ir_text: str) -> list[tuple[int, ...]]:
+    """The operands' sizes of each product in an IR."""
+    return [tuple(map(int, sizes)) for sizes in DOT.findall(ir_text)]
+
+
+def compiled(axes: dict[str, Any]) -> dict[str, Any]:
+    """Site "source": the numbers of products; site "code": the PTX text."""
+    compilation = Compilation(axes)
+    if axes["site"] == "code":
+        return {"ptx": compilation.advance("ttir", "ttgir", "llir", "ptx")}
+    chunk, d_v = axes["chunk"], axes["head_dim_v"]
+    dots = count_dots(str(compilation.product))
+    return {
+        "value_products": dots.count((chunk, d_v, d_v, chunk)),
+        "dots": len(dots),
+        "dots_after_cse": len(count_dots(str(compilation.advance("ttir")))),
+    }
+
+
+def serve() -> None:
+    """Answers one line of JSON on stdin, a case's axes, by one on stdout, until stdin ends."""
+    for line in sys.stdin:
+        try:
+            answer = compiled(json.loads(line))
+        except Exception as e:
+            answer = {"error": f"{type(e).__name__}: {e}"}
+        print(json.dumps(answer), flush=True)
+
+
+@functools.cache
+def compiler() -> subprocess.Popen[str]:
+    """A process that serves and ends with this one: with TRITON_INTERPRET set at its import Triton compiles nothing."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TRITON_DISABLE_LINE_INFO": "1"}
+    environment.pop("TRITON_INTERPRET", None)
+    argv = [sys.executable, "-c", SERVE, str(Path(__file__).resolve())]
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+
+
+def asked(axes: dict[str, Any]) -> dict[str, Any]:
+    """`compiled`, by the other process."""
+    process = compiler()
+    print(json.dumps(axes), file=process.stdin, flush=True)
+    answer = json.loads(process.stdout.readline() or '{"error": "the compiling process ended"}')
+    if "error" in answer:
+        raise RuntimeError(answer["error"])
+    return answer
+
+
+def run(case: Case) -> dict[str, torch.Tensor]:
+    """The gradients, or the counts as fp64 scalars, or the PTX as its bytes."""
+    if case.axes["site"] == "backward":
+        return gradients(case)
+    release()
+    answer = asked(case.axes)
+    if "ptx" in answer:
+        return {"ptx": torch.frombuffer(bytearray(answer["ptx"], "utf-8"), dtype=torch.uint8)}
+    return {name: torch.tensor(count, dtype=torch.float64) for name, count in answer.items()}
