@@ -280,6 +280,12 @@ def check_reads(call: Callable[[], Any], within: str | None = None) -> Report:
     return report
 
 
+class FakeCuda(FakeTensorMode):
+    """Fakes CUDA as on a machine without one, everywhere: else `torch.tensor(x, device="cuda")` copies for real, unseen."""
+
+    avoid_device_init = True
+
+
 def check_fake(function: Callable[..., Any], *args: Any, within: str | None = None, **kwargs: Any) -> Report:
     """Runs the function on fake CUDA tensors in place of its CPU tensor arguments (nested ones too; dense ones only).
 
@@ -287,7 +293,7 @@ def check_fake(function: Callable[..., Any], *args: Any, within: str | None = No
     no arguments (closures, module parameters) stay on the CPU. Any exception ends the run and is in the report, and so is a
     run in which no CUDA tensor came by, because nothing could have been found.
     """
-    mode, made = FakeTensorMode(allow_non_fake_inputs=True), {}
+    mode, made = FakeCuda(allow_non_fake_inputs=True), {}
     reads = HostReads(("cuda",), within)
 
     def faked(leaf: Any) -> Any:

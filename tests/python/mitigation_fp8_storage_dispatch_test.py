@@ -37,7 +37,7 @@ class SparseMLA(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_out, grad_lse):
         q, kv = RECEIVED[-1][:2]
-        grad_q = torch.zeros(q.shape, dtype=q.dtype)
+        grad_q = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
         grad_q[..., :512] = grad_out * RECEIVED[-1][3]
         return grad_q, grad_out.sum().expand(kv.shape).to(kv.dtype), None, None
 
@@ -78,7 +78,8 @@ class Wrapper(torch.Tensor):
 
     @classmethod
     def of(cls, payload: torch.Tensor, scale: torch.Tensor, requires_grad: bool = False) -> Wrapper:
-        made = torch.Tensor._make_wrapper_subclass(cls, payload.shape, dtype=torch.bfloat16, requires_grad=requires_grad)
+        words = {"dtype": torch.bfloat16, "device": payload.device, "requires_grad": requires_grad}
+        made = torch.Tensor._make_wrapper_subclass(cls, payload.shape, **words)
         made._data, made._scale_inv, made._fp8_dtype = payload, scale, Tag.kFloat8E4M3
         return made
 
@@ -167,6 +168,7 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
 
 
 SITES = ("kernels", "tilelang", "sparse_mla")
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 # The axes of query at each site, for batch 2, seqlen_q 4, 16 heads; sparse_mla takes 3 axes too.
 SHAPES = {"kernels": (4, 2, 16), "tilelang": (4, 2, 16), "sparse_mla": (2, 4, 16), "sparse_mla_3d": (4, 16)}
 
@@ -180,7 +182,9 @@ def stored(x: torch.Tensor, kind: type[Wrapper] = Float8Tensor, requires_grad: b
     return kind.of((x / scale).clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8), scale, requires_grad)
 
 
-def problem(site: str, kind: type[Wrapper] = Float8Tensor, requires_grad: bool = False) -> tuple[Wrapper, Wrapper, torch.Tensor]:
+def problem(
+    site: str, kind: type[Wrapper] = Float8Tensor, requires_grad: bool = False, device: str = "cpu"
+) -> tuple[Wrapper, Wrapper, torch.Tensor]:
     """query, kv of 32 keys, indices with slots that are no keys and one query without any."""
     shape = SHAPES[site]
     kv = {"sparse_mla": (2, 32, 1), "sparse_mla_3d": (32, 1)}.get(site, (32, 2, 1))
@@ -188,7 +192,8 @@ def problem(site: str, kind: type[Wrapper] = Float8Tensor, requires_grad: bool =
     indices = torch.randint(0, 32, (*rows, 64), generator=torch.Generator().manual_seed(5), dtype=torch.int32)
     indices[..., 40:] = -1
     (indices if site == "sparse_mla_3d" else indices[0])[1] = -1
-    return stored(normal(*shape, 576), kind, requires_grad), stored(normal(*kv, 576), kind, requires_grad), indices
+    query, key = (stored(normal(*sizes, 576).to(device), kind, requires_grad) for sizes in (shape, kv))
+    return query, key, indices.to(device)
 
 
 def test_the_probe_sees_a_fooled_guard(upstream: Upstream) -> None:
@@ -252,11 +257,12 @@ def test_dense_operands_keep_their_bits(upstream: Upstream, monkeypatch: pytest.
     assert sum(fix.status()["counts"].values()) == 0
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("site", SITES)
 def test_dequantize_is_explicit_counted_and_said_once(
-    upstream: Upstream, caplog: pytest.LogCaptureFixture, site: str
+    upstream: Upstream, caplog: pytest.LogCaptureFixture, site: str, device: str
 ) -> None:
-    query, kv, indices = problem(site, requires_grad=True)
+    query, kv, indices = problem(site, requires_grad=True, device=device)
     dense = [t.dequantize().requires_grad_() for t in (query, kv)]
 
     def results(operands: Any) -> list[torch.Tensor]:
@@ -348,24 +354,28 @@ def attention(query: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, leng
     """out[b,s,h] = softmax(0.1 q k) v over the keys of the query, zeros without one; the operands' dtype."""
     is_key = indices.squeeze(2) >= 0
     if length is not None:
-        is_key = is_key & (torch.arange(indices.shape[-1]) < length.unsqueeze(-1))
-    rows = torch.arange(kv.shape[0]).view(-1, 1, 1)
+        is_key = is_key & (torch.arange(indices.shape[-1], device=indices.device) < length.unsqueeze(-1))
+    rows = torch.arange(kv.shape[0], device=kv.device).view(-1, 1, 1)
     keys = kv.squeeze(2)[rows, indices.squeeze(2).clamp_min(0).long()]
     logits = 0.1 * torch.einsum("bshd,bskd->bshk", query, keys)
     p = logits.masked_fill(~is_key.unsqueeze(2), float("-inf")).softmax(-1)
-    p = torch.where(is_key.any(-1)[..., None, None], p, torch.zeros((), dtype=p.dtype))
+    p = torch.where(is_key.any(-1)[..., None, None], p, torch.zeros((), dtype=p.dtype, device=p.device))
     return torch.einsum("bshk,bskd->bshd", p, keys[..., :512])
 
 
 @pytest.mark.skipif(not os.environ.get("PATCHBENCH_OPS_LIB") or bool(fix.load_ops()), reason="no op library for this torch")
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("site", "slots"), [("kernels", None), ("kernels", 9), ("tilelang", None), ("sparse_mla", None), ("sparse_mla_3d", None)]
 )
-def test_fp8_is_the_attention_of_the_stored_values(upstream: Upstream, site: str, slots: int | None) -> None:
-    """Bounds: out and the gradients are rounded to bfloat16 once, 2^-9 of each element, and summed in float32 before."""
+def test_fp8_is_the_attention_of_the_stored_values(upstream: Upstream, site: str, slots: int | None, device: str) -> None:
+    """Bounds: out and the gradients are rounded to bfloat16 once, 2^-9 of each element, and summed in float32 before.
+
+    On a GPU what is multiplied (probabilities, their gradients) is rounded to bfloat16 too.
+    """
     fix.enable("fp8")
-    query, kv, indices = problem(site, requires_grad=True)
-    length = None if slots is None else torch.full((2, 4), slots)
+    query, kv, indices = problem(site, requires_grad=True, device=device)
+    length = None if slots is None else torch.full((2, 4), slots, device=device)
     got = upstream.call(site.removesuffix("_3d"), query, kv, indices, **({} if slots is None else {"topk_length": length}))
     got, lse = got if isinstance(got, tuple) else (got, None)
     is_absorbed = site in ("kernels", "tilelang")
@@ -376,14 +386,15 @@ def test_fp8_is_the_attention_of_the_stored_values(upstream: Upstream, site: str
     exact = [(t._data.view(torch.float8_e4m3fn).double() * t._scale_inv).requires_grad_() for t in (query, kv)]
     slots_bsgk = indices.unsqueeze(2) if is_absorbed else to_bshd(indices)
     wanted = attention(*map(to_bshd, exact), slots_bsgk, length)
-    weight = normal(*wanted.shape).to(torch.bfloat16)
+    weight = normal(*wanted.shape).to(device, torch.bfloat16)
+    bound = 2.0**-8 if device == "cpu" else 2.0**-7
     ref = [wanted, *torch.autograd.grad((wanted * weight).sum(), exact)]
     out = to_bshd(got)
     all_got = [out, *torch.autograd.grad((out * weight).sum(), (query, kv))]
     assert got.dtype == torch.bfloat16 and got.is_contiguous() and got.shape == (*SHAPES[site], 512)
     assert all(g.dtype == torch.bfloat16 and type(g) is torch.Tensor for g in all_got)
     for g, r in zip(all_got, ref, strict=True):
-        assert g.shape == r.shape and (g.double() - r).norm() / r.norm() < 2.0**-8
+        assert g.shape == r.shape and (g.double() - r).norm() / r.norm() < bound
     assert lse is None or (lse.shape == got.shape[:-1] and not lse.requires_grad)
     assert not out[0, 1].any() and fix.status()["counts"]["fp8"] == 1
     assert not upstream.tilelang.RECEIVED
