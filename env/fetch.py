@@ -203,10 +203,11 @@ def fits(filename: str, tag: str) -> bool:
 
 
 def upstreams_run(root: Path) -> list[str]:
-    """The upstreams that packs with a reproducer name, each once."""
+    """The upstreams that packs with a reproducer name, each once; not those that an environment holds."""
     manifests = [json.loads(p.read_text()) for p in sorted(root.glob("packs/*/manifest.json"))]
     run = [m for m in manifests if (root / "repro" / m["slug"] / "repro.cpp").exists()]
-    return list(dict.fromkeys(use["name"] for m in run for use in m["upstreams"]))
+    uses = [use for m in run for use in m["upstreams"] if not use.get("from_environment")]
+    return list(dict.fromkeys(use["name"] for use in uses))
 
 
 def fetch_pins(pins: Path, names: list[str]) -> None:

@@ -39,6 +39,20 @@ bool flag(const Case& item, const std::string& name) {
   return axis(item, name).get<bool>();
 }
 
+std::vector<int64_t> lengths(const Case& item, const std::string& name, int64_t total) {
+  const Json& list = axis(item, name);
+  std::vector<int64_t> lengths;
+  for (const Json& length : list.is_array() ? list : Json::array()) {
+    if (!length.is_number_integer() || length.get<int64_t>() < 1)
+      refuse(item, fmt::format("axis '{}' wants whole numbers of at least 1", name));
+    lengths.push_back(length.get<int64_t>());
+    total -= lengths.back();
+  }
+  if (lengths.empty() || total != 0)
+    refuse(item, fmt::format("axis '{}' wants a list of lengths that add up to the whole", name));
+  return lengths;
+}
+
 std::string choice(const Case& item, const std::string& name,
                    const std::vector<std::string>& known) {
   const Json& value = axis(item, name);

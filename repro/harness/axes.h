@@ -15,6 +15,8 @@ int64_t extent(const Case& item, const std::string& name);
 /// A number >= 0.
 double amount(const Case& item, const std::string& name);
 bool flag(const Case& item, const std::string& name);
+/// Whole numbers of at least 1 that add up to `total`.
+std::vector<int64_t> lengths(const Case& item, const std::string& name, int64_t total);
 /// One of `known`, with did-you-mean; what is no text is taken as JSON spells it.
 std::string choice(const Case& item, const std::string& name,
                    const std::vector<std::string>& known);

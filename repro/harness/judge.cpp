@@ -112,7 +112,7 @@ void conclude_error(const Pack& pack, const Case& item, const Request& request,
 }  // namespace
 
 bool is_in_process(const std::string& subject) {
-  return subject == "model" || subject == "model_fixed" || subject == "op" ||
+  return subject == "plain" || subject == "model" || subject == "model_fixed" || subject == "op" ||
          subject.starts_with("op_mutant:");
 }
 
@@ -149,6 +149,11 @@ Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Req
     conclude_error(pack, item, request, observation);
   if (answer.state != Answer::State::kOutputs) return observation;
   observation.outputs_sha256 = digest_of(answer.outputs);
+  if (item.role == CaseRole::kCode) {
+    observation.seen = answer.outputs.empty() ? Seen::kUnresolved : Seen::kUnjudged;
+    observation.reason = answer.outputs.empty() ? "no code" : "code: compared, not judged";
+    return observation;
+  }
   if (!request.corruption.empty()) {
     observation.reason = spoil(pack, prepared, request, answer.outputs);
     if (!observation.reason.empty()) return observation;

@@ -38,6 +38,8 @@ InProcessSubject find_subject(const Pack& pack, const std::string& name) {
   const std::map<std::string, InProcessSubject> subjects = pack.subjects();
   const auto found = subjects.find(name);
   if (found != subjects.end()) return found->second;
+  if (name == "plain")
+    return [&pack](const Case& item, const Tensors& inputs) { return pack.plain(item, inputs); };
   std::vector<std::string> names;
   for (const auto& [known, subject] : subjects) names.push_back(known);
   throw Error(ErrorCode::kUsage,

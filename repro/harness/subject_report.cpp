@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kMaxWord = 64;
 constexpr std::size_t kMaxFrames = 4;
+constexpr std::size_t kMaxNumbers = 16;
 
 [[noreturn]] void refuse(const std::string& reason) {
   throw Error(ErrorCode::kUsage, "subject.json: " + reason);
@@ -69,8 +70,17 @@ Json exception_of(const Json& json, const std::string& where) {
       {"type", word(json["type"], where + ".type")}, {"cuda_code", cuda_code}, {"frames", frames}};
 }
 
+Json numbers_of(const Json& json, const std::string& where) {
+  if (!json.is_object() || json.size() > kMaxNumbers)
+    refuse(where + " is no object of at most 16 numbers");
+  Json numbers = Json::object();
+  for (const auto& [name, value] : json.items())
+    numbers[printable(name, kMaxWord)] = amount(value, where + "." + printable(name, 40));
+  return numbers;
+}
+
 CaseReport case_of(const Json& json, const std::string& where) {
-  object(json, where, {"status"}, {"reason", "wall_s", "peak_bytes", "exception"});
+  object(json, where, {"status"}, {"reason", "wall_s", "peak_bytes", "numbers", "exception"});
   CaseReport report;
   report.status = word(json["status"], where + ".status");
   const std::set<std::string> known = {"ok", "unsupported", "raised"};
@@ -81,6 +91,8 @@ CaseReport case_of(const Json& json, const std::string& where) {
   if (json.contains("wall_s")) report.facts["wall_s"] = amount(json["wall_s"], where + ".wall_s");
   if (json.contains("peak_bytes"))
     report.facts["peak_bytes"] = whole(json["peak_bytes"], where + ".peak_bytes");
+  if (json.contains("numbers"))
+    report.facts["numbers"] = numbers_of(json["numbers"], where + ".numbers");
   if (json.contains("exception"))
     report.facts["exception"] = exception_of(json["exception"], where + ".exception");
   if (report.status == "raised" && !json.contains("exception"))
@@ -98,7 +110,8 @@ SubjectReport parse_subject_report(std::string_view text, const std::vector<std:
   report.facts["package"] = {{"name", word(json["package"]["name"], "package.name")},
                              {"version", word(json["package"]["version"], "package.version")}};
   report.facts["versions"] = Json::object();
-  object(json["versions"], "versions", {}, {"python", "torch", "triton", "numpy", "cuda"});
+  object(json["versions"], "versions", {},
+         {"python", "torch", "triton", "tilelang", "numpy", "cuda"});
   for (const auto& [key, value] : json["versions"].items())
     report.facts["versions"][key] = word(value, "versions." + key);
   report.facts["device"] = word(json["device"], "device");

@@ -19,7 +19,7 @@ import struct
 import sys
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,16 @@ class Unsupported(Exception):
 
 @dataclass
 class Case:
-    """One case: its axes and its input tensors, on the device, strides and offsets as the judge made them."""
+    """One case: its axes and its input tensors, on the device, strides and offsets as the judge made them.
+
+    `numbers` is the subject's to fill: at most 16 amounts that go into the record as it says them.
+    """
 
     name: str
     axes: dict[str, Any]
     tensors: dict[str, torch.Tensor]
     device: str
+    numbers: dict[str, float] = field(default_factory=dict)
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -106,8 +110,9 @@ def structured(error: BaseException) -> dict[str, Any]:
     def relative(file: str) -> str:
         return next((file[len(root) :] for root in roots if file.startswith(root)), Path(file).name)
 
+    # A C++ frame that a binding puts into the traceback carries a whole signature.
     frames = [
-        {"file": relative(f.filename), "line": f.lineno or 0, "function": f.name}
+        {"file": relative(f.filename), "line": f.lineno or 0, "function": f.name.partition("(")[0] or f.name}
         for f in traceback.extract_tb(error.__traceback__)
     ]
     code = getattr(error, "error_code", None)
@@ -133,6 +138,8 @@ def run_case(subject: Any, case: Case) -> tuple[dict[str, Any], dict[str, torch.
         text = (str(e).splitlines() or [""])[0][:160]
         return {"status": "raised", "reason": text, "exception": structured(e)}, {}
     report: dict[str, Any] = {"status": "ok", "wall_s": time.perf_counter() - started}
+    if case.numbers:
+        report["numbers"] = case.numbers
     if is_cuda:
         report["peak_bytes"] = torch.cuda.max_memory_allocated(case.device) - held
     return report, {f"{case.name}/{name}": tensor for name, tensor in outputs.items()}
@@ -149,7 +156,7 @@ def version_of(module: str) -> str:
 def versions() -> dict[str, str]:
     """What the run stood on."""
     found = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda or "none"}
-    for module in ("triton", "numpy"):
+    for module in ("triton", "tilelang", "numpy"):
         if importlib.util.find_spec(module):
             found[module] = version_of(module)
     return found
@@ -171,6 +178,8 @@ def main(subject_file: Path, work: Path) -> int:
     """Runs every case and writes both result files; cases after one that broke the CUDA context are left unanswered."""
     plan = json.loads((work / "cases.json").read_text())
     device, cases = plan["device"], plan["cases"]
+    if device.startswith("cuda"):
+        torch.cuda.init()
     storages = read_safetensors(work / "inputs.safetensors")
     reports: dict[str, Any] = {}
     outputs: dict[str, torch.Tensor] = {}

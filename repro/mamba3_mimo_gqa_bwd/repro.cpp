@@ -13,7 +13,6 @@ namespace patchbench::mamba3_mimo_gqa_bwd {
 namespace {
 
 using at::Tensor;
-using harness::axis;
 using harness::choice;
 using harness::Draw;
 using harness::extent;
@@ -36,19 +35,8 @@ bool is_reduction(const Case& item) { return choice(item, "site", kSites) == "re
 /// Lengths of the packed sequences, or one of the whole.
 std::vector<int64_t> seqlens_of(const Case& item) {
   if (!item.axes.contains("seqlens")) return {extent(item, "seqlen")};
-  const Json& list = axis(item, "seqlens");
-  if (!list.is_array() || list.empty()) refuse(item, "axis 'seqlens' wants a list of lengths");
-  std::vector<int64_t> lengths;
-  int64_t total = 0;
-  for (const Json& length : list) {
-    if (!length.is_number_integer() || length.get<int64_t>() < 1)
-      refuse(item, "axis 'seqlens' wants whole numbers of at least 1");
-    lengths.push_back(length.get<int64_t>());
-    total += lengths.back();
-  }
-  if (total != extent(item, "seqlen") || extent(item, "batch") != 1)
-    refuse(item, "axis 'seqlens' adds up to seqlen, of batch 1");
-  return lengths;
+  if (extent(item, "batch") != 1) refuse(item, "axis 'seqlens' wants a batch of 1");
+  return harness::lengths(item, "seqlens", extent(item, "seqlen"));
 }
 
 // ---- inputs ----

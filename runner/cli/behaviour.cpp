@@ -1,5 +1,6 @@
 #include "cli/behaviour.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -22,8 +23,16 @@ struct Shown {
 using Behaviour = std::map<std::pair<std::string, std::string>,
                            std::map<std::string, std::map<std::string, Shown>>>;
 
+/// "absent", "raw_null", "absent (registers 255, tma_loads 8)": what was seen and what the subject
+/// counted.
 std::string text_of(const Observation& o) {
-  return o.seen == Seen::kPresent ? o.failure_class : seen_name(o.seen);
+  const std::string text = o.seen == Seen::kPresent ? o.failure_class : seen_name(o.seen);
+  std::string numbers;
+  if (o.self_reported.is_object()) {
+    for (const auto& [name, value] : o.self_reported.value("numbers", Json::object()).items())
+      numbers += fmt::format("{}{} {}", numbers.empty() ? "" : ", ", name, value.get<double>());
+  }
+  return numbers.empty() ? text : fmt::format("{} ({})", text, numbers);
 }
 
 Behaviour read_behaviour(const Context& context, const std::string& slug) {

@@ -57,7 +57,7 @@ QuestionContext question_of(const Manifest& manifest, const RecordedRun& run) {
     asked.subject = subject;
   };
   if (subjects.contains("patched") && subjects.contains("upstream")) {
-    only(Question::kValidate, "patched");
+    only(validation_of(manifest), "patched");
   } else if (subjects.contains("mitigated")) {
     only(Question::kMitigation, "mitigated");
   } else if (subjects.contains("op")) {

@@ -31,6 +31,8 @@ struct Words {
 void add_shared(CLI::App& command, Words& words) {
   command.add_option("--of", words.run.upstream_name,
                      "which upstream, where the pack names several");
+  command.add_option("--beside", words.run.beside,
+                     "NAME=VERSION of another upstream of the pack (repeatable)");
   command.add_option("--case", words.run.cases, "only this case (repeatable)");
   command.add_option("--device", words.run.device,
                      "cpu or cuda:N (default: a GPU if there is one)");
@@ -155,6 +157,7 @@ void add_reproduce(CLI::App& app, Context& context) {
       // One pack: its first upstream, or the one named. All: every upstream of each.
       for (const UpstreamUse& use : context.manifest(slug).upstreams) {
         if (!words->all || !options.upstream_name.empty()) break;
+        if (use.from_environment) continue;
         if (!runs.back().upstream_name.empty()) runs.push_back(runs.back());
         runs.back().upstream_name = use.name;
       }
@@ -216,8 +219,8 @@ void add_validate(CLI::App& app, Context& context) {
   command->add_option("--markdown", words->markdown, "write the evidence page here");
   add_shared(*command, *words);
   command->footer(
-      "Exit: 0 only on FIX_VALIDATED, 1 on FIX_REJECTED, 3 where neither could be "
-      "shown.\nExamples:\n"
+      "Exit: 0 only on FIX_VALIDATED (of a refactor EQUIVALENCE_SHOWN or _PROVED), 1 on "
+      "FIX_REJECTED,\n3 where neither could be shown.\nExamples:\n"
       "  patchbench validate liger_flce_none_bwd\n"
       "  patchbench validate liger_flce_none_bwd --edit my.diff --markdown evidence.md");
   command->callback([words, &context] {
@@ -236,9 +239,9 @@ void add_validate(CLI::App& app, Context& context) {
       if (!context.json)
         std::cout << render_trials(setup, answer.trials, answer.question, answer.outcome);
       write_reports(*words, setup, answer);
-      const int status = answer.outcome.sentinel == Sentinel::kFixValidated  ? 0
+      const int status = !answer.outcome.sentinel                            ? 3
                          : answer.outcome.sentinel == Sentinel::kFixRejected ? 1
-                                                                             : 3;
+                                                                             : 0;
       context.exit_code = std::max(context.exit_code, status);
     }
     if (context.json)

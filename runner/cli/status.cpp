@@ -34,7 +34,20 @@ struct Cell {
 using Board = std::map<std::tuple<std::string, std::string, std::string, std::string>,
                        std::map<std::string, Cell>>;
 
-void add_verdict(Board& board, const ledger::Entry& entry) {
+/// The version under test, with what stood beside it where that was not at its red pin.
+std::string version_of(const std::vector<UpstreamUse>& upstreams, const RunContext& run) {
+  std::string version = run.pin.value("version", "-");
+  const Json beside = run.pin.value("beside", Json::object());
+  for (const UpstreamUse& use : upstreams) {
+    const std::string other = beside.value(use.name, use.red_pin);
+    if (other != use.red_pin) version += fmt::format(" with {} {}", use.name, other);
+  }
+  return version;
+}
+
+using UpstreamsOf = std::map<std::string, std::vector<UpstreamUse>>;  ///< of each pack
+
+void add_verdict(Board& board, const UpstreamsOf& packs, const ledger::Entry& entry) {
   const Json& p = entry.record.predicate();
   const RunContext run = RunContext::from_json(p.at("context"));
   const QuestionContext question = QuestionContext::from_json(p.at("question"));
@@ -46,16 +59,21 @@ void add_verdict(Board& board, const ledger::Entry& entry) {
   Cell cell{p.at("sentinel").get<std::string>(), run.started, entry.digest, {}};
   if (!run.is_isolated()) cell.marks.push_back("unisolated");
   if (!ledger::counts_for_quorum(entry)) cell.marks.push_back("unsigned import");
-  Cell& held = board[{run.slug, run.pin.value("upstream", ""), run.pin.value("version", "-"),
-                      asked}][run.machine.value("device", "cpu")];
+  const auto pack = packs.find(run.slug);
+  if (pack == packs.end()) return;
+  const std::string version = version_of(pack->second, run);
+  Cell& held = board[{run.slug, run.pin.value("upstream", ""), version, asked}]
+                    [run.machine.value("device", "cpu")];
   if (held.started <= cell.started) held = std::move(cell);
 }
 
 Board read_board(const Context& context, bool with_ledger) {
   Board board;
+  UpstreamsOf packs;
+  for (const std::string& slug : context.slugs()) packs[slug] = context.manifest(slug).upstreams;
   for (const ledger::Entry& entry :
        ledger::known(with_ledger ? context.ledger : fs::path(), context.root, context.slugs())) {
-    if (entry.record.type() == "verdict") add_verdict(board, entry);
+    if (entry.record.type() == "verdict") add_verdict(board, packs, entry);
   }
   return board;
 }
@@ -129,6 +147,7 @@ std::string board_summary(const Board& board, const Context& context) {
   for (const std::string& slug : context.slugs()) {
     const std::vector<UpstreamUse> upstreams = context.manifest(slug).upstreams;
     for (const UpstreamUse& use : upstreams) {
+      if (use.from_environment) continue;
       std::map<std::string, std::string> by_device;
       for (const auto& [key, cells] : board) {
         const auto& [row_slug, upstream, version, asked] = key;

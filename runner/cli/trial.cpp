@@ -72,6 +72,10 @@ Json cases_document(const Setup& setup, const std::string& subject,
     if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), c.name) == chosen.end())
       continue;
     if (!c.is_for(subject)) continue;
+    // Of a refactor a mutant is caught by what it computes.
+    if (c.role == CaseRole::kCode && subject.starts_with("mutant:") &&
+        setup.manifest.kind == "refactor")
+      continue;
     if (!is_in_process(subject) && !c.upstream.empty() && c.upstream != setup.upstream.name)
       continue;
     const std::string kind = setup.device.substr(0, setup.device.find(':'));
@@ -86,6 +90,17 @@ Json cases_document(const Setup& setup, const std::string& subject,
   return {{"slug", setup.manifest.slug.str()},
           {"classes", setup.manifest.classes_order},
           {"cases", cases}};
+}
+
+/// "/env-1/z3/lib:": what a wheel links by a path beside its own is found by name where the two
+/// stand apart.
+std::string libraries_of(const fs::path& site, const std::string& at) {
+  std::string folders;
+  for (const auto& package : fs::directory_iterator(site)) {
+    if (fs::is_directory(package.path() / "lib"))
+      folders += at + "/" + package.path().filename().string() + "/lib:";
+  }
+  return folders;
 }
 
 exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
@@ -110,14 +125,19 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
     const std::string inner = fs::relative(checkout.package, checkout.path).generic_string();
     path += (path.empty() ? "" : ":") + (inner == "." ? at : at + "/" + inner);
   }
-  if (!setup.environment.site.empty()) {
-    spec.mounts.push_back({setup.environment.site, "/env", false});
-    path += (path.empty() ? "" : ":") + std::string("/env");
+  std::string libraries;
+  for (const fs::path& site : setup.environment.sites) {
+    const auto idx = &site - setup.environment.sites.data();
+    const std::string at = idx == 0 ? "/env" : "/env-" + std::to_string(idx);
+    spec.mounts.push_back({site, at, false});
+    path += (path.empty() ? "" : ":") + at;
+    if (idx > 0) libraries += libraries_of(site, at);
   }
   spec.env = {
       {"HOME", "/work/home"},    {"TMPDIR", "/work/tmp"}, {"TRITON_CACHE_DIR", "/work/triton"},
       {"PATH", "/usr/bin:/bin"}, {"LANG", "C.UTF-8"},     {"PYTHONDONTWRITEBYTECODE", "1"},
       {"OMP_NUM_THREADS", "2"},  {"PYTHONHASHSEED", "0"}};
+  if (!libraries.empty()) spec.env["LD_LIBRARY_PATH"] = libraries;
   if (subject == "mitigated") {
     spec.mounts.push_back({context.root / "mitigations", "/mitigations", false});
     path += (path.empty() ? "" : ":") + std::string("/mitigations");
@@ -138,20 +158,42 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
   return spec;
 }
 
-/// The pack's upstreams that are not under test: they stand beside it at their red pins, as
-/// released.
-std::vector<UpstreamUse> others_of(const Setup& setup) {
-  std::vector<UpstreamUse> others;
+/// The pack's upstreams that are not under test: at the versions named, else at their red pins or,
+/// where the environment has one, not at all.
+std::vector<Pin> pins_beside(const Context& context, const Setup& setup,
+                             const std::vector<std::string>& named) {
+  std::map<std::string, std::string> versions;
+  std::vector<std::string> names;
   for (const UpstreamUse& use : setup.manifest.upstreams) {
-    if (use.name != setup.upstream.name) others.push_back(use);
+    if (use.name == setup.upstream.name) continue;
+    names.push_back(use.name);
+    if (!use.from_environment) versions[use.name] = use.red_pin;
   }
-  return others;
+  for (const std::string& word : named) {
+    const std::string name = word.substr(0, word.find('='));
+    if (std::find(names.begin(), names.end(), name) == names.end() || name == word) {
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("--beside {}: want NAME=VERSION of an upstream that is not under "
+                              "test{}",
+                              word, did_you_mean(name, names)));
+    }
+    versions[name] = word.substr(name.size() + 1);
+  }
+  std::vector<Pin> pins;
+  for (const auto& [name, version] : versions)
+    pins.push_back(context.pins().resolve(name, version));
+  return pins;
+}
+
+/// Package-relative files of one of the pack's upstreams that are recorded.
+const std::vector<std::string>& files_of(const Setup& setup, const std::string& upstream) {
+  return upstream_use(setup.manifest, upstream).files;
 }
 
 Json pin_json(const Setup& setup) {
   if (setup.pin) {
     Json pin = setup.pin->to_json();
-    for (const UpstreamUse& other : others_of(setup)) pin["beside"][other.name] = other.red_pin;
+    if (!setup.beside.empty()) pin["beside"] = setup.beside_json();
     return pin;
   }
   return {{"upstream", setup.upstream.name}, {"version", "host"}, {"kind", "host"}};
@@ -200,8 +242,12 @@ void prepare_locked(const Context& context, const RunOptions& options, Setup& se
   } else {
     std::tie(setup.python, tag) = host_python();
   }
-  setup.environment =
-      exec::locked_environment(setup.pin->environment, tag, context.cache, context.root);
+  std::vector<std::string> locks = {setup.pin->environment};
+  for (const Pin& pin : setup.beside) {
+    if (std::find(locks.begin(), locks.end(), pin.environment) == locks.end())
+      locks.push_back(pin.environment);
+  }
+  setup.environment = exec::locked_environment(locks, tag, context.cache, context.root);
 }
 
 /// Sandbox and an installed stack (--python).
@@ -224,6 +270,12 @@ void prepare_host(const Context& context, const RunOptions& options, Setup& setu
 }
 
 }  // namespace
+
+Json Setup::beside_json() const {
+  Json versions;
+  for (const Pin& other : beside) versions[other.upstream] = other.version;
+  return versions;
+}
 
 const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& name) {
   if (manifest.upstreams.empty()) {
@@ -262,7 +314,7 @@ std::string chosen_device(const std::string& asked) {
 
 bool is_in_process(const std::string& subject) {
   return subject == "model" || subject == "op" || subject.starts_with("op_mutant:") ||
-         subject == "model_fixed";
+         subject == "model_fixed" || subject == "plain";
 }
 
 Setup prepare(const Context& context, const RunOptions& options) {
@@ -287,6 +339,7 @@ Setup prepare(const Context& context, const RunOptions& options) {
     setup.pin = context.pins().resolve(
         setup.upstream.name, options.version.empty() ? setup.upstream.red_pin : options.version);
   }
+  if (setup.pin) setup.beside = pins_beside(context, setup, options.beside);
   if (options.python.empty()) {
     prepare_locked(context, options, setup);
   } else {
@@ -334,10 +387,10 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
       checkouts.push_back(store.materialize(*setup.pin, edits));
       trial.context.tree = checkouts.front().tree;
       trial.context.files = git::Store::digests(checkouts.front(), setup.upstream.files);
-      for (const UpstreamUse& other : others_of(setup)) {
-        checkouts.push_back(
-            store.materialize(context.pins().resolve(other.name, other.red_pin), {}));
-        trial.context.files.update(git::Store::digests(checkouts.back(), other.files));
+      for (const Pin& other : setup.beside) {
+        checkouts.push_back(store.materialize(other, {}));
+        trial.context.files.update(
+            git::Store::digests(checkouts.back(), files_of(setup, other.upstream)));
       }
     } else {
       if (!edits.empty())
@@ -396,7 +449,10 @@ QuestionContext question_for(const Setup& setup, Question question, const std::s
   QuestionContext asked;
   asked.question = question;
   asked.subject = subject;
-  asked.is_red_pin = setup.pin && setup.pin->version == setup.upstream.red_pin;
+  asked.is_red_pin = setup.pin && setup.pin->version == setup.upstream.red_pin &&
+                     std::all_of(setup.beside.begin(), setup.beside.end(), [&](const Pin& pin) {
+                       return pin.version == upstream_use(setup.manifest, pin.upstream).red_pin;
+                     });
   asked.classes = setup.manifest.classes_order;
   return asked;
 }

@@ -17,8 +17,9 @@ namespace patchbench::cli {
 /// What the user chose for a whole run.
 struct RunOptions {
   std::string slug;
-  std::string upstream_name;  ///< which upstream of the pack; empty: the first
-  std::string version;        ///< empty: the red pin
+  std::string upstream_name;        ///< which upstream of the pack; empty: the first
+  std::string version;              ///< empty: the red pin
+  std::vector<std::string> beside;  ///< "NAME=VERSION" of upstreams that are not under test
   std::string subject = "upstream";
   std::vector<std::string> cases;            ///< empty: all
   std::string device;                        ///< empty: cuda:0 where it can be used, else cpu
@@ -33,7 +34,9 @@ struct RunOptions {
 struct Setup {
   Manifest manifest;
   UpstreamUse upstream;
-  std::optional<Pin> pin;  ///< nullopt: a host stack
+  std::optional<Pin> pin;    ///< nullopt: a host stack
+  std::vector<Pin> beside;   ///< the pack's upstreams that stand beside it, as released
+  Json beside_json() const;  ///< name -> version; null without any
   std::string device;
   exec::SandboxKind sandbox = exec::SandboxKind::kProcess;
   exec::Environment environment;

@@ -67,14 +67,18 @@ Cost cost_of(const Trial& trial) {
   return cost;
 }
 
-/// One line per mutant: its trials hold many rows of which one red trigger matters.
-std::string mutant_line(const Trial& trial) {
+/// One line per mutant: its trials hold many rows of which one red case matters. `holds`: the
+/// verdict says that every mutant was caught.
+std::string mutant_line(const Trial& trial, bool holds) {
   const Observation* caught = nullptr;
   for (const Observation& o : trial.observations) {
-    if (o.seen == Seen::kPresent && o.role == CaseRole::kTrigger && caught == nullptr) caught = &o;
+    const bool is_asked = o.role == CaseRole::kTrigger || (holds && o.role == CaseRole::kControl);
+    if (o.seen == Seen::kPresent && is_asked && caught == nullptr) caught = &o;
   }
   const std::string subject =
       trial.observations.empty() ? "mutant" : trial.observations.front().subject;
+  if (caught == nullptr && holds)
+    return fmt::format("{}: not equal to upstream bit for bit\n", subject);
   if (caught == nullptr) return fmt::format("{}: NOT caught\n", subject);
   const Measure* m = deciding(*caught);
   return fmt::format("{}: red on {}{}\n", subject, caught->case_name,
@@ -105,7 +109,7 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
           "{} spoiled outputs, {} red\n", red.size(),
           std::count_if(red.begin(), red.end(), [](const auto& r) { return r.second; }));
     } else if (is_mutants(trial) && trials.size() > 1) {
-      mutants += mutant_line(trial);
+      mutants += mutant_line(trial, outcome.sentinel.has_value());
     } else {
       add_rows(table, trial, question, shown > 1);
       const Cost cost = cost_of(trial);

@@ -60,6 +60,8 @@ void check_liar(const Context& context, const Setup& setup, RunOptions options) 
   const Trial liar = run_trial(context, setup, options, "liar", {});
   for (const Observation& o : liar.observations) {
     if (o.seen == Seen::kAbsent) refuse("a lying subject passed case " + o.case_name);
+    if (o.outputs_sha256.empty())
+      refuse("the lying subject did not get to lie on case " + o.case_name + ": " + o.reason);
   }
   if (liar.observations.empty()) refuse("a lying subject left no observation");
 }
@@ -113,7 +115,10 @@ void ensure_selftest(const Context& context, const Setup& setup) {
   progress("self-test of the judge (once per build)");
   RunOptions options;
   options.slug = setup.manifest.slug.str();
-  const std::string right = setup.manifest.waived(Column::kPack) ? "model_fixed" : "op";
+  // The plain computation is right by definition; an op proves itself along the way.
+  const auto& subjects = setup.manifest.subjects;
+  const bool has_op = std::find(subjects.begin(), subjects.end(), "op") != subjects.end();
+  const std::string right = has_op ? "op" : "plain";
   options.cases = selftest_cases(setup, right);
   for (const Observation& o : run_trial(context, setup, options, right, {}).observations) {
     if (o.seen != Seen::kAbsent)
@@ -225,11 +230,15 @@ PackEdits pack_edits_at(const Context& context, const Setup& setup) {
   return carried;
 }
 
+Question validation_of(const Manifest& manifest) {
+  return manifest.kind == "refactor" ? Question::kEquivalence : Question::kValidate;
+}
+
 Answer validate(const Context& context, const Setup& setup, const RunOptions& options,
                 const std::vector<Edit>& edits, const std::vector<Edit>& mutants) {
   ensure_selftest(context, setup);
   Answer answer;
-  answer.question = question_for(setup, Question::kValidate, "patched");
+  answer.question = question_for(setup, validation_of(setup.manifest), "patched");
   progress("upstream, unpatched");
   answer.trials.push_back(run_trial(context, setup, options, "upstream", {}));
   progress("upstream, patched");

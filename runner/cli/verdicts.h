@@ -29,6 +29,9 @@ std::optional<QuestionContext> memory_question(const Manifest& manifest, const Q
 /// measured.
 std::optional<Answer> memory_answer(const Context& context, const Setup& setup, const Answer& op);
 
+/// What `validate` asks of a pack: whether the fix holds, of a refactor whether it is equivalent.
+Question validation_of(const Manifest& manifest);
+
 /// Upstream red, `edits` green, every mutant edit of the pack red, on one set of inputs.
 Answer validate(const Context& context, const Setup& setup, const RunOptions& options,
                 const std::vector<Edit>& edits, const std::vector<Edit>& mutants);

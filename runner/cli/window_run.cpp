@@ -54,6 +54,7 @@ std::map<std::string, ReleaseState> known_states(const Context& context, const R
     if (run.slug != options.slug || run.manifest_sha256 != setup.manifest.sha256) continue;
     if (question.question != Question::kReproduce || question.subject != "upstream") continue;
     if (run.pin.value("upstream", "") != setup.upstream.name) continue;
+    if (run.pin.value("beside", Json()) != setup.beside_json()) continue;
     if (run.machine.value("device", "") != exec::describe_machine(setup.device).value("device", ""))
       continue;
     const std::string sentinel = p.at("sentinel").get<std::string>();

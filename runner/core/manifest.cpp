@@ -10,7 +10,7 @@
 namespace patchbench {
 namespace {
 
-constexpr const char* kRoles[] = {"trigger", "silent", "control", "survey"};
+constexpr const char* kRoles[] = {"trigger", "silent", "control", "survey", "code"};
 
 /// Builds the parts of a Manifest from a document that the schema has passed, and holds what a
 /// schema cannot say.
@@ -84,7 +84,8 @@ class Builder {
     const Json& rows = document_.at("upstreams");
     for (size_t i = 0; i < rows.size(); ++i) {
       UpstreamUse use{rows[i].at("name"), rows[i].at("red_pin"),
-                      rows[i].at("files").get<std::vector<std::string>>()};
+                      rows[i].at("files").get<std::vector<std::string>>(),
+                      rows[i].value("from_environment", false)};
       const std::string pointer = item("/upstreams", i);
       if (!seen.insert(use.name).second) fail(pointer + "/name", "this upstream stands twice");
       for (size_t k = 0; k < use.files.size(); ++k) {
@@ -246,8 +247,8 @@ class Builder {
 std::string role_name(CaseRole role) { return kRoles[static_cast<size_t>(role)]; }
 
 CaseRole role_from(std::string_view name) {
-  for (const CaseRole role :
-       {CaseRole::kTrigger, CaseRole::kSilent, CaseRole::kControl, CaseRole::kSurvey}) {
+  for (const CaseRole role : {CaseRole::kTrigger, CaseRole::kSilent, CaseRole::kControl,
+                              CaseRole::kSurvey, CaseRole::kCode}) {
     if (role_name(role) == name) return role;
   }
   throw Error(ErrorCode::kUsage,

@@ -17,6 +17,7 @@ enum class CaseRole {
   kSilent,   ///< the bug cannot show here (e.g. loss.sum())
   kControl,  ///< must be right everywhere
   kSurvey,   ///< shown and recorded, part of no sentinel but a claim's: what a release does
+  kCode,     ///< generated code: not judged, compared between two subjects
 };
 std::string role_name(CaseRole role);
 CaseRole role_from(std::string_view name);
@@ -40,6 +41,8 @@ struct UpstreamUse {
   std::string red_pin;  ///< a version of that upstream
   std::vector<std::string>
       files;  ///< package-relative files that the edits touch; their digests are recorded
+  bool from_environment =
+      false;  ///< the environment has it; a pin of it is used where one is named
 };
 
 /// How a claim is tested: what `subject` of `version` shows on the row's cases, beside `contrast`.

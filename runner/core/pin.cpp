@@ -94,6 +94,7 @@ Pin read_release(Fields fields, const Upstream& upstream, const std::string& pro
   pin.date = fields.text("date");
   pin.filename = fields.text("file");
   pin.sha256 = fields.text("sha256");
+  pin.environment = fields.optional_text("environment");
   fields.no_others();
   const bool is_archive = pin.filename.ends_with(".whl") || pin.filename.ends_with(".tar.gz") ||
                           pin.filename.ends_with(".zip");
@@ -105,7 +106,7 @@ Pin read_release(Fields fields, const Upstream& upstream, const std::string& pro
   if (!is_hex(pin.sha256, 64)) fields.fail("must be 64 lower-case hex digits", "sha256");
   if (!is_day(pin.date)) fields.fail("must be a day, YYYY-MM-DD", "date");
   pin.prefix = prefix_of_file(pin.filename, upstream.git_prefix);
-  pin.environment = upstream.environment;
+  if (pin.environment.empty()) pin.environment = upstream.environment;
   return pin;
 }
 

@@ -30,8 +30,8 @@ constexpr std::array kVerdictNames = {"reproduced", "validated",   "unexpectedly
                                       "not_fixed",  "present",     "absent",
                                       "unjudged",   "unsupported", "unresolved"};
 constexpr std::array kExpectationNames = {"present", "absent", "nothing"};
-constexpr std::array kQuestionNames = {"reproduce",  "validate", "op",
-                                       "mitigation", "memory",   "claim"};
+constexpr std::array kQuestionNames = {"reproduce", "validate", "op",         "mitigation",
+                                       "memory",    "claim",    "equivalence"};
 
 /// Repeats of one subject × case × seed, folded into one: equal ones become one, mixed ones
 /// unresolved.
@@ -39,7 +39,10 @@ std::vector<Observation> fold_repeats(const std::vector<Observation>& observatio
                                       Question question) {
   std::map<std::tuple<std::string, std::string, uint64_t>, std::vector<const Observation*>> groups;
   for (const Observation& o : observations) {
-    const bool is_asked = o.role != CaseRole::kSurvey || question == Question::kClaim;
+    const bool is_asked = o.role == CaseRole::kSurvey ? question == Question::kClaim
+                          : o.role == CaseRole::kCode ? question == Question::kEquivalence ||
+                                                            question == Question::kValidate
+                                                      : true;
     if (o.counts && is_asked) groups[{o.subject, o.case_name, o.seed}].push_back(&o);
   }
   std::vector<Observation> folded;
@@ -51,7 +54,15 @@ std::vector<Observation> fold_repeats(const std::vector<Observation>& observatio
     const auto same_inputs = [&](const Observation* o) {
       return o->inputs_sha256 == one.inputs_sha256;
     };
-    if (!std::all_of(group.begin(), group.end(), same_inputs)) {
+    const auto same_outputs = [&](const Observation* o) {
+      return o->outputs_sha256 == one.outputs_sha256;
+    };
+    if (question == Question::kEquivalence &&
+        !std::all_of(group.begin(), group.end(), same_outputs)) {
+      one.seen = Seen::kUnresolved;
+      one.failure_class.clear();
+      one.reason = "flaky: its repeats had different outputs";
+    } else if (!std::all_of(group.begin(), group.end(), same_inputs)) {
       one.seen = Seen::kUnresolved;
       one.failure_class.clear();
       one.reason = "its repeats had different inputs";
@@ -139,8 +150,40 @@ Outcome reproduced(const std::vector<Observation>& seen, const QuestionContext& 
   return none(fmt::format("{} of {} triggers could not be judged", triggers - absent, triggers));
 }
 
-/// Whether every mutant subject is red on at least one judged trigger; "" or the reason why not.
-std::string mutants_hold(const std::vector<Observation>& seen, std::string_view prefix) {
+bool same_outputs(const Observation& one, const Observation& other) {
+  return !one.outputs_sha256.empty() && one.outputs_sha256 == other.outputs_sha256;
+}
+
+/// What two subjects' outputs came to, case by case: how many are equal, and the first that is not.
+struct Compared {
+  int equal = 0;
+  std::string differs, missing;
+};
+
+/// `subject` beside `upstream` on its cases of some roles.
+Compared compared(const std::vector<Observation>& upstream, const std::vector<Observation>& subject,
+                  const std::set<CaseRole>& roles) {
+  std::map<std::pair<std::string, uint64_t>, const Observation*> others;
+  for (const Observation& o : subject) others[{o.case_name, o.seed}] = &o;
+  Compared result;
+  for (const Observation& o : upstream) {
+    if (!roles.contains(o.role) || o.seen == Seen::kUnsupported) continue;
+    const auto at = others.find({o.case_name, o.seed});
+    if (at == others.end() || o.outputs_sha256.empty() || at->second->outputs_sha256.empty()) {
+      result.missing = o.case_name;
+    } else if (same_outputs(o, *at->second)) {
+      ++result.equal;
+    } else if (result.differs.empty()) {
+      result.differs = o.case_name;
+    }
+  }
+  return result;
+}
+
+/// Whether every mutant subject is red on at least one judged trigger, or its code other than
+/// upstream's where that is compared; "" or the reason why not.
+std::string mutants_hold(const std::vector<Observation>& seen, std::string_view prefix,
+                         const std::vector<Observation>& upstream = {}) {
   std::map<std::string, bool> red;
   for (const Observation& o : seen) {
     if (!o.subject.starts_with(prefix)) continue;
@@ -159,7 +202,9 @@ std::string mutants_hold(const std::vector<Observation>& seen, std::string_view 
   }
   if (red.empty()) return "no mutant was run: a check that cannot fail shows nothing";
   for (const auto& [subject, is_red] : red) {
-    if (!is_red) return subject + " was not caught";
+    const bool is_other =
+        !compared(upstream, of_subject(seen, subject), {CaseRole::kCode}).differs.empty();
+    if (!is_red && !is_other) return subject + " was not caught";
   }
   return "";
 }
@@ -231,9 +276,71 @@ Outcome validated(const std::vector<Observation>& seen, const QuestionContext& c
   const GreenCheck green = green_on(of_subject(seen, "patched"), must);
   if (!green.red.empty()) return {Sentinel::kFixRejected, "", green.red, ""};
   if (!green.unanswered.empty()) return none(green.unanswered);
-  if (const std::string why = mutants_hold(seen, "mutant:"); !why.empty()) return none(why);
+  const Compared code = compared(upstream, of_subject(seen, "patched"), {CaseRole::kCode});
+  if (!code.differs.empty() || !code.missing.empty()) {
+    return none((code.differs.empty() ? code.missing : code.differs) +
+                ": nothing shows that its code is upstream's");
+  }
+  if (const std::string why = mutants_hold(seen, "mutant:", upstream); !why.empty())
+    return none(why);
   return {Sentinel::kFixValidated, "", fmt::format("{} cases green, every mutant red", must.size()),
           ""};
+}
+
+/// Every mutant red on a case or unequal to upstream on one that is compared; "" or why not.
+std::string mutants_differ(const std::vector<Observation>& seen,
+                           const std::vector<Observation>& upstream,
+                           const std::set<CaseRole>& roles) {
+  std::set<std::string> mutants;
+  for (const Observation& o : seen) {
+    if (o.subject.starts_with("mutant:")) mutants.insert(o.subject);
+  }
+  if (mutants.empty()) return "no mutant was run: a check that cannot fail shows nothing";
+  for (const std::string& mutant : mutants) {
+    const std::vector<Observation> its = of_subject(seen, mutant);
+    const bool is_red = std::any_of(its.begin(), its.end(),
+                                    [](const Observation& o) { return o.seen == Seen::kPresent; });
+    if (!is_red && compared(upstream, its, roles).differs.empty())
+      return mutant + " was not caught";
+  }
+  return "";
+}
+
+Outcome equivalent(const std::vector<Observation>& seen, const QuestionContext& context) {
+  const std::set<CaseRole> values = {CaseRole::kSilent, CaseRole::kControl};
+  const std::vector<Observation> upstream = of_subject(seen, "upstream");
+  const std::vector<Observation> patched = of_subject(seen, "patched");
+  const Outcome red = reproduced(upstream, context);
+  if (red.sentinel != Sentinel::kBugReproduced)
+    return none("unpatched upstream is not red here, so a refactor shows nothing (" + red.why +
+                ")");
+  std::set<std::pair<std::string, uint64_t>> must;
+  for (const Observation& o : upstream) {
+    if (o.seen == Seen::kPresent || o.seen == Seen::kAbsent) must.insert({o.case_name, o.seed});
+  }
+  if (const std::string why = inputs_differ(upstream, seen); !why.empty()) return none(why);
+  const GreenCheck green = green_on(patched, must);
+  if (!green.red.empty()) return {Sentinel::kFixRejected, "", green.red, ""};
+  if (!green.unanswered.empty()) return none(green.unanswered);
+  const Compared outputs = compared(upstream, patched, values);
+  if (!outputs.differs.empty()) {
+    return {Sentinel::kFixRejected, "",
+            outputs.differs + ": its outputs differ from upstream's bit for bit", ""};
+  }
+  if (!outputs.missing.empty()) return none(outputs.missing + ": not compared");
+  if (const std::string why = mutants_differ(seen, upstream, values); !why.empty())
+    return none(why);
+  const std::string shown =
+      fmt::format("{} cases green, outputs of {} equal bit for bit, every mutant caught",
+                  must.size(), outputs.equal);
+  const Compared code = compared(upstream, patched, {CaseRole::kCode});
+  if (code.equal > 0 && code.differs.empty() && code.missing.empty()) {
+    return {Sentinel::kEquivalenceProved, "",
+            fmt::format("{}; the code of {} equal too", shown, code.equal), ""};
+  }
+  const std::string other = code.differs.empty() ? code.missing : code.differs;
+  return {Sentinel::kEquivalenceShown, "",
+          shown + (other.empty() ? "" : "; the code of " + other + " is not equal"), ""};
 }
 
 /// kOp and kMitigation: the subject green on every case it was given that is judged here, mutants
@@ -368,7 +475,7 @@ Verdict verdict_of(Seen seen, Expectation expectation) {
 
 Expectation expectation_of(const Observation& o, const QuestionContext& context) {
   const bool is_trigger = o.role == CaseRole::kTrigger;
-  if (o.role == CaseRole::kSurvey) return Expectation::kNothing;
+  if (o.role == CaseRole::kSurvey || o.role == CaseRole::kCode) return Expectation::kNothing;
   if (o.role == CaseRole::kControl) return Expectation::kAbsent;
   if (o.subject == "model") return is_trigger ? Expectation::kPresent : Expectation::kAbsent;
   if (o.subject == "upstream") {
@@ -438,6 +545,8 @@ Outcome sentinel_of(const std::vector<Observation>& observations, const Question
       return memory_saved(seen, context);
     case Question::kClaim:
       return claimed(seen, context);
+    case Question::kEquivalence:
+      return equivalent(seen, context);
   }
   throw Error(ErrorCode::kInternal, "a question outside its enum");
 }

@@ -46,7 +46,7 @@ enum class Sentinel {
 std::string sentinel_name(Sentinel sentinel);
 
 /// What a run set out to show; fixes which predicate is computed.
-enum class Question { kReproduce, kValidate, kOp, kMitigation, kMemory, kClaim };
+enum class Question { kReproduce, kValidate, kOp, kMitigation, kMemory, kClaim, kEquivalence };
 std::string question_name(Question question);
 Question question_from(std::string_view name);
 
@@ -84,7 +84,12 @@ Expectation expectation_of(const Observation& observation, const QuestionContext
 /// one subject × case × seed are unresolved (k/N in `why`). kClaim: confirmed where `subject` is as
 /// claimed on every case and `contrast` is not on one of them; refuted where `subject` is otherwise
 /// on a case on which `contrast` is as claimed: a check that could not have come out the other way
-/// says nothing. Survey cases are part of no other sentinel.
+/// says nothing. Survey cases are part of no other sentinel. Code cases are compared, not judged:
+/// kValidate wants the outputs of `patched` equal to upstream's there, and takes a mutant as caught
+/// where its own are not. kEquivalence, the kValidate of a
+/// refactor: as there, with every output of every silent and control case equal bit for bit between
+/// `upstream` and `patched`, and a mutant caught by a red case or by an unequal output; shown, or
+/// proved where there are code cases and their outputs are equal too.
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context);
 
 }  // namespace patchbench

@@ -121,20 +121,27 @@ std::vector<Gpu> ask_proc() {
 
 }  // namespace
 
-Environment locked_environment(const std::string& lock, const std::string& tag,
+Environment locked_environment(const std::vector<std::string>& locks, const std::string& tag,
                                const fs::path& cache, const fs::path& root) {
-  const fs::path file = root / "env/locks" / (lock + ".txt");
-  if (!fs::exists(file)) throw Error(ErrorCode::kUsage, file.string() + ": no such lock");
-  std::string last;
-  const Exit fetched = run_showing_progress(
-      {"python3", root / "env/fetch.py", "env", file, "--tag", tag}, cache, last);
-  const fs::path site = fetched.out.substr(0, fetched.out.find('\n'));
-  if (!fetched.ok() || site.empty()) {
-    throw Error(ErrorCode::kNotRunnable, fmt::format("environment {} for {}: {}", lock, tag,
-                                                     last.empty() ? fetched.error : shown(last)));
+  Environment environment;
+  environment.packages = Json::object();
+  for (const std::string& lock : locks) {
+    const fs::path file = root / "env/locks" / (lock + ".txt");
+    if (!fs::exists(file)) throw Error(ErrorCode::kUsage, file.string() + ": no such lock");
+    std::string last;
+    const Exit fetched = run_showing_progress(
+        {"python3", root / "env/fetch.py", "env", file, "--tag", tag}, cache, last);
+    const fs::path site = fetched.out.substr(0, fetched.out.find('\n'));
+    if (!fetched.ok() || site.empty()) {
+      throw Error(ErrorCode::kNotRunnable, fmt::format("environment {} for {}: {}", lock, tag,
+                                                       last.empty() ? fetched.error : shown(last)));
+    }
+    if (!last.empty()) std::cerr << last << "\n";
+    environment.address += (environment.address.empty() ? "" : "+") + site.filename().string();
+    environment.packages.update(locked_packages(site));
+    environment.sites.push_back(site);
   }
-  if (!last.empty()) std::cerr << last << "\n";
-  return {site, "", site.filename().string(), locked_packages(site)};
+  return environment;
 }
 
 Environment host_environment(const fs::path& python) {
@@ -150,7 +157,7 @@ Environment host_environment(const fs::path& python) {
   if (!asked.ok() || !said.is_object())
     throw Error(ErrorCode::kUsage,
                 interpreter.string() + ": is no Python that can tell its packages");
-  Environment environment{"", interpreter, "host:" + sha256_hex(canonical_json(said)).substr(0, 16),
+  Environment environment{{}, interpreter, "host:" + sha256_hex(canonical_json(said)).substr(0, 16),
                           Json::object()};
   for (const char* name : kNamed) {
     if (said.at("all").contains(name)) environment.packages[name] = said["all"][name];

@@ -9,16 +9,17 @@ namespace patchbench::exec {
 
 /// Locked wheels unpacked in the cache, or an installed stack.
 struct Environment {
-  std::filesystem::path
-      site;             ///< folder for PYTHONPATH; empty for a host stack that brings its own
+  std::vector<std::filesystem::path>
+      sites;            ///< folders for PYTHONPATH; none for a host stack that brings its own
   std::string python;   ///< kind `host`: that interpreter; else "" (the sandbox's)
   std::string address;  ///< "torch-2.11-cp311-5e7e5a2610dd" or "host:<digest of its package list>"
   Json packages;        ///< name -> version of what matters (torch, triton, numpy, …)
 };
 
-/// Unpacks env/locks/<name>.txt for an interpreter tag through env/fetch.py (network only if not
-/// cached). Throws Error(kNotRunnable) with fetch.py's own line.
-Environment locked_environment(const std::string& lock, const std::string& tag,
+/// Unpacks env/locks/<name>.txt of each name for an interpreter tag through env/fetch.py (network
+/// only if not cached); earlier ones shadow later ones. Throws Error(kNotRunnable) with fetch.py's
+/// own line.
+Environment locked_environment(const std::vector<std::string>& locks, const std::string& tag,
                                const std::filesystem::path& cache,
                                const std::filesystem::path& root);
 

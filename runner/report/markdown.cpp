@@ -102,7 +102,7 @@ std::string environment_table(const std::vector<SubjectRun>& runs,
 
 std::string rerun_command(const RunContext& context, const std::vector<Observation>& observations,
                           const QuestionContext& question) {
-  const bool is_validate = question.question == Question::kValidate;
+  const bool is_validate = question.subject == "patched";
   std::string command =
       fmt::format("./patchbench {} {}", is_validate ? "validate" : "reproduce", context.slug);
   if (!is_validate && question.subject != "upstream") command += " --subject " + question.subject;

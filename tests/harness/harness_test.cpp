@@ -130,10 +130,11 @@ std::string report_with(const std::string& entry) {
 }
 
 TEST(SubjectReport, TakesWhatTheContractAllows) {
-  const SubjectReport report =
-      parse_subject_report(report_with(R"({"status":"ok","wall_s":0.5,"peak_bytes":12})"), {"one"});
+  const SubjectReport report = parse_subject_report(
+      report_with(R"({"status":"ok","wall_s":0.5,"peak_bytes":12,"numbers":{"n":3}})"), {"one"});
   EXPECT_EQ(report.cases.at("one").status, "ok");
   EXPECT_EQ(report.cases.at("one").facts["peak_bytes"], 12);
+  EXPECT_EQ(report.cases.at("one").facts["numbers"], Json({{"n", 3.0}}));
 }
 
 struct MalformedEntry {
@@ -157,6 +158,8 @@ INSTANTIATE_TEST_SUITE_P(
         MalformedEntry{"raised_without_exception", R"({"status":"raised"})"},
         MalformedEntry{"negative_time", R"({"status":"ok","wall_s":-1})"},
         MalformedEntry{"time_as_text", R"({"status":"ok","wall_s":"1"})"},
+        MalformedEntry{"numbers_as_list", R"({"status":"ok","numbers":[1]})"},
+        MalformedEntry{"number_as_text", R"({"status":"ok","numbers":{"n":"1"}})"},
         MalformedEntry{"fractional_peak", R"({"status":"ok","peak_bytes":1.5})"},
         MalformedEntry{"exception_cut", R"({"status":"raised","exception":{"type":"E"}})"},
         MalformedEntry{"case_not_asked_for", R"({"status":"ok"},"two":{"status":"ok"})"}),
@@ -342,7 +345,10 @@ TEST(LyingSubject, EarnsNoAbsentCase) {
       {PATCHBENCH_ROOT "/repro/harness/lying_subject.py", (folder / "work").string()}, "liar");
   ASSERT_EQ(run.code, 0);
   ASSERT_EQ(run.observations.size(), 10U);
-  for (const Observation& o : run.observations) EXPECT_NE(o.seen, Seen::kAbsent) << o.case_name;
+  for (const Observation& o : run.observations) {
+    EXPECT_NE(o.seen, Seen::kAbsent) << o.case_name;
+    EXPECT_FALSE(o.outputs_sha256.empty()) << o.case_name << ": did not lie: " << o.reason;
+  }
 }
 
 TEST(Program, DeclaredFailureIsPresentInItsClass) {

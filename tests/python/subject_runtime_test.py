@@ -87,6 +87,7 @@ def run(case):
         raise Unsupported("no such feature")
     if case.name == "raises":
         fail()
+    case.numbers["parts"] = 2
     return {"sum": case.tensors["strided"].sum()}
 """
 
@@ -96,6 +97,7 @@ def test_each_case_gets_its_answer(tmp_path: Path) -> None:
     assert list(outputs) == ["fine/sum"] and outputs["fine/sum"].item() == 36.0
     assert report["package"] == {"name": "torch", "version": importlib.metadata.version("torch")}
     assert report["cases"]["fine"]["status"] == "ok" and report["cases"]["fine"]["wall_s"] >= 0
+    assert report["cases"]["fine"]["numbers"] == {"parts": 2}
     assert report["cases"]["old"] == {"status": "unsupported", "reason": "no such feature"}
     raised = report["cases"]["raises"]
     assert raised["status"] == "raised" and raised["reason"] == "by nothing"

@@ -27,7 +27,7 @@ class EnvironmentTest : public testing::Test {
 
   void downloader(const std::string& text) { std::ofstream(folder_ / "env" / "fetch.py") << text; }
   Environment locked() {
-    return locked_environment("toy", "cp311", folder_ / "cache" / "patchbench", folder_);
+    return locked_environment({"toy"}, "cp311", folder_ / "cache" / "patchbench", folder_);
   }
   /// An installed stack: an interpreter that answers through a script of ours.
   fs::path interpreter(const std::string& script) {
@@ -64,7 +64,7 @@ TEST_F(EnvironmentTest, LockedTakesTheFolderThatFetchPrintsAndReadsItsPackages) 
       "print('fetch: working', file=sys.stderr)\n"
       "print(site)\n");
   const Environment environment = locked();
-  EXPECT_EQ(environment.site, folder_ / "cache/patchbench/env/toy-cp311-abc");
+  EXPECT_EQ(environment.sites.at(0), folder_ / "cache/patchbench/env/toy-cp311-abc");
   EXPECT_EQ(environment.address, "toy-cp311-abc");
   EXPECT_EQ(environment.packages, Json::parse(R"({"torch": "2.11.0", "numpy": "2.3.5"})"));
   EXPECT_EQ(environment.python, "");
@@ -80,7 +80,7 @@ TEST_F(EnvironmentTest, LockedPassesOnTheDownloadersOwnLine) {
 
 TEST_F(EnvironmentTest, LockedNamesALockThatIsNotThere) {
   EXPECT_NE(
-      error_of(ErrorCode::kUsage, [&] { locked_environment("tony", "cp311", folder_, folder_); })
+      error_of(ErrorCode::kUsage, [&] { locked_environment({"tony"}, "cp311", folder_, folder_); })
           .find("tony.txt: no such lock"),
       std::string::npos);
 }
@@ -91,7 +91,7 @@ TEST_F(EnvironmentTest, HostStackIsNamedByItsPackages) {
       "\"x\": \"1\"}}'\n");
   const Environment environment = host_environment(venv);
   EXPECT_EQ(environment.python, (venv / "bin/python3").string());
-  EXPECT_TRUE(environment.site.empty());
+  EXPECT_TRUE(environment.sites.empty());
   EXPECT_EQ(environment.packages,
             Json::parse(R"({"torch": "2.9", "liger-kernel": "0.8.0", "python": "cp312"})"));
   EXPECT_EQ(environment.address, host_environment(venv / "bin/python3").address);

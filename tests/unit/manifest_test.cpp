@@ -180,7 +180,7 @@ TEST(Manifest, FirstViolationOfTheTextIsTheOneThatIsNamed) {
   text.replace(text.find("2026-12-01"), 10, "tomorrow!!");
   EXPECT_EQ(error_of(text),
             "m.json:15: /cases/1/role: \"loud\" is not allowed here; one of: trigger, silent, "
-            "control, survey");
+            "control, survey, code");
 }
 
 TEST(Manifest, EveryObjectIsClosedButTheAxes) {
@@ -235,6 +235,13 @@ TEST(Manifest, ACaseMayBelongToOneOfTheUpstreams) {
   EXPECT_EQ(manifest.cases[0].upstream, manifest.upstreams[0].name);
   EXPECT_NE(error_of(of("elsewhere")).find("/cases/0/upstream: no upstream \"elsewhere\""),
             std::string::npos);
+}
+
+TEST(Manifest, AnUpstreamMayComeWithTheEnvironment) {
+  EXPECT_FALSE(parse(sample()).upstreams[0].from_environment);
+  EXPECT_TRUE(parse(with("\"red_pin\"", "\"from_environment\": true, \"red_pin\""))
+                  .upstreams[0]
+                  .from_environment);
 }
 
 TEST(Manifest, AClaimMayBeTested) {

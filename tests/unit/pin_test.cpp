@@ -69,6 +69,14 @@ TEST(Pins, KnowWhereThePackageLiesInEachForm) {
   EXPECT_EQ(pins.resolve("thing", "path:/some/clone").prefix, "src/");
 }
 
+TEST(Pins, AReleaseMayNameAnEnvironmentOfItsOwn) {
+  std::string own = kReleases;
+  own.insert(own.rfind('}'), ", \"environment\": \"newer\"");
+  const Pins pins = Pins::parse(text_of(own), "pins.json");
+  EXPECT_EQ(pins.resolve("thing", "1.0").environment, "torch");
+  EXPECT_EQ(pins.resolve("thing", "1.1").environment, "newer");
+}
+
 TEST(Pins, ResolveKeepsWhatIdentifiesAVersion) {
   const Pins pins = Pins::parse(text_of(kReleases), "pins.json");
   const Pin pin = pins.resolve("thing", "1.1");

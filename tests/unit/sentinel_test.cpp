@@ -1,3 +1,4 @@
+// Longer than 400 lines: every sentinel with what earns it and what does not.
 #include "core/sentinel.h"
 
 #include <gtest/gtest.h>
@@ -317,6 +318,83 @@ TEST(Survey, IsPartOfNoSentinelButOfAClaim) {
                        {seen("patched", "survey", CaseRole::kSurvey, A)}, P)
                 .text(),
             "CLAIM_CONFIRMED");
+}
+
+/// A run of a refactor: what each subject put out on the compared cases, and its code.
+std::vector<Observation> with_outputs(std::vector<Observation> all, char digit, char code) {
+  all.push_back(seen(all.front().subject, "code", CaseRole::kCode, U));
+  for (Observation& o : all) {
+    const char of = o.role == CaseRole::kCode ? code : digit;
+    if (o.role != CaseRole::kTrigger) o.outputs_sha256 = std::string(64, of);
+  }
+  return all;
+}
+
+Outcome refactored(const std::vector<Observation>& patched,
+                   const std::vector<Observation>& mutant) {
+  const auto upstream = with_outputs(run_of("upstream", P, A, A), 'a', 'c');
+  return sentinel_of(joined({upstream, patched, mutant}),
+                     asking(Question::kEquivalence, "patched"));
+}
+
+TEST(Equivalence, IsProvedByEqualCodeAndShownByEqualOutputs) {
+  const auto mutant = with_outputs(run_of("mutant:twice", P, A, A), 'a', 'c');
+  const auto patched = [](char outputs, char code) {
+    return with_outputs(run_of("patched", A, A, A), outputs, code);
+  };
+  EXPECT_EQ(refactored(patched('a', 'c'), mutant).text(), "EQUIVALENCE_PROVED");
+  const Outcome shown = refactored(patched('a', 'd'), mutant);
+  EXPECT_EQ(shown.text(), "EQUIVALENCE_SHOWN");
+  EXPECT_NE(shown.why.find("the code of code is not equal"), std::string::npos) << shown.why;
+  auto no_code = patched('a', 'c');
+  no_code.pop_back();
+  EXPECT_EQ(refactored(no_code, mutant).text(), "EQUIVALENCE_SHOWN");
+  EXPECT_EQ(refactored(patched('b', 'c'), mutant).text(), "FIX_REJECTED");
+  EXPECT_EQ(refactored(with_outputs(run_of("patched", P, A, A), 'a', 'c'), mutant).text(),
+            "FIX_REJECTED");
+}
+
+TEST(Equivalence, CatchesAMutantByItsOutputsAndEarnsNothingWithout) {
+  const auto patched = with_outputs(run_of("patched", A, A, A), 'a', 'c');
+  EXPECT_EQ(refactored(patched, with_outputs(run_of("mutant:m", A, A, A), 'b', 'c')).text(),
+            "EQUIVALENCE_PROVED");
+  const auto why = [&](const std::vector<Observation>& other,
+                       const std::vector<Observation>& mutant) {
+    const Outcome o = refactored(other, mutant);
+    EXPECT_FALSE(o.sentinel) << o.text();
+    return o.why;
+  };
+  // Other code alone is no fault: the compiler may have done as well.
+  EXPECT_NE(why(patched, with_outputs(run_of("mutant:m", A, A, A), 'a', 'd')).find("not caught"),
+            std::string::npos);
+  EXPECT_NE(why(patched, {}).find("no mutant"), std::string::npos);
+  const auto mutant = with_outputs(run_of("mutant:m", P, A, A), 'a', 'c');
+  auto silent = patched;
+  for (Observation& o : silent) o.outputs_sha256.clear();
+  EXPECT_NE(why(silent, mutant).find("not compared"), std::string::npos);
+  auto repeated = joined({patched, with_outputs(run_of("patched", A, A, A), 'b', 'c')});
+  EXPECT_NE(why(repeated, mutant).find("different outputs"), std::string::npos);
+}
+
+TEST(Validate, CodeStaysUpstreamsAndTellsAMutant) {
+  const auto upstream = with_outputs(run_of("upstream", P, A, A), 'a', 'c');
+  const auto asked = [&](char patched_code, char mutant_code) {
+    return sentinel_of(
+        joined({upstream, with_outputs(run_of("patched", A, A, A), 'b', patched_code),
+                with_outputs(run_of("mutant:m", A, A, A), 'b', mutant_code)}),
+        asking(Question::kValidate));
+  };
+  EXPECT_EQ(asked('c', 'd').text(), "FIX_VALIDATED");
+  EXPECT_NE(asked('c', 'c').why.find("not caught"), std::string::npos);
+  const Outcome other = asked('d', 'e');
+  EXPECT_FALSE(other.sentinel);
+  EXPECT_NE(other.why.find("nothing shows that its code"), std::string::npos) << other.why;
+}
+
+TEST(Equivalence, CodeCasesArePartOfNoOtherQuestion) {
+  auto all = run_of("upstream", P, A, A);
+  all.push_back(seen("upstream", "code", CaseRole::kCode, X));
+  EXPECT_EQ(sentinel_of(all, asking(Question::kReproduce)).text(), "BUG_REPRODUCED(wrong)");
 }
 
 TEST(Sentinel, IsOrderIndependentAndNeverGreenByChance) {
