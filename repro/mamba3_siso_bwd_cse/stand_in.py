@@ -1,9 +1,9 @@
-"""Makes the real Mamba-3 SISO backward importable and its launch the same everywhere; host function and kernel stay the release's.
+"""Makes the real Mamba-3 SISO backward importable and its launch the same everywhere; host function and kernel stay real.
 
 * `mamba_ssm`: its `__init__` imports compiled extensions, so the package is entered without it; every module below is real.
 * `einops` is imported by the module and not used by this kernel. An installed one is never hidden.
-* The kernel's autotuner keeps the one configuration of LAUNCH, on CPU and GPU alike: Triton's CPU interpreter has no clock to tune
-  by, and two subjects that were tuned apart would not be comparable bit for bit.
+* The kernel's autotuner keeps the one configuration of LAUNCH, on CPU and GPU alike: Triton's CPU interpreter has no clock to
+  tune by, and two subjects that were tuned apart would not be comparable bit for bit.
 * The host function asserts that its tensors are on a GPU: `as_if_on_gpu` marks the ones that are not.
 """
 

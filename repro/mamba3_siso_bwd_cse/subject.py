@@ -1,6 +1,6 @@
 """Calls the real Mamba-3 SISO backward of the installed mamba-ssm, or compiles its dQ/dK/dV kernel for a GPU that is not there.
 
-Sites: "backward" returns the gradients, "source" counts the products in the kernel's first IR, "code" returns its PTX.
+Sites: "backward" returns the gradients, "source" and "dots" count products in the kernel's IR, "code" returns its PTX.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ GRADIENTS = ("q", "k", "v", "adt", "qk_dot", "d", "state")
 # The call that a compiled kernel is specialised for, in chunks and heads.
 NUM_CHUNKS, NUM_HEADS = 4, 8
 
+COMMENT = re.compile(r"[ \t]*//.*")
 DOT = re.compile(r"\btt\.dot .*: tensor<(\d+)x(\d+)x\w+> \* tensor<(\d+)x(\d+)x\w+> ->")
 SERVE = "import pathlib, sys, subject_runtime as r; r.load_subject(pathlib.Path(sys.argv[1])).serve()"
 
@@ -55,7 +56,7 @@ def chunk_slots(case: Case) -> tuple[list[tuple[int, slice]], int]:
 
 
 def decay_sums(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
-    """adt * log2(e), summed up to and with each token of its chunk, [b, h, s], and over each chunk, [b, h, slot]; unused slots 0."""
+    """adt * log2(e), summed to each token of its chunk, that one included, [b, h, s], and over each chunk, [b, h, slot]."""
     adt, (placed, num_slots) = case.tensors["adt"], chunk_slots(case)
     sums, totals = torch.empty_like(adt), adt.new_zeros((*adt.shape[:2], num_slots))
     for slot, tokens in placed:
@@ -117,7 +118,8 @@ def recorded_call(axes: dict[str, Any]) -> dict[str, Any]:
     words = {
         "q": low(1, seqlen, NUM_HEADS, d), "k": low(1, seqlen, NUM_HEADS, d),
         "v": low(1, seqlen, NUM_HEADS, d_v), "do": low(1, seqlen, NUM_HEADS, d_v),
-        "da_cs": empty(1, NUM_HEADS, seqlen), "da_cs_sum": empty(1, NUM_HEADS, num_slots), "qk_dot": empty(1, NUM_HEADS, seqlen),
+        "da_cs": empty(1, NUM_HEADS, seqlen), "da_cs_sum": empty(1, NUM_HEADS, num_slots),
+        "qk_dot": empty(1, NUM_HEADS, seqlen),
         "SSM_States": low(1, NUM_HEADS, d_v, num_slots * d),
         "d_ossm_state": empty(1, NUM_HEADS, d_v, d) if axes["has_state"] else None,
         "D": empty(NUM_HEADS) if axes["has_d"] else None,
@@ -182,17 +184,18 @@ def count_dots(ir_text: str) -> list[tuple[int, ...]]:
 
 
 def compiled(axes: dict[str, Any]) -> dict[str, Any]:
-    """Site "source": the numbers of products; site "code": the PTX text."""
-    compilation = Compilation(axes)
+    """Site "code": the PTX text without its comments; the others: numbers of products, those of "source" told apart by
+    their sizes (ValueError unless d, d_v and chunk differ).
+    """
+    compilation, chunk, d_v = Compilation(axes), axes["chunk"], axes["head_dim_v"]
     if axes["site"] == "code":
-        return {"ptx": compilation.advance("ttir", "ttgir", "llir", "ptx")}
-    chunk, d_v = axes["chunk"], axes["head_dim_v"]
+        return {"ptx": COMMENT.sub("", compilation.advance("ttir", "ttgir", "llir", "ptx"))}
     dots = count_dots(str(compilation.product))
-    return {
-        "value_products": dots.count((chunk, d_v, d_v, chunk)),
-        "dots": len(dots),
-        "dots_after_cse": len(count_dots(str(compilation.advance("ttir")))),
-    }
+    if axes["site"] == "dots":
+        return {"dots": len(dots), "dots_after_cse": len(count_dots(str(compilation.advance("ttir"))))}
+    if len({axes["head_dim_qk"], d_v, chunk}) < 3:
+        raise ValueError("head_dim_qk, head_dim_v and chunk must differ")
+    return {"value_products": dots.count((chunk, d_v, d_v, chunk))}
 
 
 def serve() -> None:
@@ -228,8 +231,10 @@ def run(case: Case) -> dict[str, torch.Tensor]:
     """The gradients, or the counts as fp64 scalars, or the PTX as its bytes."""
     if case.axes["site"] == "backward":
         return gradients(case)
+    # A release without the kernel is unsupported; from the other process it would be an error.
     release()
     answer = asked(case.axes)
     if "ptx" in answer:
         return {"ptx": torch.frombuffer(bytearray(answer["ptx"], "utf-8"), dtype=torch.uint8)}
+    case.numbers |= answer
     return {name: torch.tensor(count, dtype=torch.float64) for name, count in answer.items()}

@@ -1,0 +1,286 @@
+// Pack mamba3_siso_bwd_cse: the gradients of the Mamba-3 SISO recurrence by fp64 autograd, how
+// often the kernel's source forms a product, and the code that comes of it.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "harness/axes.h"
+#include "harness/program.h"
+#include "mamba3_siso_bwd_cse/op.h"
+
+namespace patchbench::mamba3_siso_bwd_cse {
+namespace {
+
+using at::Tensor;
+using harness::choice;
+using harness::Draw;
+using harness::extent;
+using harness::flag;
+using harness::Judgement;
+using harness::refuse;
+using harness::Tensors;
+
+const std::vector<std::string> kSites = {"backward", "source", "dots", "code"};
+
+std::string site_of(const Case& item) { return choice(item, "site", kSites); }
+at::ScalarType low_dtype(const Case& item) {
+  const std::string name = choice(item, "dtype", {"float32", "float16", "bfloat16"});
+  return name == "float32" ? at::kFloat : name == "float16" ? at::kHalf : at::kBFloat16;
+}
+
+/// One sequence of the case: where its tokens and its chunks begin.
+struct Sequence {
+  int64_t batch_idx, start, length, first_chunk;
+};
+
+/// The rows of a batch, or the packed sequences of its one row; and how many chunks a row has.
+std::pair<std::vector<Sequence>, int64_t> sequences_of(const Case& item) {
+  const int64_t batch = extent(item, "batch"), seqlen = extent(item, "seqlen"),
+                chunk = extent(item, "chunk");
+  std::vector<Sequence> sequences;
+  const auto chunks_of = [&](int64_t length) { return (length + chunk - 1) / chunk; };
+  if (!item.axes.contains("seqlens")) {
+    for (int64_t b = 0; b < batch; ++b) sequences.push_back({b, 0, seqlen, 0});
+    return {sequences, chunks_of(seqlen)};
+  }
+  int64_t start = 0, first_chunk = 0;
+  for (const int64_t length : harness::lengths(item, "seqlens", seqlen)) {
+    sequences.push_back({0, start, length, first_chunk});
+    start += length;
+    first_chunk += chunks_of(length);
+  }
+  if (batch != 1) refuse(item, "axis 'seqlens' wants a batch of 1");
+  return {sequences, first_chunk};
+}
+
+// ---- inputs and right values ----
+
+/// What the recurrence of one sequence gives, and its states on the way.
+struct Scanned {
+  std::vector<Tensor> rows;    ///< y of each token [h, p]
+  std::vector<Tensor> states;  ///< before each token, and after the last [h, p, n]
+};
+
+/// S_t = e^{a_t} S_{t-1} + v_t k_t^T, y_t = e^{a_t} S_{t-1} q_t + (qk_dot_t + d) v_t.
+Scanned scan(const Tensors& t, const Sequence& sequence, Tensor state) {
+  Scanned scanned;
+  for (int64_t at = sequence.start; at < sequence.start + sequence.length; ++at) {
+    const auto token = [&](const char* name) {
+      return t.at(name).select(0, sequence.batch_idx).select(0, at);
+    };
+    const auto scalar = [&](const char* name) {
+      return t.at(name).select(0, sequence.batch_idx).select(1, at);
+    };
+    scanned.states.push_back(state);
+    const Tensor decayed = scalar("adt").exp().view({-1, 1, 1}) * state;
+    Tensor own = scalar("qk_dot");
+    if (t.contains("d")) own = own + t.at("d");
+    scanned.rows.push_back(decayed.matmul(token("q").unsqueeze(-1)).squeeze(-1) +
+                           own.unsqueeze(-1) * token("v"));
+    state = decayed + token("v").unsqueeze(-1) * token("k").unsqueeze(-2);
+  }
+  scanned.states.push_back(state);
+  return scanned;
+}
+
+/// Unit normals, keys and queries small enough for states of that size; `states` holds what each
+/// chunk begins with, by the recurrence in fp64 from a drawn first state, or from none.
+Tensors backward_inputs(const Case& item, uint64_t seed) {
+  const int64_t b = extent(item, "batch"), s = extent(item, "seqlen"),
+                h = extent(item, "num_heads"), n = extent(item, "head_dim_qk"),
+                p = extent(item, "head_dim_v"), chunk = extent(item, "chunk");
+  const at::ScalarType low = low_dtype(item);
+  const auto draw = [&](const char* name) { return Draw(seed, item.name + "/" + name); };
+  const auto normal = [&](const char* name, const std::vector<int64_t>& shape, double scale) {
+    return (draw(name).normal(shape) * scale).to(low);
+  };
+  Tensors inputs = {
+      {"q", normal("q", {b, s, h, n}, 0.5)},
+      {"k", normal("k", {b, s, h, n}, 0.5)},
+      {"v", normal("v", {b, s, h, p}, 1)},
+      {"grad_out", normal("grad_out", {b, s, h, p}, 1)},
+      {"adt", draw("adt").uniform({b, h, s}, -0.55, -0.02).to(at::kFloat)},
+      {"qk_dot", draw("qk_dot").normal({b, h, s}).to(at::kFloat)},
+  };
+  if (flag(item, "has_d")) inputs["d"] = draw("d").normal({h}).to(at::kFloat);
+  const auto [sequences, num_chunks] = sequences_of(item);
+  const auto num_sequences = static_cast<int64_t>(sequences.size());
+  const std::vector<int64_t> per_sequence = {num_sequences, h, p, n};
+  Tensor first = torch::zeros(per_sequence, at::kDouble);
+  if (flag(item, "has_state")) {
+    first = draw("first_state").normal(per_sequence);
+    inputs["grad_final_state"] = draw("grad_final_state").normal(per_sequence).to(at::kFloat);
+  }
+  Tensors exact;
+  for (const auto& [name, tensor] : inputs) exact[name] = tensor.to(at::kDouble);
+  Tensor states = torch::zeros({b, h, num_chunks, p, n}, at::kDouble);
+  for (int64_t i = 0; i < num_sequences; ++i) {
+    const Scanned scanned = scan(exact, sequences[i], first[i]);
+    for (int64_t at = 0, idx = sequences[i].first_chunk; at < sequences[i].length; at += chunk)
+      states[sequences[i].batch_idx].select(1, idx++).copy_(scanned.states[at]);
+  }
+  inputs["states"] = states.to(low);
+  return inputs;
+}
+
+/// What a caller may differentiate by, by name; `state` is the first of each sequence.
+Tensors right_gradients(const Case& item, const Tensors& inputs, at::ScalarType type) {
+  const auto [sequences, num_chunks] = sequences_of(item);
+  Tensors leaves;
+  std::vector<std::string> names = {"q", "k", "v", "adt", "qk_dot"};
+  if (inputs.contains("d")) names.emplace_back("d");
+  for (const std::string& name : names)
+    leaves[name] = inputs.at(name).to(type).detach().clone().requires_grad_();
+  std::vector<Tensor> first, by, results, grads;
+  for (const Sequence& sequence : sequences) {
+    const Tensor stored = inputs.at("states")[sequence.batch_idx].select(1, sequence.first_chunk);
+    first.push_back(stored.to(type).detach().clone().requires_grad_());
+    const Scanned scanned = scan(leaves, sequence, first.back());
+    results.push_back(at::stack(scanned.rows));
+    grads.push_back(inputs.at("grad_out")[sequence.batch_idx]
+                        .narrow(0, sequence.start, sequence.length)
+                        .to(type));
+    if (!flag(item, "has_state")) continue;
+    results.push_back(scanned.states.back());
+    grads.push_back(inputs.at("grad_final_state")[static_cast<int64_t>(first.size()) - 1].to(type));
+  }
+  for (const std::string& name : names) by.push_back(leaves.at(name));
+  if (flag(item, "has_state")) by.insert(by.end(), first.begin(), first.end());
+  const auto found = torch::autograd::grad(results, by, grads);
+  Tensors values;
+  for (size_t i = 0; i < names.size(); ++i) values["grad_" + names[i]] = found[i];
+  if (flag(item, "has_state")) {
+    values["grad_state"] = at::stack(
+        std::vector<Tensor>(found.begin() + static_cast<int64_t>(names.size()), found.end()));
+  }
+  return values;
+}
+
+// ---- subjects of this process ----
+
+Tensors op_gradients(const Case& item, const Tensors& inputs) {
+  if (site_of(item) != "backward") throw harness::UnsupportedCase("the op has gradients alone");
+  ops::mamba3_siso_bwd_cse::SisoInputs call{inputs.at("q"),
+                                            inputs.at("k"),
+                                            inputs.at("v"),
+                                            inputs.at("adt"),
+                                            inputs.at("qk_dot"),
+                                            {},
+                                            {},
+                                            extent(item, "chunk")};
+  if (inputs.contains("d")) call.d = inputs.at("d");
+  if (item.axes.contains("seqlens")) {
+    std::vector<int32_t> bounds = {0};
+    for (const Sequence& sequence : sequences_of(item).first)
+      bounds.push_back(static_cast<int32_t>(sequence.start + sequence.length));
+    call.cu_seqlens = torch::tensor(bounds, at::kInt).to(call.q.device());
+  }
+  ops::mamba3_siso_bwd_cse::SisoSaved saved{inputs.at("grad_out"), inputs.at("states"), {}};
+  if (inputs.contains("grad_final_state")) saved.grad_final_state = inputs.at("grad_final_state");
+  const auto grads = ops::mamba3_siso_bwd_cse::mamba3_siso_bwd(call, saved);
+  Tensors values = {{"grad_q", grads.q.to(at::kFloat)},
+                    {"grad_k", grads.k.to(at::kFloat)},
+                    {"grad_v", grads.v.to(at::kFloat)},
+                    {"grad_adt", grads.adt},
+                    {"grad_qk_dot", grads.qk_dot}};
+  if (call.d) values["grad_d"] = grads.d;
+  if (saved.grad_final_state) values["grad_state"] = grads.initial_state;
+  return values;
+}
+
+// ---- tolerances ----
+
+constexpr const char* kSums =
+    "twice the recurrence in float32; the floor, 2e-6, is for sums over chunks in another order";
+constexpr const char* kHalf =
+    "2^-9 and what cancels: float16 operands, products rounded to float16 before they are summed";
+constexpr const char* kTensorCores =
+    "operands of every product are rounded to bfloat16, 2^-9 each, and what is summed cancels";
+
+// In epsilons of float32, 2^-23: 2e-6, 4e-3 and 1e-2, elements four times that.
+const harness::Tolerances kFp32 = {{2, 16, kSums}, {2, 64, kSums}, {2, 16, kSums}, {2, 16, kSums}};
+const harness::Tolerances kFp16 = {
+    {2, 33555, kHalf}, {2, 134218, kHalf}, {2, 33555, kHalf}, {2, 33555, kHalf}};
+const harness::Tolerances kBf16 = {{2, 83886, kTensorCores},
+                                   {2, 335544, kTensorCores},
+                                   {2, 83886, kTensorCores},
+                                   {2, 83886, kTensorCores}};
+constexpr const char* kWhole = "a count";
+const harness::Tolerances kCount = {{0, 0, kWhole}, {0, 0, kWhole}, {0, 0, kWhole}, {0, 0, kWhole}};
+
+class SisoPack : public harness::Pack {
+ public:
+  std::string slug() const override { return "mamba3_siso_bwd_cse"; }
+
+  void check(const Case& item) const override {
+    std::vector<std::string> known = {"site",  "head_dim_qk", "head_dim_v",
+                                      "chunk", "has_d",       "has_state"};
+    if (site_of(item) == "backward") {
+      for (const char* name : {"batch", "seqlen", "num_heads", "dtype"}) known.emplace_back(name);
+      if (item.axes.contains("seqlens")) known.emplace_back("seqlens");
+      sequences_of(item);
+      low_dtype(item);
+    } else {
+      for (const char* name : {"is_varlen", "arch", "num_warps", "num_stages"})
+        known.emplace_back(name);
+    }
+    harness::check_axes(item, known);
+    for (const char* name : {"head_dim_qk", "head_dim_v"}) extent(item, name);
+    for (const char* name : {"has_d", "has_state"}) flag(item, name);
+  }
+
+  at::ScalarType dtype(const Case&) const override { return at::kFloat; }
+
+  Tensors inputs(const Case& item, uint64_t seed) const override {
+    return site_of(item) == "backward" ? backward_inputs(item, seed) : Tensors{};
+  }
+
+  Tensors oracle(const Case& item, const Tensors& inputs) const override {
+    return values_in(item, inputs, at::kDouble);
+  }
+  Tensors plain(const Case& item, const Tensors& inputs) const override {
+    return values_in(item, inputs, at::kFloat);
+  }
+
+  harness::Tolerances tolerances(const Case& item, const std::string&) const override {
+    if (site_of(item) != "backward") return kCount;
+    const at::ScalarType low = low_dtype(item);
+    return low == at::kFloat ? kFp32 : low == at::kHalf ? kFp16 : kBf16;
+  }
+
+  std::map<std::string, harness::InProcessSubject> subjects() const override {
+    return {{"op", op_gradients},
+            {"op_mutant:unmasked", [](const Case& item, const Tensors& inputs) {
+               // Wrong: a token's own product counts as an earlier one's.
+               Tensors values = op_gradients(item, inputs);
+               const Tensor own = values.at("grad_qk_dot").transpose(1, 2).unsqueeze(-1);
+               values.at("grad_q") = values.at("grad_q") + own * inputs.at("k");
+               return values;
+             }}};
+  }
+
+  std::string classify(const Case& item, const Judgement&) const override {
+    return site_of(item) == "backward" ? "" : "redundant_product";
+  }
+
+ private:
+  /// source: the product of V and the transposed grad_output stands once. dots: all products, with
+  /// the edit, in the first IR and after Triton's own removal of common subexpressions.
+  static Tensors values_in(const Case& item, const Tensors& inputs, at::ScalarType type) {
+    const std::string site = site_of(item);
+    if (site == "backward") return right_gradients(item, inputs, type);
+    const auto count = [](int64_t n) { return torch::full({}, n, at::kDouble); };
+    if (site == "source") return {{"value_products", count(1)}};
+    const int64_t of_d = flag(item, "has_d") ? 1 : 0;
+    if (site == "dots") return {{"dots", count(13 + of_d)}, {"dots_after_cse", count(11 + of_d)}};
+    return {};
+  }
+};
+
+}  // namespace
+}  // namespace patchbench::mamba3_siso_bwd_cse
+
+int main(int argc, char** argv) {
+  return patchbench::harness::run_reproducer(argc, argv,
+                                             patchbench::mamba3_siso_bwd_cse::SisoPack());
+}
