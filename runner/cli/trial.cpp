@@ -72,10 +72,11 @@ Json cases_document(const Setup& setup, const std::string& subject,
     if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), c.name) == chosen.end())
       continue;
     if (!c.is_for(subject)) continue;
-    // Of a refactor a mutant is caught by what it computes.
-    if (c.role == CaseRole::kCode && subject.starts_with("mutant:") &&
-        setup.manifest.kind == "refactor")
-      continue;
+    // What a mutant shows there is part of no answer; of a refactor's it is caught by what it
+    // computes.
+    const bool is_idle = c.role == CaseRole::kSurvey ||
+                         (c.role == CaseRole::kCode && setup.manifest.kind == "refactor");
+    if (chosen.empty() && is_idle && subject.starts_with("mutant:")) continue;
     if (!is_in_process(subject) && !c.upstream.empty() && c.upstream != setup.upstream.name)
       continue;
     const std::string kind = setup.device.substr(0, setup.device.find(':'));

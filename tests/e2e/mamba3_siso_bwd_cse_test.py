@@ -1,0 +1,37 @@
+"""Pack 04 on the real mamba-ssm kernel, on the CPU: the redundant product, the edit that changes nothing else, the op."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from answers import answer, need_reproducer, seen, seen_of_wrong_op
+
+SLUG = "mamba3_siso_bwd_cse"
+need_reproducer(SLUG)
+
+
+def test_the_edit_is_proved_equivalent(tmp_path: Path) -> None:
+    cases = ("source_dense", "packed_short", "half_one_chunk", "ptx_sm90")
+    status, document = answer(tmp_path, "validate", SLUG, *(word for name in cases for word in ("--case", name)))
+    assert (status, document["sentinel"]) == (0, "EQUIVALENCE_PROVED"), document["why"]
+    before, after = seen(document, "upstream"), seen(document, "patched")
+    assert before == {"source_dense": "redundant_product", "packed_short": "absent", "half_one_chunk": "absent", "ptx_sm90": "unjudged"}
+    assert after == before | {"source_dense": "absent"}
+    counted = next(o for s in document["subjects"] for o in s["observations"] if o["case"] == "source_dense")
+    assert counted["self_reported"]["numbers"] == {"value_products": 3}
+
+
+def test_a_release_without_the_layer_has_no_verdict(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--upstream", "2.3.1", "--case", "dense")
+    assert status == 3 and set(seen(document, "upstream").values()) == {"unsupported"}
+
+
+def test_the_op_holds(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "op")
+    assert (status, document["sentinel"]) == (0, "OP_VALIDATED"), document["why"]
+
+
+@pytest.mark.parametrize("case", ["op_float32", "op_bfloat16_packed"])
+def test_a_wrong_op_is_red(tmp_path: Path, case: str) -> None:
+    assert seen_of_wrong_op(tmp_path, SLUG, "unmasked", case) == "present"
