@@ -1,0 +1,30 @@
+"""Pack 07 on the real kernels and a real TileLang, without a GPU: what lowers with TMA on, before and after the edit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from answers import answer, need_reproducer, seen
+
+SLUG = "mamba3_mimo_smem_2d"
+need_reproducer(SLUG)
+FORWARD = ("--case", "forward_tma", "--case", "forward_plain")
+
+
+def test_the_release_does_not_lower_with_tma(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, *FORWARD)
+    assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(tma_lowering_fails)"), document["why"]
+    assert seen(document, "upstream") == {"forward_tma": "tma_lowering_fails", "forward_plain": "absent"}
+
+
+def test_the_edit_lowers_and_loads_through_tma(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "patched", *FORWARD)
+    assert set(seen(document, "patched").values()) == {"absent"}, (status, document)
+    by_case = {o["case"]: o for s in document["subjects"] for o in s["observations"]}
+    assert by_case["forward_tma"]["self_reported"]["numbers"]["tma_loads"] > 0
+    assert by_case["forward_plain"]["self_reported"]["numbers"]["tma_loads"] == 0
+
+
+def test_another_tilelang_stands_beside(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--beside", "tilelang=0.1.15", *FORWARD)
+    assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(tma_not_used)"), document["why"]
