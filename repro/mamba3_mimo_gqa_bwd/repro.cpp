@@ -223,6 +223,12 @@ constexpr const char* kHalfBias =
     "is itself rounded to float16 is off by 2.5e-4 and more";
 const harness::Tolerances kFp16Bias = {
     {2, 1258, kHalfBias}, {2, 1258, kHalfBias}, {2, 1258, kHalfBias}, {2, 1258, kHalfBias}};
+constexpr const char* kKernels =
+    "the kernels round operands of every product, states and gradients to bfloat16, 2^-9 each, and "
+    "what is summed cancels";
+// 3e-2 of the largest element, in epsilons of float32; elements of a small row four times that.
+const harness::Tolerances kBf16 = {
+    {2, 251658, kKernels}, {2, 1006633, kKernels}, {2, 251658, kKernels}, {2, 251658, kKernels}};
 constexpr const char* kOnce =
     "twice the same sums in float32, and one rounding to the dtype: half an epsilon";
 const harness::Tolerances kRounded = {
@@ -288,6 +294,7 @@ class MimoPack : public harness::Pack {
              : low_dtype(item) == at::kHalf  ? kHalfSumBias
                                              : kBfloatBias;
     if (low_dtype(item) == at::kFloat) return kFp32;
+    if (low_dtype(item) == at::kBFloat16) return kBf16;
     return is_bias ? kFp16Bias : kFp16;
   }
 

@@ -3,7 +3,8 @@
 * `mamba_ssm`: its `__init__` imports compiled extensions, so the package is entered without it; every module below is real.
 * The packages of ABSENT are imported by these modules and used for the TileLang kernels alone. An installed one is never hidden.
 * The two TileLang kernel factories, dense and varlen, return kernels that compute in fp64, token rows against token rows within a
-  chunk and a state between chunks, and round each output once, to its buffer's dtype. They are replaced on every device.
+  chunk and a state between chunks, and round each output once, to its buffer's dtype. Where TileLang is installed and a GPU is
+  used, the real ones stay.
 * Triton's CPU interpreter has no clock to tune by: there each autotuned kernel keeps its first configuration.
 """
 
@@ -315,6 +316,7 @@ def untune(module: types.ModuleType) -> None:
 
 def install() -> None:
     """Makes the host functions importable and their TileLang kernels ours; idempotent. Call before the package is imported."""
+    has_kernels = torch.cuda.is_available() and importlib.util.find_spec("tilelang") is not None
     if not stand_in_for(ABSENT):
         return
     spec = importlib.util.find_spec("mamba_ssm")
@@ -323,7 +325,7 @@ def install() -> None:
     sys.modules["mamba_ssm"] = package
     for name in HOSTS:
         module = optional_module(f"mamba_ssm.ops.tilelang.mamba3.{name}")
-        for factory, compute in KERNELS.items() if module else ():
+        for factory, compute in KERNELS.items() if module and not has_kernels else ():
             replace_factory(module, factory, compute)
     helpers = optional_module(HELPERS)
     if helpers and os.environ.get("TRITON_INTERPRET") == "1":
