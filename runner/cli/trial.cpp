@@ -132,7 +132,7 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
     const std::string at = idx == 0 ? "/env" : "/env-" + std::to_string(idx);
     spec.mounts.push_back({site, at, false});
     path += (path.empty() ? "" : ":") + at;
-    if (idx > 0) libraries += libraries_of(site, at);
+    if (setup.environment.sites.size() > 1) libraries += libraries_of(site, at);
   }
   spec.env = {
       {"HOME", "/work/home"},    {"TMPDIR", "/work/tmp"}, {"TRITON_CACHE_DIR", "/work/triton"},
