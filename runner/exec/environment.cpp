@@ -157,8 +157,8 @@ Environment host_environment(const fs::path& python) {
   if (!asked.ok() || !said.is_object())
     throw Error(ErrorCode::kUsage,
                 interpreter.string() + ": is no Python that can tell its packages");
-  Environment environment{{}, interpreter, "host:" + sha256_hex(canonical_json(said)).substr(0, 16),
-                          Json::object()};
+  Environment environment{
+      {}, interpreter, "host:" + sha256_hex(canonical_json(said)).substr(0, 16), Json::object()};
   for (const char* name : kNamed) {
     if (said.at("all").contains(name)) environment.packages[name] = said["all"][name];
   }

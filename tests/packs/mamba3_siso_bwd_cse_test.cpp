@@ -360,13 +360,9 @@ TEST(SisoBackwardOp, RefusesInOneLine) {
             "head_dim_qk], got 4");
   EXPECT_EQ(refused([](auto&, auto& s) { s.states = s.states.narrow(2, 0, 1); }),
             "mamba3_siso_bwd: states must hold 2 chunks, got 1");
-  EXPECT_EQ(refused([](auto& i, auto&) {
-              i.cu_seqlens = torch::tensor({0, 33, 70}, at::kInt);
-            }),
+  EXPECT_EQ(refused([](auto& i, auto&) { i.cu_seqlens = torch::tensor({0, 33, 70}, at::kInt); }),
             "mamba3_siso_bwd: cu_seqlens must go from 0 to 73, got 0 to 70");
-  EXPECT_EQ(refused([](auto& i, auto&) {
-              i.cu_seqlens = torch::tensor({0, 80, 73}, at::kInt);
-            }),
+  EXPECT_EQ(refused([](auto& i, auto&) { i.cu_seqlens = torch::tensor({0, 80, 73}, at::kInt); }),
             "mamba3_siso_bwd: cu_seqlens must not decrease, got 80 before 73");
   EXPECT_EQ(refusal([&] { mamba3_siso(in, p.initial_state); }),
             "mamba3_siso: initial_state must have dtype float32, got float64");

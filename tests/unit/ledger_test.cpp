@@ -103,9 +103,7 @@ TEST_F(LedgerTest, AVerdictMayFollowItsObservationsLater) {
 
 TEST_F(LedgerTest, AVerdictBeforeItsObservationsIsTurnedDown) {
   const std::vector<Record> run = sample::run();
-  EXPECT_EQ(error_of([&] {
-              Ledger::open(path_)->append({run[2], run[0], run[1]});
-            }).first,
+  EXPECT_EQ(error_of([&] { Ledger::open(path_)->append({run[2], run[0], run[1]}); }).first,
             ErrorCode::kIntegrity);
 }
 
