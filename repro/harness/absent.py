@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,3 +61,21 @@ def stand_in_for(names: Sequence[str], filled: Mapping[str, Mapping[str, Any]] |
         return False
     sys.meta_path.append(AbsentFinder(names, filled or {}))
     return True
+
+
+def enter_without_init(package: str) -> None:
+    """The package's modules can be imported and its own `__init__` is not run: for one that imports compiled extensions there."""
+    spec = importlib.util.find_spec(package)
+    made = types.ModuleType(package)
+    made.__path__, made.__spec__ = list(spec.submodule_search_locations), spec
+    sys.modules[package] = made
+
+
+def optional_module(name: str) -> types.ModuleType | None:
+    """The module, None where its package has none of that name; a dependency that is missing is raised."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        if (e.name or "").partition(".")[0] != name.partition(".")[0]:
+            raise
+        return None

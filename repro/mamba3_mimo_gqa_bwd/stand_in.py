@@ -15,13 +15,12 @@ import importlib
 import importlib.util
 import inspect
 import os
-import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from absent import stand_in_for
+from absent import enter_without_init, optional_module, stand_in_for
 
 ABSENT = ("einops", "tilelang")
 HOSTS = ("mamba3_mimo_bwd", "mamba3_mimo_bwd_varlen")
@@ -319,10 +318,7 @@ def install() -> None:
     has_kernels = torch.cuda.is_available() and importlib.util.find_spec("tilelang") is not None
     if not stand_in_for(ABSENT):
         return
-    spec = importlib.util.find_spec("mamba_ssm")
-    package = types.ModuleType("mamba_ssm")
-    package.__path__, package.__spec__ = list(spec.submodule_search_locations), spec
-    sys.modules["mamba_ssm"] = package
+    enter_without_init("mamba_ssm")
     for name in HOSTS:
         module = optional_module(f"mamba_ssm.ops.tilelang.mamba3.{name}")
         for factory, compute in KERNELS.items() if module and not has_kernels else ():
@@ -330,13 +326,3 @@ def install() -> None:
     helpers = optional_module(HELPERS)
     if helpers and os.environ.get("TRITON_INTERPRET") == "1":
         untune(helpers)
-
-
-def optional_module(name: str) -> types.ModuleType | None:
-    """The module, None where the release has none of that name; a dependency that is missing is raised."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as e:
-        if not (e.name or "").startswith("mamba_ssm"):
-            raise
-        return None

@@ -7,6 +7,7 @@ from typing import Any
 
 import stand_in
 import torch
+from absent import optional_module
 from subject_runtime import Case, Unsupported
 
 PACKAGE = "mamba_ssm"
@@ -19,7 +20,7 @@ stand_in.install()
 def host_of(case: Case) -> Any:
     """The release's backward for the case's layout; looked up per call, so that a mitigation's replacement is seen."""
     suffix = "_varlen" if "seqlens" in case.axes else ""
-    module = stand_in.optional_module(f"mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_bwd{suffix}")
+    module = optional_module(f"mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_bwd{suffix}")
     if module is None:
         raise Unsupported(f"this release has no MIMO backward{' for packed sequences' if suffix else ''}")
     return getattr(module, f"mamba_mimo_bwd_combined{suffix}")
@@ -29,7 +30,7 @@ def words_of(case: Case) -> dict[str, Any]:
     """The host function's arguments by name; the sums of the decay are made by the release's own helper, as its autograd does."""
     tensors, chunk = case.tensors, case.axes["chunk"]
     adt, layout = tensors["adt"], {}
-    helpers = stand_in.optional_module(stand_in.HELPERS)
+    helpers = optional_module(stand_in.HELPERS)
     if "seqlens" in case.axes:
         bounds = list(itertools.accumulate(case.axes["seqlens"], initial=0))
         layout = {"cu_seqlens": torch.tensor(bounds, dtype=torch.int32, device=adt.device)}

@@ -6,31 +6,12 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-import types
-
-from absent import stand_in_for
+from absent import enter_without_init, stand_in_for
 
 ABSENT = ("einops",)
 
 
 def install() -> None:
     """Makes the factories importable; idempotent. Call before the package is imported."""
-    if not stand_in_for(ABSENT):
-        return
-    spec = importlib.util.find_spec("mamba_ssm")
-    package = types.ModuleType("mamba_ssm")
-    package.__path__, package.__spec__ = list(spec.submodule_search_locations), spec
-    sys.modules["mamba_ssm"] = package
-
-
-def optional_module(name: str) -> types.ModuleType | None:
-    """The module, None where the release has none of that name; a dependency that is missing is raised."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as e:
-        if not (e.name or "").startswith("mamba_ssm"):
-            raise
-        return None
+    if stand_in_for(ABSENT):
+        enter_without_init("mamba_ssm")

@@ -17,6 +17,7 @@ from typing import Any
 
 import stand_in
 import torch
+from absent import optional_module
 from subject_runtime import Case, Unsupported
 
 PACKAGE = "mamba_ssm"
@@ -29,7 +30,7 @@ stand_in.install()
 def factory_of(case: Case) -> Any:
     """The release's factory for the case's kernel and layout, as the TileLang decorator leaves it."""
     suffix = "_varlen" if case.axes["is_varlen"] else ""
-    module = stand_in.optional_module(f"mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_bwd{suffix}")
+    module = optional_module(f"mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_bwd{suffix}")
     if module is None:
         raise Unsupported(f"this release has no MIMO backward{' for packed sequences' if suffix else ''}")
     return getattr(module, f"mamba_mimo_{case.axes['kernel']}")

@@ -9,14 +9,11 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 import types
 from typing import Any
 
 import torch
-from absent import stand_in_for
+from absent import enter_without_init, optional_module, stand_in_for
 
 MODULE = "mamba_ssm.ops.triton.mamba3.mamba3_siso_bwd"
 KERNEL = "mamba3_siso_bwd_kernel_dqkv"
@@ -37,13 +34,9 @@ def as_if_on_gpu(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 def module() -> types.ModuleType | None:
     """The release's module with its kernel's launch fixed; None where the release has none."""
-    try:
-        found = importlib.import_module(MODULE)
-    except ModuleNotFoundError as e:
-        if not (e.name or "").startswith("mamba_ssm"):
-            raise
-        return None
-    fix_launch(getattr(found, KERNEL))
+    found = optional_module(MODULE)
+    if found is not None:
+        fix_launch(getattr(found, KERNEL))
     return found
 
 
@@ -58,7 +51,4 @@ def install() -> None:
     """Makes the module importable; idempotent. Call before the package is imported."""
     if not stand_in_for(("einops",)):
         return
-    spec = importlib.util.find_spec("mamba_ssm")
-    package = types.ModuleType("mamba_ssm")
-    package.__path__, package.__spec__ = list(spec.submodule_search_locations), spec
-    sys.modules["mamba_ssm"] = package
+    enter_without_init("mamba_ssm")
