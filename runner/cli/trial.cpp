@@ -19,7 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kRecordsFd = 3;
-constexpr double kSubjectTimeoutS = 600;
+/// All cases of a subject together; lowering one TileLang kernel takes minutes on two cores.
+constexpr double kSubjectTimeoutS = 1800;
 
 void write_file(const fs::path& path, const std::string& text) {
   fs::create_directories(path.parent_path());
