@@ -122,7 +122,6 @@ def test_git_bisect_finds_the_commit_that_brought_the_bug(run, tmp_path: Path) -
         (["reproduce", SLUG, "--upstream", "path:/nowhere"], 2, "/nowhere"),
         (["reproduce", SLUG, "--python", "/nowhere"], 2, "/nowhere"),
         (["reproduce"], 2, "name one pack"),
-        (["reproduce", "mamba3_siso_bwd_cse"], 4, "no reproducer yet"),
         (["reprodce", SLUG], 2, "did you mean reproduce"),
         (["reproduce", SLUG, "--sandbx", "bwrap"], 2, "--sandbox"),
         (["validate", SLUG, "--edit", "/nowhere.edit"], 2, "/nowhere.edit"),
@@ -155,3 +154,15 @@ def test_documents_show_the_committed_evidence(run) -> None:
     assert (ROOT / "reports/STATUS.md").read_text() == run("status", "--markdown").stdout
     inside = (ROOT / "README.md").read_text().split("<!-- status -->\n")[1].split("<!-- /status -->")[0]
     assert inside == run("status", "--summary").stdout
+
+
+def test_a_pack_without_a_reproducer_says_so(run, tmp_path: Path) -> None:
+    packs = tmp_path / "root" / "packs"
+    shutil.copytree(ROOT / "packs", packs)
+    shutil.copytree(ROOT / "env", tmp_path / "root" / "env")
+    manifest = json.loads((packs / SLUG / "manifest.json").read_text())
+    manifest["waivers"] = [{"cell": "repro", "reason": "not yet built"}]
+    (packs / SLUG / "manifest.json").write_text(json.dumps(manifest))
+    result = run("reproduce", SLUG, PATCHBENCH_ROOT=str(tmp_path / "root"))
+    assert result.returncode == 4
+    assert result.stderr.splitlines()[-1].endswith(f"{SLUG}: no reproducer yet (not yet built)"), result.stderr
