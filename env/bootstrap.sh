@@ -70,8 +70,8 @@ if [ -z "$host_only" ]; then
   done
   # The base image has Python 3.11, whatever this machine has.
   if command -v podman >/dev/null; then
-    for lock in torch-2.11 tilelang-0.1.8 tilelang-0.1.9; do
-      python3 "$root/env/fetch.py" env "$root/env/locks/$lock.txt" --tag cp311 >/dev/null || missing=2
+    for lock in "$root"/env/locks/*.txt; do
+      [ "${lock##*/}" = tools.txt ] || python3 "$root/env/fetch.py" env "$lock" --tag cp311 >/dev/null || missing=2
     done
   fi
   python3 "$root/env/fetch.py" pins "$root/env/pins.json" || missing=2
