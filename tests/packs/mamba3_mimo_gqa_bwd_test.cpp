@@ -101,18 +101,12 @@ TEST_P(GroupReduce, SumsHeadsOfAGroupAndBiasesBeforeThat) {
   EXPECT_TRUE(at::equal(std::get<1>(again), grad_k) && at::equal(std::get<2>(again), bias_q));
 }
 
-std::string point_name(const testing::TestParamInfo<Point>& info) {
-  const auto& [c, device, type, form] = info.param;
-  return c.name + "_" + device.substr(0, device.find(':')) + "_" + c10::getDtypeNames(type).first +
-         (form == Form::kPlain ? "_plain" : "");
-}
-
 INSTANTIATE_TEST_SUITE_P(Cases, GroupReduce,
                          testing::Combine(testing::ValuesIn(reduce_cases()),
                                           testing::ValuesIn(devices()),
                                           testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                                           testing::Values(Form::kChosen, Form::kPlain)),
-                         point_name);
+                         op_test::point_name<testing::TestParamInfo<Point>>);
 
 TEST(GroupReduceOp, TakesStridedGradients) {
   const ReduceCase c{.name = "strided"};

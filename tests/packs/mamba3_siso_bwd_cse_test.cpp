@@ -238,18 +238,12 @@ TEST_P(SisoBackward, IsTheGradientOfTheRecurrenceAndRepeatsBitForBit) {
   }
 }
 
-std::string point_name(const testing::TestParamInfo<Point>& info) {
-  const auto& [c, device, type, form] = info.param;
-  return c.name + "_" + device.substr(0, device.find(':')) + "_" + c10::getDtypeNames(type).first +
-         (form == Form::kPlain ? "_plain" : "");
-}
-
 INSTANTIATE_TEST_SUITE_P(Cases, SisoBackward,
                          testing::Combine(testing::ValuesIn(siso_cases()),
                                           testing::ValuesIn(devices()),
                                           testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                                           testing::Values(Form::kChosen, Form::kPlain)),
-                         point_name);
+                         op_test::point_name<testing::TestParamInfo<Point>>);
 
 TEST(SisoScan, IsTheRecurrenceWithItsGradients) {
   for (const std::string& device : devices()) {

@@ -39,4 +39,12 @@ class Fallback {
   ~Fallback() { unsetenv("PATCHBENCH_OP_FALLBACK"); }
 };
 
+/// "tail_cpu_float32_plain": the name of a tested (case with a name, device, dtype, form).
+template <typename Info>
+std::string point_name(const Info& info) {
+  const auto& [c, device, type, form] = info.param;
+  return c.name + "_" + device.substr(0, device.find(':')) + "_" + c10::getDtypeNames(type).first +
+         (form == Form::kPlain ? "_plain" : "");
+}
+
 }  // namespace patchbench::op_test
