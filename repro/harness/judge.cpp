@@ -111,11 +111,6 @@ void conclude_error(const Pack& pack, const Case& item, const Request& request,
 
 }  // namespace
 
-bool is_in_process(const std::string& subject) {
-  return subject == "plain" || subject == "model" || subject == "model_fixed" || subject == "op" ||
-         subject.starts_with("op_mutant:");
-}
-
 PreparedCase prepare_case(const Pack& pack, const Case& item, const Request& request) {
   PreparedCase prepared;
   prepared.item = &item;

@@ -18,9 +18,6 @@ struct PreparedCase {
 /// Makes inputs, oracle and plain computation of one case for the request's seed and device.
 PreparedCase prepare_case(const Pack& pack, const Case& item, const Request& request);
 
-/// Whether a subject runs in this process.
-bool is_in_process(const std::string& subject);
-
 /// Turns one answer into an observation: layers against the oracle, then absent, present in the
 /// class that the pack's predicate names, or "undeclared" (wrong, but in no way that the pack
 /// names) where none fits. bf16 from outside this process on the CPU is unjudged. Spoils the

@@ -187,11 +187,6 @@ std::vector<Pin> pins_beside(const Context& context, const Setup& setup,
   return pins;
 }
 
-/// Package-relative files of one of the pack's upstreams that are recorded.
-const std::vector<std::string>& files_of(const Setup& setup, const std::string& upstream) {
-  return upstream_use(setup.manifest, upstream).files;
-}
-
 Json pin_json(const Setup& setup) {
   if (setup.pin) {
     Json pin = setup.pin->to_json();
@@ -314,11 +309,6 @@ std::string chosen_device(const std::string& asked) {
   return "cuda:" + digits;
 }
 
-bool is_in_process(const std::string& subject) {
-  return subject == "model" || subject == "op" || subject.starts_with("op_mutant:") ||
-         subject == "model_fixed" || subject == "plain";
-}
-
 Setup prepare(const Context& context, const RunOptions& options) {
   Setup setup;
   setup.manifest = context.manifest(options.slug);
@@ -391,8 +381,8 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
       trial.context.files = git::Store::digests(checkouts.front(), setup.upstream.files);
       for (const Pin& other : setup.beside) {
         checkouts.push_back(store.materialize(other, {}));
-        trial.context.files.update(
-            git::Store::digests(checkouts.back(), files_of(setup, other.upstream)));
+        trial.context.files.update(git::Store::digests(
+            checkouts.back(), upstream_use(setup.manifest, other.upstream).files));
       }
     } else {
       if (!edits.empty())

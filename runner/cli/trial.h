@@ -61,9 +61,6 @@ std::string chosen_device(const std::string& asked);
 /// with one clear line for each thing that is wrong or impossible here.
 Setup prepare(const Context& context, const RunOptions& options);
 
-/// Whether a subject runs inside the reproducer itself: needs no checkout and no sandbox.
-bool is_in_process(const std::string& subject);
-
 /// Runs one subject over the chosen cases: checkout (+ edits), sandbox, reproducer, observations.
 /// `corrupt` spoils outputs (self-test).
 Trial run_trial(const Context& context, const Setup& setup, const RunOptions& options,

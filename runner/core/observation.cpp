@@ -84,6 +84,11 @@ void check_consistent(const Observation& o, const FieldReader& fields) {
 
 }  // namespace
 
+bool is_in_process(std::string_view subject) {
+  return subject == "plain" || subject == "model" || subject == "model_fixed" || subject == "op" ||
+         subject.starts_with("op_mutant:");
+}
+
 std::string seen_name(Seen seen) { return kSeenNames.at(static_cast<std::size_t>(seen)); }
 
 Seen seen_from(std::string_view name) {

@@ -9,6 +9,9 @@
 
 namespace patchbench {
 
+/// Whether a subject runs inside the reproducer itself: needs no checkout and no sandbox.
+bool is_in_process(std::string_view subject);
+
 /// What was seen of the bug in one subject × case × seed.
 enum class Seen {
   kPresent,      ///< a failure; `failure_class` names it, or is "undeclared"
