@@ -20,7 +20,7 @@ using harness::Judgement;
 using harness::refuse;
 using harness::Tensors;
 
-const std::vector<std::string> kSites = {"backward", "reduction"};
+const std::vector<std::string> kSites = {"backward", "reduction", "projection"};
 /// What a caller may differentiate by, in the order of the release's result.
 const std::vector<std::string> kNames = {"q",      "k",      "v",      "adt",    "dt",
                                          "trap",   "q_bias", "k_bias", "mimo_v", "mimo_z",
@@ -31,6 +31,7 @@ at::ScalarType low_dtype(const Case& item) {
   return name == "float32" ? at::kFloat : name == "float16" ? at::kHalf : at::kBFloat16;
 }
 bool is_reduction(const Case& item) { return choice(item, "site", kSites) == "reduction"; }
+bool is_projection(const Case& item) { return choice(item, "site", kSites) == "projection"; }
 
 /// Lengths of the packed sequences, or one of the whole.
 std::vector<int64_t> seqlens_of(const Case& item) {
@@ -90,6 +91,19 @@ Tensors reduction_inputs(const Case& item, uint64_t seed) {
     return Draw(seed, item.name + "/" + name).uniform(shape, 0.5, 1.5).to(low_dtype(item));
   };
   return {{"dq", raw("dq")}, {"dk", raw("dk")}};
+}
+
+/// Rows of the layer's input projection before, and with, those of B and C: z, x; B, C; then dt, a,
+/// trap for each head, and the angles, half of head_dim_qk in pairs.
+Tensors projection_inputs(const Case& item, uint64_t seed) {
+  const int64_t hidden = extent(item, "hidden"), heads = extent(item, "num_heads"),
+                n = extent(item, "head_dim_qk"),
+                bc = extent(item, "num_ranks") * extent(item, "num_groups") * n,
+                rows = 2 * heads * extent(item, "head_dim_v") + 2 * bc + 3 * heads + n / 4;
+  return {{"hidden", Draw(seed, item.name + "/hidden")
+                         .normal({extent(item, "batch"), extent(item, "seqlen"), hidden})
+                         .to(at::kFloat)},
+          {"in_proj", Draw(seed, item.name + "/in_proj").normal({rows, hidden}).to(at::kFloat)}};
 }
 
 // ---- the right values ----
@@ -169,6 +183,28 @@ Tensors right_sums(const Case& item, const Tensors& inputs, at::ScalarType sum_t
         raw.sum(at::IntArrayRef{0, 1}).transpose(0, 1).contiguous();
   }
   return values;
+}
+
+/// q and k [batch, seqlen, num_ranks, num_heads, head_dim_qk] of the whole layer, each head with
+/// its group's row: rows (r, g, n) of the sections C and B.
+Tensors right_projection(const Case& item, const Tensors& inputs, at::ScalarType type) {
+  const int64_t heads = extent(item, "num_heads"), ranks = extent(item, "num_ranks"),
+                groups = extent(item, "num_groups"), n = extent(item, "head_dim_qk"),
+                first = 2 * heads * extent(item, "head_dim_v"), rows = ranks * groups * n;
+  const Tensor hidden = inputs.at("hidden").to(type), weight = inputs.at("in_proj").to(type);
+  const auto section = [&](int64_t from) {
+    const Tensor values = at::linear(hidden, weight.narrow(0, from, rows));
+    return values.unflatten(-1, {ranks, groups, n}).repeat_interleave(heads / groups, 3);
+  };
+  return {{"k", section(first)}, {"q", section(first + rows)}};
+}
+
+/// Heads and groups are cut into equal parts; a single group is each part's.
+void check_parts(const Case& item) {
+  const int64_t parts = extent(item, "num_parts"), heads = extent(item, "num_heads"),
+                groups = extent(item, "num_groups");
+  if (heads % groups != 0 || heads % parts != 0) refuse(item, "num_heads is not cut evenly");
+  if (groups > 1 && groups % parts != 0) refuse(item, "num_groups is not cut evenly");
 }
 
 // ---- subjects of this process ----
@@ -253,13 +289,17 @@ class MimoPack : public harness::Pack {
   void check(const Case& item) const override {
     std::vector<std::string> known = {"site",       "batch",     "seqlen",      "num_ranks",
                                       "num_groups", "num_heads", "head_dim_qk", "dtype"};
-    if (!is_reduction(item)) {
+    if (is_projection(item)) {
+      for (const char* name : {"head_dim_v", "hidden", "num_parts"}) known.emplace_back(name);
+    } else if (!is_reduction(item)) {
       for (const char* name : {"head_dim_v", "num_angles", "chunk", "values", "grad_scale"})
         known.emplace_back(name);
       if (item.axes.contains("seqlens")) known.emplace_back("seqlens");
     }
     harness::check_axes(item, known);
-    if (!is_reduction(item)) {
+    if (is_projection(item)) {
+      check_parts(item);
+    } else if (!is_reduction(item)) {
       extent(item, "chunk");
       seqlens_of(item);
     }
@@ -270,15 +310,18 @@ class MimoPack : public harness::Pack {
   }
 
   Tensors inputs(const Case& item, uint64_t seed) const override {
+    if (is_projection(item)) return projection_inputs(item, seed);
     return is_reduction(item) ? reduction_inputs(item, seed) : backward_inputs(item, seed);
   }
 
   Tensors oracle(const Case& item, const Tensors& inputs) const override {
+    if (is_projection(item)) return right_projection(item, inputs, at::kDouble);
     return is_reduction(item) ? right_sums(item, inputs, at::kDouble)
                               : right_gradients(item, inputs, at::kDouble);
   }
 
   Tensors plain(const Case& item, const Tensors& inputs) const override {
+    if (is_projection(item)) return right_projection(item, inputs, at::kFloat);
     if (!is_reduction(item)) return right_gradients(item, inputs, at::kFloat);
     Tensors values = right_sums(item, inputs, at::kFloat);
     for (const char* name : {"grad_q", "grad_k"})
@@ -304,9 +347,11 @@ class MimoPack : public harness::Pack {
             {"op_mutant:rounded_biases", reduction_subject(rounded_biases)}};
   }
 
+  /// "groups_mixed": the parts of a layer do not hold the rows of their own heads' groups.
   /// "bias_in_input_dtype": with float16 inputs the gradients of q_bias and k_bias alone are off.
   std::string classify(const Case& item, const Judgement& judgement) const override {
     if (is_reduction(item)) return "";
+    if (is_projection(item)) return "groups_mixed";
     bool is_bias_alone = low_dtype(item) != at::kFloat;
     for (const Measure& m : judgement.measures)
       is_bias_alone &= m.pass || m.tensor == "grad_q_bias" || m.tensor == "grad_k_bias";

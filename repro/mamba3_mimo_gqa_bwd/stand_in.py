@@ -1,7 +1,8 @@
 """Makes the real Mamba-3 MIMO backward callable without TileLang: real host functions and Triton kernels, two kernels of ours.
 
 * `mamba_ssm`: its `__init__` imports compiled extensions, so the package is entered without it; every module below is real.
-* The packages of ABSENT are imported by these modules and used for the TileLang kernels alone. An installed one is never hidden.
+* The packages of ABSENT are imported by these modules; tilelang is used for the kernels alone, of einops one function by the
+  layer. An installed one is never hidden.
 * The two TileLang kernel factories, dense and varlen, return kernels that compute in fp64, token rows against token rows within a
   chunk and a state between chunks, and round each output once, to its buffer's dtype. Where TileLang is installed and a GPU is
   used, the real ones stay.
@@ -15,6 +16,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -313,10 +315,23 @@ def untune(module: types.ModuleType) -> None:
             kernel.configs = kernel.configs[:1]
 
 
+def rearranged(x: torch.Tensor, pattern: str, **sizes: int) -> torch.Tensor:
+    """einops.rearrange for named axes and groups of them in parentheses, at most one axis of a group without a size."""
+    left, right = ([group.strip("()").split() for group in re.findall(r"\([^)]*\)|\w+", side)] for side in pattern.split("->"))
+    for place in reversed(range(len(left))):
+        if len(left[place]) > 1:
+            x = x.unflatten(place, [sizes.get(axis, -1) for axis in left[place]])
+    names = [axis for group in left for axis in group]
+    x = x.permute([names.index(axis) for group in right for axis in group])
+    for place, group in enumerate(right):
+        x = x.flatten(place, place + len(group) - 1)
+    return x
+
+
 def install() -> None:
     """Makes the host functions importable and their TileLang kernels ours; idempotent. Call before the package is imported."""
     has_kernels = torch.cuda.is_available() and importlib.util.find_spec("tilelang") is not None
-    if not stand_in_for(ABSENT):
+    if not stand_in_for(ABSENT, {"einops": {"rearrange": rearranged}}):
         return
     enter_without_init("mamba_ssm")
     for name in HOSTS:

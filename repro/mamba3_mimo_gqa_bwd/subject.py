@@ -1,4 +1,5 @@
-"""Calls the real Mamba-3 MIMO backward of the installed mamba-ssm, dense or packed, and returns every gradient by name."""
+"""Calls the real Mamba-3 MIMO backward of the installed mamba-ssm, dense or packed, and returns every gradient by name; at the site
+"projection" the real layer's forward up to its kernel, whole or in parts as tensor parallelism cuts it."""
 
 from __future__ import annotations
 
@@ -47,7 +48,52 @@ def words_of(case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def part_of(weight: torch.Tensor, case: Case, part: int) -> torch.Tensor:
+    """The rows of the layer's input projection that one of the case's parts holds: an equal run of each section's rows, but all
+    rows of the angles, and of a single group's B and C."""
+    axes, parts = case.axes, case.axes["num_parts"]
+    bc_rows = axes["num_ranks"] * axes["num_groups"] * axes["head_dim_qk"]
+    sections = [axes["num_heads"] * axes["head_dim_v"]] * 2 + [bc_rows] * 2 + [axes["num_heads"]] * 3
+    angles = weight.shape[0] - sum(sections)
+    is_cut = [True, True, *[axes["num_groups"] > 1] * 2, True, True, True, False]
+    rows = zip(weight.split([*sections, angles]), is_cut, strict=True)
+    return torch.cat([section.chunk(parts)[part] if cut else section for section, cut in rows])
+
+
+def projected(case: Case) -> dict[str, torch.Tensor]:
+    """q and k [b, s, r, h, n] as the real layer hands them to its kernel, the parts' heads side by side, each head with its
+    group's row. The norms of B and C, which act within a row, are left out."""
+    try:
+        module = optional_module("mamba_ssm.modules.mamba3")
+    except ModuleNotFoundError as e:
+        raise Unsupported(f"this release's layer imports {e.name}, which is not here") from e
+    if module is None:
+        raise Unsupported("this release has no Mamba-3 layer")
+    axes, parts, given = case.axes, case.axes["num_parts"], []
+
+    def kernel(**words: Any) -> torch.Tensor:
+        given.append((words["Q"], words["K"]))
+        return torch.zeros_like(words["V"])
+
+    module.mamba3_mimo_combined = kernel
+    num_heads, num_groups = axes["num_heads"] // parts, max(axes["num_groups"] // parts, 1)
+    hidden = case.tensors["hidden"]
+    for part in range(parts):
+        layer = module.Mamba3(
+            hidden.shape[-1], axes["head_dim_qk"], num_heads * axes["head_dim_v"] / hidden.shape[-1], axes["head_dim_v"],
+            num_groups, is_mimo=True, mimo_rank=axes["num_ranks"],
+        )  # fmt: skip
+        layer.B_norm = layer.C_norm = torch.nn.Identity()
+        layer.in_proj.weight.data = part_of(case.tensors["in_proj"], case, part)
+        layer(hidden)
+    heads = [[x.repeat_interleave(num_heads // num_groups, dim=3) for x in pair] for pair in given]
+    q, k = (torch.cat(parts_of, dim=3) for parts_of in zip(*heads, strict=True))
+    return {"q": q.detach(), "k": k.detach()}
+
+
 def run(case: Case) -> dict[str, torch.Tensor]:
     """Every gradient that the case's inputs have, in fp32; the host function's own exceptions reach the caller."""
+    if case.axes["site"] == "projection":
+        return projected(case)
     found = host_of(case)(**words_of(case))
     return {f"grad_{name}": grad.float() for name, grad in zip(GRADIENTS, found, strict=False) if grad is not None}

@@ -22,6 +22,13 @@ def test_the_release_refuses_groups_and_the_edit_reduces_them(tmp_path: Path) ->
     assert set(seen(document, "patched").values()) == {"absent"}
 
 
+def test_a_layer_cut_in_parts_mixes_groups_of_several_ranks(tmp_path: Path) -> None:
+    cases = ("parts_1_groups_2", "parts_2_groups_2", "parts_2_groups_2_one_rank", "parts_2_one_group")
+    _, document = answer(tmp_path, "reproduce", SLUG, *(word for name in cases for word in ("--case", name)))
+    found = seen(document, "upstream")
+    assert found.pop("parts_2_groups_2") == "groups_mixed" and set(found.values()) == {"absent"}
+
+
 def test_a_release_without_the_layer_has_no_verdict(tmp_path: Path) -> None:
     status, document = answer(tmp_path, "reproduce", SLUG, "--upstream", "2.3.1")
     assert status == 3 and set(seen(document, "upstream").values()) == {"unsupported"}
