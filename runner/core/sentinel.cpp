@@ -180,10 +180,11 @@ Compared compared(const std::vector<Observation>& upstream, const std::vector<Ob
   return result;
 }
 
-/// Whether every mutant subject is red on at least one judged trigger, or its code other than
-/// upstream's where that is compared; "" or the reason why not.
+/// Whether every mutant subject is red on at least one judged trigger, or other than upstream on a
+/// case of `roles`, where outputs are compared; "" or the reason why not.
 std::string mutants_hold(const std::vector<Observation>& seen, std::string_view prefix,
-                         const std::vector<Observation>& upstream = {}) {
+                         const std::vector<Observation>& upstream = {},
+                         const std::set<CaseRole>& roles = {}) {
   std::map<std::string, bool> red;
   for (const Observation& o : seen) {
     if (!o.subject.starts_with(prefix)) continue;
@@ -202,8 +203,7 @@ std::string mutants_hold(const std::vector<Observation>& seen, std::string_view 
   }
   if (red.empty()) return "no mutant was run: a check that cannot fail shows nothing";
   for (const auto& [subject, is_red] : red) {
-    const bool is_other =
-        !compared(upstream, of_subject(seen, subject), {CaseRole::kCode}).differs.empty();
+    const bool is_other = !compared(upstream, of_subject(seen, subject), roles).differs.empty();
     if (!is_red && !is_other) return subject + " was not caught";
   }
   return "";
@@ -259,81 +259,69 @@ std::string inputs_differ(const std::vector<Observation>& upstream,
   return "";
 }
 
-Outcome validated(const std::vector<Observation>& seen, const QuestionContext& context) {
-  const std::vector<Observation> upstream = of_subject(seen, "upstream");
-  const Outcome red = reproduced(upstream, context);
+/// What is asked of an edit before anything else: upstream red, and `patched`, given the same
+/// inputs, green on every case that upstream answered, but for triggers that it passed.
+struct Edited {
+  std::vector<Observation> upstream, patched;
+  std::size_t num_green = 0;
+  std::optional<Outcome> failed;  ///< the outcome where that does not hold
+};
+
+Edited edited(const std::vector<Observation>& seen, const QuestionContext& context) {
+  Edited run = {of_subject(seen, "upstream"), of_subject(seen, "patched"), 0, std::nullopt};
+  const Outcome red = reproduced(run.upstream, context);
   if (red.sentinel != Sentinel::kBugReproduced) {
-    return none("unpatched upstream is not red here, so a green patch shows nothing (" + red.why +
-                ")");
+    run.failed = none("unpatched upstream is not red here, so a green patch shows nothing (" +
+                      red.why + ")");
+    return run;
   }
   std::set<std::pair<std::string, uint64_t>> must;
-  for (const Observation& o : upstream) {
-    if (o.role != CaseRole::kTrigger || o.seen == Seen::kPresent) {
-      if (o.seen == Seen::kPresent || o.seen == Seen::kAbsent) must.insert({o.case_name, o.seed});
-    }
+  for (const Observation& o : run.upstream) {
+    const bool is_passed = o.seen == Seen::kAbsent && o.role != CaseRole::kTrigger;
+    if (o.seen == Seen::kPresent || is_passed) must.insert({o.case_name, o.seed});
   }
-  if (const std::string why = inputs_differ(upstream, seen); !why.empty()) return none(why);
-  const GreenCheck green = green_on(of_subject(seen, "patched"), must);
-  if (!green.red.empty()) return {Sentinel::kFixRejected, "", green.red, ""};
-  if (!green.unanswered.empty()) return none(green.unanswered);
-  const Compared code = compared(upstream, of_subject(seen, "patched"), {CaseRole::kCode});
+  run.num_green = must.size();
+  const GreenCheck green = green_on(run.patched, must);
+  if (const std::string why = inputs_differ(run.upstream, seen); !why.empty())
+    run.failed = none(why);
+  else if (!green.red.empty())
+    run.failed = Outcome{Sentinel::kFixRejected, "", green.red, ""};
+  else if (!green.unanswered.empty())
+    run.failed = none(green.unanswered);
+  return run;
+}
+
+Outcome validated(const std::vector<Observation>& seen, const QuestionContext& context) {
+  const Edited run = edited(seen, context);
+  if (run.failed) return *run.failed;
+  const Compared code = compared(run.upstream, run.patched, {CaseRole::kCode});
   if (!code.differs.empty() || !code.missing.empty()) {
     return none((code.differs.empty() ? code.missing : code.differs) +
                 ": nothing shows that its code is upstream's");
   }
-  if (const std::string why = mutants_hold(seen, "mutant:", upstream); !why.empty())
+  if (const std::string why = mutants_hold(seen, "mutant:", run.upstream, {CaseRole::kCode});
+      !why.empty())
     return none(why);
-  return {Sentinel::kFixValidated, "", fmt::format("{} cases green, every mutant red", must.size()),
-          ""};
-}
-
-/// Every mutant red on a case or unequal to upstream on one that is compared; "" or why not.
-std::string mutants_differ(const std::vector<Observation>& seen,
-                           const std::vector<Observation>& upstream,
-                           const std::set<CaseRole>& roles) {
-  std::set<std::string> mutants;
-  for (const Observation& o : seen) {
-    if (o.subject.starts_with("mutant:")) mutants.insert(o.subject);
-  }
-  if (mutants.empty()) return "no mutant was run: a check that cannot fail shows nothing";
-  for (const std::string& mutant : mutants) {
-    const std::vector<Observation> its = of_subject(seen, mutant);
-    const bool is_red = std::any_of(its.begin(), its.end(),
-                                    [](const Observation& o) { return o.seen == Seen::kPresent; });
-    if (!is_red && compared(upstream, its, roles).differs.empty())
-      return mutant + " was not caught";
-  }
-  return "";
+  return {Sentinel::kFixValidated, "",
+          fmt::format("{} cases green, every mutant red", run.num_green), ""};
 }
 
 Outcome equivalent(const std::vector<Observation>& seen, const QuestionContext& context) {
   const std::set<CaseRole> values = {CaseRole::kSilent, CaseRole::kControl};
-  const std::vector<Observation> upstream = of_subject(seen, "upstream");
-  const std::vector<Observation> patched = of_subject(seen, "patched");
-  const Outcome red = reproduced(upstream, context);
-  if (red.sentinel != Sentinel::kBugReproduced)
-    return none("unpatched upstream is not red here, so a refactor shows nothing (" + red.why +
-                ")");
-  std::set<std::pair<std::string, uint64_t>> must;
-  for (const Observation& o : upstream) {
-    if (o.seen == Seen::kPresent || o.seen == Seen::kAbsent) must.insert({o.case_name, o.seed});
-  }
-  if (const std::string why = inputs_differ(upstream, seen); !why.empty()) return none(why);
-  const GreenCheck green = green_on(patched, must);
-  if (!green.red.empty()) return {Sentinel::kFixRejected, "", green.red, ""};
-  if (!green.unanswered.empty()) return none(green.unanswered);
-  const Compared outputs = compared(upstream, patched, values);
+  const Edited run = edited(seen, context);
+  if (run.failed) return *run.failed;
+  const Compared outputs = compared(run.upstream, run.patched, values);
   if (!outputs.differs.empty()) {
     return {Sentinel::kFixRejected, "",
             outputs.differs + ": its outputs differ from upstream's bit for bit", ""};
   }
   if (!outputs.missing.empty()) return none(outputs.missing + ": not compared");
-  if (const std::string why = mutants_differ(seen, upstream, values); !why.empty())
+  if (const std::string why = mutants_hold(seen, "mutant:", run.upstream, values); !why.empty())
     return none(why);
   const std::string shown =
       fmt::format("{} cases green, outputs of {} equal bit for bit, every mutant caught",
-                  must.size(), outputs.equal);
-  const Compared code = compared(upstream, patched, {CaseRole::kCode});
+                  run.num_green, outputs.equal);
+  const Compared code = compared(run.upstream, run.patched, {CaseRole::kCode});
   if (code.equal > 0 && code.differs.empty() && code.missing.empty()) {
     return {Sentinel::kEquivalenceProved, "",
             fmt::format("{}; the code of {} equal too", shown, code.equal), ""};
