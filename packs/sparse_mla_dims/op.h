@@ -1,0 +1,68 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+
+namespace patchbench::ops::sparse_mla_dims {
+
+/// Sparse multi-head latent attention, of any head dimension. A key's first head_dim_v columns are
+/// also its value; t_j = topk_indices[b,s,0,j]:
+///   z[b,s,h,j] = softmax_scale * <q[b,s,h,:], kv[b,t_j,0,:]>
+///   out[b,s,h,:] = sum_j softmax_j(z) kv[b,t_j,0,:head_dim_v]   lse[b,s,h] = log2 sum_j exp(z)
+///
+/// q [batch, seqlen_q, num_heads, head_dim_qk] and kv [batch, seqlen_k, 1, head_dim_qk], both
+/// bfloat16, float32 or float64, any strides; topk_indices [batch, seqlen_q, 1, topk] int32.
+/// head_dim_qk at most 576, head_dim_v at most 512 and head_dim_qk, both multiples of 16 (equal
+/// ones too: no rope). An index outside [0, seqlen_k) is no key; one that occurs twice counts
+/// twice; a query without a key gives out = 0, lse = 0 and no gradient.
+///
+/// Returns out [batch, seqlen_q, num_heads, head_dim_v] in q's dtype, lse [batch, seqlen_q,
+/// num_heads] and out_remainder: what rounding took from out, in out's shape and dtype, so that
+/// out + out_remainder has 16 bits of mantissa; [0] where out is not bfloat16. Sums, and lse, are
+/// float32 (float64 on float64). Not differentiable: see sparse_mla.
+///
+/// Plain torch, some queries at a time: beside results it holds at most kScratchBytes, or what one
+/// query needs (about 16 bytes for each of topk x head_dim_qk) where that is more. No host
+/// synchronisation: capturable. Bitwise deterministic, but for grad_kv on CUDA.
+///
+/// Throws c10::Error, one line: `sparse_mla: head_dim_v must be a multiple of 16 from 16 to
+/// min(512, head_dim_qk) = 128, got 129`.
+/// Source: derived here. Megatron-LM's SparseMLA (megatron-core 0.19.2) computes the same for
+/// 576/512 alone.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> sparse_mla_forward(const at::Tensor& q,
+                                                                  const at::Tensor& kv,
+                                                                  const at::Tensor& topk_indices,
+                                                                  double softmax_scale,
+                                                                  int64_t head_dim_v);
+
+constexpr int64_t kScratchBytes = 256 << 20;
+
+/// grad_q and grad_kv in the shapes and dtype of q and kv:
+///   P = exp2(z log2(e) - lse)   dS = softmax_scale P (grad_out V^T - Delta)
+///   grad_q = dS K               grad_kv = dS^T Q + [P^T grad_out, 0], summed before it is rounded
+/// out, out_remainder and lse as sparse_mla_forward gave them; grad_out as out.
+///
+/// delta    "exact"   Delta = <grad_out, out + out_remainder>
+///          "rounded" Delta = <grad_out, out>, as upstream; out_remainder may be [0]. The error of
+///          a
+///                    rounded out is common to all keys of a query, so that it does not average out
+///                    in grad_q where the keys share a mean or one key holds most of the mass.
+/// staging  what P and dS are rounded to before they are multiplied, on bfloat16 alone: "bf16", or
+///          "split": a bfloat16 and the bfloat16 of what that left.
+std::tuple<at::Tensor, at::Tensor> sparse_mla_backward(
+    const at::Tensor& grad_out, const at::Tensor& out, const at::Tensor& out_remainder,
+    const at::Tensor& lse, const at::Tensor& q, const at::Tensor& kv,
+    const at::Tensor& topk_indices, double softmax_scale, const std::string& delta = "exact",
+    const std::string& staging = "bf16");
+
+/// out and lse, differentiable in q and kv through out: the backward is sparse_mla_backward. With
+/// delta "rounded" out_remainder is not kept for it.
+std::tuple<at::Tensor, at::Tensor> sparse_mla(const at::Tensor& q, const at::Tensor& kv,
+                                              const at::Tensor& topk_indices, double softmax_scale,
+                                              int64_t head_dim_v,
+                                              const std::string& delta = "exact",
+                                              const std::string& staging = "bf16");
+
+}  // namespace patchbench::ops::sparse_mla_dims
