@@ -19,7 +19,8 @@ const std::vector<Corruption>& all_corruptions();
 /// What a corruption may draw from beside the outputs.
 struct CorruptionMaterial {
   Tensors inputs;
-  Tensors other;  ///< right outputs of the same case for another seed
+  Tensors other;                      ///< right outputs of the same case for another seed
+  at::ScalarType dtype = at::kFloat;  ///< in which the case computes
 };
 
 /// Spoils outputs. `spec` is NAME (every tensor on which it makes a difference) or NAME@TENSOR.

@@ -34,7 +34,7 @@ std::string wrong_set(const Tensors& got, const Tensors& wanted) {
 /// Applies --corrupt; the reason why the case cannot be judged with it, or "".
 std::string spoil(const Pack& pack, const PreparedCase& prepared, const Request& request,
                   Tensors& outputs) {
-  CorruptionMaterial material{prepared.inputs, {}};
+  CorruptionMaterial material{prepared.inputs, {}, pack.dtype(*prepared.item)};
   const Tensors other_inputs = pack.inputs(*prepared.item, request.seed + 1);
   for (auto& [name, tensor] : pack.plain(*prepared.item, other_inputs))
     material.other.emplace(name, tensor.cpu());
