@@ -1,0 +1,299 @@
+// Pack sparse_mla_dims: which path sparse attention takes at a shape, what it computes, says and
+// holds there, and which of the real kernels lower.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "harness/axes.h"
+#include "harness/program.h"
+
+namespace patchbench::sparse_mla_dims {
+namespace {
+
+using at::Tensor;
+using at::indexing::Slice;
+using harness::choice;
+using harness::Draw;
+using harness::extent;
+using harness::flag;
+using harness::Judgement;
+using harness::refuse;
+using harness::Tensors;
+
+constexpr int64_t kNativeDim = 576, kNativeDimV = 512;
+/// The default of no width here, so that a scale taken from a width shows.
+constexpr double kSoftmaxScale = 0.05;
+constexpr int64_t kRowsAtOnce = 256;
+
+const std::vector<std::string> kShapeAxes = {"batch",       "seqlen_q",   "seqlen_k", "num_heads",
+                                             "head_dim_qk", "head_dim_v", "topk"};
+/// What a site has beside the shape.
+const std::map<std::string, std::vector<std::string>> kSites = {
+    {"dispatch", {"is_computable", "has_duplicates"}},
+    {"interface", {}},
+    {"memory", {"dense_units", "dense_growth"}},
+    {"lowering", {"kernel"}},
+    {"shape", {"is_computable", "has_duplicates"}}};
+
+std::string site_of(const Case& item) {
+  std::vector<std::string> sites;
+  for (const auto& [site, axes] : kSites) sites.push_back(site);
+  return choice(item, "site", sites);
+}
+bool is_backward(const Case& item) {
+  return choice(item, "kernel", {"forward", "backward"}) == "backward";
+}
+
+/// The functions of the release around its kernels, and their builders.
+constexpr std::array kWrappers = {"sparse_mla_fwd_interface", "sparse_mla_fwd", "sparse_mla_bwd",
+                                  "_sparse_mla_delta_batched", "bwd"};
+
+// ---- inputs ----
+
+/// Values that bf16 holds, so that a copy into it changes nothing.
+Tensor normal(const Case& item, const char* name, const std::vector<int64_t>& shape,
+              uint64_t seed) {
+  return Draw(seed, item.name + "/" + name).normal(shape).to(at::kBFloat16).to(at::kFloat);
+}
+
+/// int32 [batch, seqlen_q, topk], a tenth of it -1 and the first row all -1. The dense path counts
+/// a repeated index once and the kernels twice: there are repeats only where a case says so.
+Tensor topk_indices(const Case& item, int64_t num_keys, uint64_t seed) {
+  const int64_t batch = extent(item, "batch"), rows = extent(item, "seqlen_q"),
+                topk = extent(item, "topk");
+  const Draw draw(seed, item.name + "/topk_indices");
+  const bool has_duplicates = item.axes.contains("has_duplicates") && flag(item, "has_duplicates");
+  const Tensor drawn =
+      has_duplicates
+          ? draw.integers({batch, rows, topk}, 0, num_keys)
+          : draw.uniform({batch, rows, num_keys}, 0, 1).argsort(int64_t{-1}).narrow(-1, 0, topk);
+  const Tensor closed = Draw(seed, item.name + "/closed").mask({batch, rows, topk}, 0.1);
+  const Tensor indices = drawn.to(at::kInt).masked_fill(closed, -1);
+  indices[0][0].fill_(-1);
+  return indices;
+}
+
+// ---- the right values ----
+
+/// Where the fused kernels round: nowhere, or P, dS, the output and the gradients to bf16.
+enum class Rounding { kNone, kAsFused };
+
+/// Sparse attention over the keys that the indices name, a repeated index counted as often as it
+/// stands there, and its gradients. With z_j = scale <q, k_j>, P = softmax(z) and V the first
+/// head_dim_v columns of K:
+///   out = sum_j P_j v_j               dS_j = scale P_j (<grad_out, v_j> - <grad_out, out>)
+///   grad_query = sum_j dS_j k_j       grad_kv[t_j] += dS_j q, its first columns += P_j grad_out
+/// A query without a key gives 0 and has no gradient. query [seqlen_q, batch, num_heads, d], kv
+/// [seqlen_k, batch, 1, d], in `type`, which the sums run in.
+Tensors attend(const Tensors& inputs, at::ScalarType type, Rounding rounding) {
+  const auto rounded = [&](const Tensor& t) {
+    return rounding == Rounding::kNone ? t : t.to(at::kBFloat16).to(type);
+  };
+  const Tensor query = inputs.at("query").to(type), kv = inputs.at("kv").to(type),
+               grad_out = inputs.at("grad_out").to(type), indices = inputs.at("topk_indices");
+  const double scale = inputs.at("softmax_scale").item<double>();
+  const int64_t width = grad_out.size(-1);
+  Tensor out = torch::zeros_like(grad_out), grad_query = torch::zeros_like(query),
+         grad_kv = torch::zeros_like(kv);
+  for (int64_t b = 0; b < query.size(1); ++b) {
+    for (int64_t first = 0; first < query.size(0); first += kRowsAtOnce) {
+      const Slice rows(first, std::min(first + kRowsAtOnce, query.size(0)));
+      const Tensor index = indices.index({b, rows}).to(at::kLong);
+      const Tensor is_key = index.ge(0).logical_and(index.lt(kv.size(0)));
+      const Tensor closed = is_key.logical_not().unsqueeze(1);
+      const Tensor q = query.index({rows, b}), d_out = grad_out.index({rows, b});
+      const Tensor k = at::embedding(kv.select(1, b).squeeze(1), index.clamp(0, kv.size(0) - 1));
+      const Tensor v = k.narrow(-1, 0, width);
+      const Tensor z = at::einsum("shd,skd->shk", {q, k}).mul(scale).masked_fill(closed, -1e30);
+      const Tensor weight = (z - z.amax(-1, true)).exp().masked_fill(closed, 0);
+      const Tensor sum = weight.sum(-1, true).clamp_min(std::numeric_limits<float>::min());
+      const Tensor o = rounded(at::einsum("shk,skd->shd", {rounded(weight), v}) / sum);
+      const Tensor p = weight / sum, delta = (o * d_out).sum(-1, true);
+      const Tensor ds = rounded(p * (at::einsum("shd,skd->shk", {d_out, v}) - delta) * scale);
+      Tensor d_k = at::einsum("shk,shd->skd", {ds, q});
+      d_k.narrow(-1, 0, width) += at::einsum("shk,shd->skd", {rounded(p), d_out});
+      out.index_put_({rows, b}, o);
+      grad_query.index_put_({rows, b}, rounded(at::einsum("shk,skd->shd", {ds, k})));
+      grad_kv.select(1, b).squeeze(1).index_add_(0, index.masked_select(is_key),
+                                                 d_k.index({is_key}));
+    }
+  }
+  return {{"out", out}, {"grad_query", grad_query}, {"grad_kv", rounded(grad_kv)}};
+}
+
+/// Bytes of one score tensor of the dense path, [batch, num_heads, seqlen_q, seqlen_k] in fp32.
+double score_bytes(const Case& item) {
+  return 4.0 * static_cast<double>(extent(item, "batch") * extent(item, "num_heads") *
+                                   extent(item, "seqlen_q") * extent(item, "seqlen_k"));
+}
+
+/// The right outputs: values and gradients, the kernels where they can be, and a word where not.
+Tensors right_values(const Case& item, const Tensors& inputs, at::ScalarType type,
+                     Rounding rounding) {
+  const std::string site = site_of(item);
+  const auto number = [&](double value) { return torch::full({}, value, type); };
+  if (site == "lowering") return {{"lowers", number(1)}};
+  if (site == "memory") return {{"holds_scores", number(0)}, {"is_quadratic", number(0)}};
+  Tensors values = attend(inputs, type, rounding);
+  if (site == "interface") return {{"out", values.at("out")}};
+  const bool is_computable = flag(item, "is_computable");
+  values["is_fused"] = number(is_computable);
+  if (site == "dispatch") values["said_bytes"] = number(is_computable ? 0 : score_bytes(item));
+  return values;
+}
+
+// ---- subjects of this process ----
+
+/// The release's own test of a shape.
+bool is_native(int64_t, int64_t head_dim_qk, int64_t head_dim_v) {
+  return head_dim_qk == kNativeDim && head_dim_v == kNativeDimV;
+}
+
+/// Whether both kernels lower at a shape: tiles of the operands are shared out among the warps in
+/// steps that the number of heads decides, and shared memory holds rows of 576 values.
+bool is_lowerable(int64_t num_heads, int64_t head_dim_qk, int64_t head_dim_v) {
+  const bool is_narrow = std::max<int64_t>(num_heads, 16) < 32;
+  const int64_t tail = head_dim_qk - head_dim_v;
+  return head_dim_v <= kNativeDimV && head_dim_qk <= kNativeDim &&
+         head_dim_v % (is_narrow ? 64 : 32) == 0 && tail % (is_narrow ? 32 : 16) == 0;
+}
+
+/// The predicate, and the values as padding gives them: rows with zeros appended up to the native
+/// widths, the scale as it was, the first columns kept.
+harness::InProcessSubject model_subject(bool (*is_fused)(int64_t, int64_t, int64_t)) {
+  return [is_fused](const Case& item, const Tensors& inputs) -> Tensors {
+    const int64_t width = extent(item, "head_dim_qk"), width_v = extent(item, "head_dim_v");
+    const auto padded = [](const Tensor& t, int64_t wanted) {
+      return at::constant_pad_nd(t, {0, wanted - t.size(-1)});
+    };
+    Tensors native = inputs;
+    for (const char* name : {"query", "kv"}) native[name] = padded(native.at(name), kNativeDim);
+    native["grad_out"] = padded(native.at("grad_out"), kNativeDimV);
+    Tensors values = attend(native, at::kDouble, Rounding::kNone);
+    values["out"] = values.at("out").narrow(-1, 0, width_v);
+    for (const char* name : {"grad_query", "grad_kv"})
+      values[name] = values.at(name).narrow(-1, 0, width);
+    values["is_fused"] =
+        torch::full({}, is_fused(extent(item, "num_heads"), width, width_v), at::kDouble);
+    return values;
+  };
+}
+
+// ---- tolerances ----
+
+constexpr const char* kCount = "a count, or yes or no";
+const harness::Tolerances kExact = {{0, 0, kCount}, {0, 0, kCount}, {0, 0, kCount}, {0, 0, kCount}};
+constexpr const char* kFused =
+    "twice the error of the same sums in fp32 with the fused kernels' roundings to bf16 (P, dS, "
+    "output and gradients, 1.7e-3 each), and 4e-4 for the dense path, which rounds kv's gradient "
+    "twice";
+const harness::Tolerances kValues = {
+    {2, 0.05, kFused}, {2, 0.05, kFused}, {2, 0.001, kFused}, {2, 0.05, kFused}};
+constexpr const char* kIdentity =
+    "1e-12: appended zeros add nothing to any sum, so that only the order of the sums in fp64 "
+    "differs; measured 3e-15";
+const harness::Tolerances kPadding = {
+    {0, 4504, kIdentity}, {0, 4504, kIdentity}, {0, 4504, kIdentity}, {0, 4504, kIdentity}};
+
+class DimsPack : public harness::Pack {
+ public:
+  std::string slug() const override { return "sparse_mla_dims"; }
+
+  void check(const Case& item) const override {
+    const std::string site = site_of(item);
+    std::vector<std::string> known = kShapeAxes, more = kSites.at(site);
+    if (site == "lowering") {
+      known = {"num_heads", "head_dim_qk", "head_dim_v", "topk"};
+      if (is_backward(item)) known.emplace_back("max_block_heads");
+    }
+    for (const std::string& name : known) extent(item, name);
+    if (extent(item, "head_dim_v") > extent(item, "head_dim_qk"))
+      refuse(item,
+             "axis 'head_dim_v': the values are columns of the key; wants at most head_dim_qk");
+    known.insert(known.end(), more.begin(), more.end());
+    known.emplace_back("site");
+    harness::check_axes(item, known);
+    for (const char* name : {"is_computable", "has_duplicates"}) {
+      if (item.axes.contains(name)) flag(item, name);
+    }
+    if (site == "memory") {
+      for (const char* name : {"dense_units", "dense_growth"}) harness::amount(item, name);
+    }
+  }
+
+  at::ScalarType dtype(const Case& item) const override {
+    return site_of(item) == "shape" ? at::kDouble : at::kBFloat16;
+  }
+
+  Tensors inputs(const Case& item, uint64_t seed) const override {
+    const std::string site = site_of(item);
+    if (site == "lowering") return {};
+    const int64_t batch = extent(item, "batch"), rows = extent(item, "seqlen_q"),
+                  keys = extent(item, "seqlen_k"), heads = extent(item, "num_heads"),
+                  width = extent(item, "head_dim_qk"), width_v = extent(item, "head_dim_v");
+    // Memory is measured at half the length too: what is named must lie in the first half.
+    const int64_t num_named = site == "memory" ? keys / 2 : keys;
+    return {{"query", normal(item, "query", {rows, batch, heads, width}, seed)},
+            {"kv", normal(item, "kv", {keys, batch, 1, width}, seed)},
+            {"grad_out", normal(item, "grad_out", {rows, batch, heads, width_v}, seed)},
+            {"topk_indices", topk_indices(item, num_named, seed)},
+            {"softmax_scale", torch::full({}, kSoftmaxScale, at::kDouble)}};
+  }
+
+  Tensors oracle(const Case& item, const Tensors& inputs) const override {
+    return right_values(item, inputs, at::kDouble, Rounding::kNone);
+  }
+
+  /// fp32 with the roundings that no bf16 kernel avoids; of the padding identity the oracle itself.
+  Tensors plain(const Case& item, const Tensors& inputs) const override {
+    if (site_of(item) == "shape") return oracle(item, inputs);
+    return right_values(item, inputs, at::kFloat, Rounding::kAsFused);
+  }
+
+  harness::Tolerances tolerances(const Case& item, const std::string& tensor) const override {
+    if (tensor != "out" && !tensor.starts_with("grad_")) return kExact;
+    return site_of(item) == "shape" ? kPadding : kValues;
+  }
+
+  std::map<std::string, harness::InProcessSubject> subjects() const override {
+    return {{"model", model_subject(is_native)}, {"model_fixed", model_subject(is_lowerable)}};
+  }
+
+  /// Right values on the wrong path are this pack's; wrong values are not.
+  std::string classify(const Case& item, const Judgement& judgement) const override {
+    for (const char* name : {"out", "grad_query", "grad_kv"}) {
+      if (!judgement.is_right(name)) return "";
+    }
+    if (!judgement.is_right("holds_scores")) return "dense_fallback";
+    if (!judgement.is_right("is_fused")) return flag(item, "is_computable") ? "shape_declined" : "";
+    return judgement.is_right("said_bytes") ? "" : "silent_decline";
+  }
+
+  /// By type and frames: an assertion of a kernel's wrapper or builder, an attribute of the output
+  /// that the backward is not given, or what TileLang ends in.
+  std::string classify_error(const Case& item, const Json& exception) const override {
+    const auto has_frame = [&](const auto& is_it) {
+      const Json frames = exception.value("frames", Json::array());
+      return std::any_of(frames.begin(), frames.end(), is_it);
+    };
+    const std::string type = exception.value("type", "");
+    const bool is_wrapper = has_frame([](const Json& frame) {
+      const std::string function = frame.value("function", "");
+      return std::find(kWrappers.begin(), kWrappers.end(), function) != kWrappers.end();
+    });
+    if (is_wrapper && type == "AssertionError") return "shape_asserted";
+    if (is_wrapper && type == "AttributeError") return "backward_raises";
+    const bool is_compiler = type.starts_with("tvm.") || has_frame([](const Json& frame) {
+                               return frame.value("file", "").starts_with("tilelang/");
+                             });
+    return is_compiler && site_of(item) == "lowering" ? "lowering_fails" : "";
+  }
+};
+
+}  // namespace
+}  // namespace patchbench::sparse_mla_dims
+
+int main(int argc, char** argv) {
+  return patchbench::harness::run_reproducer(argc, argv, patchbench::sparse_mla_dims::DimsPack());
+}

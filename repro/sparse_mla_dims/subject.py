@@ -1,0 +1,188 @@
+"""Runs the real sparse attention of megatron-core at a shape: which path it takes, what it computes, holds and says, and what lowers.
+
+Sites: "dispatch" (the whole of `_run_sparse_attention`, forward and backward), "interface" (the forward kernel's wrapper, called
+directly), "memory" (the first again, with every live storage counted) and "lowering" (the real TileLang builders, to CUDA source).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import stand_in
+import torch
+from absent import optional_module
+from subject_runtime import Case, Unsupported
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+PACKAGE = "megatron.core"
+VARIANT = "megatron.core.transformer.experimental_attention_variant"
+
+
+def need_module(name: str) -> ModuleType:
+    """A module of the release's attention variant; Unsupported where it has none of that name."""
+    module = optional_module(f"{VARIANT}.{name}")
+    if module is None:
+        raise Unsupported(f"this release has no {name}")
+    return module
+
+
+def kernels() -> tuple[ModuleType, ModuleType]:
+    """The modules that hold the kernels' builders, forward and backward. TileLang is there, or nothing can be said."""
+    if need_module("ops.tilelang_dsa").SparseMLA is None:
+        raise RuntimeError("TileLang cannot be imported, so the release declines every shape")
+    return need_module("ops.tilelang_sparse_mla_fwd"), need_module("ops.tilelang_sparse_mla_bwd")
+
+
+class Announcements(logging.Handler):
+    """The largest whole number in each of the package's records that show at the default log level."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.amounts: list[int] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith("megatron."):
+            print(f"said: {record.getMessage()}")
+            self.amounts.append(max(map(int, re.findall(r"\d+", record.getMessage())), default=0))
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[list[int]]:
+    """The announcements while open."""
+    handler = Announcements()
+    logging.getLogger().addHandler(handler)
+    try:
+        yield handler.amounts
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+class LiveStorages(TorchDispatchMode):
+    """Bytes of the storages that came to life while open and are alive: now, and at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[StorageWeakRef, int] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {StorageWeakRef(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                if (ref := StorageWeakRef(storage)) not in given:
+                    self.live[ref] = storage.nbytes()
+        self.peak = max(self.peak, self.now())
+        return result
+
+    def now(self) -> int:
+        self.live = {ref: size for ref, size in self.live.items() if not ref.expired()}
+        return sum(self.live.values())
+
+
+def operands(case: Case, rows: slice = slice(None)) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """query and kv in bf16, differentiable, the indices, and the output's gradient, of the first `rows` positions."""
+    given = case.tensors
+    query, kv = (given[name][rows].to(torch.bfloat16).requires_grad_() for name in ("query", "kv"))
+    return query, kv, given["topk_indices"][:, rows], given["grad_out"][rows].to(torch.bfloat16)
+
+
+def attend(case: Case, query: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """The release's absorbed sparse attention, [seqlen_q, batch, num_heads, head_dim_v]. The projection that follows is the identity."""
+    num_heads, width = query.shape[2], case.axes["head_dim_v"]
+    config = SimpleNamespace(dsa_kernel_backend="tilelang", attention_backend="auto", kv_lora_rank=width)
+    identity = torch.eye(width, dtype=query.dtype, device=query.device)
+    out = need_module("dsa")._run_sparse_attention(
+        absorbed_mla=True, query=query, key=kv, value=None, up_v_weight=identity.expand(num_heads, -1, -1), topk_indices=indices,
+        softmax_scale=case.tensors["softmax_scale"].item(), config=config, varlen_starts=None, varlen_ends=None, key_positions=None,
+        mask=torch.zeros(query.shape[0], kv.shape[0], device=query.device),
+    )  # fmt: skip
+    return out.unflatten(-1, (num_heads, width))
+
+
+def run_dispatch(case: Case) -> dict[str, Any]:
+    """Values and gradients, whether the kernels made them, and the bytes that were announced."""
+    query, kv, indices, grad_out = operands(case)
+    with stand_in.serving(case.device, *kernels()) as launches, listening() as amounts:
+        out = attend(case, query, kv, indices)
+        grad_query, grad_kv = torch.autograd.grad(out, (query, kv), grad_out)
+    case.numbers |= {name: float(count) for name, count in launches.items()}
+    is_fused = launches["sparse_mla_fwd"] > 0 and launches["bwd"] > 0
+    values = {"out": out, "grad_query": grad_query, "grad_kv": grad_kv}
+    return {name: value.float() for name, value in values.items()} | {"is_fused": is_fused, "said_bytes": sum(amounts)}
+
+
+def run_interface(case: Case) -> dict[str, Any]:
+    """What the forward kernel's wrapper gives for the same operands."""
+    query, kv, indices, _ = operands(case)
+    q, k = (t.detach().transpose(0, 1).contiguous() for t in (query, kv))
+    words = {"sm_scale": case.tensors["softmax_scale"].item(), "d_v": case.axes["head_dim_v"]}
+    forward, backward = kernels()
+    with stand_in.serving(case.device, forward, backward):
+        out, _ = forward.sparse_mla_fwd_interface(q, k, indices.unsqueeze(2).contiguous(), **words)
+    return {"out": out.transpose(0, 1).float()}
+
+
+def held_bytes(case: Case, seqlen: int) -> dict[str, int]:
+    """Most bytes alive, the operands left out: in a forward for inference, in one for training, kept by it, and in a training step."""
+    found = {}
+    query, kv, indices, grad_out = operands(case, slice(seqlen))
+    with torch.no_grad(), LiveStorages() as inference:
+        attend(case, query, kv, indices)
+    with LiveStorages() as training:
+        out = attend(case, query, kv, indices)
+        found |= {"inference": inference.peak, "forward": training.peak, "kept": training.now()}
+        torch.autograd.grad(out, (query, kv), grad_out)
+    return found | {"training": training.peak}
+
+
+def run_memory(case: Case) -> dict[str, Any]:
+    """Whether the path holds as many score tensors as `dense_units` says, and grows with the square of the length."""
+    axes, seqlen = case.axes, case.axes["seqlen_q"]
+    with stand_in.serving(case.device, *kernels()):
+        half, full = held_bytes(case, seqlen // 2), held_bytes(case, seqlen)
+    unit = 4 * axes["batch"] * axes["num_heads"] * seqlen**2
+    case.numbers |= {f"{name}_units": size / unit for name, size in full.items()}
+    growth = case.numbers["growth"] = full["training"] / half["training"]
+    return {"holds_scores": full["training"] >= axes["dense_units"] * unit, "is_quadratic": growth >= axes["dense_growth"]}
+
+
+def run_lowering(case: Case) -> dict[str, Any]:
+    """Lowers the release's builder to CUDA source for sm_90a; what that raises reaches the caller."""
+    import tilelang
+    from tilelang import tvm
+
+    forward, backward = kernels()
+    axes, words = case.axes, {"topk": case.axes["topk"], "sm_scale": 0.05}
+    width, tail = axes["head_dim_v"], axes["head_dim_qk"] - axes["head_dim_v"]
+    if axes["kernel"] == "forward":
+        factory = forward.sparse_mla_fwd
+        words |= {"heads": axes["num_heads"], "dim": width, "tail_dim": tail}
+    else:
+        factory = backward.bwd
+        words |= {"H": axes["num_heads"], "D": width, "D_tail": tail, "max_block_h": axes["max_block_heads"]}
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
+    with tvm.transform.PassContext(opt_level=3, config=dict(factory.pass_configs)), target:
+        artifact = tilelang.lower(factory.get_tir(**words), target=target, enable_device_compile=False)
+    (kernel,) = artifact.device_mod.functions.values()
+    case.numbers["shared_bytes"] = float(int(kernel.attrs["dyn_shared_memory_buf"]))
+    return {"lowers": True}
+
+
+SITES: dict[str, Callable[[Case], dict[str, Any]]] = {
+    "dispatch": run_dispatch, "interface": run_interface, "memory": run_memory, "lowering": run_lowering,
+}  # fmt: skip
+
+
+def run(case: Case) -> dict[str, torch.Tensor]:
+    """The site's outputs in fp32."""
+    made = SITES[case.axes["site"]](case)
+    return {name: value if torch.is_tensor(value) else torch.tensor(float(value)) for name, value in made.items()}
