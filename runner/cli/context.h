@@ -37,5 +37,6 @@ void add_judge_command(CLI::App& app, Context& context);   // judge
 void add_env_command(CLI::App& app, Context& context);     // env doctor|images, cache verify
 void add_stage_command(CLI::App& app, Context& context);   // stage
 void add_capture_check_command(CLI::App& app, Context& context);  // capture-check
+void add_claims_command(CLI::App& app, Context& context);         // claims
 
 }  // namespace patchbench::cli

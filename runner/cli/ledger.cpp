@@ -15,6 +15,7 @@
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/slug.h"
+#include "report/record_line.h"
 #include "report/table.h"
 
 namespace patchbench::cli {
@@ -284,34 +285,12 @@ void keygen(const Context& context, const LedgerWords& words) {
   }
 }
 
-/// What a record is about and what it says, for one line of a list.
-std::pair<std::string, std::string> summary(const Record& record) {
-  const std::string type = record.type();
-  const Json& p = record.predicate();
-  if (type == "observation") {
-    const Observation o = observation_of(record);
-    return {o.subject + " " + o.case_name,
-            seen_name(o.seen) + (o.failure_class.empty() ? "" : " " + o.failure_class)};
-  }
-  const RunContext run = RunContext::from_json(p.at("context"));
-  const std::string version = run.pin.value("version", "");
-  if (type == "verdict") {
-    const QuestionContext question = QuestionContext::from_json(p.at("question"));
-    return {question_name(question.question) + (version.empty() ? "" : " " + version),
-            outcome_of(record).text() + (run.is_isolated() ? "" : " unisolated")};
-  }
-  if (type == "evict")
-    return {p.at("digest").get<std::string>().substr(0, kShortDigest),
-            p.at("why").get<std::string>()};
-  return {version, ""};
-}
-
 report::Table table_of(const std::vector<Entry>& entries, bool (*is_shown)(const Entry&)) {
   const std::set<std::string> evicted = ledger::evicted_digests(entries);
   report::Table table({"row", "date", "record", "type", "about", "says"});
   for (const Entry& entry : entries) {
     if (!is_shown(entry)) continue;
-    const auto [about, says] = summary(entry.record);
+    const auto [about, says] = report::record_line(entry.record);
     const std::string started =
         entry.record.predicate().at("context").at("started").get<std::string>();
     table.add({std::to_string(entry.index), started.substr(0, 10), entry.digest.substr(0, 10),

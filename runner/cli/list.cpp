@@ -18,7 +18,7 @@ void add_new_command(CLI::App& app, Context& context);
 namespace {
 
 namespace fs = std::filesystem;
-constexpr int kWidth = 80;
+using report::paragraph;
 
 /// Whether a cell of the table is there; a folder counts once something is in it.
 bool is_filled(const Context& context, const Slug& slug, Column column) {
@@ -68,17 +68,6 @@ void list_packs(const Context& context) {
                     {"cells", cells}});
   }
   std::cout << (context.json ? rows.dump(2) + "\n" : table.render());
-}
-
-/// A paragraph with a hanging indent: `lead` in front of its first line, spaces in front of the
-/// others.
-std::string paragraph(const std::string& lead, const std::string& text) {
-  std::string out, margin = lead;
-  for (const std::string& line : report::wrap(text, kWidth - report::display_width(lead))) {
-    out += margin + line + "\n";
-    margin.assign(static_cast<size_t>(report::display_width(lead)), ' ');
-  }
-  return out;
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -138,6 +127,7 @@ std::string scope_text(const Manifest& manifest) {
   for (const ScopeRow& row : manifest.scope) {
     out += paragraph("  ", fmt::format("{} · {}", row.verdict, row.architecture)) +
            paragraph("    ", row.claim);
+    if (!row.why.empty()) out += paragraph("      why: ", row.why);
     if (!row.cases.empty()) out += paragraph("      cases ", joined(row.cases));
     if (row.test)
       out += paragraph("      test ",

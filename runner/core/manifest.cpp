@@ -177,7 +177,8 @@ class Builder {
                    rows[i].at("verdict"),
                    rows[i].value("cases", std::vector<std::string>()),
                    rows[i].value("records", std::vector<std::string>()),
-                   std::nullopt};
+                   std::nullopt,
+                   rows[i].value("why", "")};
       for (size_t k = 0; k < row.cases.size(); ++k)
         need_case(row.cases[k], item(pointer + "/cases", k));
       for (size_t k = 0; k < row.records.size(); ++k) hex64(item(pointer + "/records", k));

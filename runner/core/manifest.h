@@ -61,6 +61,7 @@ struct ScopeRow {
   std::string claim, architecture, verdict;
   std::vector<std::string> cases, records;
   std::optional<ClaimTest> test;
+  std::string why;  ///< why no record settles it, or what they leave open; may be empty
 };
 
 /// A cell of the table that is not there, and why.

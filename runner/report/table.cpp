@@ -134,6 +134,16 @@ int display_width(std::string_view text) {
   return width;
 }
 
+std::string paragraph(const std::string& lead, std::string_view text) {
+  const int indent = display_width(lead);
+  std::string out, margin = lead;
+  for (const std::string& line : wrap(text, Style().width - indent)) {
+    out += margin + line + "\n";
+    margin.assign(static_cast<std::size_t>(indent), ' ');
+  }
+  return out;
+}
+
 std::string elide(std::string_view text, int width) {
   if (display_width(text) <= width) return std::string(text);
   std::string out;

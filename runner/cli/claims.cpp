@@ -1,0 +1,235 @@
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "cli/claims.h"
+#include "core/error.h"
+#include "ledger/evidence.h"
+#include "report/markdown.h"
+#include "report/record_line.h"
+#include "report/table.h"
+
+namespace patchbench::cli {
+namespace {
+
+constexpr std::size_t kShortDigest = 12;
+
+/// What a cited record is: who ran it on what, and what it says.
+struct Cited {
+  std::string digest, started, device, about, says;
+  std::string what() const { return about + (says.empty() ? "" : ": " + says); }
+};
+
+Cited cited_of(const ledger::Entry& entry) {
+  const RunContext run = RunContext::from_json(entry.record.predicate().at("context"));
+  const report::RecordLine line = report::record_line(entry.record);
+  return {entry.digest, run.started, run.machine.value("device", "cpu"), line.about, line.says};
+}
+
+/// Why `entry` cannot back a row with this verdict, or "".
+std::string objection(const Manifest& manifest, const ScopeRow& row, const ledger::Entry& entry) {
+  const RunContext run = RunContext::from_json(entry.record.predicate().at("context"));
+  const std::string type = entry.record.type();
+  if (run.slug != manifest.slug.str()) return "is a record of " + run.slug;
+  if (type == "evict") return "only takes another record out of use";
+  if (type != "verdict") return "";
+  const Outcome outcome = outcome_of(entry.record);
+  const QuestionContext question =
+      QuestionContext::from_json(entry.record.predicate().at("question"));
+  const bool is_of_this_test = row.test && question.claim == row.test->name;
+  const auto contrary =
+      row.verdict == "confirmed" ? Sentinel::kClaimRefuted : Sentinel::kClaimConfirmed;
+  if (is_of_this_test && outcome.sentinel == contrary)
+    return "says " + outcome.text() + " of the claim that is called " + row.verdict;
+  return "";
+}
+
+/// Whether neither a record nor a word says why the row stands open.
+bool lacks_reason(const ScopeRow& row) {
+  const bool is_open =
+      row.verdict == "claimed" || row.verdict == "held" || row.verdict == "not_testable_here";
+  return is_open && row.records.empty() && row.why.empty();
+}
+
+struct Row {
+  const ScopeRow* scope = nullptr;
+  std::vector<Cited> records;
+};
+
+Json row_json(const Manifest& manifest, const Row& row) {
+  Json records = Json::array();
+  for (const Cited& c : row.records) {
+    records.push_back({{"digest", c.digest},
+                       {"started", c.started},
+                       {"device", c.device},
+                       {"about", c.about},
+                       {"says", c.says}});
+  }
+  return {{"slug", manifest.slug.str()},   {"number", manifest.number},
+          {"claim", row.scope->claim},     {"architecture", row.scope->architecture},
+          {"verdict", row.scope->verdict}, {"why", row.scope->why},
+          {"cases", row.scope->cases},     {"records", records}};
+}
+
+std::string row_text(const Row& row) {
+  std::string out =
+      report::paragraph("  ", fmt::format("{} · {}", row.scope->verdict, row.scope->architecture)) +
+      report::paragraph("    ", row.scope->claim);
+  if (!row.scope->why.empty()) out += report::paragraph("      why: ", row.scope->why);
+  if (lacks_reason(*row.scope)) out += "      why: not said\n";
+  for (const Cited& c : row.records) {
+    const std::string lead = "      " + c.digest.substr(0, kShortDigest) + " ";
+    out += report::paragraph(lead,
+                             fmt::format("{} {}, {}", c.started.substr(0, 10), c.device, c.what()));
+  }
+  return out;
+}
+
+std::string rows_markdown(const std::vector<Row>& rows) {
+  std::vector<std::vector<std::string>> cells;
+  for (const Row& row : rows) {
+    std::string records;
+    for (const Cited& c : row.records)
+      records += fmt::format("{}{} {}", records.empty() ? "" : "<br>",
+                             report::code_span(c.digest.substr(0, kShortDigest)),
+                             report::code_span(c.what()));
+    cells.push_back({report::code_span(row.scope->claim),
+                     report::code_span(row.scope->architecture), row.scope->verdict,
+                     records.empty() ? report::code_span(row.scope->why) : records});
+  }
+  return report::markdown_table(
+      {"claim", "architecture", "verdict", "records, or why there is none"}, cells);
+}
+
+enum class Form { kText, kMarkdown, kJson };
+
+struct Totals {
+  std::map<std::string, int> by_verdict;
+  int num_rows = 0, num_without_reason = 0;
+  std::vector<std::string> problems;
+};
+
+void print_pack(const Manifest& manifest, const std::vector<Row>& rows, Form form) {
+  if (form == Form::kMarkdown) {
+    std::cout << fmt::format("\n## {:02} {}\n\n", manifest.number, manifest.slug.str())
+              << rows_markdown(rows);
+  } else {
+    std::cout << fmt::format("{} · pack {:02}\n", manifest.slug.str(), manifest.number);
+    for (const Row& row : rows) std::cout << row_text(row);
+    std::cout << "\n";
+  }
+}
+
+std::string total_line(const Totals& totals) {
+  std::vector<std::string> parts;
+  for (const auto& [verdict, count] : totals.by_verdict)
+    parts.push_back(fmt::format("{} {}", count, verdict));
+  std::string line = fmt::format("{} claims: {}", totals.num_rows, fmt::join(parts, ", "));
+  if (totals.num_without_reason > 0)
+    line += fmt::format("; {} open without a reason", totals.num_without_reason);
+  return line;
+}
+
+void print_claims(Context& context, const std::vector<std::string>& slugs, Form form) {
+  const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
+  Totals totals;
+  Json claims = Json::array();
+  if (form == Form::kMarkdown) std::cout << "# Claims\n";
+  for (const std::string& slug : slugs) {
+    const Manifest manifest = context.manifest(slug);
+    for (const std::string& problem : claim_problems(manifest, book))
+      totals.problems.push_back(problem);
+    std::vector<Row> rows;
+    for (const ScopeRow& scope : manifest.scope) {
+      Row row{&scope, {}};
+      for (const std::string& digest : scope.records) {
+        if (const ledger::Entry* entry = book.find(digest)) row.records.push_back(cited_of(*entry));
+      }
+      ++totals.by_verdict[scope.verdict];
+      ++totals.num_rows;
+      totals.num_without_reason += lacks_reason(scope) ? 1 : 0;
+      if (form == Form::kJson) claims.push_back(row_json(manifest, row));
+      rows.push_back(std::move(row));
+    }
+    if (form != Form::kJson) print_pack(manifest, rows, form);
+  }
+  if (form == Form::kJson) {
+    std::cout << Json{{"claims", claims},
+                      {"counts", totals.by_verdict},
+                      {"without_reason", totals.num_without_reason},
+                      {"problems", totals.problems}}
+                     .dump(2)
+              << "\n";
+  } else {
+    std::cout << (form == Form::kMarkdown ? "\n" + total_line(totals) + "\n"
+                                          : report::paragraph("", total_line(totals)));
+  }
+  for (const std::string& problem : totals.problems) std::cerr << "patchbench: " << problem << "\n";
+  context.exit_code = totals.problems.empty() ? 0 : 1;
+}
+
+}  // namespace
+
+std::vector<std::string> claim_problems(const Manifest& manifest, const ledger::Book& book) {
+  std::vector<std::string> problems;
+  for (std::size_t i = 0; i < manifest.scope.size(); ++i) {
+    const ScopeRow& row = manifest.scope[i];
+    const std::string where =
+        fmt::format("packs/{}/manifest.json: /scope/{}", manifest.slug.str(), i);
+    for (const std::string& digest : row.records) {
+      const ledger::Entry* entry = book.find(digest);
+      const std::string reason =
+          entry == nullptr ? "is neither in reports/evidence nor in the ledger, or was evicted; "
+                             "export it, or cite another"
+                           : objection(manifest, row, *entry);
+      if (!reason.empty())
+        problems.push_back(where + ": record " + digest.substr(0, kShortDigest) + " " + reason);
+    }
+    const bool has_outcome =
+        std::any_of(row.records.begin(), row.records.end(), [&](const std::string& digest) {
+          const ledger::Entry* entry = book.find(digest);
+          return entry != nullptr &&
+                 (entry->record.type() != "verdict" || outcome_of(entry->record).sentinel);
+        });
+    if (!row.records.empty() && !has_outcome)
+      problems.push_back(where + ": none of its records earned a sentinel");
+  }
+  return problems;
+}
+
+void add_claims_command(CLI::App& app, Context& context) {
+  struct Words {
+    std::string slug;
+    bool markdown = false;
+  };
+  auto words = std::make_shared<Words>();
+  CLI::App* command = app.add_subcommand(
+      "claims", "every claim of every pack, its verdict and the records behind it");
+  command->add_option("slug", words->slug, "only this pack");
+  command->add_flag("--markdown", words->markdown, "as tables for a page");
+  command->footer(
+      "Each row of a manifest's scope: confirmed and refuted rest on records, which are looked up\n"
+      "in reports/evidence and in the ledger; an open row says why. A record that is not there, "
+      "of\n"
+      "another pack or contrary to the row is an error, and so are records without a sentinel "
+      "alone.\n"
+      "Exit: 0 every cited record holds, 1 one does not (named on stderr), 2 usage.\n"
+      "See also: patchbench claim SLUG, which settles a claim by a run.");
+  command->callback([words, &context] {
+    std::vector<std::string> slugs = context.slugs();
+    if (!words->slug.empty()) slugs = {context.manifest(words->slug).slug.str()};
+    if (words->markdown && context.json)
+      throw Error(ErrorCode::kUsage, "claims: --markdown and --json are two forms; choose one");
+    print_claims(context, slugs,
+                 context.json      ? Form::kJson
+                 : words->markdown ? Form::kMarkdown
+                                   : Form::kText);
+  });
+}
+
+}  // namespace patchbench::cli

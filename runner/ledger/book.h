@@ -1,0 +1,25 @@
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ledger/ledger.h"
+
+namespace patchbench::ledger {
+
+/// Records looked up by digest. Of a record that is there twice the last one stands.
+class Book {
+ public:
+  explicit Book(std::vector<Entry> entries);
+  /// The record whose digest begins with `prefix` (4 hex digits or more), or null. Throws
+  /// Error(kUsage) if several do. The record lives as long as the book.
+  const Entry* find(std::string_view prefix) const;
+  /// By digest.
+  const std::map<std::string, Entry, std::less<>>& entries() const { return entries_; }
+
+ private:
+  std::map<std::string, Entry, std::less<>> entries_;
+};
+
+}  // namespace patchbench::ledger

@@ -1,0 +1,26 @@
+#include "report/record_line.h"
+
+namespace patchbench::report {
+
+RecordLine record_line(const Record& record) {
+  constexpr std::size_t kShortDigest = 16;
+  const std::string type = record.type();
+  const Json& p = record.predicate();
+  if (type == "observation") {
+    const Observation o = observation_of(record);
+    return {o.subject + " " + o.case_name,
+            seen_name(o.seen) + (o.failure_class.empty() ? "" : " " + o.failure_class)};
+  }
+  if (type == "evict")
+    return {p.at("digest").get<std::string>().substr(0, kShortDigest),
+            p.at("why").get<std::string>()};
+  const RunContext run = RunContext::from_json(p.at("context"));
+  std::string version = run.pin.value("version", "");
+  if (version.starts_with("git:")) version.resize(14);
+  if (type != "verdict") return {type + (version.empty() ? "" : " " + version), ""};
+  const QuestionContext question = QuestionContext::from_json(p.at("question"));
+  return {question_name(question.question) + (version.empty() ? "" : " " + version),
+          outcome_of(record).text() + (run.is_isolated() ? "" : " unisolated")};
+}
+
+}  // namespace patchbench::report
