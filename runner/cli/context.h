@@ -38,5 +38,6 @@ void add_env_command(CLI::App& app, Context& context);     // env doctor|images,
 void add_stage_command(CLI::App& app, Context& context);   // stage
 void add_capture_check_command(CLI::App& app, Context& context);  // capture-check
 void add_claims_command(CLI::App& app, Context& context);         // claims
+void add_lint_claims_command(CLI::App& app, Context& context);    // lint-claims
 
 }  // namespace patchbench::cli

@@ -1,0 +1,47 @@
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <iostream>
+#include <memory>
+
+#include "cli/lint_claims.h"
+#include "ledger/evidence.h"
+
+namespace patchbench::cli {
+
+report::FindRecord citable_in(const ledger::Book& book) {
+  return [&book](std::string_view digest) -> const Record* {
+    const ledger::Entry* entry = book.find(digest);
+    return entry != nullptr && ledger::counts_for_quorum(*entry) ? &entry->record : nullptr;
+  };
+}
+
+void add_lint_claims_command(CLI::App& app, Context& context) {
+  auto file = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand(
+      "lint-claims", "fail on every number of a Markdown text that no cited record states");
+  command->add_option("file", *file, "the body of an issue or pull request, e.g. of a bundle")
+      ->required();
+  command->footer(report::claim_rule() +
+                  "Unsigned imports cannot be cited. Exit: 0 every number is held, 1 one is not\n"
+                  "(line, number, what to do), 2 usage.");
+  command->callback([file, &context] {
+    const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
+    const std::vector<report::ClaimProblem> problems =
+        report::lint_claims(context.read_file(*file), citable_in(book));
+    context.exit_code = problems.empty() ? 0 : 1;
+    Json rows = Json::array();
+    for (const report::ClaimProblem& p : problems) {
+      rows.push_back({{"line", p.line}, {"what", p.what}, {"todo", p.todo}});
+      if (!context.json)
+        fmt::print(std::cout, "{}:{}: {}: {}\n", *file, p.line, shown(p.what), p.todo);
+    }
+    if (context.json) {
+      std::cout << rows.dump(2) << "\n";
+    } else if (problems.empty()) {
+      fmt::print(std::cout, "{}: every number is stated by a record it cites\n", *file);
+    }
+  });
+}
+
+}  // namespace patchbench::cli
