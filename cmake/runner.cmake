@@ -1,4 +1,4 @@
-# The runner: no torch, no CUDA. Arrows: cli -> report, git, exec, ledger -> core.
+# The runner: no torch, no CUDA. Arrows: cli -> report, git, exec, ledger, env -> core.
 find_package(PkgConfig REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(fmt REQUIRED)
@@ -6,6 +6,7 @@ find_package(OpenSSL REQUIRED)
 find_package(Threads REQUIRED)
 find_package(GTest REQUIRED)
 pkg_check_modules(GIT2 REQUIRED IMPORTED_TARGET libgit2)
+pkg_check_modules(HS REQUIRED IMPORTED_TARGET libhs)
 pkg_check_modules(SQLITE3 REQUIRED IMPORTED_TARGET sqlite3)
 find_package(SQLiteCpp REQUIRED)
 find_package(CLI11 REQUIRED)
@@ -16,9 +17,10 @@ add_patchbench_module(patchbench_core runner/core DEPS nlohmann_json::nlohmann_j
 add_patchbench_module(patchbench_git runner/git DEPS patchbench_core patchbench_exec PkgConfig::GIT2)
 add_patchbench_module(patchbench_exec runner/exec DEPS patchbench_core Threads::Threads)
 add_patchbench_module(patchbench_ledger runner/ledger DEPS patchbench_core SQLiteCpp PkgConfig::SQLITE3)
+add_patchbench_module(patchbench_env runner/env DEPS patchbench_core PkgConfig::HS)
 add_patchbench_module(patchbench_report runner/report DEPS patchbench_core)
 add_patchbench_module(patchbench_cli runner/cli DEPS patchbench_report patchbench_git patchbench_exec
-  patchbench_ledger CLI11::CLI11)
+  patchbench_ledger patchbench_env CLI11::CLI11)
 
 add_executable(patchbench runner/cli/main.cpp)
 target_link_libraries(patchbench PRIVATE patchbench_cli patchbench_warnings)

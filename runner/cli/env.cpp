@@ -19,6 +19,7 @@
 
 namespace patchbench::cli {
 void add_cache_command(CLI::App& app, Context& context);
+void add_env_policy_commands(CLI::App& env, Context& context);
 
 namespace {
 
@@ -234,6 +235,7 @@ void add_env_command(CLI::App& app, Context& context) {
   list->add_flag("--ensure", *ensure,
                  "build what is not there (needs root and debootstrap; about three minutes)");
   list->callback([&context, ensure] { images(context, *ensure); });
+  add_env_policy_commands(*env, context);
   add_cache_command(app, context);
 }
 

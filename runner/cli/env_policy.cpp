@@ -1,0 +1,248 @@
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+
+#include "cli/context.h"
+#include "core/error.h"
+#include "env/policy.h"
+#include "exec/environment.h"
+#include "exec/process.h"
+#include "report/table.h"
+
+namespace patchbench::cli {
+void add_env_policy_commands(CLI::App& env, Context& context);
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The words of `env check`.
+struct CheckWords {
+  int pid = 0;
+  std::string python;
+  std::vector<std::string> choices;
+};
+
+struct PrintWords {
+  std::string format = "sh", folder;
+  std::vector<std::string> choices;
+};
+
+std::map<std::string, std::string> split_environment(const std::string& block, char end) {
+  std::map<std::string, std::string> out;
+  for (std::size_t at = 0; at < block.size();) {
+    const std::size_t stop = std::min(block.find(end, at), block.size());
+    const std::string entry = block.substr(at, stop - at);
+    const std::size_t sign = entry.find('=');
+    if (sign != std::string::npos) out[entry.substr(0, sign)] = entry.substr(sign + 1);
+    at = stop + 1;
+  }
+  return out;
+}
+
+/// What a process was started with: what it changed since in its own memory is not to be seen.
+std::optional<std::map<std::string, std::string>> environment_of(int pid) {
+  const fs::path folder = fmt::format("/proc/{}", pid);
+  if (!fs::exists(folder))
+    throw Error(ErrorCode::kUsage, fmt::format("--pid {}: no such process here", pid));
+  std::ifstream file(folder / "environ", std::ios::binary);
+  if (!file) return std::nullopt;
+  const std::string block{std::istreambuf_iterator<char>(file), {}};
+  if (file.bad()) return std::nullopt;
+  return split_environment(block, '\0');
+}
+
+/// The config lines and packages of an interpreter, in the caller's own environment.
+void ask_python(const Context& context, const env::Policy& policy, const std::string& python,
+                env::Facts& facts) {
+  const exec::Environment stack = exec::host_environment(python);
+  facts.packages.emplace();
+  for (const auto& [name, version] : stack.packages.items())
+    (*facts.packages)[name] = version.get<std::string>();
+  if (!facts.packages->contains("torch"))
+    throw Error(ErrorCode::kUsage, python + ": has no torch; name the one your job runs on");
+  std::vector<std::string> argv = {stack.python, "-I",
+                                   (context.root / "env/torch_facts.py").string()};
+  for (const env::Rule& rule : policy.rules) {
+    if (rule.kind == env::RuleKind::kTorchConfig) argv.push_back(rule.target);
+  }
+  const exec::Exit asked = exec::run({.argv = argv, .timeout = std::chrono::minutes(5)});
+  const Json said = Json::parse(asked.out, nullptr, false);
+  if (asked.ok() && said.is_object()) {
+    facts.config = said;
+    return;
+  }
+  const std::size_t end = asked.err.find_last_not_of('\n');
+  const std::size_t begin = asked.err.rfind('\n', end) + 1;
+  throw Error(
+      ErrorCode::kUnresolved,
+      stack.python + ": its torch cannot be asked: " +
+          shown(end == std::string::npos ? asked.error : asked.err.substr(begin, end - begin + 1)));
+}
+
+env::Policy read_policy(const Context& context) {
+  return env::Policy::parse(context.read_file(context.root / "env/policy.json"), "env/policy.json",
+                            context.read_file(context.root / "env/policy.schema.json"));
+}
+
+std::set<std::string> as_set(const std::vector<std::string>& words) {
+  return {words.begin(), words.end()};
+}
+
+Json finding_json(const env::Finding& finding) {
+  return {{"rule", finding.rule->name},
+          {"target", finding.rule->target},
+          {"state", env::state_name(finding.state)},
+          {"wanted", finding.rule->wanted()},
+          {"has", finding.has}};
+}
+
+void show_findings(Context& context, const std::vector<env::Finding>& found) {
+  int bad = 0, unknown = 0;
+  Json list = Json::array();
+  report::Table table({"rule", "state", "wanted", "has"});
+  for (const env::Finding& finding : found) {
+    const bool is_bad =
+        finding.state == env::State::kMissing || finding.state == env::State::kDiffers;
+    bad += is_bad ? 1 : 0;
+    unknown += finding.state == env::State::kUnknown ? 1 : 0;
+    list.push_back(finding_json(finding));
+    table.add({finding.rule->name, env::state_name(finding.state), finding.rule->wanted(),
+               shown(finding.has)});
+    table.color(1, is_bad                                  ? report::Color::kRed
+                   : finding.state == env::State::kUnknown ? report::Color::kYellow
+                                                           : report::Color::kGreen);
+  }
+  context.exit_code = bad == 0 ? 0 : 1;
+  if (context.json) {
+    std::cout << Json{{"findings", list}, {"not_ok", bad}, {"unknown", unknown}}.dump(2) << "\n";
+    return;
+  }
+  std::cout << table.render(report::style_of(STDOUT_FILENO));
+  fmt::print(std::cout, "\n{} rules, {} missing or different, {} unknown here{}\n", found.size(),
+             bad, unknown, bad == 0 ? "" : "; patchbench env explain RULE says why");
+}
+
+void check(Context& context, const CheckWords& words) {
+  const env::Policy policy = read_policy(context);
+  policy.check_choices(as_set(words.choices));
+  env::Facts facts;
+  facts.environment = environment_of(words.pid == 0 ? static_cast<int>(::getpid()) : words.pid);
+  if (!words.python.empty()) ask_python(context, policy, words.python, facts);
+  const std::vector<exec::Gpu> gpus = exec::find_gpus();
+  if (!gpus.empty() && !gpus.front().driver.empty()) facts.driver = gpus.front().driver;
+  show_findings(context, env::check(policy, facts, as_set(words.choices)));
+}
+
+void print(const Context& context, const PrintWords& words) {
+  static const std::map<std::string, env::Format> formats = {{"sh", env::Format::kSh},
+                                                             {"docker", env::Format::kDocker},
+                                                             {"slurm", env::Format::kSlurm},
+                                                             {"json", env::Format::kJson},
+                                                             {"python", env::Format::kPython}};
+  const std::string format = context.json ? "json" : words.format;
+  const std::string folder = words.folder.empty()
+                                 ? (context.cache.parent_path() / "torch-compile").string()
+                                 : words.folder;
+  std::cout << env::print(read_policy(context), formats.at(format), as_set(words.choices), folder);
+}
+
+void explain(const Context& context, const std::string& name) {
+  const env::Policy policy = read_policy(context);
+  const env::Rule& rule = policy.rule(name);
+  std::vector<std::pair<std::string, std::string>> rows = {{"target", rule.target},
+                                                           {"wanted", rule.wanted()}};
+  const auto add = [&rows](const std::string& title, const std::string& text) {
+    if (!text.empty()) rows.emplace_back(title, text);
+  };
+  add("was", rule.was);
+  add("variable", rule.variable.empty() ? "" : rule.variable + "=" + rule.variable_value);
+  add("when", rule.when_variable.empty() ? "" : rule.when_variable + " is set");
+  add("when", rule.when_choice.empty() ? "" : "--with " + rule.when_choice);
+  add("why", rule.why);
+  add("cost", rule.cost);
+  add("dropped", rule.dropped);
+  add("since", "torch " + rule.since);
+  add("source", rule.source);
+  if (context.json) {
+    Json out = {{"name", rule.name}};
+    for (const auto& [title, text] : rows) out[title] = text;
+    std::cout << out.dump(2) << "\n";
+    return;
+  }
+  report::Table table({"rule", rule.name});
+  for (const auto& [title, text] : rows) table.add({title, text});
+  std::cout << table.render(report::style_of(STDOUT_FILENO));
+}
+
+[[noreturn]] void lint(const Context& context, const std::vector<std::string>& paths) {
+  std::vector<std::string> argv = {"python3", (context.root / "env/lint.py").string()};
+  if (context.json) argv.push_back("--json");
+  argv.push_back("--");
+  argv.insert(argv.end(), paths.begin(), paths.end());
+  std::vector<char*> raw;
+  for (std::string& word : argv) raw.push_back(word.data());
+  raw.push_back(nullptr);
+  ::execvp(raw[0], raw.data());
+  throw Error(ErrorCode::kNotRunnable, std::string("python3: ") + std::strerror(errno));
+}
+
+void add_choices(CLI::App& command, std::vector<std::string>& choices) {
+  command
+      .add_option("--with", choices,
+                  "rules that wait for a choice, with commas: no_autotune_memory")
+      ->delimiter(',');
+}
+
+}  // namespace
+
+void add_env_policy_commands(CLI::App& env, Context& context) {
+  CLI::App* show = env.add_subcommand("print", "the policy as lines for a job's environment");
+  auto print_words = std::make_shared<PrintWords>();
+  show->add_option("--format", print_words->format, "sh, docker, slurm, json or python")
+      ->check(CLI::IsMember({"sh", "docker", "slurm", "json", "python"}))
+      ->capture_default_str();
+  show->add_option("--cache", print_words->folder,
+                   "where the compile caches go (default: $XDG_CACHE_HOME/torch-compile)");
+  add_choices(*show, print_words->choices);
+  show->footer(
+      "  eval \"$(patchbench env print)\"                        a shell\n"
+      "  patchbench env print --format docker > job.env         docker run --env-file job.env\n"
+      "  patchbench env print --format slurm > task_prolog.sh   TaskProlog=, or srun "
+      "--task-prolog\n"
+      "  patchbench env print --format python                   the first lines of a script");
+  show->callback([&context, print_words] { print(context, *print_words); });
+
+  CLI::App* look = env.add_subcommand("check", "what a process or an environment has, beside it");
+  auto words = std::make_shared<CheckWords>();
+  look->add_option("--pid", words->pid, "a running process (default: this environment)")
+      ->check(CLI::PositiveNumber);
+  look->add_option("--python", words->python, "ask the torch of this environment too");
+  add_choices(*look, words->choices);
+  look->footer(
+      "A process is known by the environment it was started with; what its code sets later is\n"
+      "unknown here. Exit: 0 nothing is missing or different, 1 something is, 2 usage.");
+  look->callback([&context, words] { check(context, *words); });
+
+  CLI::App* why = env.add_subcommand("explain", "one rule: what, why, since when, read where");
+  auto name = std::make_shared<std::string>();
+  why->add_option("rule", *name, "a name that env check shows")->required();
+  why->callback([&context, name] { explain(context, *name); });
+
+  CLI::App* code = env.add_subcommand("lint", "the policy's code rules on your own Python");
+  auto paths = std::make_shared<std::vector<std::string>>();
+  code->add_option("path", *paths, "files or folders")->required();
+  code->footer(
+      "A line that ends in `# patchbench: allow RULE` is left alone.\n"
+      "Exit: 0 nothing found, 1 findings, 2 usage.");
+  code->callback([&context, paths] { lint(context, *paths); });
+}
+
+}  // namespace patchbench::cli
