@@ -21,43 +21,30 @@ A row without any index is refused where -1 was rejected: on the CPU by name, on
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from types import FunctionType, ModuleType, SimpleNamespace
+from dataclasses import dataclass
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from patchbench_mitigations.registry import LOG, MODE_AUTO, Refused, is_forced, is_killed, load_op
+from patchbench_mitigations.fingerprint import own_function
+from patchbench_mitigations.megatron import VARIANT, Modules, modules_for, version_for
+from patchbench_mitigations.registry import MODE_AUTO, load_op
+from patchbench_mitigations.switch import Arguments, Finding, Hook, Mitigation, Placement
 
 SLUG = "dsa_graph_capture"
-# The parent of the modules that are changed: whichever of them is imported first, its parent was before.
-TARGET = "megatron.core"
-VARIANT = "megatron.core.transformer.experimental_attention_variant"
+UPSTREAM = "megatron-core"
 MODES = (MODE_AUTO, "exact")
-# Releases on which the probe and every replacement were run against the release's own results.
-MEASURED = frozenset("0.16.0 0.16.1 0.17.0 0.17.1 0.18.0 0.18.2 0.19.0 0.19.2".split())
 NEGATIVE_INFINITY = float("-inf")
-_lock = threading.RLock()
 _probing = threading.local()
 
 Function = Callable[..., Any]
-
-
-@dataclass
-class Finding:
-    """What the installed release does: `needed`, `right`, or `unknown` with a reason; `sites` names each defect found."""
-
-    state: str
-    version: str
-    reason: str = ""
-    sites: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,28 +74,6 @@ class Site:
         return takes <= names <= takes | set(self.may_take.split())
 
 
-@dataclass
-class Rebinding:
-    """A module attribute that was changed."""
-
-    module: ModuleType
-    name: str
-    original: Function
-    replacement: Function
-
-
-@dataclass
-class Hook:
-    """What was changed, and why."""
-
-    finding: Finding
-    rebindings: list[Rebinding]
-    op_note: str
-
-
-_hook: Hook | None = None
-
-
 def is_capturing(device: torch.device) -> bool:
     """Whether a capture is under way. With CPU tensors CUDA is not asked before it is in use: to ask makes a context."""
     if getattr(_probing, "on", False):
@@ -121,10 +86,9 @@ def is_capturing(device: torch.device) -> bool:
         return False
 
 
-def _bound(function: Function, args: tuple[Any, ...], words: dict[str, Any]) -> inspect.BoundArguments:
-    bound = inspect.signature(function).bind(*args, **words)
-    bound.apply_defaults()
-    return bound
+def _served() -> None:
+    if _own.hook is not None:
+        _own.hook.serve(calls=1)
 
 
 # ---- the replacements ----
@@ -135,15 +99,17 @@ def with_all_rows_valid(original: Function) -> Function:
     row gets is 1, and the count the same float32, so that the gradients keep their bits. Costs one float32 tensor
     [batch, seqlen_q, seqlen_k] while the gradient is formed."""
 
+    arguments = Arguments(inspect.signature(original))
+
     @functools.wraps(original)
     def replacement(*args: Any, **words: Any) -> Any:
-        bound = _bound(original, args, words)
-        given = bound.arguments
+        _served()
+        given = arguments.of(args, words)
         if given["query_valid_rows"] is None and not given["calculate_per_token_loss"]:
             query = given["query"]
             batch = query.shape[1] if query.dim() == 4 else 1
             given["query_valid_rows"] = torch.ones(batch, query.shape[0], dtype=torch.bool, device=query.device)
-        return original(*bound.args, **bound.kwargs)
+        return arguments.call(original, given)
 
     return replacement
 
@@ -178,10 +144,12 @@ def with_searched_positions(original: Function) -> Function:
     the positions of padding and not an empty tensor: a shape that depends on device data is what capture forbids."""
     knows_padding = "cu_seqlens_cover_output" in inspect.signature(original).parameters
 
+    arguments = Arguments(inspect.signature(original))
+
     @functools.wraps(original)
     def replacement(*args: Any, **words: Any) -> Any:
-        bound = _bound(original, args, words)
-        given = bound.arguments
+        _served()
+        given = arguments.of(args, words)
         device, cp_size, output_size = torch.device(given["device"]), given["cp_size"], given["output_size"]
         if output_size is None or output_size <= 0 or cp_size <= 1:
             return original(*args, **words)
@@ -200,7 +168,7 @@ load_ops = functools.partial(load_op, "topk_to_index_mask_")
 
 def _check_top_k(topk_indices: torch.Tensor) -> None:
     if topk_indices.dim() != 3:
-        raise Refused(f"{SLUG}: topk_indices must have 3 axes [batch, seqlen_q, topk], got {topk_indices.dim()}")
+        raise _own.refusal(f"topk_indices must have 3 axes [batch, seqlen_q, topk], got {topk_indices.dim()}")
 
 
 def open_chosen_keys(index_mask: torch.Tensor, topk_indices: torch.Tensor, rows: int) -> None:
@@ -214,17 +182,21 @@ def open_chosen_keys(index_mask: torch.Tensor, topk_indices: torch.Tensor, rows:
 
 def without_branches(original: Function) -> Function:
     """The scatter by our op where it serves, else by `open_chosen_keys`; Refused for a mask that is not float32."""
+    is_op = not load_ops()
 
     @functools.wraps(original)
     def replacement(index_mask: torch.Tensor, topk_indices: torch.Tensor, *, seq_chunk_size: int = 256) -> None:
+        _served()
         _check_top_k(topk_indices)
         if index_mask.dtype != torch.float32:
-            raise Refused(f"{SLUG}: index_mask must have dtype float32, got {index_mask.dtype}")
+            raise _own.refusal(f"index_mask must have dtype float32, got {index_mask.dtype}")
         if topk_indices.shape[:2] != index_mask.shape[:2]:
             wanted, got = list(index_mask.shape[:2]), list(topk_indices.shape[:2])
-            raise Refused(f"{SLUG}: topk_indices must begin with the shape {wanted}, got {got}")
+            raise _own.refusal(f"topk_indices must begin with the shape {wanted}, got {got}")
         is_served = index_mask.is_contiguous() and topk_indices.device == index_mask.device
-        if is_served and topk_indices.dtype in (torch.int32, torch.int64) and not load_ops():
+        # The op writes in place and returns what it wrote: torch.compile's functionalisation takes no such operator.
+        is_served &= is_op and not torch.compiler.is_compiling()
+        if is_served and topk_indices.dtype in (torch.int32, torch.int64):
             torch.ops.patchbench.topk_to_index_mask_(index_mask, topk_indices)
         else:
             open_chosen_keys(index_mask, topk_indices, int(seq_chunk_size))
@@ -236,9 +208,12 @@ def declining_while_capturing(original: Function) -> Function:
     """The comparisons decide whether the fused path is eligible. While capturing they cannot be made: what only they could
     admit (a mask, explicit key positions) is declined, and what they cannot reject is answered."""
 
+    arguments = Arguments(inspect.signature(original))
+
     @functools.wraps(original)
     def replacement(*args: Any, **words: Any) -> Any:
-        given = _bound(original, args, words).arguments
+        _served()
+        given = arguments.of(args, words)
         starts, ends, mask, device = (given[name] for name in ("varlen_starts", "varlen_ends", "mask", "device"))
         is_refused = starts is not None and (mask is not None or ends is None)
         if is_refused or (starts is None and mask is None) or not is_capturing(torch.device(device)):
@@ -254,12 +229,15 @@ def comparing_outside_capture(original: Function) -> Function:
     """While capturing the other ranks' lengths are not gathered: they are only compared, and a comparison reads the device.
     The key length is checked as ever. Every rank captures the same step, so that none waits for a gather."""
 
+    arguments = Arguments(inspect.signature(original))
+
     @functools.wraps(original)
     def replacement(*args: Any, **words: Any) -> Any:
-        bound = _bound(original, args, words)
-        if is_capturing(torch.device(bound.arguments["device"])):
-            bound.arguments["cp_group"] = None
-        return original(*bound.args, **bound.kwargs)
+        _served()
+        given = arguments.of(args, words)
+        if is_capturing(torch.device(given["device"])):
+            given["cp_group"] = None
+        return arguments.call(original, given)
 
     return replacement
 
@@ -268,19 +246,22 @@ def with_real_indices(original: Function) -> Function:
     """Each negative index becomes the largest of its row. A key that is chosen twice is chosen, so that the mask is that of
     the other indices alone. A row without any index stays as it is: the release rejects it."""
 
+    arguments = Arguments(inspect.signature(original))
+
     @functools.wraps(original)
     def replacement(*args: Any, **words: Any) -> Any:
-        bound = _bound(original, args, words)
-        indices = bound.arguments["topk_indices"]
+        _served()
+        given = arguments.of(args, words)
+        indices = given["topk_indices"]
         _check_top_k(indices)
         if indices.shape[-1]:
             largest = indices.amax(-1, keepdim=True)
-            bound.arguments["topk_indices"] = torch.where(indices < 0, largest, indices)
+            given["topk_indices"] = torch.where(indices < 0, largest, indices)
         try:
-            return original(*bound.args, **bound.kwargs)
+            return arguments.call(original, given)
         except (IndexError, RuntimeError) as e:
             if indices.device.type == "cpu" and bool((indices < 0).all(-1).any()):
-                raise Refused(f"{SLUG}: topk_indices has a row without any index, which this release cannot take") from e
+                raise _own.refusal("topk_indices has a row without any index, which this release cannot take") from e
             raise
 
     return replacement
@@ -437,26 +418,7 @@ SITES = (
 )  # fmt: skip
 
 
-def _modules() -> tuple[dict[str, ModuleType], str]:
-    """The attention variant's modules that the release has, and its version; Refused without DSA."""
-    try:
-        version = str(getattr(importlib.import_module(TARGET), "__version__", "unknown"))
-        version = version.partition("+")[0]  # a checkout's own commit may follow
-    except ImportError as e:
-        raise Refused(f"{SLUG}: {TARGET} cannot be imported ({e}); is megatron-core installed?") from e
-    modules = {}
-    for name in ("dsa", "dsa_layout", "dsa_masking"):
-        try:
-            modules[name] = importlib.import_module(f"{VARIANT}.{name}")
-        except ModuleNotFoundError as e:
-            if not (e.name or "").startswith(VARIANT):
-                raise Refused(f"{SLUG}: {VARIANT}.{name} cannot be imported ({e})") from e
-    if "dsa" not in modules:
-        raise Refused(f"{SLUG}: megatron-core {version} has no sparse attention; 0.16.0 is the first that has")
-    return modules, version
-
-
-def _is_expected(site: Site, modules: dict[str, ModuleType]) -> bool:
+def _is_expected(site: Site, modules: Modules) -> bool:
     """Whether a release with these modules must hold the function: 0.16 has no backward of its own for the loss."""
     if site.name == "bwd_fused_indexer_loss_naive":
         return hasattr(modules["dsa"], "FusedDSAIndexerLoss")
@@ -465,122 +427,89 @@ def _is_expected(site: Site, modules: dict[str, ModuleType]) -> bool:
     return site.module in modules
 
 
-def _function_of(site: Site, modules: dict[str, ModuleType]) -> Function | None:
-    """The release's own function, None where the release has none; Refused for one that is not as it was measured."""
-    module = modules.get(site.module)
-    function = getattr(module, site.name, None)
-    if function is None:
-        if _is_expected(site, modules):
-            raise Refused(f"{SLUG}: {site.label} is not in this release; it has changed since it was measured")
-        return None
-    if not inspect.isfunction(function) or hasattr(function, "__wrapped__") or function.__module__ != module.__name__:
-        raise Refused(f"{SLUG}: {site.label} is wrapped already; undo that first")
-    if not any(other.fits(function) for other in SITES if other.label == site.label):
-        raise Refused(f"{SLUG}: {site.label} takes other arguments than were measured: {inspect.signature(function)}")
-    return function
-
-
-def _probe(modules: dict[str, ModuleType], version: str) -> Finding:
-    """Every site on a tiny problem; Refused for a function that is not as it was measured."""
-    sites: dict[str, str] = {}
-    for site in SITES:
-        function = _function_of(site, modules)
-        if function is None or not site.fits(function):
-            continue
-        try:
-            seen = site.shows(function)
-        except Exception as e:
-            why = f"{site.label} raised {type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
-            return Finding("unknown", version, why)
-        if seen:
-            sites[site.key] = seen
-    if not sites:
-        return Finding("right", version, "no function reads the device, copies a number from the host or rejects -1")
-    return Finding("needed", version, "; ".join(f"{key}: {seen}" for key, seen in sites.items()), sites)
-
-
-def probe() -> Finding:
-    """What the installed release's own code does, whether or not the hook is on. Runs on the CPU and without values."""
-    with _lock:
-        return _hook.finding if _hook is not None else _probe(*_modules())
-
-
 # ---- switch ----
 
-
-def _rebind(modules: dict[str, ModuleType], finding: Finding) -> list[Rebinding]:
-    """Replaces every function in which a defect was seen."""
-    rebindings = []
-    for site in SITES:
-        if site.key in finding.sites:
-            module = modules[site.module]
-            original = getattr(module, site.name)
-            rebindings.append(Rebinding(module, site.name, original, site.replaced(original)))
-            setattr(module, site.name, rebindings[-1].replacement)
-    return rebindings
+KEYS = (
+    f"{VARIANT}.dsa_masking:scatter_topk_into_index_mask", f"{VARIANT}.dsa_masking:build_fused_indexer_varlen_bounds",
+    f"{VARIANT}.dsa_layout:build_packed_allgather_cp_local_positions", f"{VARIANT}.dsa:_validate_nonpacked_cp_uniform_length",
+    f"{VARIANT}.dsa:compute_dsa_indexer_loss", f"{VARIANT}.dsa:unfused_dsa_fn", f"{VARIANT}.dsa:bwd_fused_indexer_loss_naive",
+)  # fmt: skip
 
 
-def _left(modules: dict[str, ModuleType], finding: Finding) -> str:
-    """What the probe of the replaced functions still sees; "" for nothing."""
-    for site in SITES:
-        if site.key in finding.sites:
+class _Dsa(Mitigation):
+    slug, package, modes, op, keys = SLUG, UPSTREAM, MODES, "patchbench::topk_to_index_mask_", KEYS
+    counted = ("calls",)
+
+    def meaning(self, mode: str) -> str:
+        return "exact"
+
+    def op_note(self, mode: str) -> str:
+        return load_ops()
+
+    def release(self) -> tuple[Modules, str]:
+        version, modules = version_for(self), modules_for(self, ("dsa", "dsa_layout", "dsa_masking"))
+        if "dsa" not in modules:
+            raise self.refusal(f"megatron-core {version} has no sparse attention; 0.16.0 is the first that has")
+        return modules, version
+
+    def function_of(self, site: Site, modules: Modules) -> Function | None:
+        """The release's own function, None where the release has none; Refused for one that is not as it was measured."""
+        module = modules.get(site.module)
+        function = getattr(module, site.name, None)
+        if function is None:
+            if _is_expected(site, modules):
+                raise self.refusal(f"{site.label} is not in this release; it has changed since it was measured")
+            return None
+        if not own_function(function, module):
+            raise self.refusal(f"{site.label} is wrapped already; undo that first")
+        if not any(other.fits(function) for other in SITES if other.label == site.label):
+            raise self.refusal(f"{site.label} takes other arguments than were measured: {inspect.signature(function)}")
+        return function
+
+    def look(self, release: Modules, version: str) -> Finding:
+        sites: dict[str, str] = {}
+        for site in SITES:
+            function = self.function_of(site, release)
+            if function is None or not site.fits(function):
+                continue
             try:
-                seen = site.shows(getattr(modules[site.module], site.name))
+                seen = site.shows(function)
             except Exception as e:
-                seen = f"raised {type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
+                return Finding("unknown", version, f"{site.label} raised {_first_line(e)}")
             if seen:
-                return f"{site.label}: {seen}"
-    return ""
+                sites[site.key] = seen
+        if not sites:
+            return Finding("right", version, "no function reads the device, copies a number from the host or rejects -1")
+        return Finding("needed", version, "; ".join(f"{key}: {seen}" for key, seen in sites.items()), sites)
+
+    def objection(self, release: Modules, finding: Finding) -> str:
+        return f"megatron-core {finding.version}: {finding.reason}" if finding.state == "unknown" else ""
+
+    def placements(self, release: Modules, hook: Hook) -> list[Placement]:
+        made: list[Placement] = []
+        for site in SITES:
+            if site.key in hook.finding.sites:
+                held = getattr(release[site.module], site.name)
+                for earlier in made:  # two defects of one function
+                    held = earlier.placed if earlier.label == site.label else held
+                made.append(Placement(release[site.module], site.name, held, site.replaced(held), site.label))
+        return made
+
+    def left(self, release: Modules, hook: Hook) -> str:
+        for site in SITES:
+            if site.key in hook.finding.sites:
+                try:
+                    seen = site.shows(getattr(release[site.module], site.name))
+                except Exception as e:
+                    seen = f"raised {_first_line(e)}"
+                if seen:
+                    return f"{site.label}: {seen}"
+        return ""
 
 
-def enable(mode: str = MODE_AUTO) -> dict[str, Any]:
-    """Switches the fix on if the installed release needs it, and proves it by the probe; all functions or none. Idempotent.
-    Returns `status()`. Refused (nothing changed) as the module's text says; ValueError for an unknown mode."""
-    global _hook
-    if mode not in MODES:
-        raise ValueError(f"{SLUG}: no mode {mode!r}; one of: {', '.join(MODES)}")
-    with _lock:
-        if is_killed():
-            LOG.warning("%s: PATCHBENCH_MITIGATE=off: not switched on", SLUG)
-            return status()
-        if _hook is not None:
-            return status()
-        modules, version = _modules()
-        finding = _probe(modules, version)
-        if finding.state == "right":
-            LOG.info("%s: not needed: megatron-core %s is right (%s)", SLUG, version, finding.reason)
-            return status()
-        if finding.state == "unknown":
-            raise Refused(f"{SLUG}: megatron-core {version}: {finding.reason}")
-        if version not in MEASURED and not is_forced(SLUG):
-            raise Refused(f"{SLUG}: megatron-core {version} was not measured; PATCHBENCH_FORCE={SLUG} acts nevertheless")
-        _hook = Hook(finding, _rebind(modules, finding), load_ops())
-        left = _left(modules, finding)
-        if left:
-            disable()
-            raise Refused(f"{SLUG}: the fix did not take on megatron-core {version} ({left}); it is off again")
-        LOG.warning("%s: on for megatron-core %s: %s", SLUG, version, ", ".join(finding.sites))
-        return status()
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
-def disable() -> dict[str, Any]:
-    """Puts the originals back, the very objects. Idempotent. Refused (nothing changed) if one was wrapped since."""
-    global _hook
-    with _lock:
-        if _hook is not None:
-            held = {(r.module.__name__, r.name): r.replacement for r in _hook.rebindings}
-            for (module, name), replacement in held.items():
-                if getattr(importlib.import_module(module), name, None) is not replacement:
-                    raise Refused(f"{SLUG}: {module}.{name} was changed since; undo that first")
-            for rebinding in reversed(_hook.rebindings):
-                setattr(rebinding.module, rebinding.name, rebinding.original)
-            _hook = None
-        return status()
-
-
-def status() -> dict[str, Any]:
-    """{"slug", "on"}, and while on: mode, version, state, what the probe saw of each defect, and why the op is not used."""
-    if _hook is None:
-        return {"slug": SLUG, "on": False}
-    return {"slug": SLUG, "on": True, "mode": "exact", "version": _hook.finding.version, "state": _hook.finding.state,
-            "sites": dict(_hook.finding.sites), "op_note": _hook.op_note}
+_own = _Dsa()
+probe, enable, disable, status = _own.probe, _own.enable, _own.disable, _own.status

@@ -18,41 +18,28 @@ A call without a quantised operand goes to the original as it came. Modes for th
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import threading
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import ModuleType
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from patchbench_mitigations.registry import LOG, MODE_AUTO, Refused, is_forced, is_killed, load_op
+from patchbench_mitigations.fingerprint import own_function
+from patchbench_mitigations.megatron import VARIANT, Modules, is_wrapped_storage, modules_for, version_for
+from patchbench_mitigations.registry import MODE_AUTO, load_op
+from patchbench_mitigations.switch import ABSENT, Arguments, Finding, Hook, Mitigation, Placement
 
 SLUG = "fp8_storage_dispatch"
-# The parent of the modules that are changed: whichever of them is imported first, its parent was before.
-TARGET = "megatron.core"
-VARIANT = "megatron.core.transformer.experimental_attention_variant"
+UPSTREAM = "megatron-core"
 MODES = (MODE_AUTO, "refuse", "dequantize", "fp8")
-# Releases on which the probe and every mode were run with TransformerEngine's own classes.
-MEASURED = frozenset(("0.19.0", "0.19.2"))
 HEAD_DIM, HEAD_DIM_V = 576, 512
 Function = Callable[..., Any]
-_lock = threading.RLock()
 _probing = threading.local()
 _announced: set[type] = set()
-
-
-@dataclass
-class Finding:
-    """What the installed release does: `needed` or `right`, with what was seen."""
-
-    state: str
-    version: str
-    reason: str
+_announcing = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -79,45 +66,14 @@ SITES = (
 )
 
 
-@dataclass
-class Rebinding:
-    """An attribute that was changed: of a module, or of a class, which had inherited it."""
-
-    site: Site
-    holder: Any
-    name: str
-    original: Function
-    placed: Any
-
-
-@dataclass
-class Hook:
-    """What was changed, why, and what passed through it since."""
-
-    finding: Finding
-    mode: str
-    rebindings: list[Rebinding]
-    counts: Counter[str] = field(default_factory=lambda: Counter(refused=0, dequantized=0, dense_bytes=0, fp8=0))
-
-
-_hook: Hook | None = None
-
-
-def is_wrapped_storage(value: Any) -> bool:
-    """Whether the values lie in a format of the type's own, behind the dtype that it reports. Quantised classes override
-    `dequantize`, whatever library they are of. Only the type is asked: reading a pointer raises on some of them."""
-    return getattr(type(value), "dequantize", None) not in (None, torch.Tensor.dequantize)
-
-
 def _count(**more: int) -> None:
-    with _lock:
-        if _hook is not None:
-            _hook.counts.update(more)
+    if _own.hook is not None:
+        _own.hook.serve(**more)
 
 
 def _refusal(site: Site, name: str, operand: Any, why: str) -> TypeError:
     _count(refused=1)
-    return TypeError(f"{SLUG}: {site.label}: {name} is a {type(operand).__name__}; {why}")
+    return TypeError(str(_own.refusal(f"{site.label}: {name} is a {type(operand).__name__}; {why}")))
 
 
 class _Dense(torch.autograd.Function):
@@ -142,12 +98,12 @@ def dequantized(site: Site, name: str, operand: Any) -> torch.Tensor:
         raise _refusal(site, name, operand, f"its dequantize() gives a {type(made).__name__}")
     num_bytes = made.numel() * made.element_size()
     _count(dequantized=1, dense_bytes=num_bytes)
-    with _lock:
+    with _announcing:
         is_first = type(operand) not in _announced
         _announced.add(type(operand))
     if is_first:
-        text = "%s: %s: %s is a %s and is dequantised to %d bytes of %s; said once for this type, status() counts"
-        LOG.warning(text, SLUG, site.label, name, type(operand).__name__, num_bytes, made.dtype)
+        text = "%s: %s is a %s and is dequantised to %d bytes of %s; said once for this type, status() counts"
+        _own.say(text, site.label, name, type(operand).__name__, num_bytes, made.dtype)
     return made
 
 
@@ -236,14 +192,13 @@ def attend(site: Site, given: dict[str, Any]) -> Any:
 
 def guarded(site: Site, original: Function, signature: inspect.Signature, mode: str) -> Function:
     """The original, but for calls with a quantised operand."""
+    arguments = Arguments(signature)
 
     @functools.wraps(original)
     def replacement(*args: Any, **words: Any) -> Any:
         if not any(map(is_wrapped_storage, (*args, *words.values()))):
             return original(*args, **words)
-        bound = signature.bind(*args, **words)
-        bound.apply_defaults()
-        given = bound.arguments
+        given = arguments.of(args, words)
         if getattr(_probing, "on", False):
             raise _Caught
         if mode == "fp8":
@@ -253,7 +208,7 @@ def guarded(site: Site, original: Function, signature: inspect.Signature, mode: 
                 how = f"pass {name}.dequantize(), or set PATCHBENCH_MITIGATE={SLUG}:dequantize or :fp8"
                 raise _refusal(site, name, given[name], f"no kernel reads its storage; {how}")
             given[name] = dequantized(site, name, given[name])
-        return original(*bound.args, **bound.kwargs)
+        return arguments.call(original, given)
 
     return replacement
 
@@ -280,157 +235,102 @@ def _operand() -> torch.Tensor:
     return torch.Tensor._make_wrapper_subclass(_Quantised, (1, 1, 1, HEAD_DIM), dtype=torch.bfloat16, device="cpu")
 
 
-def _modules() -> tuple[dict[str, ModuleType], str]:
-    """The dispatcher's modules and the release's version; Refused where the release has no such dispatcher."""
-    try:
-        version = str(getattr(importlib.import_module(TARGET), "__version__", "unknown"))
-    except ImportError as e:
-        raise Refused(f"{SLUG}: {TARGET} cannot be imported ({e}); is megatron-core installed?") from e
-    modules, version = {}, version.partition("+")[0]  # a checkout's own commit may follow
-    for name in dict.fromkeys(site.module for site in SITES):
-        try:
-            modules[name] = importlib.import_module(f"{VARIANT}.{name}")
-        except ImportError as e:
-            absent = "it has no fused sparse-MLA dispatcher; 0.19.0 is the first that has"
-            why = absent if (e.name or "").startswith(VARIANT) else str(e)
-            raise Refused(f"{SLUG}: megatron-core {version}: {why}") from e
-    return modules, version
-
-
-def _function_of(site: Site, modules: dict[str, ModuleType]) -> tuple[Any, Function, inspect.Signature] | None:
+def _function_of(site: Site, modules: Modules) -> tuple[Any, Function, inspect.Signature] | None:
     """Holder, function, arguments; None where TileLang is not installed; Refused for what is not as it was measured."""
     module, (name, _, method) = modules[site.module], site.name.partition(".")
     found = getattr(module, name, None)
     if found is None:
         if method and hasattr(module, name):
             return None
-        raise Refused(f"{SLUG}: {site.module}.{name} is not in this release; it has changed since it was measured")
+        raise _own.refusal(f"{site.module}.{name} is not in this release; it has changed since it was measured")
     if method:
         is_own = isinstance(found, type) and issubclass(found, torch.autograd.Function) and method not in vars(found)
     else:
-        is_own = inspect.isfunction(found) and not hasattr(found, "__wrapped__") and found.__module__ == module.__name__
+        is_own = own_function(found, module)
     if not is_own:
-        raise Refused(f"{SLUG}: {site.label} is wrapped already; undo that first")
+        raise _own.refusal(f"{site.label} is wrapped already; undo that first")
     signature = inspect.signature(found.forward if method else found)
     taken = [p for p in signature.parameters.values() if not method or p.name != "ctx"]
     if [p.name for p in taken] != site.takes.split():
-        raise Refused(f"{SLUG}: {site.label} takes other arguments than were measured: {signature}")
+        raise _own.refusal(f"{site.label} takes other arguments than were measured: {signature}")
     signature = signature.replace(parameters=taken)
     return (found, getattr(found, method), signature) if method else (module, found, signature)
 
 
-def _probe(modules: dict[str, ModuleType], version: str) -> Finding:
-    """Whether the dtype guard is fooled; Refused for a function that is not as it was measured."""
-    for site in SITES:
-        _function_of(site, modules)
-    guard = getattr(modules["ops.tilelang_dsa"], "_all_bfloat16", None)
-    if guard is None:
-        raise Refused(f"{SLUG}: ops.tilelang_dsa._all_bfloat16 is not in this release; it has changed since it was measured")
-    try:
-        passes = bool(guard(_operand(), _operand()))
-        seen = "takes a quantised operand for a dense one" if passes else "declines a quantised operand"
-    except Exception as e:
-        passes, seen = False, f"raises {type(e).__name__} on a quantised operand"
-    return Finding("needed" if passes else "right", version, f"the dtype guard {seen}")
-
-
-def probe() -> Finding:
-    """What the installed release's own code does, whether or not the hook is on. Runs on the CPU, without a kernel."""
-    with _lock:
-        return _hook.finding if _hook is not None else _probe(*_modules())
-
-
 # ---- switch ----
 
-
-def _rebind(modules: dict[str, ModuleType], mode: str) -> list[Rebinding]:
-    """Replaces every function that the release has; what they are is settled before the first is replaced."""
-    rebindings = []
-    for site in SITES:
-        if (function := _function_of(site, modules)) is not None:
-            guard = guarded(site, *function[1:], mode)
-            placed = staticmethod(guard) if isinstance(function[0], type) else guard
-            rebindings.append(Rebinding(site, function[0], site.name.rpartition(".")[2], function[1], placed))
-    for rebinding in rebindings:
-        setattr(rebinding.holder, rebinding.name, rebinding.placed)
-    return rebindings
+KEYS = tuple(
+    f"{VARIANT}.{module}:{name}"
+    for module, name in (
+        ("dsa_kernels", "run_fused_absorbed_sparse_attention"), ("ops.tilelang_dsa", "_all_bfloat16"),
+        ("ops.tilelang_dsa", "fused_sparse_mla_absorbed"), ("ops.sparse_mla", "SparseMLA.forward"),
+        ("ops.sparse_mla", "SparseMLA.backward"),
+    )
+)  # fmt: skip
 
 
-def _left(modules: dict[str, ModuleType], rebindings: list[Rebinding]) -> str:
-    """The first function whose callers do not come to its replacement; "" for none."""
-    for rebinding in rebindings:
-        site = rebinding.site
-        caller = getattr(modules[site.module], site.called_by, None) or getattr(rebinding.holder, rebinding.name)
-        _probing.on = True
+class _Fp8(Mitigation):
+    slug, package, modes, op, keys = SLUG, UPSTREAM, MODES, "patchbench::sparse_mla_fp8_forward", KEYS
+    counted = ("refused", "dequantized", "dense_bytes", "fp8")
+
+    def meaning(self, mode: str) -> str:
+        return "refuse" if mode == MODE_AUTO else mode
+
+    def op_note(self, mode: str) -> str:
+        if mode != "fp8":
+            return f"mode {mode}"
+        if load_ops():
+            raise self.refusal(f"mode fp8 needs the op library: {load_ops()}")
+        return ""
+
+    def release(self) -> tuple[Modules, str]:
+        version, names = version_for(self), dict.fromkeys(site.module for site in SITES)
+        modules = modules_for(self, names)
+        if len(modules) < len(names):
+            why = "it has no fused sparse-MLA dispatcher; 0.19.0 is the first that has"
+            raise self.refusal(f"megatron-core {version}: {why}")
+        return modules, version
+
+    def look(self, release: Modules, version: str) -> Finding:
+        for site in SITES:
+            _function_of(site, release)
+        guard = getattr(release["ops.tilelang_dsa"], "_all_bfloat16", None)
+        if guard is None:
+            raise self.refusal("ops.tilelang_dsa._all_bfloat16 is not in this release; it has changed since it was measured")
         try:
-            caller(*(_operand() if name in site.operands else None for name in site.takes.split()))
-            seen = "its callers do not come to the replacement"
-        except _Caught:
-            continue
+            passes = bool(guard(_operand(), _operand()))
+            seen = "takes a quantised operand for a dense one" if passes else "declines a quantised operand"
         except Exception as e:
-            seen = f"raised {type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
-        finally:
-            _probing.on = False
-        return f"{site.label}: {seen}"
-    return ""
+            passes, seen = False, f"raises {type(e).__name__} on a quantised operand"
+        return Finding("needed" if passes else "right", version, f"the dtype guard {seen}")
+
+    def placements(self, release: Modules, hook: Hook) -> list[Placement]:
+        made = []
+        for site in SITES:
+            if (function := _function_of(site, release)) is not None:
+                guard, is_class = guarded(site, *function[1:], hook.mode), isinstance(function[0], type)
+                placed, original = (staticmethod(guard), ABSENT) if is_class else (guard, function[1])
+                made.append(Placement(function[0], site.name.rpartition(".")[2], original, placed, site.label))
+        return made
+
+    def left(self, release: Modules, hook: Hook) -> str:
+        sites = {site.label: site for site in SITES}
+        for placement in hook.placements:
+            site = sites[placement.label]
+            caller = getattr(release[site.module], site.called_by, None) or getattr(placement.holder, placement.name)
+            _probing.on = True
+            try:
+                caller(*(_operand() if name in site.operands else None for name in site.takes.split()))
+                seen = "its callers do not come to the replacement"
+            except _Caught:
+                continue
+            except Exception as e:
+                seen = f"raised {type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
+            finally:
+                _probing.on = False
+            return f"{site.label}: {seen}"
+        return ""
 
 
-def enable(mode: str = MODE_AUTO) -> dict[str, Any]:
-    """Switches the fix on if the installed release needs it, and proves it by the probe; all functions or none.
-    Idempotent; a call with another mode changes the mode. Returns `status()`. Refused for a release or a function that is
-    not as it was measured, and for `fp8` without the op library; ValueError for an unknown mode."""
-    global _hook
-    if mode not in MODES:
-        raise ValueError(f"{SLUG}: no mode {mode!r}; one of: {', '.join(MODES)}")
-    mode = "refuse" if mode == MODE_AUTO else mode
-    with _lock:
-        if is_killed():
-            LOG.warning("%s: PATCHBENCH_MITIGATE=off: not switched on", SLUG)
-            return status()
-        if _hook is not None and _hook.mode == mode:
-            return status()
-        if mode == "fp8" and load_ops():
-            raise Refused(f"{SLUG}: mode fp8 needs the op library: {load_ops()}")
-        disable()
-        modules, version = _modules()
-        finding = _probe(modules, version)
-        if finding.state == "right":
-            LOG.info("%s: not needed: megatron-core %s is right (%s)", SLUG, version, finding.reason)
-            return status()
-        if version not in MEASURED and not is_forced(SLUG):
-            raise Refused(f"{SLUG}: megatron-core {version} was not measured; PATCHBENCH_FORCE={SLUG} acts nevertheless")
-        _hook = Hook(finding, mode, _rebind(modules, mode))
-        left = _left(modules, _hook.rebindings)
-        if left:
-            disable()
-            raise Refused(f"{SLUG}: the fix did not take on megatron-core {version} ({left}); it is off again")
-        LOG.warning("%s: on for megatron-core %s, mode %s: %s", SLUG, version, mode, ", ".join(status()["sites"]))
-        return status()
-
-
-def disable() -> dict[str, Any]:
-    """Puts the originals back, the very objects. Idempotent. Refused (nothing changed) if one was wrapped since."""
-    global _hook
-    with _lock:
-        if _hook is not None:
-            for rebinding in _hook.rebindings:
-                if vars(rebinding.holder).get(rebinding.name) is not rebinding.placed:
-                    raise Refused(f"{SLUG}: {rebinding.site.label} was changed since; undo that first")
-            for rebinding in _hook.rebindings:
-                if isinstance(rebinding.holder, type):
-                    delattr(rebinding.holder, rebinding.name)
-                else:
-                    setattr(rebinding.holder, rebinding.name, rebinding.original)
-            _hook = None
-        return status()
-
-
-def status() -> dict[str, Any]:
-    """{"slug", "on"}, and while on: mode, version, state, the functions that are replaced, and counts since then: calls
-    that were refused or served in fp8, operands that were dequantised, and the bytes that these took."""
-    with _lock:
-        if _hook is None:
-            return {"slug": SLUG, "on": False}
-        sites, finding = [rebinding.site.label for rebinding in _hook.rebindings], _hook.finding
-        return {"slug": SLUG, "on": True, "mode": _hook.mode, "version": finding.version, "state": finding.state,
-                "sites": sites, "counts": dict(_hook.counts)}
+_own = _Fp8()
+probe, enable, disable, status = _own.probe, _own.enable, _own.disable, _own.status

@@ -19,54 +19,27 @@ import importlib
 import importlib.metadata
 import inspect
 import os
-import threading
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from patchbench_mitigations.registry import LOG, MODE_AUTO, Refused, is_forced, is_killed, load_op
+from patchbench_mitigations.fingerprint import own_function
+from patchbench_mitigations.registry import MODE_AUTO, load_op
+from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement
 
 SLUG = "liger_flce_none_bwd"
+UPSTREAM = "liger-kernel"
 TARGET = "liger_kernel.ops.fused_linear_cross_entropy"
 CLASS = "LigerFusedLinearCrossEntropyFunction"
 MODES = (MODE_AUTO, "op", "plain")
-# Releases on which the probe and, where it found a defect, both forms were run against fp64.
-MEASURED = frozenset(
-    "0.3.0 0.3.1 0.4.0 0.4.1 0.4.2 0.5.0 0.5.1 0.5.2 0.5.3 0.5.4 0.5.5 0.5.6 0.5.7 0.5.8 0.5.9 0.5.10 "
-    "0.6.0 0.6.1 0.6.2 0.6.3 0.6.4 0.6.5 0.7.0 0.8.0 0.8.1 0.8.2 0.8.3 0.8.4 0.8.5".split()
-)
+KEYS = (f"{TARGET}:{CLASS}.forward", f"{TARGET}:{CLASS}.backward")
 CHUNK_BYTES = 64 << 20  # of one float32 chunk of logits in the plain form, which holds about five of them
 EXTRAS = ("return_z_loss", "return_token_accuracy", "return_predicted_tokens")
 OP_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
-_lock = threading.RLock()
-
-
-@dataclass
-class Finding:
-    """What the installed release does: `wrong_gradients`, `reduction_ignored`, `right`, or `unknown` with a reason."""
-
-    state: str
-    version: str
-    reason: str = ""
-
-
-@dataclass
-class Hook:
-    """The originals of a class that was changed, and how its calls are served."""
-
-    cls: type
-    forward: Callable[..., Any]
-    backward: Callable[..., Any]
-    mode: str
-    finding: Finding
-    op_note: str = ""
-    calls: dict[str, int] = field(default_factory=lambda: {"op": 0, "plain": 0})
-
-
-_hook: Hook | None = None
 
 
 # ---- the plain form ----
@@ -172,7 +145,7 @@ def _op_tensors(problem: Problem) -> tuple[torch.Tensor | None, ...]:
 
 def _is_served_by_op(hook: Hook, problem: Problem) -> bool:
     same_dtype = problem.weight.dtype == problem.hidden.dtype
-    return (hook.mode != "plain" and not hook.op_note and problem.hidden.dtype in OP_DTYPES and same_dtype
+    return (not hook.op_note and problem.hidden.dtype in OP_DTYPES and same_dtype
             and not problem.autocast[0] and not problem.is_token_scaled)
 
 
@@ -183,7 +156,7 @@ def _problem_of(arguments: dict[str, Any]) -> Problem:
     """The call as a Problem; Refused for what would be answered wrongly."""
     target = arguments["target"]
     if target.dtype != torch.int64:
-        raise Refused(f"{SLUG}: target must have dtype int64, got {target.dtype}; pass target.long()")
+        raise _own.refusal(f"target must have dtype int64, got {target.dtype}; pass target.long()")
     bias, class_weight = arguments.get("bias"), arguments.get("ce_weight")
     device_type = target.device.type
     return Problem(
@@ -201,24 +174,25 @@ def _problem_of(arguments: dict[str, Any]) -> Problem:
     )
 
 
-def _forward_for(hook: Hook) -> Callable[..., Any]:
-    signature = inspect.signature(hook.forward)
+def _forward_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
     extras = [name for name in EXTRAS if name in signature.parameters]
 
-    @functools.wraps(hook.forward)
+    @functools.wraps(original)
     def forward(ctx: Any, *args: Any) -> Any:
         bound = signature.bind(ctx, *args)
         bound.apply_defaults()
         ctx.patchbench_problem = None
         if bound.arguments["reduction"] != "none":
-            return hook.forward(ctx, *args)
+            return original(ctx, *args)
+        hook.serve()
         problem = _problem_of(bound.arguments)
         ctx.patchbench_lse = None
         wants_extras = any(bound.arguments[name] for name in extras)
         if wants_extras and hook.finding.state == "reduction_ignored":
-            raise Refused(f"{SLUG}: liger-kernel {hook.finding.version} has no per-token {' or '.join(extras)}")
+            raise _own.refusal(f"liger-kernel {hook.finding.version} has no per-token {' or '.join(extras)}")
         if wants_extras:
-            result = hook.forward(ctx, *args)
+            result = original(ctx, *args)
         elif _is_served_by_op(hook, problem):
             loss, ctx.patchbench_lse = torch.ops.patchbench.flce_forward(*_op_tensors(problem), **_op_scalars(problem))
             result = (loss, *[None] * len(extras))
@@ -237,9 +211,9 @@ def _forward_for(hook: Hook) -> Callable[..., Any]:
 def _gradients(hook: Hook, ctx: Any, problem: Problem, grad: torch.Tensor,
                wanted: tuple[bool, bool, bool]) -> list[torch.Tensor | None]:
     if not _is_served_by_op(hook, problem):
-        hook.calls["plain"] += 1
+        hook.serve(plain=1)
         return plain_gradients(problem, grad, wanted)
-    hook.calls["op"] += 1
+    hook.serve(op=1)
     lse = ctx.patchbench_lse
     if lse is None:
         lse = torch.ops.patchbench.flce_forward(*_op_tensors(problem), **_op_scalars(problem))[1]
@@ -247,21 +221,21 @@ def _gradients(hook: Hook, ctx: Any, problem: Problem, grad: torch.Tensor,
                                                    output_mask=list(wanted)))
 
 
-def _backward_for(hook: Hook) -> Callable[..., Any]:
-    @functools.wraps(hook.backward)
+def _backward_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
     def backward(ctx: Any, grad_output: torch.Tensor | None, *others: torch.Tensor | None) -> Any:
         problem = getattr(ctx, "patchbench_problem", None)  # absent where forward ran before the hook
         if problem is None:
-            return hook.backward(ctx, grad_output, *others)
+            return original(ctx, grad_output, *others)
         if torch.is_grad_enabled():
-            raise Refused(f"{SLUG}: the gradients cannot be differentiated again; call without create_graph=True")
+            raise _own.refusal("the gradients cannot be differentiated again; call without create_graph=True")
         if any(other is not None for other in others):
-            raise Refused(f"{SLUG}: only the loss can be differentiated; the other outputs are for logging: detach them")
+            raise _own.refusal("only the loss can be differentiated; the other outputs are for logging: detach them")
         gradients: list[torch.Tensor | None] = [None] * len(ctx.needs_input_grad)
         if grad_output is None:
             return tuple(gradients)
         if grad_output.shape != problem.target.shape:
-            raise Refused(f"{SLUG}: grad_output must have shape {list(problem.target.shape)}, got {list(grad_output.shape)}")
+            raise _own.refusal(f"grad_output must have shape {list(problem.target.shape)}, got {list(grad_output.shape)}")
         _ = ctx.saved_tensors  # raises if one of them was changed in place since
         places = [p if p < len(gradients) else None for p in ctx.patchbench_places]
         wanted = tuple(p is not None and bool(ctx.needs_input_grad[p]) for p in places)
@@ -274,19 +248,6 @@ def _backward_for(hook: Hook) -> Callable[..., Any]:
 
 
 # ---- probe ----
-
-
-def _installed_class() -> tuple[type, str]:
-    """The class and the release's version; Refused if liger-kernel cannot be imported."""
-    try:
-        module = importlib.import_module(TARGET)
-    except ImportError as e:
-        raise Refused(f"{SLUG}: {TARGET} cannot be imported ({e}); is liger-kernel installed?") from e
-    try:
-        version = importlib.metadata.version("liger-kernel")
-    except importlib.metadata.PackageNotFoundError:
-        version = "unknown"
-    return getattr(module, CLASS), version
 
 
 def _probe_device() -> str | None:
@@ -320,90 +281,51 @@ def observed_state(function: type) -> tuple[str, str]:
     return "unknown", f"rows of grad_hidden sum to {rows}, which is none of the known states"
 
 
-def _probe(forward: Callable[..., Any], backward: Callable[..., Any], version: str) -> Finding:
-    function = type("Upstream" + CLASS, (torch.autograd.Function,),
-                    {"forward": staticmethod(forward), "backward": staticmethod(backward)})
-    state, reason = observed_state(function)
-    return Finding(state, version, reason)
-
-
-def probe() -> Finding:
-    """What the installed release's own code does, whether or not the hook is on. Runs its kernels on two tokens."""
-    with _lock:
-        if _hook is not None:
-            return _hook.finding
-        cls, version = _installed_class()
-        return _probe(cls.forward, cls.backward, version)
-
-
 # ---- switch ----
 
 
-def _check_may_act(mode: str, finding: Finding) -> None:
-    """Refused unless the release was measured and seen to be wrong; PATCHBENCH_FORCE lifts both, not the modes."""
-    impl = os.environ.get("LIGER_KERNEL_IMPL", "triton")
-    if impl not in ("", "triton"):
-        raise Refused(f"{SLUG}: LIGER_KERNEL_IMPL={impl} runs another class than the one this changes")
-    if mode == "op" and load_ops():
-        raise Refused(f"{SLUG}: mode op: {load_ops()}; use mode plain, or build the op for this torch")
-    if is_forced(SLUG):
-        return
-    if finding.version not in MEASURED:
-        raise Refused(f"{SLUG}: liger-kernel {finding.version} was not measured; PATCHBENCH_FORCE={SLUG} acts nevertheless")
-    if finding.state == "unknown":
-        raise Refused(f"{SLUG}: {finding.reason}; PATCHBENCH_FORCE={SLUG} acts nevertheless")
+class _Liger(Mitigation):
+    slug, package, modes, op, counted, keys = SLUG, UPSTREAM, MODES, "patchbench::flce", ("op", "plain"), KEYS
+    force_lifts_unknown = True  # without a GPU no probe can run
+
+    def op_note(self, mode: str) -> str:
+        if mode == "op" and load_ops():
+            raise self.refusal(f"mode op: {load_ops()}; use mode plain, or build the op for this torch")
+        return "mode plain" if mode == "plain" else load_ops()
+
+    def release(self) -> tuple[type, str]:
+        try:
+            cls = getattr(importlib.import_module(TARGET), CLASS, None)
+        except ImportError as e:
+            raise self.refusal(f"{TARGET} cannot be imported ({e}); is liger-kernel installed?") from e
+        if cls is None:
+            raise self.refusal(f"{CLASS} is not in {TARGET}; it has changed since it was measured")
+        for name in ("forward", "backward"):
+            if not own_function(getattr(cls, name), sys.modules[TARGET]):
+                raise self.refusal(f"{CLASS}.{name} is wrapped already; undo that first")
+        try:
+            return cls, importlib.metadata.version("liger-kernel")
+        except importlib.metadata.PackageNotFoundError:
+            return cls, "unknown"
+
+    def look(self, release: type, version: str) -> Finding:
+        both = {name: staticmethod(getattr(release, name)) for name in ("forward", "backward")}
+        state, reason = observed_state(type("Upstream" + CLASS, (torch.autograd.Function,), both))
+        return Finding(state, version, reason)
+
+    def objection(self, release: type, finding: Finding) -> str:
+        impl = os.environ.get("LIGER_KERNEL_IMPL", "triton")
+        return "" if impl in ("", "triton") else f"LIGER_KERNEL_IMPL={impl} runs another class than the one this changes"
+
+    def placements(self, release: type, hook: Hook) -> list[Placement]:
+        made = {"forward": _forward_for(hook, release.forward), "backward": _backward_for(hook, release.backward)}
+        return [Placement(release, name, vars(release)[name], staticmethod(function), f"{CLASS}.{name}")
+                for name, function in made.items()]
+
+    def left(self, release: type, hook: Hook) -> str:
+        state, reason = observed_state(release)
+        return "" if state == "right" or _probe_device() is None else reason
 
 
-def enable(mode: str = MODE_AUTO) -> dict[str, Any]:
-    """Switches the fix on if the installed release needs it, and proves it by the probe. Idempotent; a call with another
-    mode changes the mode. Returns `status()`. Refused (nothing changed) as the module's text and README say; ValueError
-    for an unknown mode."""
-    global _hook
-    if mode not in MODES:
-        raise ValueError(f"{SLUG}: no mode {mode!r}; one of: {', '.join(MODES)}")
-    with _lock:
-        if is_killed():
-            LOG.warning("%s: PATCHBENCH_MITIGATE=off: not switched on", SLUG)
-            return status()
-        if _hook is not None and _hook.mode == mode:
-            return status()
-        disable()
-        cls, version = _installed_class()
-        finding = _probe(cls.forward, cls.backward, version)
-        if finding.state == "right":
-            LOG.info("%s: not needed: liger-kernel %s is right (%s)", SLUG, version, finding.reason)
-            return status()
-        _check_may_act(mode, finding)
-        hook = Hook(cls, cls.forward, cls.backward, mode, finding, op_note="" if mode == "plain" else load_ops())
-        cls.forward, cls.backward = staticmethod(_forward_for(hook)), staticmethod(_backward_for(hook))
-        _hook = hook
-        state, reason = observed_state(cls)
-        if state != "right" and _probe_device() is not None:
-            disable()
-            raise Refused(f"{SLUG}: the fix did not take on liger-kernel {version} ({reason}); it is off again")
-        LOG.warning("%s: on for liger-kernel %s (%s), gradients by %s", SLUG, version, finding.state, _served_by(hook))
-        return status()
-
-
-def disable() -> dict[str, Any]:
-    """Puts the originals back. Idempotent. A graph whose forward ran under the hook cannot be run backward afterwards: the
-    originals refuse its saved tensors."""
-    global _hook
-    with _lock:
-        if _hook is not None:
-            _hook.cls.forward, _hook.cls.backward = staticmethod(_hook.forward), staticmethod(_hook.backward)
-            _hook = None
-        return status()
-
-
-def _served_by(hook: Hook) -> str:
-    return "plain torch" if hook.mode == "plain" or hook.op_note else "patchbench::flce"
-
-
-def status() -> dict[str, Any]:
-    """{"slug", "on"}, and while on: mode, version, state, served_by, why the op is not used, backward calls by way."""
-    if _hook is None:
-        return {"slug": SLUG, "on": False}
-    return {"slug": SLUG, "on": True, "mode": _hook.mode, "version": _hook.finding.version,
-            "state": _hook.finding.state, "served_by": _served_by(_hook), "op_note": _hook.op_note,
-            "calls": dict(_hook.calls)}
+_own = _Liger()
+probe, enable, disable, status = _own.probe, _own.enable, _own.disable, _own.status

@@ -21,24 +21,22 @@ import importlib
 import importlib.metadata
 import inspect
 import sys
-import threading
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
-from patchbench_mitigations.registry import LOG, MODE_AUTO, Refused, is_forced, is_killed, load_op
+from patchbench_mitigations.fingerprint import own_function
+from patchbench_mitigations.registry import MODE_AUTO, load_op
+from patchbench_mitigations.switch import Arguments, Finding, Hook, Mitigation, Placement
 
 SLUG = "mamba3_mimo_gqa_bwd"
+UPSTREAM = "mamba-ssm"
 PACKAGE = "mamba_ssm"
 # The varlen module imports this one, and so does whatever calls either: nobody has bound a name before the hook acts.
 TARGET = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_bwd"
 MODES = (MODE_AUTO, "op", "plain")
-# Releases on which the probe and both forms were run against fp64. The main branch kept the string after its own fix, so
-# that the arguments below and the probe decide with it.
-MEASURED = frozenset(("2.3.2.post1",))
 TAKES = (
     "dout q k v q_bias k_bias mimo_v mimo_o z mimo_z angles dA_cs dA_cs_rev dt trap D segsum chunk_size "
     "rotary_dim_divisor dtype{} bf_threads bf_num_stages bb_threads bb_num_stages"
@@ -47,16 +45,6 @@ ROUNDED = (torch.float16, torch.bfloat16)
 OP_DTYPES = (torch.float32, *ROUNDED)
 PLACES = (0, 1, 6, 7)  # of the gradients of q, k, q_bias and k_bias in what a host function returns
 Function = Callable[..., Any]
-_lock = threading.RLock()
-
-
-@dataclass
-class Finding:
-    """What the installed release does: `needed`, `right`, or `unknown`, with what was seen."""
-
-    state: str
-    version: str
-    reason: str
 
 
 class Site(NamedTuple):
@@ -71,20 +59,7 @@ SITES = (
     Site(TARGET, "mamba_mimo_bwd_combined", TAKES.format("").split()),
     Site(f"{TARGET}_varlen", "mamba_mimo_bwd_combined_varlen", TAKES.format(" cu_seqlens").split()),
 )
-
-
-@dataclass
-class Hook:
-    """The host functions that were replaced, and how their calls are served."""
-
-    mode: str
-    finding: Finding
-    op_note: str  # why the op is not used
-    replaced: list[tuple[Site, Function, Function]] = field(default_factory=list)  # site, original, replacement
-    calls: dict[str, int] = field(default_factory=lambda: {"op": 0, "plain": 0})
-
-
-_hook: Hook | None = None
+KEYS = (f"{TARGET}:mamba_mimo_bwd_combined", f"{TARGET}_varlen:mamba_mimo_bwd_combined_varlen")
 
 
 # ---- the sums ----
@@ -108,9 +83,9 @@ def plain_reduced(dq: torch.Tensor, dk: torch.Tensor, num_groups: int) -> tuple[
 def reduced(hook: Hook, dq: torch.Tensor, dk: torch.Tensor, num_groups: int) -> tuple[torch.Tensor, ...]:
     """`plain_reduced`, by the op where the mode and the dtypes admit it."""
     if not hook.op_note and dq.dtype in OP_DTYPES and dk.dtype == dq.dtype:
-        hook.calls["op"] += 1
+        hook.serve(op=1)
         return torch.ops.patchbench.group_reduce_bwd(dq, dk, num_groups)
-    hook.calls["plain"] += 1
+    hook.serve(plain=1)
     return plain_reduced(dq, dk, num_groups)
 
 
@@ -119,13 +94,11 @@ def reduced(hook: Hook, dq: torch.Tensor, dk: torch.Tensor, num_groups: int) -> 
 
 def guarded(hook: Hook, original: Function) -> Function:
     """The original, but for calls that it refuses or whose bias gradients it would round."""
-    signature = inspect.signature(original)
+    arguments = Arguments(inspect.signature(original))
 
     @functools.wraps(original)
     def replacement(*args: Any, **words: Any) -> Any:
-        bound = signature.bind(*args, **words)
-        bound.apply_defaults()
-        given = bound.arguments
+        given = arguments.of(args, words)
         q, k, num_heads = given["q"], given["k"], given["v"].shape[-2]
         num_groups = q.shape[3]
         # Without sequence bounds the varlen function calls the dense one, which is replaced too.
@@ -137,7 +110,7 @@ def guarded(hook: Hook, original: Function) -> Function:
             return original(*args, **words)
         if num_groups != num_heads:
             given["q"], given["k"] = (x.repeat_interleave(num_heads // num_groups, dim=3) for x in (q, k))
-        gradients = list(original(*bound.args, **bound.kwargs))
+        gradients = list(arguments.call(original, given))
         sums = reduced(hook, *gradients[:2], num_groups)
         for place, gradient in zip(PLACES, sums, strict=True):
             gradients[place] = gradient
@@ -215,26 +188,12 @@ def observed_state(host: types.FunctionType, hook: Hook | None = None) -> tuple[
     return "right", "2 groups of 4 heads are summed in float32"
 
 
-def _installed() -> tuple[list[tuple[Site, types.FunctionType]], str]:
-    """The host functions and the release's version; Refused for what cannot be imported or is no function of its module."""
-    found: list[tuple[Site, types.FunctionType]] = []
-    for site in SITES:
-        try:
-            host = getattr(importlib.import_module(site.module), site.name, None)
-        except ImportError as e:
-            if found and e.name == site.module:
-                continue  # before variable lengths
-            raise Refused(f"{SLUG}: {site.module} cannot be imported ({e}); is mamba-ssm with Mamba-3 installed?") from e
-        if not inspect.isfunction(host) or hasattr(host, "__wrapped__") or host.__module__ != site.module:
-            raise Refused(f"{SLUG}: {site.name} is not there as a plain function, or is wrapped already; undo that first")
-        found.append((site, host))
-    try:
-        return found, getattr(sys.modules[PACKAGE], "__version__", None) or importlib.metadata.version("mamba-ssm")
-    except importlib.metadata.PackageNotFoundError:
-        return found, "unknown"
+# ---- switch ----
+
+Hosts = list[tuple[Site, types.FunctionType]]
 
 
-def _probe(hosts: list[tuple[Site, types.FunctionType]], version: str, hook: Hook | None = None) -> Finding:
+def _looked_at(hosts: Hosts, version: str, hook: Hook | None = None) -> Finding:
     """The worst of the host functions' states."""
     seen = [(*observed_state(host, hook), site.name) for site, host in hosts]
     for wanted in ("unknown", "needed"):
@@ -244,87 +203,52 @@ def _probe(hosts: list[tuple[Site, types.FunctionType]], version: str, hook: Hoo
     return Finding("right", version, seen[0][1])
 
 
-def probe() -> Finding:
-    """What the installed release's own code does, whether or not the hook is on. Runs on the CPU, without a kernel."""
-    with _lock:
-        return _hook.finding if _hook is not None else _probe(*_installed())
+class _Mamba(Mitigation):
+    slug, package, modes, op, keys = SLUG, UPSTREAM, MODES, "patchbench::group_reduce_bwd", KEYS
+    counted = ("op", "plain")
 
-
-# ---- switch ----
-
-
-def _rebind(held: Function, given: Function) -> None:
-    """Puts `given` wherever a module of mamba_ssm holds `held`."""
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == PACKAGE and isinstance(module, types.ModuleType):
-            for key in [key for key, value in list(vars(module).items()) if value is held]:
-                setattr(module, key, given)
-
-
-def enable(mode: str = MODE_AUTO) -> dict[str, Any]:
-    """Switches the fix on if the installed release needs it, proven by the probe before; all functions or none.
-    Idempotent; a call with another mode changes the mode. Returns `status()`. Refused (nothing changed) as the README says;
-    ValueError for an unknown mode."""
-    global _hook
-    if mode not in MODES:
-        raise ValueError(f"{SLUG}: no mode {mode!r}; one of: {', '.join(MODES)}")
-    with _lock:
-        if is_killed():
-            LOG.warning("%s: PATCHBENCH_MITIGATE=off: not switched on", SLUG)
-            return status()
-        if _hook is not None and _hook.mode == mode:
-            return status()
+    def op_note(self, mode: str) -> str:
         if mode == "op" and load_ops():
-            raise Refused(f"{SLUG}: mode op: {load_ops()}; use mode plain, or build the op for this torch")
-        disable()
-        hosts, version = _installed()
-        finding = _probe(hosts, version)
-        if finding.state == "right":
-            LOG.info("%s: not needed: mamba-ssm %s is right (%s)", SLUG, version, finding.reason)
-            return status()
-        _check_may_act(hosts, finding)
-        fixed = _probe(hosts, version, hook := Hook(mode, finding, "mode plain" if mode == "plain" else load_ops()))
-        if fixed.state != "right":
-            raise Refused(f"{SLUG}: the fix does not take on mamba-ssm {version} ({fixed.reason}); it is off")
-        hook.calls = dict.fromkeys(hook.calls, 0)
-        hook.replaced = [(site, host, guarded(hook, host)) for site, host in hosts]
-        for _, host, replacement in hook.replaced:
-            _rebind(host, replacement)
-        _hook = hook
-        LOG.warning("%s: on for mamba-ssm %s (%s), sums by %s", SLUG, version, finding.reason, status()["served_by"])
-        return status()
+            raise self.refusal(f"mode op: {load_ops()}; use mode plain, or build the op for this torch")
+        return "mode plain" if mode == "plain" else load_ops()
+
+    def release(self) -> tuple[Hosts, str]:
+        found: Hosts = []
+        for site in SITES:
+            try:
+                module = importlib.import_module(site.module)
+            except ImportError as e:
+                if found and e.name == site.module:
+                    continue  # before variable lengths
+                raise self.refusal(f"{site.module} cannot be imported ({e}); is mamba-ssm with Mamba-3 installed?") from e
+            host = getattr(module, site.name, None)
+            if not own_function(host, module):
+                raise self.refusal(f"{site.name} is not there as a plain function, or is wrapped already; undo that first")
+            found.append((site, host))
+        try:
+            return found, getattr(sys.modules[PACKAGE], "__version__", None) or importlib.metadata.version("mamba-ssm")
+        except importlib.metadata.PackageNotFoundError:
+            return found, "unknown"
+
+    def look(self, release: Hosts, version: str) -> Finding:
+        return _looked_at(release, version)
+
+    def objection(self, release: Hosts, finding: Finding) -> str:
+        if finding.state == "unknown":
+            return f"mamba-ssm {finding.version}: {finding.reason}"
+        for site, host in release:
+            if list(inspect.signature(host).parameters) != site.takes:
+                return f"{site.name} takes other arguments than were measured: {inspect.signature(host)}"
+        return ""
+
+    def placements(self, release: Hosts, hook: Hook) -> list[Placement]:
+        return [Placement(sys.modules[site.module], site.name, host, guarded(hook, host), site.name, PACKAGE)
+                for site, host in release]
+
+    def left(self, release: Hosts, hook: Hook) -> str:
+        fixed = _looked_at(release, hook.finding.version, hook)
+        return "" if fixed.state == "right" else fixed.reason
 
 
-def _check_may_act(hosts: list[tuple[Site, types.FunctionType]], finding: Finding) -> None:
-    """Refused unless the release is as it was measured; PATCHBENCH_FORCE lifts the version alone."""
-    if finding.state == "unknown":
-        raise Refused(f"{SLUG}: mamba-ssm {finding.version}: {finding.reason}")
-    for site, host in hosts:
-        if list(inspect.signature(host).parameters) != site.takes:
-            raise Refused(f"{SLUG}: {site.name} takes other arguments than were measured: {inspect.signature(host)}")
-    if finding.version not in MEASURED and not is_forced(SLUG):
-        raise Refused(f"{SLUG}: mamba-ssm {finding.version} was not measured; PATCHBENCH_FORCE={SLUG} acts nevertheless")
-
-
-def disable() -> dict[str, Any]:
-    """Puts the originals back, the very objects. Idempotent. Refused (nothing changed) if one was wrapped since."""
-    global _hook
-    with _lock:
-        if _hook is not None:
-            for site, _, replacement in _hook.replaced:
-                if getattr(sys.modules.get(site.module), site.name, replacement) is not replacement:
-                    raise Refused(f"{SLUG}: {site.name} was changed since; undo that first")
-            for _, host, replacement in _hook.replaced:
-                _rebind(replacement, host)
-            _hook = None
-        return status()
-
-
-def status() -> dict[str, Any]:
-    """{"slug", "on"}, and while on: mode, version, state, reason, served_by, why the op is not used, the functions that are
-    replaced, and the calls whose sums were made here, by way."""
-    if _hook is None:
-        return {"slug": SLUG, "on": False}
-    return {"slug": SLUG, "on": True, "mode": _hook.mode, **vars(_hook.finding),
-            "served_by": "plain torch" if _hook.op_note else "patchbench::group_reduce_bwd",
-            "op_note": _hook.op_note, "sites": [site.name for site, *_ in _hook.replaced], "calls": dict(_hook.calls)}
+_own = _Mamba()
+probe, enable, disable, status = _own.probe, _own.enable, _own.disable, _own.status

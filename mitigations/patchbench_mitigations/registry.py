@@ -1,29 +1,34 @@
-"""Which mitigations there are, what the environment asks for, and when they act.
+"""Which mitigations there are, what the environment asks for, when they act, and what became of them.
 
-PATCHBENCH_MITIGATE   slug[:mode],…   these, loudly: one that refuses raises where its upstream module is imported
-                      auto            every one whose probe sees its bug; refusals are logged
-                      off             none, whatever else asks (the kill switch)
-PATCHBENCH_FORCE      slug,…          act outside the versions that were measured
+PATCHBENCH_MITIGATE         slug[:mode],…   these, loudly: one that refuses raises where its upstream module is imported
+                            auto            every one whose probe sees its bug; refusals are logged
+                            off             none, whatever else asks (the kill switch)
+PATCHBENCH_FORCE            slug,…          act outside what was measured; every message and the status say so
+PATCHBENCH_MITIGATE_STATUS  a folder        each process writes its status there: JSON, and Prometheus text
 """
 
 from __future__ import annotations
 
-import difflib
+import atexit
 import functools
 import importlib
-import importlib.abc
-import importlib.machinery
+import json
 import logging
 import os
-import pkgutil
 import sys
+import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 LOG = logging.getLogger("patchbench.mitigations")
 MODE_AUTO = "auto"
+HERE = os.path.dirname(os.path.abspath(__file__))
+DATA = os.path.join(HERE, "data")
+_refused: dict[str, dict[str, Any]] = {}
 
 
 class Refused(RuntimeError):
@@ -36,39 +41,54 @@ def load_op(name: str) -> str:
     is already; "" on success, else why not."""
     import torch
 
-    path = Path(os.environ.get("PATCHBENCH_OPS_LIB") or Path(__file__).parent / "lib" / "libpatchbench_ops.so")
+    path = os.environ.get("PATCHBENCH_OPS_LIB") or os.path.join(HERE, "lib", "libpatchbench_ops.so")
     if not hasattr(torch.ops.patchbench, name):
-        if not path.exists():
+        if not os.path.exists(path):
             return f"no op library at {path}"
         try:
-            torch.ops.load_library(str(path))
+            torch.ops.load_library(path)
         except OSError as e:
-            return f"{path.name} does not load into torch {torch.__version__}: {str(e).splitlines()[0]}"
-    return "" if hasattr(torch.ops.patchbench, name) else f"{path.name} holds no patchbench::{name}"
+            return f"{os.path.basename(path)} does not load into torch {torch.__version__}: {str(e).splitlines()[0]}"
+    return "" if hasattr(torch.ops.patchbench, name) else f"{os.path.basename(path)} holds no patchbench::{name}"
+
+
+def known() -> list[str]:
+    """Every slug of which data are shipped, those that need no mitigation included."""
+    return sorted(name[:-5] for name in os.listdir(DATA) if name.endswith(".json"))
+
+
+@functools.cache
+def data_of(slug: str) -> dict[str, Any]:
+    """What the evidence shows of one slug: package, target, modes, and by release what was seen, the record of its verified
+    mitigation and the digests of its functions; or `not_needed`, with why. env/mitigation_data.py writes it, nobody else.
+    ValueError for an unknown slug."""
+    if slug not in known():
+        import difflib
+
+        close = difflib.get_close_matches(slug, known(), 1)
+        hint = f"did you mean {close[0]}?" if close else f"one of: {', '.join(known())}"
+        raise ValueError(f"PATCHBENCH_MITIGATE: no mitigation {slug!r}; {hint}")
+    with open(os.path.join(DATA, f"{slug}.json"), encoding="utf-8") as file:
+        return json.load(file)
 
 
 def slugs() -> list[str]:
-    """Every mitigation of this package: the modules that name the upstream module they change."""
-    package = importlib.import_module("patchbench_mitigations")
-    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name not in ("registry", "auto"))
+    """Every slug that has a mitigation."""
+    return [slug for slug in known() if "not_needed" not in data_of(slug)]
 
 
 def module_of(slug: str) -> ModuleType:
-    """A mitigation's module: `probe`, `enable`, `disable`, `status`, TARGET and MODES. ValueError for an unknown slug."""
-    known = slugs()
-    if slug not in known:
-        close = difflib.get_close_matches(slug, known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"one of: {', '.join(known)}"
-        raise ValueError(f"PATCHBENCH_MITIGATE: no mitigation {slug!r}; {hint}")
+    """A mitigation's module: `probe`, `enable`, `disable`, `status`, SLUG and MODES. It imports torch."""
     return importlib.import_module(f"patchbench_mitigations.{slug}")
 
 
 def parse(value: str) -> list[tuple[str, str]]:
-    """The (slug, mode) pairs of a list `slug[:mode],…`; ValueError for an unknown slug or mode, or one named twice."""
+    """The (slug, mode) pairs of a list `slug[:mode],…`; ValueError for an unknown slug or mode, or one named twice. Imports
+    no mitigation."""
     pairs: dict[str, str] = {}
     for word in filter(None, (w.strip() for w in value.split(","))):
         slug, _, mode = word.partition(":")
-        modes = module_of(slug).MODES
+        modes = data_of(slug).get("modes", [MODE_AUTO])
         if (mode or MODE_AUTO) not in modes:
             raise ValueError(f"PATCHBENCH_MITIGATE: {slug} has no mode {mode!r}; one of: {', '.join(modes)}")
         if slug in pairs:
@@ -90,22 +110,106 @@ def is_forced(slug: str) -> bool:
 def apply(value: str) -> None:
     """Arranges for what `value` (see the module's text) asks. A mitigation acts right after the upstream module it changes
     is imported, or now if it is: nothing heavy is imported on its behalf."""
+    from patchbench_mitigations import ranks
+
     value = value.strip()
-    if value in ("", "off"):
-        return
-    if value == "auto":
-        for slug in slugs():
-            when_imported(module_of(slug).TARGET, lambda m=module_of(slug): _enable_or_log(m))
-        return
-    for slug, mode in parse(value):
-        when_imported(module_of(slug).TARGET, lambda m=module_of(slug), mode=mode: m.enable(mode))
+    is_auto = value == MODE_AUTO
+    pairs = [] if value == "off" else [(slug, MODE_AUTO) for slug in slugs()] if is_auto else parse(value)
+    if value:
+        ranks.watch()
+    for slug, mode in pairs:
+        data = data_of(slug)
+        if "not_needed" in data:
+            records = ", ".join(digest[:12] for digest in data["not_needed"]["records"]) or "none"
+            LOG.warning("%s: not needed: %s (records: %s)", slug, data["not_needed"]["why"], records)
+        else:
+            when_imported(data["target"], functools.partial(_enable_or_log if is_auto else _enable, slug, mode))
 
 
-def _enable_or_log(module: ModuleType) -> None:
+def _enable(slug: str, mode: str) -> None:
+    module_of(slug).enable(mode)
+
+
+def _enable_or_log(slug: str, mode: str) -> None:
     try:
-        module.enable(MODE_AUTO)
+        _enable(slug, mode)
     except Refused as e:
         LOG.warning("%s", e)
+
+
+# ---- what became of them ----
+
+
+def note_refusal(slug: str, why: str) -> None:
+    """Remembers a refusal for `status`."""
+    _refused[slug] = {"count": _refused.get(slug, {"count": 0})["count"] + 1, "last": why}
+    write_status()
+
+
+def status() -> dict[str, Any]:
+    """{"asked", "forced", "rank", "mitigations": {slug: its status()}, "refusals": {slug: {"count", "last"}}} of this process;
+    imports no mitigation."""
+    from patchbench_mitigations import ranks
+
+    loaded = {slug: sys.modules.get(f"patchbench_mitigations.{slug}") for slug in slugs()}
+    shown = {slug: module.status() if module else {"slug": slug, "on": False} for slug, module in loaded.items()}
+    return {"asked": os.environ.get("PATCHBENCH_MITIGATE", ""), "forced": os.environ.get("PATCHBENCH_FORCE", ""),
+            "rank": ranks.rank(), "mitigations": shown, "refusals": dict(_refused)}  # fmt: skip
+
+
+def _sample(name: str, value: int, **labels: Any) -> str:
+    escaped = {key: str(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for key, text in labels.items()}
+    return f"patchbench_mitigation_{name}{{{','.join(f'{key}={chr(34)}{text}{chr(34)}' for key, text in escaped.items())}}} {value}"
+
+
+def prometheus() -> str:
+    """`status()` in Prometheus' text format, for a collector of text files."""
+    shown = status()
+    rank = {} if shown["rank"] is None else {"rank": shown["rank"]}
+    on = [one for one in shown["mitigations"].values() if one["on"]]
+    families = {
+        "on gauge": [
+            _sample("on", int(one["on"]), slug=slug, mode=one.get("mode", ""), version=one.get("version", ""), **rank)
+            for slug, one in shown["mitigations"].items()
+        ],
+        "tainted gauge": [_sample("tainted", int(bool(one["tainted"])), slug=one["slug"], **rank) for one in on],
+        "events_total counter": [
+            _sample("events_total", count, slug=one["slug"], event=event, **rank)
+            for one in on for event, count in one["counts"].items()
+        ],
+        "refusals_total counter": [
+            _sample("refusals_total", one["count"], slug=slug, **rank) for slug, one in shown["refusals"].items()
+        ],
+    }  # fmt: skip
+    return "".join(f"# TYPE patchbench_mitigation_{name}\n" + "\n".join(lines) + "\n" for name, lines in families.items() if lines)
+
+
+def write_status() -> None:
+    """Writes `status()` into the folder that PATCHBENCH_MITIGATE_STATUS names, if any: `[rankN-]PID.json` and `.prom`, each
+    whole at any moment. Called when a mitigation acts, is first used or refuses, and at exit; by whom else wants it newer."""
+    folder = os.environ.get("PATCHBENCH_MITIGATE_STATUS")
+    if not folder:
+        return
+    _write_at_exit()
+    shown = status()
+    stem = f"{'' if shown['rank'] is None else 'rank' + str(shown['rank']) + '-'}{os.getpid()}"
+    try:
+        os.makedirs(folder, exist_ok=True)
+        for name, text in ((f"{stem}.json", json.dumps(shown, indent=1) + "\n"), (f"{stem}.prom", prometheus())):
+            unfinished = os.path.join(folder, f".{name}.{threading.get_ident()}")
+            with open(unfinished, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(unfinished, os.path.join(folder, name))
+    except OSError as e:
+        LOG.warning("PATCHBENCH_MITIGATE_STATUS: %s", e)
+
+
+@functools.cache
+def _write_at_exit() -> None:
+    atexit.register(write_status)
+
+
+# ---- when they act ----
 
 
 def when_imported(name: str, act: Callable[[], Any]) -> None:
@@ -116,28 +220,42 @@ def when_imported(name: str, act: Callable[[], Any]) -> None:
         sys.meta_path.insert(0, _AfterImport(name, act))
 
 
-class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds one module as the others would, and acts after its execution."""
+# No base classes: importlib.abc takes three times as long to import as the rest of this module.
+class _AfterImport:
+    """Finds one module as the others would, and acts after its execution: a look for its spec alone uses nothing up."""
 
     def __init__(self, name: str, act: Callable[[], Any]):
-        self.name, self.act, self.loader = name, act, None
+        self.name, self.act, self.asking = name, act, threading.local()
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.name:
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != self.name or getattr(self.asking, "on", False):
             return None
-        sys.meta_path.remove(self)
-        for finder in sys.meta_path:
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None and spec.loader is not None:
-                self.loader, spec.loader = spec.loader, self
-                return spec
-        sys.meta_path.insert(0, self)
-        return None
+        self.asking.on = True
+        try:
+            found = (finder.find_spec(fullname, path, target) for finder in list(sys.meta_path))
+            spec = next((one for one in found if one is not None and one.loader is not None), None)
+        finally:
+            self.asking.on = False
+        if spec is not None:
+            spec.loader = _Acting(spec.loader, self)
+        return spec
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+
+class _Acting:
+    """The module's own loader, but for the act after it."""
+
+    def __init__(self, loader: Any, finder: _AfterImport):
+        self.loader, self.finder = loader, finder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
-        self.act()
+        if self.finder in sys.meta_path:
+            sys.meta_path.remove(self.finder)
+            self.finder.act()

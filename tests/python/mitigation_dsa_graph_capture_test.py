@@ -15,6 +15,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
+from evidence import speaks_for  # noqa: E402
 from patchbench_mitigations import dsa_graph_capture as fix  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
@@ -179,6 +180,7 @@ def forget() -> None:
 def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Upstream]:
     """A stand-in for a measured release that reads the host, unless the test asks for (kind, version)."""
     kind, version = getattr(request, "param", ("host", "0.19.0"))
+    speaks_for(monkeypatch, "0.16.1", "0.18.2", "0.19.0", "0.19.2")
     for name in ("PATCHBENCH_MITIGATE", "PATCHBENCH_FORCE", "PATCHBENCH_OPS_LIB"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(fix, "load_ops", lambda: "no op library at /nowhere")

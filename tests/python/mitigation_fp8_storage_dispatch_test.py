@@ -18,6 +18,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
+from evidence import speaks_for  # noqa: E402
 from patchbench_mitigations import fp8_storage_dispatch as fix  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
@@ -154,6 +155,7 @@ def forget() -> None:
 def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Upstream]:
     """A stand-in for a measured release whose guard is fooled, unless the test asks for (kind, version)."""
     kind, version = getattr(request, "param", ("fooled", "0.19.2"))
+    speaks_for(monkeypatch, "0.19.0", "0.19.2")
     for name in ("PATCHBENCH_MITIGATE", "PATCHBENCH_FORCE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(fix, "_announced", set())
@@ -278,7 +280,7 @@ def test_dequantize_is_explicit_counted_and_said_once(
     assert all(map(torch.equal, got, wanted)) and got[1].dtype == torch.bfloat16
     num_bytes = 2 * (query.numel() + kv.numel())
     assert fix.status()["counts"] == {"refused": 0, "dequantized": 4, "dense_bytes": 2 * num_bytes, "fp8": 0}
-    said = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    said = [r.getMessage() for r in caplog.records if "dequantised" in r.getMessage()]
     assert len(said) == 1 and "Float8Tensor" in said[0] and f"{2 * query.numel()} bytes" in said[0]
     upstream.call(site, stored(dense[0].detach(), BlockTensor), kv, indices)
     assert "BlockTensor" in caplog.records[-1].getMessage()

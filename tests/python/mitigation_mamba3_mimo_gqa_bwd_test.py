@@ -14,6 +14,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
+from evidence import speaks_for  # noqa: E402
 from patchbench_mitigations import mamba3_mimo_gqa_bwd as fix, registry  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
@@ -111,6 +112,7 @@ def forget() -> None:
 def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Upstream]:
     """A defective stand-in for the measured release, unless the test asks for (kind, version)."""
     kind, version = getattr(request, "param", ("faulty", "2.3.2.post1"))
+    speaks_for(monkeypatch, "2.3.2.post1")
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("PATCHBENCH_MITIGATE", "PATCHBENCH_FORCE"):
         monkeypatch.delenv(name, raising=False)
@@ -176,7 +178,7 @@ def test_every_number_of_groups_is_right(upstream: Upstream, layout: str, dtype:
             assert error(grad, wanted) < DTYPES[dtype][place // 2], (num_groups, place)
         assert torch.equal(t["q"], before)
     served = 2 if dtype == torch.float32 else 4
-    assert fix.status()["calls"] == {"op": 0, "plain": 0} | {mode: served}
+    assert fix.status()["counts"] == {"op": 0, "plain": 0} | {mode: served}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -206,7 +208,7 @@ def test_what_needs_nothing_goes_to_the_original_as_it_came(upstream: Upstream, 
     before = [g for t in problems for g in upstream.gradients(t, "dense")]
     fix.enable()
     after = [g for t in problems for g in upstream.gradients(t, "dense")]
-    assert all(map(torch.equal, before, after)) and fix.status()["calls"] == {"op": 0, "plain": 0}
+    assert all(map(torch.equal, before, after)) and fix.status()["counts"] == {"op": 0, "plain": 0}
     with pytest.raises(ValueError, match="2 groups of 5 heads"):
         upstream.gradients(tensors(2, torch.float16, num_heads=5), "dense")
 

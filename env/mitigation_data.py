@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Writes mitigations/patchbench_mitigations/data/<slug>.json: what reports/evidence supports of each release.
+
+  mitigation_data.py           write every file
+  mitigation_data.py --check   write nothing; exit 1 and name the files that are not what the evidence supports
+
+Of each release that a verdict is about: what upstream showed ("absent" or a failure class), the record of its verified
+mitigation, and the digests of the functions that the mitigation changes, read from the very archive that was measured
+(fetch.py's cache, by its sha256). Evidence on a commit, and what was not isolated, grants nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import json
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "mitigations" / "patchbench_mitigations"
+
+
+def module_from(path: Path) -> ModuleType:
+    """A Python file of this repository that needs nothing but the standard library."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+sys.path.insert(0, str(PACKAGE.parent))
+FINGERPRINT = module_from(PACKAGE / "fingerprint.py")
+FETCH = module_from(ROOT / "env" / "fetch.py")
+
+
+def constants_of(path: Path) -> dict[str, Any]:
+    """The constants that a mitigation's module assigns from constants alone, those of megatron.py included."""
+    known: dict[str, Any] = {"MODE_AUTO": "auto"}
+    for file in (PACKAGE / "megatron.py", path):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                try:
+                    value = eval(compile(ast.Expression(node.value), str(file), "eval"), {"tuple": tuple, **known})
+                except Exception:
+                    continue
+                known[node.targets[0].id] = value
+    return known
+
+
+def verdicts(slug: str) -> list[dict[str, Any]]:
+    """The isolated verdicts about releases, newest last; each with its digest."""
+    found = []
+    for file in sorted((ROOT / "reports" / "evidence" / slug).glob("*.jsonl")):
+        for line in file.read_text().splitlines():
+            record = json.loads(line)
+            context = record["predicate"].get("context", {})
+            pin = context.get("pin", {})
+            is_release = "sha256" in pin and not context.get("edits") and context["sandbox"].get("isolated")
+            if record["predicateType"].split(":")[2] == "verdict" and is_release:
+                found.append({**record["predicate"], "digest": hashlib.sha256(line.encode()).hexdigest()})
+    return sorted(found, key=lambda verdict: verdict["context"]["started"])
+
+
+def sources(archive: Path, prefix: str) -> dict[str, str]:
+    """Every Python file of a wheel or sdist, by its path below the package root."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as z:
+            return {name: z.read(name).decode(errors="replace") for name in z.namelist() if name.endswith(".py")}
+    with tarfile.open(archive) as t:
+        files = [m for m in t.getmembers() if m.isfile() and m.name.startswith(prefix) and m.name.endswith(".py")]
+        return {m.name[len(prefix) :]: t.extractfile(m).read().decode(errors="replace") for m in files}
+
+
+def function_digests(files: dict[str, str], keys: list[str]) -> dict[str, str]:
+    """The digest of each "module:name" or "module:Class.name" that the files define."""
+    found = {}
+    for key in keys:
+        module, _, path = key.partition(":")
+        stem = module.replace(".", "/")
+        text = files.get(f"{stem}.py", files.get(f"{stem}/__init__.py", ""))
+        node: Any = ast.parse(text)
+        for name in path.split("."):
+            inner = [n for n in getattr(node, "body", []) if getattr(n, "name", None) == name]
+            node = inner[-1] if inner else None
+        if node is not None:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            lines = text.splitlines()[first - 1 : node.end_lineno]
+            found[key] = FINGERPRINT.digest_of_source("\n".join(lines))
+    return found
+
+
+def releases(slug: str, upstream: dict[str, Any], name: str, keys: list[str]) -> dict[str, Any]:
+    """By version, in the order of env/pins.json, what the evidence says of the releases of one upstream."""
+    found: dict[str, Any] = {}
+    shas = {release["version"]: release["sha256"] for release in upstream["releases"]}
+    for verdict in verdicts(slug):
+        pin, sentinel = verdict["context"]["pin"], verdict["sentinel"]
+        version, question = pin["version"], verdict["question"]
+        if pin["upstream"] != name or shas.get(version) != pin["sha256"]:
+            continue
+        one = found.setdefault(version, {})
+        if question["question"] == "reproduce" and question["subject"] == "upstream":
+            seen = {"BUG_ABSENT": "absent"}.get(sentinel) or sentinel.partition("(")[2].rstrip(")") or "unsupported"
+            # What one machine shows, another's not showing it does not take back.
+            if one.get("seen", "unsupported") in ("absent", "unsupported"):
+                one["seen"] = seen
+        if sentinel == "MITIGATION_VERIFIED":
+            one |= {"mitigated": verdict["digest"], "prefix": pin.get("prefix", "")}
+    for release in upstream["releases"]:
+        one = found.get(release["version"], {})
+        if "mitigated" in one:
+            archive = FETCH.fetch_file(upstream["project"], release["file"], release["sha256"])
+            one["functions"] = function_digests(sources(archive, one.pop("prefix")), keys)
+    return {release["version"]: found[release["version"]] for release in upstream["releases"] if release["version"] in found}
+
+
+def data_of(slug: str) -> dict[str, Any] | None:
+    """The file's content; None for a pack that has no mitigation and needs one."""
+    manifest = json.loads((ROOT / "packs" / slug / "manifest.json").read_text())
+    pins = json.loads((ROOT / "env" / "pins.json").read_text())["upstreams"]
+    source = PACKAGE / f"{slug}.py"
+    if source.exists():
+        known = constants_of(source)
+        name, keys = known["UPSTREAM"], list(known["KEYS"])
+        head = {"target": known["TARGET"], "modes": list(known["MODES"])}
+    elif "not_needed" in manifest["mitigation"]:
+        name, keys, head = manifest["upstreams"][0]["name"], [], {"not_needed": manifest["mitigation"]["not_needed"]}
+    else:
+        return None
+    return {"slug": slug, "package": name, **head, "releases": releases(slug, pins[name], name, keys)}
+
+
+def main(words: list[str]) -> int:
+    """See the module's text."""
+    is_check, stale = words == ["--check"], []
+    if words and not is_check:
+        print("mitigation_data.py: takes --check or nothing", file=sys.stderr)
+        return 2
+    made = {path.parent.name: data_of(path.parent.name) for path in sorted((ROOT / "packs").glob("*/manifest.json"))}
+    for slug, data in made.items():
+        file, text = PACKAGE / "data" / f"{slug}.json", json.dumps(data, indent=1) + "\n" if data else None
+        if text != (file.read_text() if file.exists() else None):
+            stale.append(slug)
+            if text and not is_check:
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(text)
+    for slug in stale if is_check else ():
+        print(f"mitigations/patchbench_mitigations/data/{slug}.json is not what the evidence supports; run env/mitigation_data.py")
+    return 1 if is_check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

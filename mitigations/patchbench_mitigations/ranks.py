@@ -1,0 +1,117 @@
+"""Ranks of one run have the same mitigations, or the run ends.
+
+Each rank tells the process group's store what its environment asks, at `init_process_group` or when a mitigation acts; a
+mitigation's first use waits until all have told, and compares. What acts is compared by slug, among those on which it acts:
+a stage of a pipeline that never imports an upstream has nothing to compare.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import time
+from types import ModuleType
+from typing import Any
+
+from patchbench_mitigations.registry import Refused, is_killed, when_imported
+
+PATIENCE_S = 60.0
+PREFIX = "patchbench_mitigations/"
+_agreed: list[Any] = []  # the store whose ranks have told the same
+_told: list[Any] = []  # the store that this rank has told
+_watched: list[bool] = []
+
+
+def _distributed() -> ModuleType | None:
+    """torch.distributed where a process group of more than one rank is up; imports nothing."""
+    found = sys.modules.get("torch.distributed")
+    is_up = found is not None and found.is_available() and found.distributed_c10d.is_initialized()
+    return found if is_up and found.get_world_size() > 1 else None
+
+
+def rank() -> int | None:
+    """This process's rank: of the process group, else what the launcher's RANK says, else None."""
+    found = _distributed()
+    if found is not None:
+        return found.get_rank()
+    return int(os.environ["RANK"]) if os.environ.get("RANK", "").isdigit() else None
+
+
+def asked() -> str:
+    """What the environment asks, in one form."""
+    words = {name: sorted(filter(None, (w.strip() for w in os.environ.get(name, "").split(","))))
+             for name in ("PATCHBENCH_MITIGATE", "PATCHBENCH_FORCE")}  # fmt: skip
+    return json.dumps(words, sort_keys=True)
+
+
+def _store(found: ModuleType) -> Any:
+    return found.distributed_c10d._get_default_store()
+
+
+def _key(text: str) -> str:
+    import hashlib
+
+    return PREFIX + hashlib.sha256(text.encode()).hexdigest()
+
+
+def tell() -> None:
+    """Tells the other ranks what is asked here; once for each process group, and nothing before there is one."""
+    found = _distributed()
+    if found is None or (_told and _told[0] is _store(found)):
+        return
+    _told[:] = [_store(found)]
+    _told[0].add(_key(asked()), 1)
+    _told[0].add(PREFIX + "told", 1)
+
+
+def compare_asked() -> None:
+    """Waits until every rank has told; Refused if one has not in PATIENCE_S, or asks for something else."""
+    tell()
+    found = _distributed()
+    if found is None or (_agreed and _agreed[0] is _store(found)):
+        return
+    store, world, until = _store(found), found.get_world_size(), time.monotonic() + PATIENCE_S
+    while (told := store.add(PREFIX + "told", 0)) < world:
+        if time.monotonic() > until:
+            raise Refused(f"rank {found.get_rank()}: {world - told} of {world} ranks have not told their mitigations in "
+                          f"{PATIENCE_S:.0f} s; set PATCHBENCH_MITIGATE and import patchbench_mitigations.auto on all of them")
+        time.sleep(0.01)
+    if (alike := store.add(_key(asked()), 0)) < world:
+        raise Refused(f"rank {found.get_rank()}: {world - alike} of {world} ranks ask for other mitigations than {asked()}; "
+                      "set PATCHBENCH_MITIGATE and PATCHBENCH_FORCE alike on all of them")
+    _agreed[:] = [store]
+
+
+def compare_state(name: str, state: str) -> None:
+    """Refused if the state of this name, "slug/n-th switch", is another on the rank that first had one."""
+    found = _distributed()
+    if found is None:
+        return
+    first = _store(found).compare_set(f"{PREFIX}state/{name}", "", state).decode()
+    if first != state:
+        raise Refused(f"{name.partition('/')[0]}: rank {found.get_rank()} has {state}, another rank {first}; they must be alike")
+
+
+def watch() -> None:
+    """From when torch.distributed is there, `init_process_group` ends with a comparison of what is asked. Idempotent."""
+    if not _watched:
+        _watched.append(True)
+        when_imported("torch.distributed.distributed_c10d", _compare_after_init)
+
+
+def _compare_after_init() -> None:
+    original = sys.modules["torch.distributed.distributed_c10d"].init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **words: Any) -> Any:
+        result = original(*args, **words)
+        tell()
+        if not is_killed():  # the kill switch ends no run
+            compare_asked()
+        return result
+
+    for name, holder in list(sys.modules.items()):
+        if name.startswith("torch.distributed") and vars(holder).get("init_process_group") is original:
+            holder.init_process_group = init_process_group

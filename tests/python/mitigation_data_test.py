@@ -1,0 +1,75 @@
+"""The data that the mitigations ship are what the committed evidence supports."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "mitigations"))
+
+from patchbench_mitigations import registry  # noqa: E402
+
+
+@pytest.fixture
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mitigation_data", ROOT / "env" / "mitigation_data.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_fresh_generation_is_what_is_committed(generator: ModuleType, capsys: pytest.CaptureFixture) -> None:
+    assert generator.main(["--check"]) == 0, capsys.readouterr().out
+    assert generator.main(["--chek"]) == 2
+
+
+def test_a_typed_version_is_noticed(generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                    capsys: pytest.CaptureFixture) -> None:
+    shutil.copytree(generator.PACKAGE, tmp_path / "copy")
+    monkeypatch.setattr(generator, "PACKAGE", tmp_path / "copy")
+    file = tmp_path / "copy" / "data" / "liger_flce_none_bwd.json"
+    data = json.loads(file.read_text())
+    data["releases"]["99.0"] = data["releases"]["0.8.0"]
+    file.write_text(json.dumps(data, indent=1) + "\n")
+    assert generator.main(["--check"]) == 1
+    assert "data/liger_flce_none_bwd.json is not what the evidence supports" in capsys.readouterr().out
+    assert generator.main([]) == 0 and generator.main(["--check"]) == 0
+
+
+def test_evidence_that_grants_nothing(generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a run outside a sandbox, nor one of an edited release, nor of another archive of that version."""
+    pins = {"project": "toy", "releases": [{"version": "1.0", "sha256": "aa"}, {"version": "1.1", "sha256": "bb"}]}
+    monkeypatch.setattr(generator, "ROOT", tmp_path)
+    folder = tmp_path / "reports" / "evidence" / "toy"
+    folder.mkdir(parents=True)
+
+    def record(version: str, sha256: str, sentinel: str, **context: object) -> str:
+        pin = {"upstream": "toy", "version": version, "sha256": sha256}
+        held = {"pin": pin, "started": "2026", "sandbox": {"isolated": True}, **context}
+        question = {"question": "reproduce", "subject": "upstream"}
+        predicate = {"context": held, "sentinel": sentinel, "question": question}
+        return json.dumps({"predicate": predicate, "predicateType": "urn:patchbench:verdict:v1"}) + "\n"
+
+    verified = "MITIGATION_VERIFIED"
+    (folder / "cpu.jsonl").write_text(
+        record("1.0", "aa", "BUG_REPRODUCED(wrong)") + record("1.0", "aa", "BUG_ABSENT", started="2027")
+        + record("1.0", "aa", verified, sandbox={"isolated": False}) + record("1.0", "aa", verified, edits=["x"])
+        + record("1.0", "cc", verified) + record("1.1", "bb", "NONE") + record("git:0", "", verified, pin={"upstream": "toy"})
+    )  # fmt: skip
+    assert generator.releases("toy", pins, "toy", []) == {"1.0": {"seen": "wrong"}, "1.1": {"seen": "unsupported"}}
+
+
+def test_each_slug_with_modes_has_a_module_and_each_other_says_why_not() -> None:
+    for slug in registry.known():
+        data = registry.data_of(slug)
+        is_module = (ROOT / "mitigations" / "patchbench_mitigations" / f"{slug}.py").exists()
+        assert is_module == ("modes" in data) != ("not_needed" in data), slug
+    for slug in ("mamba3_siso_bwd_cse", "mamba3_mimo_smem_2d"):
+        assert registry.data_of(slug)["not_needed"]["records"], slug

@@ -1,0 +1,105 @@
+"""Two processes on gloo: alike they train, unlike or silent they end at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
+
+from mitigation_liger_flce_none_bwd_test import Upstream  # noqa: E402
+
+MITIGATIONS = Path(__file__).parents[2] / "mitigations"
+SLUG = "liger_flce_none_bwd"
+# Each rank has a token of its own; the loss of rank 0 counts 0, so that the faulty release would give no gradient there.
+SCRIPT = """
+import os, sys
+import torch
+rank = int(os.environ["RANK"])
+if rank != int(os.environ.get("SILENT", -1)):
+    import patchbench_mitigations.auto
+    from patchbench_mitigations import ranks
+    ranks.PATIENCE_S = 3.0
+torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
+from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction as Loss
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.head = torch.nn.Linear(6, 21, bias=False)
+
+    def forward(self, hidden, target):
+        return Loss.apply(hidden, self.head.weight, target, None, None, -100, 0.0, 0.0, "none", None, False, False)[0]
+
+model = torch.nn.parallel.DistributedDataParallel(Model())
+hidden = torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(2))
+target, weight = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.5, 0.25]])
+(model(hidden[rank], target[rank]) * weight[rank]).sum().backward()
+head = model.module.head.weight
+loss = torch.nn.functional.cross_entropy(hidden.flatten(0, 1) @ (w := head.detach().clone().requires_grad_()).T, target.flatten(), reduction="none")
+(wanted,) = torch.autograd.grad((loss * weight.flatten()).sum() / 2, w)
+print("error", float((head.grad - wanted).norm() / wanted.norm()))
+if os.environ["PATCHBENCH_MITIGATE"] != "off":  # another mode, on all ranks, is no difference between them
+    from patchbench_mitigations import liger_flce_none_bwd as fix
+    fix.disable()
+    print(fix.enable()["mode"])
+"""
+
+
+def run(tmp_path: Path, *per_rank: dict[str, str]) -> list[subprocess.CompletedProcess[str]]:
+    """The script as rank 0 and rank 1, each with its own environment."""
+    if not (tmp_path / "liger_kernel").exists():
+        Upstream(tmp_path, "faulty", "0.8.0")
+    script = tmp_path / "run" / "train.py"  # in a folder of its own: that comes first on its path
+    script.parent.mkdir()
+    script.write_text(SCRIPT)
+    path = ":".join([str(MITIGATIONS), str(tmp_path), *filter(None, sys.path)])
+    common = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "",
+              "PATCHBENCH_FORCE": SLUG, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+    started = [
+        subprocess.Popen([sys.executable, script, str(tmp_path / "store")], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True, env={**common, "RANK": str(rank), **env})
+        for rank, env in enumerate(per_rank)
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=300) for process in started]
+    return [subprocess.CompletedProcess([], p.returncode, *output) for p, output in zip(started, outputs, strict=True)]
+
+
+def test_alike_ranks_train_under_ddp_and_each_says_so(tmp_path: Path) -> None:
+    found = run(tmp_path, *[{"PATCHBENCH_MITIGATE": f"{SLUG}:plain"}] * 2)
+    for rank, one in enumerate(found):
+        assert one.returncode == 0, one.stderr
+        assert float(one.stdout.split()[1]) < 1e-6 and one.stdout.endswith("auto\n")
+        assert "first use, mode plain" in one.stderr and f"[rank {rank}]" in one.stderr
+
+
+def test_without_it_the_same_training_is_wrong(tmp_path: Path) -> None:
+    found = run(tmp_path, *[{"PATCHBENCH_MITIGATE": "off"}] * 2)
+    assert all(one.returncode == 0 and float(one.stdout.split()[1]) > 0.1 for one in found), found[0].stderr
+
+
+@pytest.mark.parametrize("other", ["off", SLUG])
+def test_ranks_that_ask_for_something_else_end(tmp_path: Path, other: str) -> None:
+    found = run(tmp_path, {"PATCHBENCH_MITIGATE": f"{SLUG}:plain"}, {"PATCHBENCH_MITIGATE": other})
+    assert found[0].returncode == 1 and "1 of 2 ranks ask for other mitigations than" in found[0].stderr
+    assert not found[0].stdout
+
+
+def test_a_rank_that_has_none_ends_the_run(tmp_path: Path) -> None:
+    found = run(tmp_path, {"PATCHBENCH_MITIGATE": SLUG, "SILENT": "1"}, {"SILENT": "1"})
+    assert found[0].returncode == 1 and "1 of 2 ranks have not told their mitigations in 3 s" in found[0].stderr
+
+
+def test_ranks_in_another_state_end(tmp_path: Path) -> None:
+    """One asks alike, but its release is another."""
+    (tmp_path / "other").mkdir()
+    Upstream(tmp_path / "other", "faulty", "0.7.0")
+    path = ":".join([str(MITIGATIONS), str(tmp_path / "other"), *filter(None, sys.path)])
+    alike = {"PATCHBENCH_MITIGATE": f"{SLUG}:plain"}
+    found = run(tmp_path, alike, {**alike, "PYTHONPATH": path})
+    assert any("they must be alike" in one.stderr and "0.7.0" in one.stderr for one in found), found[0].stderr
+    assert not all(one.returncode == 0 for one in found)
