@@ -39,5 +39,6 @@ void add_stage_command(CLI::App& app, Context& context);   // stage
 void add_capture_check_command(CLI::App& app, Context& context);  // capture-check
 void add_claims_command(CLI::App& app, Context& context);         // claims
 void add_lint_claims_command(CLI::App& app, Context& context);    // lint-claims
+void add_mitigations_command(CLI::App& app, Context& context);    // mitigations doctor
 
 }  // namespace patchbench::cli
