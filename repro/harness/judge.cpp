@@ -68,7 +68,8 @@ void conclude(const Pack& pack, const PreparedCase& prepared, const Request& req
                                     [](const Measure& m) { return !m.pass; });
   observation.measures =
       request.wants_all_layers ? judgement.measures : deciding_only(judgement.measures);
-  if (is_truncated_by_interpreter(request, prepared.plain)) {
+  if (is_truncated_by_interpreter(request, prepared.plain) &&
+      !pack.rounds_bf16_on_cpu(*prepared.item)) {
     observation.seen = Seen::kUnjudged;
     observation.reason = "interpreter truncates bf16 stores";
     return;

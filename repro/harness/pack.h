@@ -71,6 +71,12 @@ class Pack {
     static_cast<void>(exception);
     return "";
   }
+  /// Whether bf16 from outside this process is judged on a CPU: what Triton's interpreter stores is
+  /// truncated and is not; a subject of this case stores by rounding.
+  virtual bool rounds_bf16_on_cpu(const Case& item) const {
+    static_cast<void>(item);
+    return false;
+  }
   /// Why a case is not even run on this kind of device ("cpu", "cuda"), or "". It is then
   /// `unsupported`.
   virtual std::string refusal(const Case& item, const std::string& device_kind) const {

@@ -318,7 +318,7 @@ def run(case):
   EXPECT_EQ(run.of("old").reason, "this release has none");
 }
 
-TEST(SubjectRuntime, Bf16FromOutsideOnTheCpuIsUnjudgedWithMeasures) {
+TEST(SubjectRuntime, Bf16FromOutsideOnTheCpuIsJudgedOnlyWhereItIsRounded) {
   const ScratchFolder folder;
   const std::string subject = folder.write("subject.py", R"(
 PACKAGE = "torch"
@@ -327,8 +327,8 @@ def run(case):
     product = t["x"] @ t["w"] + t["bias"]
     return {"product": product, "row_sums": product.sum(1), "total": product.sum()}
 )");
-  Json cases = toy_cases({"narrow"});
-  cases[0]["axes"]["dtype"] = "bfloat16";
+  Json cases = toy_cases({"narrow", "rounded"});
+  for (Json& c : cases) c["axes"] = {{"dtype", "bfloat16"}, {"rounds", c["name"] == "rounded"}};
   const RunResult run = run_python(
       folder, cases,
       {PATCHBENCH_ROOT "/repro/harness/subject_runtime.py", subject, (folder / "work").string()},
@@ -336,6 +336,7 @@ def run(case):
   EXPECT_EQ(run.of("narrow").seen, Seen::kUnjudged);
   EXPECT_EQ(run.of("narrow").reason, "interpreter truncates bf16 stores");
   EXPECT_EQ(run.of("narrow").measures.size(), 3U);
+  EXPECT_EQ(run.of("rounded").seen, Seen::kAbsent);
 }
 
 TEST(LyingSubject, EarnsNoAbsentCase) {

@@ -26,6 +26,9 @@ class ToyPack final : public Pack {
   at::ScalarType dtype(const Case& item) const override {
     return item.axes.value("dtype", "float32") == "bfloat16" ? at::kBFloat16 : at::kFloat;
   }
+  bool rounds_bf16_on_cpu(const Case& item) const override {
+    return item.axes.value("rounds", false);
+  }
   Tensors inputs(const Case& item, uint64_t seed) const override {
     const at::Tensor x = Draw(seed, item.name + "/x").normal({6, 4}).to(dtype(item));
     const at::Tensor w = Draw(seed, item.name + "/w").normal({4, 4}).to(dtype(item));

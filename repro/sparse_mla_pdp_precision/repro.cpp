@@ -1,0 +1,319 @@
+// Pack sparse_mla_pdp_precision: which rounding in the sparse-MLA backward costs precision, and
+// whether the cost grows with the context; whether the release's kernels lower, and where the
+// compiler puts their buffers.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "harness/axes.h"
+#include "harness/program.h"
+#include "harness/tensor_file.h"
+#include "sparse_mla_pdp_precision/arithmetic.h"
+#include "sparse_mla_pdp_precision/sweep.h"
+
+namespace patchbench::sparse_mla_pdp_precision {
+namespace {
+
+using harness::choice;
+using harness::extent;
+using harness::Judgement;
+using harness::Tolerances;
+
+/// The axes of each site; a case has exactly those of its site.
+const std::map<std::string, std::vector<std::string>> kAxes = {
+    {"sweep",
+     {"site", "data", "source", "contexts", "num_heads", "head_dim_qk", "head_dim_v", "topk"}},
+    {"delta",
+     {"site", "data", "seqlen_q", "seqlen_k", "num_heads", "head_dim_qk", "head_dim_v", "topk"}},
+    {"lowering", {"site", "arch", "num_heads", "head_dim_qk", "head_dim_v", "topk"}},
+    {"smem_overlap",
+     {"site", "arch", "num_heads", "head_dim_qk", "head_dim_v", "topk", "max_block_h", "num_stages",
+      "threads", "is_merged"}}};
+
+/// What a sweep's case switches on, by its axis `source`.
+const std::map<std::string, Source> kSources = {
+    {"pdp_bf16", Source::kPdpBf16},   {"delta_bf16", Source::kDeltaBf16},
+    {"sums_fp32", Source::kSumsFp32}, {"output_bf16", Source::kExact},
+    {"pdp_split", Source::kSplit},    {"today", Source::kToday}};
+
+std::vector<std::string> names_of(const auto& map) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : map) names.push_back(name);
+  return names;
+}
+
+std::string site_of(const Case& item) { return choice(item, "site", names_of(kAxes)); }
+std::string source_of(const Case& item) { return choice(item, "source", names_of(kSources)); }
+std::string data_of(const Case& item) {
+  return choice(item, "data", {"iid", "mean", "sink", "cancel"});
+}
+
+std::vector<int64_t> contexts_of(const Case& item) {
+  const Json& list = harness::axis(item, "contexts");
+  std::vector<int64_t> contexts;
+  for (const Json& length : list.is_array() ? list : Json::array()) {
+    const int64_t least = contexts.empty() ? tracked_key(kNumTracked) : contexts.back() + 1;
+    if (!length.is_number_integer() || length.get<int64_t>() < least)
+      harness::refuse(item, fmt::format("axis 'contexts' wants rising lengths from {} on",
+                                        tracked_key(kNumTracked)));
+    contexts.push_back(length.get<int64_t>());
+  }
+  if (contexts.size() < 2) harness::refuse(item, "axis 'contexts' wants two lengths or more");
+  return contexts;
+}
+
+Shape shape_of(const Case& item) {
+  const bool is_sweep = site_of(item) == "sweep";
+  const int64_t rows = is_sweep ? contexts_of(item).back() : extent(item, "seqlen_q");
+  const Shape shape{rows,
+                    is_sweep ? rows : extent(item, "seqlen_k"),
+                    extent(item, "num_heads"),
+                    extent(item, "head_dim_qk"),
+                    extent(item, "head_dim_v"),
+                    extent(item, "topk")};
+  if (shape.rows > shape.keys || shape.width_v > shape.width || shape.topk <= kNumSinks)
+    harness::refuse(item, "wants seqlen_q <= seqlen_k, head_dim_v <= head_dim_qk, topk > 4");
+  return shape;
+}
+
+/// "random_64k"
+std::string tensor_name(const KeySet& set, int64_t context) {
+  return fmt::format("{}_{}k", set.name, context / 1024);
+}
+
+/// The pass over a case's inputs. The last one is kept: oracle, plain and subject ask for the same,
+/// and cases of other error sources for that of the same data.
+const Pass& pass_of(const Case& item, const Tensors& inputs) {
+  static std::string last;
+  static std::unique_ptr<Pass> pass;
+  const std::string key = harness::digest_of(inputs) + item.axes.at("contexts").dump();
+  if (key != last) pass = std::make_unique<Pass>(inputs, contexts_of(item));
+  last = key;
+  return *pass;
+}
+
+Tensor of_keys(const Snapshot& snapshot, Source source, const KeySet& set) {
+  return snapshot.grad_kv[static_cast<std::size_t>(source)]
+      .narrow(0, set.first, set.count)
+      .flatten();
+}
+
+double relative_error(const Tensor& got, const Tensor& reference) {
+  return ((got - reference).norm() / reference.norm()).item<double>();
+}
+
+/// The least-squares slope of log error over log context.
+double slope_of(const std::vector<std::pair<double, double>>& points) {
+  double x = 0, y = 0, xx = 0, xy = 0;
+  const auto count = static_cast<double>(points.size());
+  for (const auto& [context, error] : points) {
+    const double u = std::log(context), v = std::log(error);
+    x += u;
+    y += v;
+    xx += u * u;
+    xy += u * v;
+  }
+  return (count * xy - x * y) / (count * xx - x * x);
+}
+
+/// The root mean square of the relative error of rounding to bf16, of values whose logarithms are
+/// spread evenly: 2^-8 / sqrt(3) at a mantissa of 1, times the mean square of 1 / mantissa over an
+/// octave, sqrt(3 / (8 ln 2)).
+const double kBf16Rms = 0x1p-8 / std::sqrt(3.0) * std::sqrt(3 / (8 * std::log(2.0)));
+
+/// What a sweep's case shows: each gradient by context, `growth` = 1 + the steeper slope (1 where
+/// both fall or `reference` is met exactly) and, of staging alone, `law` = the error over
+/// kBf16Rms * kappa where that is furthest from 1.
+Tensors sweep_outputs(const Case& item, const Pass& pass, Source source, bool is_cast) {
+  Tensors outputs;
+  double slope = 0, law = 1;
+  for (std::size_t i = 0; i < kKeySets.size(); ++i) {
+    std::vector<std::pair<double, double>> points;
+    for (const Snapshot& snapshot : pass.snapshots) {
+      const Tensor right = of_keys(snapshot, Source::kExact, kKeySets[i]);
+      Tensor got = of_keys(snapshot, source, kKeySets[i]);
+      if (is_cast) got = to_bf16(got);
+      outputs[tensor_name(kKeySets[i], snapshot.context)] = got.to(at::kFloat);
+      const double error = relative_error(got, right);
+      if (error > 0) points.emplace_back(snapshot.context, error);
+      const double ratio = error / (kBf16Rms * snapshot.kappa[i]);
+      if (std::abs(ratio - 1) > std::abs(law - 1)) law = ratio;
+    }
+    if (points.size() == pass.snapshots.size()) slope = std::max(slope, slope_of(points));
+  }
+  outputs["growth"] = torch::full({}, 1 + slope, at::kFloat);
+  if (source_of(item) == "pdp_bf16") outputs["law"] = torch::full({}, law, at::kFloat);
+  return outputs;
+}
+
+/// The right answer, or with `is_cast` what is left of it in bf16; growth and law as they should
+/// be.
+Tensors sweep_reference(const Case& item, const Pass& pass, Source source, bool is_cast) {
+  Tensors outputs = sweep_outputs(item, pass, source, is_cast);
+  for (const char* name : {"growth", "law"}) {
+    if (outputs.contains(name)) outputs[name].fill_(1);
+  }
+  return outputs;
+}
+
+harness::InProcessSubject subject_of(const std::string& name) {
+  return [name](const Case& item, const Tensors& inputs) -> Tensors {
+    const std::string site = site_of(item);
+    if (site == "delta" && name != "op_mutant:sums_bf16")
+      return backward(inputs, {.is_staged_in_bf16 = true,
+                               .has_delta_of_bf16 = name == "model",
+                               .is_output_bf16 = true});
+    if (site != "sweep") throw harness::UnsupportedCase("this site is run on the release");
+    const Source source = name == "model"         ? kSources.at(source_of(item))
+                          : name == "model_fixed" ? Source::kExact
+                                                  : Source::kSumsBf16;
+    const bool is_cast = source_of(item) == "output_bf16" || source_of(item) == "today";
+    return sweep_outputs(item, pass_of(item, inputs), source, is_cast);
+  };
+}
+
+constexpr const char* kYesOrNo = "it is so or not";
+const Tolerances kExact = {{0, 0, kYesOrNo}, {0, 0, kYesOrNo}, {0, 0, kYesOrNo}, {0, 0, kYesOrNo}};
+
+// The tensors of a sweep are one row each, so that the row's error is the relative Frobenius error;
+// the other layers are given limits that nothing reaches.
+constexpr const char* kNotAsked = "the relative Frobenius error alone is asked for";
+const Tolerances kAsTheCast = {{0, 0x1p60, kNotAsked},
+                               {2, 0, "twice what the cast of the output to bf16 costs by itself"},
+                               {0, 0x1p60, kNotAsked},
+                               {0, 0x1p60, kNotAsked}};
+const Tolerances kMasked = {{0, 0x1p60, kNotAsked},
+                            {1.5, 0, "a gain below 1.5 is masked by the cast that follows"},
+                            {0, 0x1p60, kNotAsked},
+                            {0, 0x1p60, kNotAsked}};
+constexpr const char* kNoGrowth =
+    "a slope of 0.05: 64 times the context would multiply the error by 1.23";
+const Tolerances kGrowth = {{0, 0.05 * 0x1p23, kNoGrowth},
+                            {0, 0.05 * 0x1p23, kNoGrowth},
+                            {0, 0.05 * 0x1p23, kNoGrowth},
+                            {0, 0.05 * 0x1p23, kNoGrowth}};
+constexpr const char* kLawHolds =
+    "a third: measured 0.25 where the keys share a mean; p and ds of a row are then near one "
+    "another, and their mantissas no even spread over an octave";
+const Tolerances kLaw = {{0, 0x1p23 / 3, kLawHolds},
+                         {0, 0x1p23 / 3, kLawHolds},
+                         {0, 0x1p23 / 3, kLawHolds},
+                         {0, 0x1p23 / 3, kLawHolds}};
+constexpr const char* kNearPlain =
+    "the backward in fp64 that rounds p, ds and the outputs to bf16, and summation order";
+const Tolerances kPlain = {{1.6, 0, kNearPlain},
+                           {1.6, 0, kNearPlain},
+                           {2, 0, "the square of the row's"},
+                           {2, 0x1p-6, "and 1.2e-4: plain's own bias is near 0"}};
+
+/// The error of grad_q must be this many times plain's to be the loss that the pack is about. A
+/// right one is within 1.6 times plain's, so that a red release and a green edit are 5 times apart.
+constexpr double kLost = 8;
+
+class PrecisionPack : public harness::Pack {
+ public:
+  std::string slug() const override { return "sparse_mla_pdp_precision"; }
+
+  void check(const Case& item) const override {
+    const std::string site = site_of(item);
+    harness::check_axes(item, kAxes.at(site));
+    if (site == "sweep") source_of(item);
+    if (site == "sweep" || site == "delta") {
+      data_of(item);
+      shape_of(item);
+      return;
+    }
+    choice(item, "arch", {"sm_90a", "sm_100a"});
+    for (const char* name : {"num_heads", "head_dim_qk", "head_dim_v", "topk"}) extent(item, name);
+    if (site != "smem_overlap") return;
+    for (const char* name : {"max_block_h", "threads"}) extent(item, name);
+    harness::amount(item, "num_stages");
+    harness::flag(item, "is_merged");
+  }
+
+  at::ScalarType dtype(const Case& item) const override {
+    return site_of(item) == "delta" ? at::kBFloat16 : at::kFloat;
+  }
+  /// The kernels are run in torch there (stand_in.py).
+  bool rounds_bf16_on_cpu(const Case& item) const override { return site_of(item) == "delta"; }
+
+  /// Sweeps of the same data share their inputs: the error sources are compared on one pass. They
+  /// are run in this process alone.
+  Tensors inputs(const Case& item, uint64_t seed) const override {
+    const std::string site = site_of(item);
+    if (site == "sweep")
+      return drawn_inputs(data_of(item), shape_of(item), seed, "sweep/" + data_of(item));
+    if (site == "delta") return drawn_inputs(data_of(item), shape_of(item), seed, item.name);
+    return {};
+  }
+
+  Tensors oracle(const Case& item, const Tensors& inputs) const override {
+    const std::string site = site_of(item);
+    if (site == "sweep") return sweep_reference(item, pass_of(item, inputs), Source::kExact, false);
+    if (site == "delta") return backward(inputs, {});
+    return {{site == "lowering" ? "lowers" : "disjoint", torch::ones({})}};
+  }
+
+  Tensors plain(const Case& item, const Tensors& inputs) const override {
+    if (site_of(item) == "sweep") {
+      const bool is_today = source_of(item) == "today";
+      return sweep_reference(item, pass_of(item, inputs),
+                             is_today ? Source::kUnstaged : Source::kExact, true);
+    }
+    if (site_of(item) != "delta") return oracle(item, inputs);
+    return backward(inputs, {.is_staged_in_bf16 = true, .is_output_bf16 = true});
+  }
+
+  Tolerances tolerances(const Case& item, const std::string& tensor) const override {
+    const std::string site = site_of(item);
+    if (site == "delta") return kPlain;
+    if (site != "sweep") return kExact;
+    if (tensor == "growth") return kGrowth;
+    if (tensor == "law") return kLaw;
+    return source_of(item) == "today" ? kMasked : kAsTheCast;
+  }
+
+  std::map<std::string, harness::InProcessSubject> subjects() const override {
+    std::map<std::string, harness::InProcessSubject> subjects;
+    for (const char* name : {"model", "model_fixed", "op_mutant:sums_bf16"})
+      subjects.emplace(name, subject_of(name));
+    return subjects;
+  }
+
+  std::string classify(const Case& item, const Judgement& judgement) const override {
+    const std::string site = site_of(item);
+    if (site == "smem_overlap") return "buffers_overlap";
+    if (site == "lowering") return "";
+    if (site == "sweep") return judgement.is_right("growth") ? "precision_lost" : "drift";
+    // Of another shape it is wrong in another way.
+    if (!judgement.got.at("grad_q").sizes().equals(judgement.oracle.at("grad_q").sizes()))
+      return "";
+    const auto error_of = [&](const Tensors& tensors) {
+      return relative_error(tensors.at("grad_q").to(at::kDouble), judgement.oracle.at("grad_q"));
+    };
+    return error_of(judgement.got) > kLost * error_of(judgement.plain) ? "precision_lost" : "";
+  }
+
+  /// "patch_does_not_compile": TileLang turns away the operands of a matrix product.
+  std::string classify_error(const Case& item, const Json& exception) const override {
+    if (site_of(item) != "lowering") return "";
+    const std::string type = exception.value("type", "");
+    if (type != "AssertionError" && type != "ValueError") return "";
+    for (const Json& frame : exception.value("frames", Json::array())) {
+      const std::string file = frame.value("file", "");
+      if (file.starts_with("tilelang/") && file.find("gemm") != std::string::npos)
+        return "patch_does_not_compile";
+    }
+    return "";
+  }
+};
+
+}  // namespace
+}  // namespace patchbench::sparse_mla_pdp_precision
+
+int main(int argc, char** argv) {
+  // The products are small: threads that wait for one another cost more than they give.
+  at::set_num_threads(1);
+  return patchbench::harness::run_reproducer(argc, argv,
+                                             patchbench::sparse_mla_pdp_precision::PrecisionPack());
+}
