@@ -26,10 +26,6 @@ OPS = "megatron.core.transformer.experimental_attention_variant.ops"
 
 def ops_module(name: str, language: dict[str, types.ModuleType]) -> Any:
     """A module of the release's kernels, imported anew beside the TileLang of `language`; empty: the installed one."""
-    try:
-        importlib.import_module("megatron.core.transformer")
-    except ModuleNotFoundError as e:
-        raise Unsupported(f"no megatron-core here: {e}") from e
     for loaded in [one for one in sys.modules if one.startswith(f"{OPS}.")]:
         del sys.modules[loaded]
     hidden = {one: sys.modules.pop(one) for one in language if one in sys.modules}
@@ -37,9 +33,9 @@ def ops_module(name: str, language: dict[str, types.ModuleType]) -> Any:
     try:
         return importlib.import_module(f"{OPS}.{name}")
     except ModuleNotFoundError as e:
-        if not (e.name or "").startswith(OPS):
+        if not (e.name or "").startswith("megatron"):
             raise
-        raise Unsupported(f"this release has no ops.{name}") from e
+        raise Unsupported(f"no {e.name} in this release") from e
     finally:
         for one in language:
             del sys.modules[one]
