@@ -22,6 +22,11 @@ PREFIX = "patchbench_mitigations/"
 _agreed: list[Any] = []  # the store whose ranks have told the same
 _told: list[Any] = []  # the store that this rank has told
 _watched: list[bool] = []
+_states: dict[str, tuple[str, str]] = {}  # of each slug that was switched here
+
+
+class RanksDiffer(Refused):
+    """Ranks of one run do not have the same mitigations: the run must end, whoever asked for them."""
 
 
 def _distributed() -> ModuleType | None:
@@ -67,7 +72,7 @@ def tell() -> None:
 
 
 def compare_asked() -> None:
-    """Waits until every rank has told; Refused if one has not in PATIENCE_S, or asks for something else."""
+    """Waits until every rank has told; RanksDiffer if one has not in PATIENCE_S, or asks for something else."""
     tell()
     found = _distributed()
     if found is None or (_agreed and _agreed[0] is _store(found)):
@@ -75,23 +80,26 @@ def compare_asked() -> None:
     store, world, until = _store(found), found.get_world_size(), time.monotonic() + PATIENCE_S
     while (told := store.add(PREFIX + "told", 0)) < world:
         if time.monotonic() > until:
-            raise Refused(f"rank {found.get_rank()}: {world - told} of {world} ranks have not told their mitigations in "
+            raise RanksDiffer(f"rank {found.get_rank()}: {world - told} of {world} ranks have not told their mitigations in "
                           f"{PATIENCE_S:.0f} s; set PATCHBENCH_MITIGATE and import patchbench_mitigations.auto on all of them")
         time.sleep(0.01)
     if (alike := store.add(_key(asked()), 0)) < world:
-        raise Refused(f"rank {found.get_rank()}: {world - alike} of {world} ranks ask for other mitigations than {asked()}; "
+        raise RanksDiffer(f"rank {found.get_rank()}: {world - alike} of {world} ranks ask for other mitigations than {asked()}; "
                       "set PATCHBENCH_MITIGATE and PATCHBENCH_FORCE alike on all of them")
     _agreed[:] = [store]
 
 
 def compare_state(name: str, state: str) -> None:
-    """Refused if the state of this name, "slug/n-th switch", is another on the rank that first had one."""
+    """RanksDiffer if the state of this name, "slug/n-th switch", is another on the rank that first had one. Remembered, and
+    compared once there is a process group."""
+    slug = name.partition("/")[0]
+    _states[slug] = (name, state)
     found = _distributed()
     if found is None:
         return
     first = _store(found).compare_set(f"{PREFIX}state/{name}", "", state).decode()
     if first != state:
-        raise Refused(f"{name.partition('/')[0]}: rank {found.get_rank()} has {state}, another rank {first}; they must be alike")
+        raise RanksDiffer(f"{slug}: rank {found.get_rank()} has: {state}; another rank: {first}; they must be alike")
 
 
 def watch() -> None:
@@ -110,6 +118,8 @@ def _compare_after_init() -> None:
         tell()
         if not is_killed():  # the kill switch ends no run
             compare_asked()
+            for name, state in list(_states.values()):
+                compare_state(name, state)
         return result
 
     for name, holder in list(sys.modules.items()):

@@ -131,8 +131,12 @@ def _enable(slug: str, mode: str) -> None:
 
 
 def _enable_or_log(slug: str, mode: str) -> None:
+    from patchbench_mitigations.ranks import RanksDiffer
+
     try:
         _enable(slug, mode)
+    except RanksDiffer:
+        raise
     except Refused as e:
         LOG.warning("%s", e)
 

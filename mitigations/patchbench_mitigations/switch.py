@@ -168,20 +168,25 @@ class Mitigation:
                 return self.status()
             if self.hook is not None and self.hook.mode == mode:
                 return self.status()
-            note = self.op_note(mode)
-            self.disable()
-            release, version = self.release()
-            finding = self.look(release, version)
-            self.is_right = finding.state == "right"
-            if self.is_right:
-                text = "not needed: %s %s is right (%s): this mitigation can be retired"
-                self.say(text, self.package, version, finding.reason)
-            else:
-                taint = self._taint(release, finding)
-                counts = Counter(dict.fromkeys(self.counted, 0))
-                self._place(release, Hook(mode, finding, note, taint, self, counts))
-        self._announce()
-        return self.status()
+            try:
+                self._switch_to(mode)
+            finally:
+                self._announce()
+            return self.status()
+
+    def _switch_to(self, mode: str) -> None:
+        note = self.op_note(mode)
+        self._put_back()
+        release, version = self.release()
+        finding = self.look(release, version)
+        self.is_right = finding.state == "right"
+        if self.is_right:
+            text = "not needed: %s %s is right (%s): this mitigation can be retired"
+            self.say(text, self.package, version, finding.reason)
+        else:
+            taint = self._taint(release, finding)
+            counts = Counter(dict.fromkeys(self.counted, 0))
+            self._place(release, Hook(mode, finding, note, taint, self, counts))
 
     @property
     def told_as(self) -> str:
@@ -239,12 +244,17 @@ class Mitigation:
         """Puts the originals back, the very objects. Idempotent. Refused (nothing changed) if one was changed since."""
         with _lock:
             if self.hook is not None:
-                last = {(id(p.holder), p.name): p for p in self.hook.placements}
-                for placement in last.values():
-                    if vars(placement.holder).get(placement.name, ABSENT) is not placement.placed:
-                        raise self.refusal(f"{placement.label} was changed since; undo that first")
-                self._take_back()
+                self._put_back()
+                self._announce()
             return self.status()
+
+    def _put_back(self) -> None:
+        last = {(id(p.holder), p.name): p for p in self.hook.placements} if self.hook is not None else {}
+        for placement in last.values():
+            if vars(placement.holder).get(placement.name, ABSENT) is not placement.placed:
+                raise self.refusal(f"{placement.label} was changed since; undo that first")
+        if self.hook is not None:
+            self._take_back()
 
     def status(self) -> dict[str, Any]:
         """{"slug", "on"}, and while on: mode, version, state and reason of the probe, served_by, why the op is not used,

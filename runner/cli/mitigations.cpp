@@ -57,12 +57,12 @@ void judge(Diagnosis& one, const Json& data) {
     one.state = "hit";
     one.why = seen;
   }
-  const bool is_verified = releases.contains(version) && releases.at(version).contains("mitigated");
-  if (data.contains("not_needed")) {
-    one.mitigation = "not needed";
+  if (one.state == "hit" && data.contains("not_needed")) {
+    one.state = "not_hit";
+    one.why = "no mitigation is needed";
   } else if (one.state == "hit") {
-    one.acts = is_verified;
-    one.mitigation = is_verified ? "acts" : "refuses: not verified on " + version;
+    one.acts = releases.at(version).contains("mitigated");
+    one.mitigation = one.acts ? "acts" : "refuses: not verified on " + version;
   }
 }
 
@@ -112,15 +112,18 @@ void print(const Context& context, const std::vector<Diagnosis>& all, bool has_p
               << "\n";
     return;
   }
-  report::Table table({"pack", "package", "state", "why", "mitigation"});
+  report::Table table({"pack", "release", "state", "mitigation"});
+  std::string owed;
   for (const Diagnosis& one : all) {
-    table.add({one.slug, one.package + (one.version.empty() ? "" : " " + one.version), one.state,
-               one.why, one.mitigation});
+    const bool is_open = one.state == "not_measured";
+    table.add({one.slug, one.package + (one.version.empty() ? "" : " " + one.version),
+               one.state == "hit" ? "hit: " + one.why : one.state, one.mitigation});
     table.color(2, one.state == "hit"       ? report::Color::kRed
                    : one.state == "not_hit" ? report::Color::kGreen
                                             : report::Color::kNone);
+    if (is_open) owed += "\nnot measured: " + one.why;
   }
-  std::cout << table.render(report::style_of(STDOUT_FILENO));
+  std::cout << table.render(report::style_of(STDOUT_FILENO)) << owed << (owed.empty() ? "" : "\n");
   if (command.empty()) return;
   if (!has_package) std::cout << "\npip install ./mitigations";
   std::cout << "\n" << command << "\n";
@@ -144,7 +147,7 @@ void doctor(Context& context, const Words& words) {
   bool is_hit = false, is_open = false;
   for (const Json& data : shipped_data(context)) {
     all.push_back(diagnosed(data, installed));
-    is_hit |= all.back().state == "hit" && all.back().mitigation != "not needed";
+    is_hit |= all.back().state == "hit";
     is_open |= all.back().state == "not_measured" || all.back().state == "version_unknown";
   }
   print(context, all, installed.contains("patchbench-mitigations"));

@@ -20,7 +20,7 @@ from evidence import speaks_for
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
 from patchbench_mitigations import dsa_graph_capture as dsa, fp8_storage_dispatch as fp8  # noqa: E402
-from patchbench_mitigations import mamba3_mimo_gqa_bwd as mamba, sparse_mla_dims as dims  # noqa: E402
+from patchbench_mitigations import mamba3_mimo_gqa_bwd as mamba  # noqa: E402
 
 BACKENDS = ("eager", "aot_eager")
 Graphs = list[list[tuple[str, str, tuple[int, ...]]]]
@@ -71,7 +71,7 @@ def standing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return made
 
     yield stand
-    for fix in (dims, dsa, fp8, mamba):
+    for fix in (dsa, fp8, mamba):
         fix.disable()
     for tests in used:
         tests.forget()

@@ -23,6 +23,8 @@ if rank != int(os.environ.get("SILENT", -1)):
     import patchbench_mitigations.auto
     from patchbench_mitigations import ranks
     ranks.PATIENCE_S = 3.0
+if os.environ.get("EARLY"):
+    import liger_kernel.ops.fused_linear_cross_entropy
 torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
 from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction as Loss
 
@@ -94,12 +96,13 @@ def test_a_rank_that_has_none_ends_the_run(tmp_path: Path) -> None:
     assert found[0].returncode == 1 and "1 of 2 ranks have not told their mitigations in 3 s" in found[0].stderr
 
 
-def test_ranks_in_another_state_end(tmp_path: Path) -> None:
-    """One asks alike, but its release is another."""
-    (tmp_path / "other").mkdir()
-    Upstream(tmp_path / "other", "faulty", "0.7.0")
+@pytest.mark.parametrize("early", ["", "1"])
+@pytest.mark.parametrize(("value", "kind", "version"), [(f"{SLUG}:plain", "faulty", "0.7.0"), ("auto", "right", "0.8.0")])
+def test_ranks_in_another_state_end(tmp_path: Path, value: str, kind: str, version: str, early: str) -> None:
+    """They ask alike, but the release of one is another: also where it was imported before there is a process group."""
+    Upstream(tmp_path / "other", kind, version)
     path = ":".join([str(MITIGATIONS), str(tmp_path / "other"), *filter(None, sys.path)])
-    alike = {"PATCHBENCH_MITIGATE": f"{SLUG}:plain"}
+    alike = {"PATCHBENCH_MITIGATE": value, "EARLY": early}
     found = run(tmp_path, alike, {**alike, "PYTHONPATH": path})
-    assert any("they must be alike" in one.stderr and "0.7.0" in one.stderr for one in found), found[0].stderr
-    assert not all(one.returncode == 0 for one in found)
+    assert any("they must be alike" in one.stderr for one in found), found[0].stderr + found[1].stderr
+    assert not any(one.returncode == 0 for one in found)

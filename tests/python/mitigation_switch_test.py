@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import json
 import multiprocessing
@@ -20,7 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
-from patchbench_mitigations import fingerprint, registry  # noqa: E402
+from patchbench_mitigations import fingerprint, ranks, registry  # noqa: E402
 from patchbench_mitigations.fingerprint import digest_of, own_function  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 from patchbench_mitigations.switch import Arguments, Finding, Hook, Mitigation, Placement  # noqa: E402
@@ -116,9 +117,10 @@ def test_a_function_that_moved_or_is_wrapped_already_is_refused(toy: ModuleType,
     toy.scaled = importlib.import_module("elsewhere").scaled
     with pytest.raises(Refused, match="wrapped already"):
         fix.enable()
-    toy.scaled = lambda x: original(x)
-    with pytest.raises(Refused, match="wrapped already"):
-        fix.enable()
+    for wrapped in (lambda x: original(x), functools.wraps(original)(lambda x: original(x))):
+        toy.scaled = wrapped
+        with pytest.raises(Refused, match="wrapped already"):
+            fix.enable()
     del sys.modules["elsewhere"]
     assert not fix.status()["on"]
 
@@ -182,7 +184,17 @@ def test_a_fix_that_raises_or_does_not_take_is_rolled_back(toy: ModuleType, fix:
     assert toy.scaled is before and not fix.status()["on"]
 
 
-def test_threads_race_at_first_use_and_one_line_is_said(toy: ModuleType, fix: Toy, caplog: pytest.LogCaptureFixture) -> None:
+def test_threads_race_at_first_use_and_one_line_is_said(
+    toy: ModuleType, fix: Toy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison of the ranks lets all threads come to it, were it not for the lock."""
+    compared: list[None] = []
+
+    def compare_asked() -> None:
+        compared.append(None)
+        threading.Event().wait(0.2)
+
+    monkeypatch.setattr(ranks, "compare_asked", compare_asked)
     fix.enable()
     gate, results = threading.Barrier(8), []
 
@@ -196,7 +208,7 @@ def test_threads_race_at_first_use_and_one_line_is_said(toy: ModuleType, fix: To
     for thread in threads:
         thread.join()
     assert results == [2.0] * 400 and fix.status()["counts"] == {"calls": 400}
-    assert sum("first use" in r.getMessage() for r in caplog.records) == 1
+    assert len(compared) == sum("first use" in r.getMessage() for r in caplog.records) == 1
 
 
 def test_switching_while_others_call_gives_one_answer_or_the_other(toy: ModuleType, fix: Toy) -> None:
