@@ -40,5 +40,6 @@ void add_capture_check_command(CLI::App& app, Context& context);  // capture-che
 void add_claims_command(CLI::App& app, Context& context);         // claims
 void add_lint_claims_command(CLI::App& app, Context& context);    // lint-claims
 void add_mitigations_command(CLI::App& app, Context& context);    // mitigations doctor
+void add_triage_command(CLI::App& app, Context& context);         // triage
 
 }  // namespace patchbench::cli
