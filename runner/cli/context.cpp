@@ -110,6 +110,18 @@ std::string Context::read_file(const fs::path& path) const {
   return text;
 }
 
+void check_since(const std::string& since) {
+  constexpr std::string_view kForm = "dddd-dd-ddTdd:dd:ddZ";
+  bool is_time = since.empty() || since.size() == 10 || since.size() == kForm.size();
+  for (std::size_t i = 0; is_time && i < since.size(); ++i) {
+    is_time = kForm[i] == 'd' ? since[i] >= '0' && since[i] <= '9' : since[i] == kForm[i];
+  }
+  if (!is_time) {
+    throw Error(ErrorCode::kUsage,
+                "--since: '" + shown(since) + "' is neither 2026-01-31 nor 2026-01-31T12:00:00Z");
+  }
+}
+
 void progress(const std::string& text) {
   if (::isatty(STDERR_FILENO) != 1) {
     write_stderr("patchbench: " + text + "\n");

@@ -28,6 +28,10 @@ struct Context {
 /// A progress line on stderr (a terminal gets it rewritten in place; elsewhere one line each).
 void progress(const std::string& text);
 
+/// Checks that a word of --since is a day or a time, as a text that compares with a record's
+/// `started`. Throws Error(kUsage).
+void check_since(const std::string& since);
+
 /// Each command registers itself; its callback sets `context.exit_code` or throws Error.
 void add_run_commands(CLI::App& app, Context& context);   // reproduce, validate, window, selftest
 void add_list_commands(CLI::App& app, Context& context);  // list, show, status, new

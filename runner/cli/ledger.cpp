@@ -81,20 +81,12 @@ bool is_sqlite(const Context& context, const fs::path& file) {
   return context.read_file(file).starts_with("SQLite format 3");
 }
 
-/// How many records stand where: made here, vouched for by a trusted key, or neither.
-std::string tally(const std::vector<Entry>& entries) {
-  int num_local = 0, num_signed = 0, num_unsigned = 0;
-  for (const Entry& entry : entries) {
-    if (entry.origin == "local") {
-      ++num_local;
-    } else {
-      ++(entry.signer.empty() ? num_unsigned : num_signed);
-    }
-  }
-  std::string text = fmt::format("{} made here, {} signed imports", num_local, num_signed);
-  if (num_unsigned > 0) text += fmt::format(", {} unsigned imports (never counted)", num_unsigned);
-  const std::size_t num_evicted = ledger::evicted_digests(entries).size();
-  if (num_evicted > 0) text += fmt::format(", {} evicted", num_evicted);
+std::string origins_text(const ledger::Origins& origins) {
+  std::string text =
+      fmt::format("{} made here, {} signed imports", origins.num_local, origins.num_signed);
+  if (origins.num_unsigned > 0)
+    text += fmt::format(", {} unsigned imports (never counted)", origins.num_unsigned);
+  if (origins.num_evicted > 0) text += fmt::format(", {} evicted", origins.num_evicted);
   return text;
 }
 
@@ -111,7 +103,7 @@ void verify(Context& context, const LedgerWords& words) {
     named.ledger = file;
     const auto opened = open_existing(named);
     report = opened->verify(expected.count, expected.head);
-    if (report.ok) contents = tally(opened->all());
+    if (report.ok) contents = origins_text(opened->origins());
   }
   context.exit_code = report.ok ? 0 : 1;
   if (context.json) {
@@ -134,19 +126,6 @@ void verify(Context& context, const LedgerWords& words) {
   fmt::print(std::cout, "{}: {} records hold; head {}\n", file.string(), report.count, report.head);
   if (!contents.empty()) fmt::print(std::cout, "{}\n", contents);
   if (!report.note.empty()) std::cerr << "note: " << report.note << "\n";
-}
-
-/// A day or a time, as a text that compares with a record's `started`.
-void check_since(const std::string& since) {
-  constexpr std::string_view kForm = "dddd-dd-ddTdd:dd:ddZ";
-  bool is_time = since.empty() || since.size() == 10 || since.size() == kForm.size();
-  for (std::size_t i = 0; is_time && i < since.size(); ++i) {
-    is_time = kForm[i] == 'd' ? since[i] >= '0' && since[i] <= '9' : since[i] == kForm[i];
-  }
-  if (!is_time) {
-    throw Error(ErrorCode::kUsage,
-                "--since: '" + shown(since) + "' is neither 2026-01-31 nor 2026-01-31T12:00:00Z");
-  }
 }
 
 void write_whole(const fs::path& path, const std::string& text) {
@@ -216,7 +195,7 @@ void import_records(const Context& context, const LedgerWords& words) {
   }
   const auto opened = ledger::Ledger::open(context.ledger);
   const int num_new = ledger::import_jsonl(*opened, files, trusted_keys_of(words));
-  const std::string contents = tally(opened->all());
+  const std::string contents = origins_text(opened->origins());
   if (context.json) {
     std::cout << Json{{"ledger", context.ledger.string()}, {"new", num_new}}.dump(2) << "\n";
   } else {
@@ -235,7 +214,7 @@ Entry find_one(const ledger::Ledger& opened, const std::string& digest) {
 void show(const Context& context, const LedgerWords& words) {
   const auto opened = open_existing(context);
   const Entry entry = find_one(*opened, words.digest);
-  const bool is_evicted = ledger::evicted_digests(opened->all()).contains(entry.digest);
+  const bool is_evicted = opened->evicted().contains(entry.digest);
   if (context.json) {
     std::cout << Json{{"index", entry.index},   {"digest", entry.digest},
                       {"chain", entry.chain},   {"received", entry.received},
@@ -257,7 +236,7 @@ void evict(const Context& context, const LedgerWords& words) {
     throw Error(ErrorCode::kUsage, "--why: say why");
   const auto opened = open_existing(context);
   const Entry entry = find_one(*opened, words.digest);
-  if (ledger::evicted_digests(opened->all()).contains(entry.digest)) {
+  if (opened->evicted().contains(entry.digest)) {
     throw Error(ErrorCode::kUsage,
                 "record " + entry.digest.substr(0, kShortDigest) + " is evicted already");
   }

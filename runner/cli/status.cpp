@@ -1,82 +1,26 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <fmt/ranges.h>
-
 #include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
-#include <set>
-#include <tuple>
 
-#include "cli/context.h"
+#include "cli/standing.h"
+#include "cli/status_page.h"
 #include "core/error.h"
-#include "ledger/evidence.h"
 #include "report/table.h"
 
 namespace patchbench::cli {
 void add_status_command(CLI::App& app, Context& context);
 namespace {
 
-namespace fs = std::filesystem;
-
-/// The newest verdict on one question about one version on one kind of device.
-struct Cell {
-  std::string sentinel, started, digest;
-  std::vector<std::string> marks;  ///< "unisolated", "unsigned import"
-  std::string text() const {
-    return marks.empty() ? sentinel : fmt::format("{} ({})", sentinel, fmt::join(marks, ", "));
-  }
+struct Words {
+  std::string slug, by = "pack", since;
+  bool markdown = false, summary = false, windows = false, use_exit_code = false;
 };
-/// (slug, upstream, version, subject) -> device kind -> newest cell.
-using Board = std::map<std::tuple<std::string, std::string, std::string, std::string>,
-                       std::map<std::string, Cell>>;
-
-/// The version under test, with what stood beside it where that was not at its red pin.
-std::string version_of(const std::vector<UpstreamUse>& upstreams, const RunContext& run) {
-  std::string version = run.pin.value("version", "-");
-  const Json beside = run.pin.value("beside", Json::object());
-  for (const UpstreamUse& use : upstreams) {
-    const std::string other = beside.value(use.name, use.red_pin);
-    if (other != use.red_pin) version += fmt::format(" with {} {}", use.name, other);
-  }
-  return version;
-}
-
-using UpstreamsOf = std::map<std::string, std::vector<UpstreamUse>>;  ///< of each pack
-
-void add_verdict(Board& board, const UpstreamsOf& packs, const ledger::Entry& entry) {
-  const Json& p = entry.record.predicate();
-  const RunContext run = RunContext::from_json(p.at("context"));
-  const QuestionContext question = QuestionContext::from_json(p.at("question"));
-  std::string asked = question_name(question.question);
-  if (question.question == Question::kReproduce && question.subject != "upstream")
-    asked = question.subject;
-  if (question.question == Question::kClaim)
-    asked = "claim " + (question.claim.empty() ? question.subject : question.claim);
-  Cell cell{p.at("sentinel").get<std::string>(), run.started, entry.digest, {}};
-  if (!run.is_isolated()) cell.marks.push_back("unisolated");
-  if (!ledger::counts_for_quorum(entry)) cell.marks.push_back("unsigned import");
-  const auto pack = packs.find(run.slug);
-  if (pack == packs.end()) return;
-  const std::string version = version_of(pack->second, run);
-  Cell& held = board[{run.slug, run.pin.value("upstream", ""), version, asked}]
-                    [run.machine.value("device", "cpu")];
-  if (held.started <= cell.started) held = std::move(cell);
-}
-
-Board read_board(const Context& context, bool with_ledger) {
-  Board board;
-  UpstreamsOf packs;
-  for (const std::string& slug : context.slugs()) packs[slug] = context.manifest(slug).upstreams;
-  for (const ledger::Entry& entry :
-       ledger::known(with_ledger ? context.ledger : fs::path(), context.root, context.slugs())) {
-    if (entry.record.type() == "verdict") add_verdict(board, packs, entry);
-  }
-  return board;
-}
 
 /// "3 d", "5 h" since an ISO time.
 std::string age_of(const std::string& started) {
@@ -90,135 +34,370 @@ std::string age_of(const std::string& started) {
                             : fmt::format("{:.0f} d", seconds / 86400);
 }
 
-/// "H200" of "NVIDIA H200 (sm_90)": the table has no room for more.
-std::string short_device(std::string device) {
-  if (device.starts_with("NVIDIA ")) device.erase(0, 7);
-  return device.substr(0, device.find(" (sm_"));
+/// Ages on a terminal, dates in a file.
+std::string when(const std::string& started) {
+  return ::isatty(STDOUT_FILENO) == 1 ? age_of(started) : started.substr(0, 10);
 }
 
-Json board_json(const Board& board) {
+/// "red on H200 ×2, A100 ×1": who says what of one place; what is absent is "green".
+std::string votes_text(const std::vector<Votes>& votes) {
+  std::map<std::string, std::string> by_sentinel;
+  for (const Votes& vote : votes) {
+    std::string& list = by_sentinel[vote.sentinel];
+    list += fmt::format("{}{} ×{}", list.empty() ? "" : ", ", short_device(vote.device), vote.runs);
+  }
+  std::string text;
+  for (const auto& [sentinel, list] : by_sentinel) {
+    const std::string state = state_of_sentinel(sentinel);
+    const std::string said = state == "absent"       ? "green"
+                             : state == "unresolved" ? sentinel
+                                                     : "red (" + state + ")";
+    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", said, list);
+  }
+  return text;
+}
+
+Json votes_json(const std::vector<Votes>& votes) {
+  Json list = Json::array();
+  for (const Votes& vote : votes)
+    list.push_back({{"sentinel", vote.sentinel}, {"device", vote.device}, {"runs", vote.runs}});
+  return list;
+}
+
+Place red_pin_of(const Manifest& pack, const UpstreamUse& use) {
+  return {pack.slug.str(), use.name, use.red_pin, "", "reproduce"};
+}
+
+/// Votes of unsigned imports at one place.
+std::vector<Votes> votes_apart(const Board& board, const Place& place) {
+  std::map<std::pair<std::string, std::string>, int64_t> runs;
+  if (const auto at = board.places().find(place); at != board.places().end()) {
+    for (const auto& [device, cell] : at->second) {
+      for (const auto& [what, tally] : cell.apart) runs[{what.first, device}] += tally.runs;
+    }
+  }
+  std::vector<Votes> votes;
+  for (const auto& [what, count] : runs) votes.push_back({what.first, what.second, count});
+  return votes;
+}
+
+/// What else holds at the red pin: "FIX_VALIDATED cpu, H200 · OP_VALIDATED cpu".
+std::string holds_text(const Board& board, const Manifest& pack, const UpstreamUse& use) {
+  std::map<std::string, std::string> devices_of;
+  for (const auto& [place, devices] : board.places()) {
+    const bool runs_no_release = place.version == "-" && &use == &pack.upstreams.front();
+    const bool is_here = runs_no_release || (place.upstream == use.name &&
+                                             place.version == use.red_pin && place.beside.empty());
+    if (place.slug != pack.slug.str() || !is_here || place.asked == "reproduce") continue;
+    for (const auto& [device, cell] : devices) {
+      const Finding* finding = cell.newest();
+      if (finding == nullptr) continue;
+      const bool is_of_another = finding->sentinel.starts_with("BUG_");
+      std::string& list = devices_of[(is_of_another ? place.asked + ": " : "") + marked(*finding)];
+      if (list.find(short_device(device)) == std::string::npos)
+        list += (list.empty() ? "" : ", ") + short_device(device);
+    }
+  }
+  std::string text;
+  for (const auto& [sentinel, list] : devices_of)
+    text += (text.empty() ? "" : " · ") + sentinel + " " + list;
+  return text;
+}
+
+/// Tiers with the same window share a line.
+std::map<std::string, std::string> windows_by_text(const std::vector<TierWindow>& windows,
+                                                   const UpstreamUse& use) {
+  std::map<std::string, std::string> tiers_of;
+  for (const TierWindow& window : windows) {
+    if (window.upstream != use.name) continue;
+    std::string& tiers = tiers_of[window_text(window)];
+    tiers += (tiers.empty() ? "" : ", ") + short_device(window.device);
+  }
+  return tiers_of;
+}
+
+/// Disagreements of a pack, one line each.
+std::vector<std::string> disagreement_lines(const Standing& standing, const Manifest& pack,
+                                            const UpstreamUse& use) {
+  std::vector<std::string> lines;
+  for (const Disagreement& one : disagreements_of(standing.board)) {
+    if (one.place.slug != pack.slug.str() || one.place.upstream != use.name) continue;
+    lines.push_back(
+        fmt::format("{} {}: {}", version_text(one.place), one.place.asked, votes_text(one.votes)));
+  }
+  return lines;
+}
+
+std::string newest_run(const Board& board, const Manifest& pack, const UpstreamUse& use) {
+  std::string newest;
+  for (const auto& [place, devices] : board.places()) {
+    if (place.slug != pack.slug.str() || place.upstream != use.name) continue;
+    for (const auto& [device, cell] : devices) {
+      if (const Finding* finding = cell.newest()) newest = std::max(newest, finding->started);
+    }
+  }
+  return newest;
+}
+
+/// What is known of one pack on one upstream, as lines under a heading.
+std::string block(const Standing& standing, const Manifest& pack, const UpstreamUse& use) {
+  constexpr const char* kLead = "   {:<10}";
+  const auto line = [&](const char* what, const std::string& text) {
+    return text.empty() ? "" : report::paragraph(fmt::format(fmt::runtime(kLead), what), text);
+  };
+  const Place red = red_pin_of(pack, use);
+  const std::string newest = newest_run(standing.board, pack, use);
+  std::string out = line("red pin", votes_text(quorum_of(standing.board, red)));
+  const char* what = "window";
+  for (const auto& [text, tiers] : windows_by_text(windows_of(standing, pack), use)) {
+    out += line(what, tiers + ": " + text);
+    what = "";
+  }
+  out += line("holds", holds_text(standing.board, pack, use));
+  what = "disagree";
+  for (const std::string& text : disagreement_lines(standing, pack, use)) {
+    out += line(what, text);
+    what = "";
+  }
+  const std::string apart = votes_text(votes_apart(standing.board, red));
+  out += line("apart", apart.empty() ? "" : apart + ": unsigned imports, never counted");
+  out += line("newest", newest.empty() ? "" : when(newest));
+  return out.empty() ? "   no record\n" : out;
+}
+
+void print_overview(const Standing& standing, const Words& words) {
+  if (words.by == "pack") {
+    for (const Manifest& pack : standing.packs) {
+      for (const UpstreamUse& use : pack.upstreams) {
+        if (use.from_environment) continue;
+        std::cout << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
+                                 use.red_pin)
+                  << block(standing, pack, use) << "\n";
+      }
+    }
+    return;
+  }
+  for (const auto& [name, upstream] : standing.pins.all()) {
+    std::string out;
+    for (const Manifest& pack : standing.packs) {
+      for (const UpstreamUse& use : pack.upstreams) {
+        if (use.name != name || use.from_environment) continue;
+        out += fmt::format("{:02} {} · red pin {}\n", pack.number, pack.slug.str(), use.red_pin) +
+               block(standing, pack, use);
+      }
+    }
+    if (out.empty()) continue;
+    const std::string newest =
+        upstream.releases.empty() ? "none" : upstream.releases.back().version;
+    std::cout << fmt::format("{} · {} locked releases, newest {} · {}\n{}\n", name,
+                             upstream.releases.size(), newest, upstream.url, out);
+  }
+}
+
+/// Neighbouring releases of which the same was found are one row.
+struct Run {
+  std::string asked, device, first, last, verdict, started;
+  int num = 0;
+};
+
+std::vector<Run> runs_of(const Standing& standing, const Manifest& pack, const UpstreamUse& use) {
+  std::map<std::string, std::size_t> position;
+  for (const Pin& pin : standing.pins.upstream(use.name).releases)
+    position.insert({pin.version, position.size()});
+  using Key = std::tuple<std::string, std::string, std::size_t, std::string>;
+  std::map<Key, Run> rows;  // question, device, position, version
+  for (const auto& [place, devices] : standing.board.places()) {
+    const bool runs_no_release = place.version == "-" && &use == &pack.upstreams.front();
+    if (place.slug != pack.slug.str() || (place.upstream != use.name && !runs_no_release)) continue;
+    const auto at = place.beside.empty() ? position.find(place.version) : position.end();
+    const std::size_t index = at == position.end() ? position.size() : at->second;
+    for (const auto& [device, cell] : devices) {
+      const Finding* finding = cell.newest() != nullptr ? cell.newest() : cell.newest_apart();
+      rows[{place.asked, device, index, version_text(place)}] = {
+          place.asked, device, version_text(place), "", marked(*finding), finding->started, 1};
+    }
+  }
+  std::vector<Run> runs;
+  for (const auto& [key, row] : rows) {
+    const bool is_release = std::get<2>(key) < position.size();
+    Run* last = runs.empty() ? nullptr : &runs.back();
+    if (is_release && last != nullptr && last->asked == row.asked && last->device == row.device &&
+        last->verdict == row.verdict && position.contains(last->first)) {
+      last->last = row.first;
+      last->started = std::min(last->started, row.started);
+      ++last->num;
+    } else {
+      runs.push_back(row);
+    }
+  }
+  return runs;
+}
+
+void print_details(const Standing& standing, const Manifest& pack) {
+  for (const UpstreamUse& use : pack.upstreams) {
+    if (use.from_environment) continue;
+    std::cout << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
+                             use.red_pin)
+              << block(standing, pack, use);
+    report::Table table({"question", "device", "version", "verdict", "oldest"});
+    for (const Run& run : runs_of(standing, pack, use)) {
+      // A commit's first twelve digits name it well enough here.
+      const std::string first = run.first.starts_with("git:") ? run.first.substr(0, 16) : run.first;
+      table.add({run.asked, short_device(run.device),
+                 run.num == 1 ? first : fmt::format("{}-{} ({})", first, run.last, run.num),
+                 run.verdict, when(run.started)});
+    }
+    if (table.num_rows() > 0) std::cout << table.render(report::style_of(STDOUT_FILENO));
+    std::cout << "\n";
+  }
+}
+
+void print_windows(const Standing& standing) {
+  for (const Manifest& pack : standing.packs) {
+    const std::vector<TierWindow> windows = windows_of(standing, pack);
+    for (const UpstreamUse& use : pack.upstreams) {
+      if (use.from_environment) continue;
+      std::cout << render_windows(standing, pack, use, windows) << "\n";
+    }
+  }
+}
+
+Json cells_json(const Board& board) {
   Json rows = Json::array();
-  for (const auto& [key, cells] : board) {
-    for (const auto& [device, cell] : cells) {
-      const auto& [slug, upstream, version, asked] = key;
-      rows.push_back({{"slug", slug},
-                      {"upstream", upstream},
-                      {"version", version},
-                      {"question", asked},
-                      {"device", device},
-                      {"sentinel", cell.sentinel},
-                      {"started", cell.started},
-                      {"marks", cell.marks},
-                      {"verdict", cell.digest}});
+  for (const auto& [place, devices] : board.places()) {
+    for (const auto& [device, cell] : devices) {
+      for (const Finding* finding : {cell.newest(), cell.newest_apart()}) {
+        if (finding == nullptr) continue;
+        rows.push_back({{"slug", place.slug},
+                        {"upstream", place.upstream},
+                        {"version", version_text(place)},
+                        {"question", place.asked},
+                        {"device", device},
+                        {"sentinel", finding->sentinel},
+                        {"started", finding->started},
+                        {"is_isolated", finding->is_isolated},
+                        {"is_counted", finding->is_counted},
+                        {"verdict", finding->digest}});
+      }
     }
   }
   return rows;
 }
 
-/// The committed form: dates, no ages; one row per version, one column per device.
-std::string board_markdown(const Board& board, const std::vector<std::string>& slugs) {
-  std::string text =
-      "<!-- Generated by `patchbench status --markdown` from reports/evidence; do not edit. -->\n# "
-      "Status\n\n"
-      "Each cell is the newest committed verdict; the date is the run's. No cell is typed.\n";
-  for (const std::string& slug : slugs) {
-    std::string rows;
-    for (const auto& [key, cells] : board) {
-      if (std::get<0>(key) != slug) continue;
-      for (const auto& [device, cell] : cells) {
-        rows += fmt::format("| {} {} | {} | {} | {} | {} | `{}` |\n", std::get<1>(key),
-                            std::get<2>(key), std::get<3>(key), device, cell.text(),
-                            cell.started.substr(0, 10), cell.digest.substr(0, 12));
+Json packs_json(const Standing& standing) {
+  Json packs = Json::array();
+  for (const Manifest& pack : standing.packs) {
+    const std::vector<TierWindow> windows = windows_of(standing, pack);
+    for (const UpstreamUse& use : pack.upstreams) {
+      if (use.from_environment) continue;
+      const Place red = red_pin_of(pack, use);
+      Json tiers = Json::array(), disagreements = Json::array();
+      for (const TierWindow& window : windows) {
+        if (window.upstream == use.name) tiers.push_back(window_json(window));
       }
+      for (const Disagreement& one : disagreements_of(standing.board)) {
+        if (one.place.slug == pack.slug.str() && one.place.upstream == use.name)
+          disagreements.push_back({{"version", version_text(one.place)},
+                                   {"question", one.place.asked},
+                                   {"votes", votes_json(one.votes)}});
+      }
+      packs.push_back({{"slug", pack.slug.str()},
+                       {"number", pack.number},
+                       {"upstream", use.name},
+                       {"red_pin", use.red_pin},
+                       {"quorum", votes_json(quorum_of(standing.board, red))},
+                       {"unsigned_imports", votes_json(votes_apart(standing.board, red))},
+                       {"windows", tiers},
+                       {"disagreements", disagreements}});
     }
-    text += fmt::format("\n## {}\n\n", slug);
-    text += rows.empty() ? "No record.\n"
-                         : "| version | question | device | verdict | date | record "
-                           "|\n|---|---|---|---|---|---|\n" +
-                               rows;
   }
-  return text;
+  return packs;
 }
 
-/// One row per pack for the README: what holds on its red pin, per device.
-std::string board_summary(const Board& board, const Context& context) {
-  std::string text =
-      "| pack | red pin | device | verdicts (newest committed record) |\n|---|---|---|---|\n";
-  for (const std::string& slug : context.slugs()) {
-    const std::vector<UpstreamUse> upstreams = context.manifest(slug).upstreams;
-    for (const UpstreamUse& use : upstreams) {
-      if (use.from_environment) continue;
-      std::map<std::string, std::string> by_device;
-      for (const auto& [key, cells] : board) {
-        const auto& [row_slug, upstream, version, asked] = key;
-        // What runs no release (op, model) stands beside the first.
-        const bool is_here = version == "-" ? use.name == upstreams.front().name
-                                            : upstream == use.name && version == use.red_pin;
-        if (row_slug != slug || !is_here) continue;
-        for (const auto& [device, cell] : cells) {
-          std::string& list = by_device[device];
-          // A verdict about the model or a mutant must not read as one about the release.
-          const bool is_of_the_release = asked == "reproduce" || asked == "validate";
-          const bool is_named =
-              is_of_the_release || cell.sentinel.find("REPRODUCED") == std::string::npos;
-          list += (list.empty() ? "" : " · ") + (is_named ? "" : asked + ": ") + cell.text();
-        }
-      }
-      if (by_device.empty()) by_device["-"] = "no record";
-      for (const auto& [device, list] : by_device)
-        text +=
-            fmt::format("| `{}` | {} {} | {} | {} |\n", slug, use.name, use.red_pin, device, list);
-    }
+/// What changed since a time: places that are new, or say something else than before.
+void print_changes(Context& context, const Standing& standing, const Words& words) {
+  const Board before = board_of(standing, {.slug = words.slug, .before = words.since});
+  const std::vector<Change> changes = changes_between(before, standing.board);
+  if (words.use_exit_code && !changes.empty()) context.exit_code = 1;
+  Json rows = Json::array();
+  report::Table table({"pack", "version", "question", "device", "before", "now"});
+  for (const Change& change : changes) {
+    rows.push_back({{"slug", change.place.slug},
+                    {"upstream", change.place.upstream},
+                    {"version", version_text(change.place)},
+                    {"question", change.place.asked},
+                    {"device", change.device},
+                    {"before", change.before},
+                    {"now", change.now},
+                    {"verdict", change.digest}});
+    table.add({change.place.slug, version_text(change.place), change.place.asked,
+               short_device(change.device), change.before.empty() ? "unknown" : change.before,
+               change.now});
   }
-  return text;
+  if (context.json) {
+    std::cout << Json{{"since", words.since}, {"changes", rows}}.dump(2) << "\n";
+  } else if (changes.empty()) {
+    std::cout << "nothing changed since " << words.since << "\n";
+  } else {
+    std::cout << table.render(report::style_of(STDOUT_FILENO));
+  }
+}
+
+void run_status(Context& context, const Words& words) {
+  if (!words.since.empty()) check_since(words.since);
+  if (words.use_exit_code && words.since.empty())
+    throw Error(ErrorCode::kUsage,
+                "status --exit-code tells whether something changed: give --since");
+  const bool is_committed = words.markdown || words.summary;
+  const Standing standing =
+      standing_of(context, {.slug = words.slug, .before = {}, .with_ledger = !is_committed});
+  if (words.summary) {
+    std::cout << status_summary(standing);
+  } else if (words.markdown) {
+    std::cout << status_markdown(standing);
+  } else if (!words.since.empty()) {
+    print_changes(context, standing, words);
+  } else if (context.json) {
+    std::cout << Json{{"packs", packs_json(standing)}, {"cells", cells_json(standing.board)}}.dump(
+                     2)
+              << "\n";
+  } else if (words.windows) {
+    print_windows(standing);
+  } else if (!words.slug.empty()) {
+    print_details(standing, standing.packs.front());
+  } else {
+    print_overview(standing, words);
+  }
 }
 
 }  // namespace
 
 void add_status_command(CLI::App& app, Context& context) {
-  struct Words {
-    std::string slug;
-    bool markdown = false, summary = false;
-  };
   auto words = std::make_shared<Words>();
   CLI::App* command =
       app.add_subcommand("status", "where each pack stands on each upstream version, from records");
-  command->add_option("slug", words->slug, "only this pack");
+  command->add_option("slug", words->slug, "only this pack, with every question and version");
+  command->add_option("--by", words->by, "pack or repository: what comes first")
+      ->check(CLI::IsMember({"pack", "repository"}))
+      ->capture_default_str();
+  command->add_flag("--windows", words->windows,
+                    "the window of each tier: first bad, last bad, first good, gaps");
+  command->add_option(
+      "--since", words->since,
+      "only what changed since this day or time (2026-01-31, 2026-01-31T12:00:00Z)");
+  command->add_flag("--exit-code", words->use_exit_code,
+                    "with --since: 0 nothing changed, 1 something did, 200 our failure");
   command->add_flag("--markdown", words->markdown,
                     "reports/STATUS.md, from committed evidence alone");
   command->add_flag("--summary", words->summary,
                     "the README's table, from committed evidence alone");
-  command->callback([words, &context] {
-    std::vector<std::string> slugs = context.slugs();
-    if (!words->slug.empty()) slugs = {context.manifest(words->slug).slug.str()};
-    const Board board = read_board(context, !words->markdown && !words->summary);
-    if (words->summary) {
-      std::cout << board_summary(board, context);
-      return;
-    }
-    if (words->markdown) {
-      std::cout << board_markdown(board, slugs);
-      return;
-    }
-    if (context.json) {
-      std::cout << board_json(board).dump(2) << "\n";
-      return;
-    }
-    const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
-    for (const std::string& slug : slugs) {
-      report::Table table(
-          {"version", "question", "device", "verdict", is_terminal ? "age" : "date"});
-      for (const auto& [key, cells] : board) {
-        if (std::get<0>(key) != slug) continue;
-        for (const auto& [device, cell] : cells) {
-          table.add({std::get<2>(key), std::get<3>(key), short_device(device), cell.text(),
-                     is_terminal ? age_of(cell.started) : cell.started.substr(0, 10)});
-        }
-      }
-      std::cout << slug << (table.num_rows() == 0 ? ": no record\n" : "\n");
-      if (table.num_rows() > 0) std::cout << table.render(report::style_of(STDOUT_FILENO)) << "\n";
-    }
-  });
+  command->footer(
+      "\"red (class) on H200 ×2\": two runs that count (made here, committed, or signed by a "
+      "trusted "
+      "key).\nUnsigned imports stand apart and never count. Nothing is run.\nExamples:\n"
+      "  patchbench status --by repository\n  patchbench status liger_flce_none_bwd\n"
+      "  patchbench status --since 2026-11-01 --exit-code   # for cron");
+  command->callback([words, &context] { run_status(context, *words); });
 }
 
 }  // namespace patchbench::cli

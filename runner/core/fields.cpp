@@ -60,7 +60,7 @@ bool FieldReader::boolean(const std::string& key) {
   return found.get<bool>();
 }
 
-Json FieldReader::object(const std::string& key) {
+const Json& FieldReader::object(const std::string& key) {
   const Json& found = value(key);
   if (!found.is_object()) fail("\"" + key + "\" must be an object");
   return found;

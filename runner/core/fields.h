@@ -23,7 +23,7 @@ class FieldReader {
   double number(const std::string& key);
   uint64_t count(const std::string& key, uint64_t max);
   bool boolean(const std::string& key);
-  Json object(const std::string& key);
+  const Json& object(const std::string& key);
   /// {} if the key is absent; refuses an empty object that is written out.
   Json optional_object(const std::string& key);
   std::vector<std::string> texts(const std::string& key);

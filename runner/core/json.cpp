@@ -41,6 +41,18 @@ size_t utf8_length(std::string_view text, uint32_t& code) {
   return is_valid ? length : 0;
 }
 
+/// How many bytes at the start of `text` stand for themselves in a JSON string: ASCII without
+/// quotes, backslashes and control characters. Nearly all there is, so it is taken in one piece.
+size_t plain_length(std::string_view text) {
+  size_t length = 0;
+  while (length < text.size()) {
+    const auto byte = static_cast<unsigned char>(text[length]);
+    if (byte < 0x20 || byte >= 0x80 || byte == '"' || byte == '\\') break;
+    ++length;
+  }
+  return length;
+}
+
 void append_utf8(uint32_t code, std::string& out) {
   const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };
   if (code < 0x80) {
@@ -166,10 +178,11 @@ class Reader {
       skip_space();
       if (done() || text_[at_] != '"') fail("a key in double quotes should stand here");
       const std::string key = string();
-      if (out.contains(key)) fail("key \"" + shown(key) + "\" stands twice in one object");
+      const auto [member, is_first] = out.emplace(key, nullptr);
+      if (!is_first) fail("key \"" + shown(key) + "\" stands twice in one object");
       if (!take(':')) fail("\":\" should follow key \"" + shown(key) + "\"");
       const size_t mark = push(key);
-      out.emplace(key, value(depth + 1));
+      *member = value(depth + 1);
       pointer_.resize(mark);
     } while (take(','));
     if (!take('}')) fail("\",\" or \"}\" should stand here");
@@ -182,7 +195,7 @@ class Reader {
     Json out = Json::array();
     if (take(']')) return out;
     do {
-      const size_t mark = push(lines_ ? std::to_string(out.size()) : "");
+      const size_t mark = lines_ ? push(std::to_string(out.size())) : 0;
       out.push_back(value(depth + 1));
       pointer_.resize(mark);
     } while (take(','));
@@ -200,6 +213,9 @@ class Reader {
     ++at_;
     std::string out;
     while (true) {
+      const size_t num_plain = plain_length(text_.substr(at_));
+      out += text_.substr(at_, num_plain);
+      at_ += num_plain;
       if (done()) fail("a string has no closing quote");
       const char c = text_[at_];
       if (c == '"') break;
@@ -330,8 +346,11 @@ std::u16string utf16(std::string_view text) {
 
 void write_string(std::string_view text, std::string& out) {
   constexpr std::string_view kMeanings = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
-  utf16(text);  // throws if it is not UTF-8
+  const size_t num_plain = plain_length(text);
   out += '"';
+  out += text.substr(0, num_plain);
+  text.remove_prefix(num_plain);
+  utf16(text);  // throws if it is not UTF-8
   for (const char c : text) {
     const size_t index = kMeanings.find(c);
     if (index != std::string_view::npos) {
@@ -374,7 +393,27 @@ void write_number(const Json& value, std::string& out) {
 
 void write(const Json& value, std::string& out);
 
+/// Members whose keys are ASCII stand in the order of their UTF-16 code units already.
+bool is_sorted_by_utf16(const Json& object) {
+  for (auto it = object.begin(); it != object.end(); ++it) {
+    if (plain_length(it.key()) != it.key().size()) return false;
+  }
+  return true;
+}
+
+void write_members_in_order(const Json& value, std::string& out) {
+  out += '{';
+  for (auto it = value.begin(); it != value.end(); ++it) {
+    if (it != value.begin()) out += ',';
+    write_string(it.key(), out);
+    out += ':';
+    write(it.value(), out);
+  }
+  out += '}';
+}
+
 void write_object(const Json& value, std::string& out) {
+  if (is_sorted_by_utf16(value)) return write_members_in_order(value, out);
   std::vector<std::pair<std::u16string, Json::const_iterator>> members;
   for (auto it = value.begin(); it != value.end(); ++it) members.emplace_back(utf16(it.key()), it);
   std::sort(members.begin(), members.end(),

@@ -77,7 +77,7 @@ void check_observation(FieldReader& fields, const RunContext& context) {
 }
 
 void check_verdict_form(FieldReader& fields) {
-  const Json question = fields.object("question");
+  const Json& question = fields.object("question");
   if (QuestionContext::from_json(question).to_json() != question)
     fields.fail("\"question\" has an unknown key");
   const std::string sentinel = fields.text("sentinel"), argument = fields.text("argument");
@@ -117,7 +117,7 @@ void check_statement(const Json& statement) {
   if (fields.text("_type") != kStatementType)
     fields.fail("\"_type\" must be \"" + std::string(kStatementType) + "\"");
   const std::string type = type_from(fields.text("predicateType"));
-  const Json predicate = fields.object("predicate");
+  const Json& predicate = fields.object("predicate");
   const Json& subjects = fields.value("subject");
   fields.finish();
   const RunContext context =
@@ -299,23 +299,21 @@ Record parse_record(std::string_view line, const std::string& where) {
   return record;
 }
 
-void check_verdict(const Record& verdict, const std::vector<Record>& observations) {
+void check_verdict(const Record& verdict, const std::map<std::string, Record>& observations) {
   const std::vector<std::string> cited = cited_by(verdict);
-  std::map<std::string, const Record*> by_digest;
-  for (const Record& record : observations) by_digest.emplace(record.digest(), &record);
   std::vector<Observation> seen;
   std::set<std::string> done, groups;
   for (const std::string& digest : cited) {
-    const auto found = by_digest.find(digest);
-    if (found == by_digest.end()) broken("cites observation " + digest + ", which is not there");
+    const auto found = observations.find(digest);
+    if (found == observations.end()) broken("cites observation " + digest + ", which is not there");
     if (!done.insert(digest).second) broken("cites observation " + digest + " twice");
-    if (found->second->run_id() != verdict.run_id())
+    if (found->second.run_id() != verdict.run_id())
       broken("cites observation " + digest + " of another run");
-    seen.push_back(observation_of(*found->second));
-    groups.insert(group_of(*found->second));
+    seen.push_back(observation_of(found->second));
+    groups.insert(group_of(found->second));
   }
-  for (const auto& [digest, record] : by_digest) {
-    if (!done.contains(digest) && groups.contains(group_of(*record))) {
+  for (const auto& [digest, record] : observations) {
+    if (!done.contains(digest) && groups.contains(group_of(record))) {
       broken("leaves out observation " + digest + " of the same run and subject");
     }
   }

@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,11 +68,12 @@ std::vector<std::string> cited_by(const Record& verdict);
 /// `<where>: <reason>`.
 Record parse_record(std::string_view line, const std::string& where);
 
-/// Recomputes a verdict record's outcome from the observations it cites. Throws Error(kIntegrity)
+/// Recomputes a verdict record's outcome from the observations it cites; `observations` are by
+/// digest. Throws Error(kIntegrity)
 /// if sentinel, argument or alias differ, if a cited digest is not among `observations`, if one is
 /// cited twice or belongs to another run, and if `observations` holds one of the same run, subject,
 /// pin and edits that is not cited: a sentinel rests on all that was seen.
-void check_verdict(const Record& verdict, const std::vector<Record>& observations);
+void check_verdict(const Record& verdict, const std::map<std::string, Record>& observations);
 
 /// chain_i = SHA-256(chain_{i-1} || digest_i), both as 64 hex digits; chain_{-1} is 64 zeros ("" is
 /// taken for it).

@@ -6,9 +6,8 @@
 
 namespace patchbench::ledger {
 
-std::vector<Entry> evidence(const std::filesystem::path& root,
-                            const std::vector<std::string>& slugs) {
-  std::vector<Entry> entries;
+void each_evidence_file(const std::filesystem::path& root, const std::vector<std::string>& slugs,
+                        const std::function<void(const std::string&, const std::string&)>& take) {
   for (const std::string& slug : slugs) {
     const std::filesystem::path folder = root / "reports/evidence" / slug;
     if (!std::filesystem::exists(folder)) continue;
@@ -18,16 +17,23 @@ std::vector<Entry> evidence(const std::filesystem::path& root,
     }
     for (const std::filesystem::path& file : files) {
       std::ifstream in(file, std::ios::binary);
-      const std::string text{std::istreambuf_iterator<char>(in), {}};
-      for (Incoming& one : read_jsonl(text, file.string())) {
-        Entry entry;
-        entry.digest = one.record.digest();
-        entry.origin = "local";
-        entry.record = std::move(one.record);
-        entries.push_back(std::move(entry));
-      }
+      take({std::istreambuf_iterator<char>(in), {}}, file.string());
     }
   }
+}
+
+std::vector<Entry> evidence(const std::filesystem::path& root,
+                            const std::vector<std::string>& slugs) {
+  std::vector<Entry> entries;
+  each_evidence_file(root, slugs, [&](const std::string& text, const std::string& file) {
+    for (Incoming& one : read_jsonl(text, file)) {
+      Entry entry;
+      entry.digest = one.record.digest();
+      entry.origin = "local";
+      entry.record = std::move(one.record);
+      entries.push_back(std::move(entry));
+    }
+  });
   return entries;
 }
 

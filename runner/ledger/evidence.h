@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -7,7 +8,12 @@
 
 namespace patchbench::ledger {
 
-/// The committed records of some packs, `<root>/reports/evidence/<slug>/*.jsonl`, files by name.
+/// The committed files of some packs, `<root>/reports/evidence/<slug>/*.jsonl`, by name: text,
+/// path.
+void each_evidence_file(const std::filesystem::path& root, const std::vector<std::string>& slugs,
+                        const std::function<void(const std::string&, const std::string&)>& take);
+
+/// The records of those files.
 /// That it stands in the repository is what makes a record count, so its origin is "local". Throws
 /// Error(kUsage) `<file>:<line>: <reason>`.
 std::vector<Entry> evidence(const std::filesystem::path& root,

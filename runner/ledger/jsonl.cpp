@@ -63,36 +63,50 @@ Line read_line(const std::string& text, const TrustedKeys& trusted, const std::s
   return open_envelope(parse_json(text, where), trusted, where);
 }
 
-std::vector<std::string> lines_of(std::string_view text) {
-  std::vector<std::string> lines;
-  while (!text.empty()) {
-    const auto end = text.find('\n');
-    lines.emplace_back(text.substr(0, end));
-    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
-  }
-  return lines;
+/// Takes the first line off a text.
+std::string_view next_line(std::string_view& left) {
+  const auto end = left.find('\n');
+  const std::string_view line = left.substr(0, end);
+  left = end == std::string_view::npos ? std::string_view() : left.substr(end + 1);
+  return line;
 }
 
-void read_into(std::vector<Incoming>& incoming, std::string_view all, const std::string& file,
-               const TrustedKeys& trusted) {
-  int number = 0;
-  for (const std::string& text : lines_of(all)) {
-    const std::string where = fmt::format("{}:{}", file, ++number);
-    const Line line = read_line(text, trusted, where);
-    incoming.push_back({.record = parse_record(line.text, where),
-                        .origin = "import",
-                        .signature = line.signature,
-                        .where = where});
+/// The records of one exported text, one at a time.
+class LineSource {
+ public:
+  LineSource(std::string_view text, std::string where, const TrustedKeys& trusted)
+      : left_(text), where_(std::move(where)), trusted_(trusted) {}
+
+  /// The next one; nullopt at the end. Throws Error(kUsage) if there was none at all.
+  std::optional<Incoming> record() {
+    if (left_.empty() && number_ == 0) throw Error(ErrorCode::kUsage, where_ + ": holds no record");
+    if (left_.empty()) return std::nullopt;
+    const std::string text(next_line(left_));
+    ++number_;
+    const std::string where = fmt::format("{}:{}", where_, number_);
+    Line read = read_line(text, trusted_, where);
+    return Incoming{.record = parse_record(read.text, where),
+                    .origin = "import",
+                    .signature = std::move(read.signature),
+                    .where = where,
+                    .text = std::move(read.text)};
   }
-  if (number == 0) throw Error(ErrorCode::kUsage, file + ": holds no record");
-}
+
+ private:
+  std::string_view left_;
+  std::string where_;
+  const TrustedKeys& trusted_;
+  int number_ = 0;
+};
 
 }  // namespace
 
 std::vector<Incoming> read_jsonl(std::string_view text, const std::string& where,
                                  const std::filesystem::path& trusted_keys) {
+  const TrustedKeys trusted = load_trusted_keys(trusted_keys);
+  LineSource source(text, where, trusted);
   std::vector<Incoming> incoming;
-  read_into(incoming, text, where, load_trusted_keys(trusted_keys));
+  while (std::optional<Incoming> one = source.record()) incoming.push_back(std::move(*one));
   return incoming;
 }
 
@@ -124,9 +138,15 @@ int import_jsonl(Ledger& ledger, std::string_view text, const std::string& where
 int import_jsonl(Ledger& ledger, const std::vector<ImportFile>& files,
                  const std::filesystem::path& trusted_keys) {
   const TrustedKeys trusted = load_trusted_keys(trusted_keys);
-  std::vector<Incoming> incoming;
-  for (const ImportFile& file : files) read_into(incoming, file.text, file.where, trusted);
-  return ledger.append_received(incoming);
+  std::vector<LineSource> sources;
+  for (const ImportFile& file : files) sources.emplace_back(file.text, file.where, trusted);
+  auto source = sources.begin();
+  return ledger.append_each([&]() -> std::optional<Incoming> {
+    for (; source != sources.end(); ++source) {
+      if (std::optional<Incoming> one = source->record()) return one;
+    }
+    return std::nullopt;
+  });
 }
 
 VerifyReport verify_jsonl(std::string_view text, const std::string& where,
@@ -138,7 +158,8 @@ VerifyReport verify_jsonl(std::string_view text, const std::string& where,
                  [&](const std::string& run, int64_t) { return by_run[run]; });
   std::set<std::string> digests;
   int num_unchecked = 0;
-  for (const std::string& text_of_line : lines_of(text)) {
+  while (!text.empty()) {
+    const std::string text_of_line(next_line(text));
     try {
       const Line line = read_line(text_of_line, trusted, "line");
       num_unchecked += line.signature ? 0 : line.num_unchecked;

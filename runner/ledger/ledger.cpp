@@ -10,6 +10,8 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "ledger/appender.h"
+#include "ledger/findings.h"
 #include "ledger/store.h"
 #include "ledger/verify.h"
 
@@ -20,26 +22,45 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMinPrefix = 4;
 
-std::string name_of(const Incoming& incoming, const std::string& digest) {
-  return incoming.where.empty() ? incoming.record.type() + " record " + digest.substr(0, 16)
-                                : incoming.where;
-}
-
 class SqliteLedger : public Ledger {
  public:
   explicit SqliteLedger(const fs::path& path) : path_(path), database_(open_database(path)) {}
 
-  int append_received(const std::vector<Incoming>& incoming) override {
-    std::vector<std::string> texts;
-    for (const Incoming& one : incoming) texts.push_back(checked_text(one));
+  int append_each(const std::function<std::optional<Incoming>()>& next) override {
     return guarded([&] {
       SQLite::Transaction transaction(database_, SQLite::TransactionBehavior::IMMEDIATE);
+      Appender appender(database_);
       int num_new = 0;
-      for (std::size_t i = 0; i < incoming.size(); ++i)
-        num_new += append_one(incoming[i], texts[i]);
+      while (std::optional<Incoming> incoming = next()) {
+        const std::string text = checked_text(*incoming);
+        num_new += appender.append(std::move(*incoming), text);
+      }
       transaction.commit();
       return num_new;
     });
+  }
+
+  Origins origins() const override {
+    return guarded([&] {
+      SQLite::Statement query(
+          database_,
+          "SELECT count(*) FILTER (WHERE origin = 'local'), count(*) FILTER (WHERE origin <> "
+          "'local' AND digest IN (SELECT digest FROM signatures)), count(*) FROM records");
+      query.executeStep();
+      Origins origins{query.getColumn(0).getInt64(), query.getColumn(1).getInt64(), 0,
+                      static_cast<int64_t>(evicted_by_notes(database_).size())};
+      origins.num_unsigned = query.getColumn(2).getInt64() - origins.num_local - origins.num_signed;
+      return origins;
+    });
+  }
+
+  void each_finding(const FindingFilter& filter,
+                    const std::function<void(const Finding&)>& take) const override {
+    guarded([&] { ledger::each_finding(database_, filter, take); });
+  }
+
+  std::set<std::string> evicted() const override {
+    return guarded([&] { return evicted_by_notes(database_); });
   }
 
   std::vector<Entry> all() const override {
@@ -94,8 +115,11 @@ class SqliteLedger : public Ledger {
 
   /// The bytes that are stored; what `verify` would refuse never gets in.
   static std::string checked_text(const Incoming& incoming) {
-    const std::string text = canonical_json(incoming.record.statement);
-    parse_record(text, incoming.where.empty() ? "record" : incoming.where);
+    std::string text = incoming.text;
+    if (text.empty()) {
+      text = canonical_json(incoming.record.statement);
+      parse_record(text, incoming.where.empty() ? "record" : incoming.where);
+    }
     if (incoming.origin != "local" && incoming.origin != "import") {
       throw Error(ErrorCode::kInternal,
                   "ledger: origin must be local or import, got '" + incoming.origin + "'");
@@ -105,57 +129,6 @@ class SqliteLedger : public Ledger {
                   name_of(incoming, sha256_hex(text)) + ": the signature does not hold");
     }
     return text;
-  }
-
-  bool append_one(const Incoming& incoming, const std::string& text) {
-    const std::string digest = sha256_hex(text);
-    SQLite::Statement known(database_, "SELECT 1 FROM records WHERE digest = ?");
-    known.bind(1, digest);
-    const bool is_known = known.executeStep();
-    if (!is_known) insert(incoming, text, digest);
-    if (incoming.signature) {
-      SQLite::Statement sign(database_, "INSERT OR IGNORE INTO signatures VALUES (?, ?, ?, ?)");
-      sign.bind(1, digest);
-      sign.bind(2, incoming.signature->key_id);
-      sign.bind(3, incoming.signature->public_key);
-      sign.bind(4, incoming.signature->signature);
-      sign.exec();
-    }
-    return !is_known;
-  }
-
-  void insert(const Incoming& incoming, const std::string& text, const std::string& digest) {
-    SQLite::Statement last(database_, "SELECT idx, chain FROM records ORDER BY idx DESC LIMIT 1");
-    const bool has_last = last.executeStep();
-    Row row{.index = has_last ? last.getColumn(0).getInt64() + 1 : 0,
-            .digest = digest,
-            .chain = chain_next(has_last ? last.getColumn(1).getString() : "", digest),
-            .received = utc_now(),
-            .origin = incoming.origin,
-            .run = incoming.record.run_id(),
-            .record = text,
-            .seal = ""};
-    row.seal = seal_of(row);
-    if (incoming.record.type() == "verdict") {
-      try {
-        check_verdict_in_chain(incoming.record, row.index,
-                               [&](const std::string& run, int64_t end) {
-                                 return observations_of_run(database_, run, end);
-                               });
-      } catch (const Error& e) {
-        throw e.in(name_of(incoming, digest));
-      }
-    }
-    SQLite::Statement add(
-        database_,
-        fmt::format("INSERT INTO records ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", kRowColumns));
-    add.bind(1, row.index);
-    int column = 2;
-    for (const std::string* value :
-         {&row.digest, &row.chain, &row.received, &row.origin, &row.run, &row.record, &row.seal}) {
-      add.bind(column++, *value);
-    }
-    add.exec();
   }
 
   std::vector<Entry> entries(const std::string& condition,
@@ -209,8 +182,11 @@ class SqliteLedger : public Ledger {
       if (row.chain != chain_next(previous, row.digest))
         return walk.fail(row.digest, "the chain does not lead here");
       const std::optional<Record> record = walk.step(row.record, row.digest, row.origin);
-      if (record && record->run_id() != row.run)
-        return walk.fail(row.digest, "stands under another run");
+      if (!record) return;
+      if (record->run_id() != row.run)
+        return walk.fail(row.digest, "stands under another run", wanted);
+      if (const std::string wrong = wrong_note(database_, row, *record); !wrong.empty())
+        return walk.fail(row.digest, wrong, wanted);
     }
   }
 
@@ -244,6 +220,9 @@ class SqliteLedger : public Ledger {
       return walk.fail_as_a_whole("every row holds, but the definition of '" + name +
                                   "' was changed or removed");
     }
+    // Each record's row was compared with it; what is left over speaks of no record.
+    if (has_stray_note(database_))
+      walk.fail_as_a_whole("every row holds, but findings or evictions hold rows of no record");
   }
 
   fs::path path_;
@@ -273,6 +252,14 @@ int Ledger::append(const std::vector<Record>& records, const std::string& origin
   for (const Record& record : records)
     incoming.push_back({.record = record, .origin = origin, .signature = {}, .where = ""});
   return append_received(incoming);
+}
+
+int Ledger::append_received(const std::vector<Incoming>& incoming) {
+  auto at = incoming.begin();
+  return append_each([&]() -> std::optional<Incoming> {
+    if (at == incoming.end()) return std::nullopt;
+    return *at++;
+  });
 }
 
 std::string utc_now() {

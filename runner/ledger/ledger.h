@@ -9,10 +9,22 @@
 #include <string_view>
 #include <vector>
 
+#include "core/finding.h"
 #include "core/record.h"
 #include "ledger/signing.h"
 
 namespace patchbench::ledger {
+
+/// Which verdicts are asked for.
+struct FindingFilter {
+  std::string slug;    ///< "" for all
+  std::string before;  ///< only runs started before this time; "" for all
+};
+
+/// How many records stand where: made here, vouched for by a trusted key, or neither.
+struct Origins {
+  int64_t num_local = 0, num_signed = 0, num_unsigned = 0, num_evicted = 0;
+};
 
 /// A row as it stands in the ledger.
 struct Entry {
@@ -30,6 +42,8 @@ struct Incoming {
   std::string origin = "local";        ///< "local" or "import"
   std::optional<Signature> signature;  ///< checked against a trusted key by whoever fills this in
   std::string where;                   ///< "file:line" for messages; may be empty
+  /// The RFC 8785 text that parse_record took `record` from; "" where it was not read from one.
+  std::string text;
 };
 
 /// What `verify` found. `where` names the first row that does not hold.
@@ -61,7 +75,16 @@ class Ledger {
   int append(const std::vector<Record>& records, const std::string& origin = "local");
   /// The same for records that come from elsewhere. A signature of a record that is already there
   /// is added to it.
-  virtual int append_received(const std::vector<Incoming>& incoming) = 0;
+  int append_received(const std::vector<Incoming>& incoming);
+  /// The same for all that `next` gives until it gives none: one record is held at a time. An Error
+  /// of `next` leaves nothing.
+  virtual int append_each(const std::function<std::optional<Incoming>()>& next) = 0;
+  virtual Origins origins() const = 0;
+  /// Every verdict that passes, in chain order, without reading its record.
+  virtual void each_finding(const FindingFilter& filter,
+                            const std::function<void(const Finding&)>& take) const = 0;
+  /// Digests taken out of use by evictions that count for a quorum.
+  virtual std::set<std::string> evicted() const = 0;
   /// Every row, in chain order. Throws Error(kIntegrity) naming the row if one cannot be read.
   virtual std::vector<Entry> all() const = 0;
   /// The record whose digest begins with 4 or more hex digits. Throws Error(kUsage) if several do.

@@ -9,6 +9,7 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "ledger/findings.h"
 
 namespace patchbench::ledger {
 namespace {
@@ -16,12 +17,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kApplicationId = 0x50424c47;  // "PBLG"
-constexpr int kFormat = 1;
+constexpr int kFormat = 2, kFormatWithoutFindings = 1;
 constexpr int kBusyTimeoutMs = 60'000;
+
+constexpr std::string_view kFindings = "findings", kEvictions = "evictions";
 
 /// SQLite keeps the text of each definition, so this list is also what `altered_definitions`
 /// compares with.
-constexpr std::array<std::pair<const char*, const char*>, 8> kDefinitions = {{
+constexpr std::array<std::pair<std::string_view, const char*>, 10> kDefinitions = {{
     {"records",
      "CREATE TABLE records (idx INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, chain TEXT NOT "
      "NULL, received TEXT NOT NULL, "
@@ -53,25 +56,38 @@ constexpr std::array<std::pair<const char*, const char*>, 8> kDefinitions = {{
      "CREATE TRIGGER signatures_no_delete BEFORE DELETE ON signatures BEGIN SELECT RAISE(ABORT, "
      "'the ledger is append-only'); "
      "END"},
+    // Verdicts and evictions in short, so that a status need not parse a million records.
+    {kFindings,
+     "CREATE TABLE findings (idx INTEGER PRIMARY KEY, slug TEXT NOT NULL, upstream TEXT NOT NULL, "
+     "version TEXT NOT NULL, beside TEXT NOT NULL, asked TEXT NOT NULL, device TEXT NOT NULL, "
+     "sentinel TEXT NOT NULL, started TEXT NOT NULL, manifest TEXT NOT NULL, digest TEXT NOT NULL, "
+     "isolated INTEGER NOT NULL, origin TEXT NOT NULL) STRICT"},
+    {kEvictions,
+     "CREATE TABLE evictions (idx INTEGER PRIMARY KEY, evicted TEXT NOT NULL, digest TEXT NOT "
+     "NULL, "
+     "origin TEXT NOT NULL) STRICT"},
 }};
 
 int pragma(SQLite::Database& database, const std::string& name) {
   return database.execAndGet("PRAGMA " + name).getInt();
 }
 
-/// Whether the file is a fresh one. Throws if it is somebody else's. To be called inside a
-/// transaction: between two looks of one process another may create the tables.
-bool is_new(SQLite::Database& database, const fs::path& path) {
+enum class State { kFresh, kWithoutFindings, kReady };
+
+/// How far the file is made. Throws if it is somebody else's. To be called inside a transaction:
+/// between two looks of one process another may create the tables.
+State state_of(SQLite::Database& database, const fs::path& path) {
   const int id = pragma(database, "application_id");
   const int num_objects = database.execAndGet("SELECT count(*) FROM sqlite_schema").getInt();
-  if (id == 0 && num_objects == 0) return true;
+  if (id == 0 && num_objects == 0) return State::kFresh;
   if (id != kApplicationId)
     throw Error(ErrorCode::kIntegrity, path.string() + ": a SQLite file, but no patchbench ledger");
-  if (const int format = pragma(database, "user_version"); format != kFormat) {
+  const int format = pragma(database, "user_version");
+  if (format != kFormat && format != kFormatWithoutFindings) {
     throw Error(ErrorCode::kIntegrity, path.string() + ": ledger format " + std::to_string(format) +
                                            "; this patchbench reads " + std::to_string(kFormat));
   }
-  return false;
+  return format == kFormat ? State::kReady : State::kWithoutFindings;
 }
 
 /// Changing the journal mode does not wait on the busy handler when two processes do it to one new
@@ -92,8 +108,13 @@ void set_wal(SQLite::Database& database) {
 
 void create_tables(SQLite::Database& database, const fs::path& path) {
   SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
-  if (!is_new(database, path)) return;  // another process was first
-  for (const auto& [name, sql] : kDefinitions) database.exec(sql);
+  const State state = state_of(database, path);
+  if (state == State::kReady) return;  // another process was first
+  for (const auto& [name, sql] : kDefinitions) {
+    const bool is_of_findings = name == kFindings || name == kEvictions;
+    if (state == State::kFresh || is_of_findings) database.exec(sql);
+  }
+  if (state == State::kWithoutFindings) note_all_rows(database);
   database.exec("PRAGMA application_id=" + std::to_string(kApplicationId));
   database.exec("PRAGMA user_version=" + std::to_string(kFormat));
   transaction.commit();
@@ -119,10 +140,12 @@ SQLite::Database open_database(const fs::path& path) {
     bool needs_tables = false;
     {
       const SQLite::Transaction snapshot(database, SQLite::TransactionBehavior::DEFERRED);
-      needs_tables = is_new(database, path);
+      needs_tables = state_of(database, path) != State::kReady;
     }
     set_wal(database);
     database.exec("PRAGMA synchronous=FULL");
+    // Digests come in no order: a large import touches every page of their index.
+    database.exec("PRAGMA cache_size=-65536");
     if (needs_tables) create_tables(database, path);
     return database;
   } catch (const SQLite::Exception& e) {
@@ -139,8 +162,8 @@ std::vector<std::string> altered_definitions(const SQLite::Database& database) {
   std::vector<std::string> altered;
   for (const auto& [name, sql] : kDefinitions) {
     SQLite::Statement query(database, "SELECT sql FROM sqlite_schema WHERE name = ?");
-    query.bind(1, name);
-    if (!query.executeStep() || query.getColumn(0).getString() != sql) altered.push_back(name);
+    query.bind(1, std::string(name));
+    if (!query.executeStep() || query.getColumn(0).getString() != sql) altered.emplace_back(name);
   }
   return altered;
 }

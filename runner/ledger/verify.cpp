@@ -1,6 +1,5 @@
 #include "ledger/verify.h"
 
-#include <map>
 #include <utility>
 
 #include "core/digest.h"
@@ -8,14 +7,13 @@
 
 namespace patchbench::ledger {
 
-void check_verdict_in_chain(const Record& verdict, int64_t index,
-                            const RunRecords& records_of_run) {
-  std::vector<Record> observations;
-  for (const std::string& text : records_of_run(verdict.run_id(), index)) {
-    Record record = parse_record(text, "a record of run " + verdict.run_id());
-    if (record.type() == "observation") observations.push_back(std::move(record));
+std::map<std::string, Record> parsed_observations(const std::vector<std::string>& texts) {
+  std::map<std::string, Record> observations;
+  for (const std::string& text : texts) {
+    Record record{parse_json(text, "record")};
+    if (record.type() == "observation") observations.insert({sha256_hex(text), std::move(record)});
   }
-  check_verdict(verdict, observations);
+  return observations;
 }
 
 ChainWalk::ChainWalk(std::optional<int64_t> expected_count, std::string expected_head,
@@ -39,7 +37,7 @@ std::optional<Record> ChainWalk::step(const std::string& text, const std::string
     }
     if (record.type() == "verdict") {
       try {
-        check_verdict_in_chain(record, report_.count, records_of_run_);
+        check_verdict(record, parsed_observations(records_of_run_(record.run_id(), report_.count)));
       } catch (const Error& e) {
         doubts_.push_back({report_.count, report_.head, computed, e.what()});
       }
@@ -58,12 +56,13 @@ std::optional<Record> ChainWalk::step(const std::string& text, const std::string
   }
 }
 
-void ChainWalk::fail(const std::string& digest, const std::string& reason) {
+void ChainWalk::fail(const std::string& digest, const std::string& reason,
+                     std::optional<int64_t> index) {
   if (!report_.ok) return;
   report_.ok = false;
-  report_.bad_index = report_.count;
+  report_.bad_index = index.value_or(report_.count);
   report_.bad_digest = is_hex(digest, 64) ? digest : "";
-  report_.where = "row " + std::to_string(report_.count) +
+  report_.where = "row " + std::to_string(report_.bad_index) +
                   (report_.bad_digest.empty() ? "" : " (digest " + digest + ")") + ": " + reason;
 }
 

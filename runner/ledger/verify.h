@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,9 +12,9 @@ namespace patchbench::ledger {
 /// The records of run `run` among the first `end` of the chain, as texts.
 using RunRecords = std::function<std::vector<std::string>(const std::string& run, int64_t end)>;
 
-/// Checks a verdict against the observations of its run that stand before it. Throws
-/// Error(kIntegrity) as check_verdict.
-void check_verdict_in_chain(const Record& verdict, int64_t index, const RunRecords& records_of_run);
+/// The observations among records of one run, by digest. Their form was checked where they stand in
+/// the chain.
+std::map<std::string, Record> parsed_observations(const std::vector<std::string>& texts);
 
 /// Walks a chain record by record. The first thing that does not hold ends it.
 class ChainWalk {
@@ -26,8 +27,9 @@ class ChainWalk {
   /// it: that is how a corrected predicate leaves the old verdicts standing, out of use.
   std::optional<Record> step(const std::string& text, const std::string& digest,
                              const std::string& origin = "local");
-  /// Notes a failure at the row that stands next.
-  void fail(const std::string& digest, const std::string& reason);
+  /// Notes a failure at a row, the one that stands next unless another is named.
+  void fail(const std::string& digest, const std::string& reason,
+            std::optional<int64_t> index = {});
   void fail_as_a_whole(const std::string& reason);
   const VerifyReport& report() const { return report_; }
   /// The report, with what was expected of count and head.

@@ -134,16 +134,6 @@ int display_width(std::string_view text) {
   return width;
 }
 
-std::string paragraph(const std::string& lead, std::string_view text) {
-  const int indent = display_width(lead);
-  std::string out, margin = lead;
-  for (const std::string& line : wrap(text, Style().width - indent)) {
-    out += margin + line + "\n";
-    margin.assign(static_cast<std::size_t>(indent), ' ');
-  }
-  return out;
-}
-
 std::string elide(std::string_view text, int width) {
   if (display_width(text) <= width) return std::string(text);
   std::string out;
@@ -188,6 +178,16 @@ std::vector<std::string> wrap(std::string_view text, int width) {
   trim_end(line);
   if (!line.empty() || lines.empty()) lines.push_back(line);
   return lines;
+}
+
+std::string paragraph(std::string_view lead, std::string_view text, int width) {
+  const int indent = display_width(lead);
+  std::string out, margin(lead);
+  for (const std::string& line : wrap(text, width - indent)) {
+    out += margin + line + "\n";
+    margin.assign(static_cast<std::size_t>(indent), ' ');
+  }
+  return out;
 }
 
 Style style_of(int descriptor) {

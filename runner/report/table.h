@@ -61,9 +61,9 @@ class Table {
 /// Text broken into lines of at most `width` columns, at spaces where there are any, else within a
 /// word.
 std::vector<std::string> wrap(std::string_view text, int width);
-/// A paragraph of 80 columns with a hanging indent: `lead` in front of its first line, spaces in
-/// front of the others.
-std::string paragraph(const std::string& lead, std::string_view text);
+/// A paragraph with a hanging indent: `lead` in front of its first line, spaces in front of the
+/// others; each line ends with a line feed.
+std::string paragraph(std::string_view lead, std::string_view text, int width = 80);
 /// Text cut to `width` columns, ending in "…" if something was cut.
 std::string elide(std::string_view text, int width);
 

@@ -146,7 +146,7 @@ def test_plan_starts_nothing(run, tmp_path: Path) -> None:
 
 def test_status_shows_what_was_recorded(run) -> None:
     run("reproduce", SLUG, *FEW)
-    rows = [r for r in json.loads(run("--json", "status").stdout) if r["version"] == "0.8.0" and r["device"].startswith("cpu")]
+    rows = [r for r in json.loads(run("--json", "status").stdout)["cells"] if r["version"] == "0.8.0" and r["device"].startswith("cpu")]
     assert any(r["sentinel"] == "BUG_REPRODUCED(wrong_gradients)" for r in rows)
 
 

@@ -111,6 +111,21 @@ TEST_F(TamperTest, AFlippedByteAnywhereIsFoundOrChangesNothing) {
   EXPECT_GT(num_found, 60);
 }
 
+TEST_F(TamperTest, AShortFormThatSaysOtherwiseIsFound) {
+  expect_found_at(after_sql("UPDATE findings SET sentinel = 'BUG_ABSENT' WHERE idx = 2"), 2);
+}
+
+TEST_F(TamperTest, AShortFormThatIsGoneIsFound) {
+  expect_found_at(after_sql("DELETE FROM findings WHERE idx = 5"), 5);
+}
+
+TEST_F(TamperTest, AShortFormOfNoRecordIsFound) {
+  const VerifyReport report = after_sql(
+      "INSERT INTO findings SELECT 999, slug, upstream, version, beside, asked, device, sentinel, "
+      "started, manifest, 'none', isolated, origin FROM findings WHERE idx = 2");
+  EXPECT_FALSE(report.ok);
+}
+
 TEST_F(TamperTest, AChangedColumnIsFoundAndLocated) {
   const std::vector<std::string> changes = {
       "record = replace(record, 'wrong_gradients', 'right_gradients')",

@@ -21,9 +21,15 @@ std::string refusal(const Json& statement) {
   return "";
 }
 
+std::map<std::string, Record> by_digest(const std::vector<Record>& records) {
+  std::map<std::string, Record> out;
+  for (const Record& record : records) out.insert({record.digest(), record});
+  return out;
+}
+
 std::string broken(const Record& verdict, const std::vector<Record>& observations) {
   try {
-    check_verdict(verdict, observations);
+    check_verdict(verdict, by_digest(observations));
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kIntegrity) << e.what();
     return e.what();
@@ -164,7 +170,7 @@ TEST(MakeObservationRecord, TooMuchSelfReportIsKeptByDigest) {
 
 TEST(CheckVerdict, HoldsForWhatTheObservationsGive) {
   const Sample run;
-  EXPECT_NO_THROW(check_verdict(run.verdict, run.observations));
+  EXPECT_NO_THROW(check_verdict(run.verdict, by_digest(run.observations)));
 }
 
 TEST(CheckVerdict, FindsASentinelThatWasNotEarned) {
@@ -201,7 +207,7 @@ TEST(CheckVerdict, TheProseOfTheReasonMayDiffer) {
   outcome.why = "said otherwise";
   EXPECT_NO_THROW(check_verdict(
       make_verdict_record(sample::context(), sample::question(), outcome, cited_by(run.verdict)),
-      run.observations));
+      by_digest(run.observations)));
 }
 
 TEST(CheckVerdict, FindsMissingDoubledAndForeignCitations) {
@@ -238,7 +244,7 @@ TEST(CheckVerdict, OtherSubjectsOfTheRunNeedNotBeCited) {
   run.observations.push_back(make_observation_record(
       sample::context(),
       sample::observation("op", "mean_fp32", CaseRole::kControl, Seen::kPresent)));
-  EXPECT_NO_THROW(check_verdict(run.verdict, run.observations));
+  EXPECT_NO_THROW(check_verdict(run.verdict, by_digest(run.observations)));
 }
 
 TEST(Chain, EachLinkDependsOnAllBefore) {

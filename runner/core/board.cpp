@@ -1,0 +1,127 @@
+#include "core/board.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+namespace patchbench {
+namespace {
+
+const Finding* newest_in(const Sayings& sayings) {
+  const Finding* newest = nullptr;
+  for (const auto& [what, tally] : sayings) {
+    const bool is_newer =
+        newest == nullptr || std::tie(newest->started, newest->digest) <
+                                 std::tie(tally.newest.started, tally.newest.digest);
+    if (is_newer) newest = &tally.newest;
+  }
+  return newest;
+}
+
+bool is_answer(const std::string& sentinel) {
+  return sentinel != "NONE" && !sentinel.starts_with("NOT_RUN:");
+}
+
+/// The votes of one device: its runs by sentinel.
+void add_votes(std::vector<Votes>& votes, const std::string& device, const Sayings& said) {
+  std::map<std::string, int64_t> runs;
+  for (const auto& [what, tally] : said) {
+    if (is_answer(what.first)) runs[what.first] += tally.runs;
+  }
+  for (const auto& [sentinel, count] : runs) votes.push_back({sentinel, device, count});
+}
+
+/// Whether two runs on one device under one manifest gave different answers.
+bool contradicts_itself(const Cell& cell) {
+  std::map<std::string, std::set<std::string>> by_manifest;
+  for (const auto& [what, tally] : cell.said) {
+    if (is_answer(what.first)) by_manifest[what.second].insert(what.first);
+  }
+  return std::any_of(by_manifest.begin(), by_manifest.end(),
+                     [](const auto& entry) { return entry.second.size() > 1; });
+}
+
+}  // namespace
+
+const Finding* Cell::newest() const { return newest_in(said); }
+const Finding* Cell::newest_apart() const { return newest_in(apart); }
+
+void Board::add(const Finding& f) {
+  Cell& cell = places_[{f.slug, f.upstream, f.version, f.beside, f.asked}][f.device];
+  Tally& tally = (f.is_counted ? cell.said : cell.apart)[{f.sentinel, f.manifest_sha256}];
+  ++tally.runs;
+  if (std::tie(tally.newest.started, tally.newest.digest) < std::tie(f.started, f.digest))
+    tally.newest = f;
+}
+
+std::vector<Votes> quorum_of(const Board& board, const Place& place) {
+  std::vector<Votes> votes;
+  const auto at = board.places().find(place);
+  if (at == board.places().end()) return votes;
+  for (const auto& [device, cell] : at->second) add_votes(votes, device, cell.said);
+  return votes;
+}
+
+std::vector<Disagreement> disagreements_of(const Board& board) {
+  std::vector<Disagreement> out;
+  for (const auto& [place, devices] : board.places()) {
+    std::set<std::string> newest;
+    bool is_torn = false;
+    for (const auto& [device, cell] : devices) {
+      const Finding* finding = cell.newest();
+      if (finding != nullptr && is_answer(finding->sentinel)) newest.insert(finding->sentinel);
+      is_torn |= contradicts_itself(cell);
+    }
+    if (newest.size() > 1 || is_torn) out.push_back({place, quorum_of(board, place)});
+  }
+  return out;
+}
+
+std::string state_of_sentinel(const std::string& sentinel) {
+  if (sentinel == "BUG_ABSENT") return "absent";
+  constexpr std::string_view kRed = "BUG_REPRODUCED(";
+  if (sentinel.starts_with(kRed))
+    return sentinel.substr(kRed.size(), sentinel.size() - kRed.size() - 1);
+  return "unresolved";
+}
+
+std::vector<ReleaseState> states_of(const Board& board, const std::string& slug,
+                                    const std::string& upstream, const std::string& device,
+                                    const std::vector<std::string>& versions) {
+  std::vector<ReleaseState> states;
+  for (const std::string& version : versions) {
+    ReleaseState state{version, "not_measured", ""};
+    const auto at = board.places().find({slug, upstream, version, "", "reproduce"});
+    if (at != board.places().end()) {
+      const auto cell = at->second.find(device);
+      const Finding* finding = cell == at->second.end() ? nullptr : cell->second.newest();
+      if (finding != nullptr)
+        state = {version, state_of_sentinel(finding->sentinel), finding->digest};
+    }
+    states.push_back(std::move(state));
+  }
+  return states;
+}
+
+std::vector<Change> changes_between(const Board& before, const Board& now) {
+  std::vector<Change> changes;
+  for (const auto& [place, devices] : now.places()) {
+    const auto old_place = before.places().find(place);
+    for (const auto& [device, cell] : devices) {
+      const Finding* finding = cell.newest();
+      if (finding == nullptr) continue;
+      std::string was;
+      if (old_place != before.places().end()) {
+        const auto old_cell = old_place->second.find(device);
+        const Finding* old =
+            old_cell == old_place->second.end() ? nullptr : old_cell->second.newest();
+        if (old != nullptr) was = old->sentinel;
+      }
+      if (was != finding->sentinel)
+        changes.push_back({place, device, was, finding->sentinel, finding->digest});
+    }
+  }
+  return changes;
+}
+
+}  // namespace patchbench

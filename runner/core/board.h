@@ -1,0 +1,83 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/finding.h"
+#include "core/window.h"
+
+namespace patchbench {
+
+/// One question about one version. `beside` names what stood beside it at another version than its
+/// red pin; "" where nothing did.
+struct Place {
+  std::string slug, upstream, version, beside, asked;
+  auto operator<=>(const Place&) const = default;
+};
+
+/// How often one thing was said, and when last.
+struct Tally {
+  int64_t runs = 0;
+  Finding newest;
+};
+
+/// What the runs on one kind of device said: (sentinel, manifest) -> tally.
+using Sayings = std::map<std::pair<std::string, std::string>, Tally>;
+
+/// What was found at one place on one kind of device.
+struct Cell {
+  Sayings said;   ///< by runs that count
+  Sayings apart;  ///< by unsigned imports: shown, never counted
+  /// The newest finding that counts; null where there is none.
+  const Finding* newest() const;
+  /// The newest unsigned import; null where there is none.
+  const Finding* newest_apart() const;
+};
+
+/// All findings by place and device. The order in which they are added does not matter.
+class Board {
+ public:
+  using Devices = std::map<std::string, Cell>;
+  void add(const Finding& finding);
+  const std::map<Place, Devices>& places() const { return places_; }
+
+ private:
+  std::map<Place, Devices> places_;
+};
+
+/// How many counted runs on one kind of device said one thing.
+struct Votes {
+  std::string sentinel, device;
+  int64_t runs = 0;
+};
+/// Who says what about one version: every counted run that gave an answer, whatever its manifest.
+std::vector<Votes> quorum_of(const Board& board, const Place& place);
+
+/// Answers that cannot all hold: the newest ones of several devices, or several runs on one device
+/// under one manifest. A run without an answer (NONE, NOT_RUN) contradicts nobody.
+struct Disagreement {
+  Place place;
+  std::vector<Votes> votes;
+};
+std::vector<Disagreement> disagreements_of(const Board& board);
+
+/// "absent", a failure class, or "unresolved" where the sentinel of a reproduction says neither.
+std::string state_of_sentinel(const std::string& sentinel);
+
+/// The newest counted reproduction of each of `versions` on one device, in their order, with
+/// nothing unusual beside it.
+std::vector<ReleaseState> states_of(const Board& board, const std::string& slug,
+                                    const std::string& upstream, const std::string& device,
+                                    const std::vector<std::string>& versions);
+
+/// What differs between two boards of the same places: a place that is new or says something else.
+struct Change {
+  Place place;
+  std::string device, before, now;  ///< before: "" where nothing was known
+  std::string digest;               ///< of the verdict that says it now
+};
+std::vector<Change> changes_between(const Board& before, const Board& now);
+
+}  // namespace patchbench

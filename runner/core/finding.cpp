@@ -1,0 +1,42 @@
+#include "core/finding.h"
+
+#include "core/error.h"
+
+namespace patchbench {
+namespace {
+
+std::string asked_of(const QuestionContext& question) {
+  if (question.question == Question::kReproduce && question.subject != "upstream")
+    return question.subject;
+  if (question.question == Question::kClaim)
+    return "claim " + (question.claim.empty() ? question.subject : question.claim);
+  return question_name(question.question);
+}
+
+}  // namespace
+
+Finding finding_of(const Record& verdict, const std::string& digest) {
+  if (verdict.type() != "verdict")
+    throw Error(ErrorCode::kUsage, "a record of type " + verdict.type() + " states no finding");
+  const Json& p = verdict.predicate();
+  const RunContext run = RunContext::from_json(p.at("context"));
+  const Json beside = run.pin.is_object() ? run.pin.value("beside", Json()) : Json();
+  return {.slug = run.slug,
+          .upstream = run.pin.value("upstream", ""),
+          .version = run.pin.value("version", "-"),
+          .beside = beside.is_object() && !beside.empty() ? canonical_json(beside) : "",
+          .asked = asked_of(QuestionContext::from_json(p.at("question"))),
+          .device = run.machine.value("device", "cpu"),
+          .sentinel = p.at("sentinel").get<std::string>(),
+          .started = run.started,
+          .manifest_sha256 = run.manifest_sha256,
+          .digest = digest,
+          .is_isolated = run.is_isolated()};
+}
+
+std::string short_device(std::string device) {
+  if (device.starts_with("NVIDIA ")) device.erase(0, 7);
+  return device.substr(0, device.find(" (sm_"));
+}
+
+}  // namespace patchbench

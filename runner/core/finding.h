@@ -1,0 +1,31 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "core/record.h"
+
+namespace patchbench {
+
+/// A verdict record in short: what was asked of which version on which device, and what came out.
+struct Finding {
+  std::string slug;
+  std::string upstream;  ///< "" where no release ran (an op, a model)
+  std::string version;   ///< "-" where no release ran
+  std::string beside;  ///< RFC 8785 text of {upstream: version} of what stood beside it; may be ""
+  std::string asked;   ///< "reproduce", "validate", "claim NAME", or the subject asked about
+  std::string device;  ///< "cpu", "NVIDIA H200 (sm_90)"
+  std::string sentinel;  ///< Outcome::text
+  std::string started, manifest_sha256, digest;
+  bool is_isolated = false;
+  bool is_counted = true;  ///< made here, or signed by a trusted key
+  auto operator<=>(const Finding&) const = default;
+};
+
+/// `digest`: that of the verdict record, which its caller has. Throws Error(kUsage) on another
+/// type.
+Finding finding_of(const Record& verdict, const std::string& digest);
+
+/// "H200" of "NVIDIA H200 (sm_90)": the GPU type, for tables.
+std::string short_device(std::string device);
+
+}  // namespace patchbench
