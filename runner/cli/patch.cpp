@@ -519,6 +519,7 @@ void add_patch_command(CLI::App& app, Context& context) {
   add_apply(*patch, context);
   add_export(*patch, context);
   add_patch_rebase(*patch, context);
+  add_patch_check(*patch, context);
 }
 
 }  // namespace patchbench::cli

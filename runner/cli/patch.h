@@ -42,5 +42,7 @@ void write_whole(const std::filesystem::path& path, const std::string& text);
 
 /// `patch rebase`.
 void add_patch_rebase(CLI::App& patch, Context& context);
+/// `patch check`.
+void add_patch_check(CLI::App& patch, Context& context);
 
 }  // namespace patchbench::cli

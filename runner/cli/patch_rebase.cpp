@@ -5,7 +5,7 @@
 #include <map>
 #include <memory>
 
-#include "cli/patch.h"
+#include "cli/patch_together.h"
 #include "core/error.h"
 #include "report/table.h"
 
@@ -140,43 +140,16 @@ void run_rebase(Context& context, const Words& words) {
   if (!words.is_all) print_sides(rows.front());
 }
 
-/// One version of one upstream at which series are tested together.
-struct Together {
-  Pin at;
-  std::map<std::string, std::vector<Edit>> series;  ///< slug -> edits at that version
-  std::vector<std::string> left_out;                ///< slugs that cannot be carried there
-};
-
 /// Every red pin (or the one version asked for) of every upstream that packs have edits for.
 std::vector<Together> all_together(const Context& context, const Words& words, git::Store& store) {
-  std::map<std::string, std::vector<PackSeries>> packs;
-  for (const std::string& slug : context.slugs()) {
-    for (const UpstreamUse& use : context.manifest(slug).upstreams) {
-      if (!words.upstream.empty() && use.name != words.upstream) continue;
-      PackSeries pack = find_series(context, slug, use.name, "");
-      if (!pack.series.edits.empty()) packs[use.name].push_back(std::move(pack));
-    }
-  }
   std::vector<Together> groups;
-  for (auto& [upstream, list] : packs) {
+  for (const auto& [upstream, list] : packs_by_upstream(context, words.upstream)) {
     std::map<std::string, Pin> versions;
     for (const PackSeries& pack : list) {
       const Pin pin = words.to.empty() ? pack.base : resolve_version(context, upstream, words.to);
       versions.emplace(pin.version, pin);
     }
-    for (const auto& [version, pin] : versions) {
-      Together group{pin, {}, {}};
-      for (PackSeries& pack : list) {
-        pack.at = pin;
-        try {
-          group.series[pack.manifest.slug.str()] = carried_series(pack, store);
-        } catch (const Error& e) {
-          if (e.code() != ErrorCode::kUnresolved) throw;
-          group.left_out.push_back(pack.manifest.slug.str());
-        }
-      }
-      groups.push_back(std::move(group));
-    }
+    for (const auto& [version, pin] : versions) groups.push_back(together_at(list, pin, store));
   }
   return groups;
 }
@@ -186,7 +159,7 @@ void run_together(const Context& context, const Words& words) {
   Json rows = Json::array();
   report::Table table({"upstream", "version", "packs", "result", "where"});
   for (const Together& group : all_together(context, words, store)) {
-    const std::vector<git::Clash> clashes = git::clashes_of(group.series, group.at, store);
+    const std::vector<git::Clash>& clashes = group.clashes;
     Json pairs = Json::array(), slugs = Json::array();
     for (const auto& [slug, edits] : group.series) slugs.push_back(slug);
     for (const git::Clash& clash : clashes) {

@@ -1,0 +1,258 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+
+#include "cli/patch_together.h"
+#include "core/error.h"
+#include "report/table.h"
+
+namespace patchbench::cli {
+namespace {
+
+struct Words {
+  std::string slug, upstream;
+  bool is_all = false, with_sides = false;
+};
+
+/// What one edit does on one release.
+struct State {
+  std::string version, name;  ///< name: "applies", "rebased", "landed", "conflict", "file_gone"
+  std::vector<git::Conflict> conflicts;
+};
+
+/// One edit over every locked release.
+struct Checked {
+  std::string slug, upstream, edit, base;
+  std::vector<State> states;
+};
+
+State state_of(const Edit& edit, const git::Rebase& rebase, const std::string& version) {
+  switch (rebase.state) {
+    case git::Rebase::State::kLanded:
+      return {version, "landed", {}};
+    case git::Rebase::State::kConflict:
+      return {version, "conflict", rebase.conflicts};
+    case git::Rebase::State::kMissingFile:
+      return {version, "file_gone", rebase.conflicts};
+    case git::Rebase::State::kClean:
+      break;
+  }
+  return {version, rebase.edit->files == edit.files ? "applies" : "rebased", {}};
+}
+
+/// The edits that were written for one base, each on top of those before it, over the releases.
+void check_series(const std::vector<Edit>& edits, const Pin& base, const PackSeries& pack,
+                  git::Store& store, std::vector<Checked>& out) {
+  const std::size_t first = out.size();
+  for (const Edit& edit : edits)
+    out.push_back({pack.manifest.slug.str(), pack.upstream.name, edit.name, base.version, {}});
+  for (const Pin& release : pack.upstream.releases) {
+    std::vector<Edit> before_base, before_release;
+    for (std::size_t i = 0; i < edits.size(); ++i) {
+      const git::Rebase rebase =
+          git::rebase_edit(edits[i], base, release, store, before_base, before_release);
+      out[first + i].states.push_back(state_of(edits[i], rebase, release.version));
+      before_base.push_back(edits[i]);
+      // One that cannot be carried is left out: those after it are asked all the same.
+      if (rebase.edit) before_release.push_back(*rebase.edit);
+    }
+  }
+}
+
+std::vector<Checked> check_pack(const Context& context, const PackSeries& pack, git::Store& store) {
+  const git::Series all = git::load_series(
+      context.root / cell_path(pack.manifest.slug, Column::kPatches), pack.upstream.name);
+  std::vector<std::pair<std::string, std::vector<Edit>>> by_base;
+  for (const Edit& edit : all.edits) {
+    const std::string base = edit.field("Base");
+    if (by_base.empty() || by_base.back().first != base) by_base.push_back({base, {}});
+    by_base.back().second.push_back(edit);
+  }
+  std::vector<Checked> out;
+  for (const auto& [base, edits] : by_base)
+    check_series(edits, resolve_version(context, pack.upstream.name, base), pack, store, out);
+  return out;
+}
+
+/// "0.6.3-0.8.1 applies; 0.8.2-0.8.5 landed".
+std::string ranges_of(const std::vector<State>& states) {
+  std::string out;
+  for (std::size_t first = 0; first < states.size();) {
+    std::size_t last = first;
+    while (last + 1 < states.size() && states[last + 1].name == states[first].name) ++last;
+    out += (out.empty() ? "" : "; ") + states[first].version +
+           (last == first ? "" : "-" + states[last].version) + " " + states[first].name;
+    first = last + 1;
+  }
+  return out;
+}
+
+/// The first releases, going back and going on from the base, where the state is another one.
+struct Turns {
+  const State* earlier = nullptr;
+  const State* later = nullptr;
+};
+
+Turns turns_of(const Checked& checked) {
+  Turns turns;
+  const auto base = std::find_if(checked.states.begin(), checked.states.end(),
+                                 [&](const State& state) { return state.version == checked.base; });
+  if (base == checked.states.end()) return turns;
+  for (auto at = base; at != checked.states.end() && turns.later == nullptr; ++at) {
+    if (at->name != base->name) turns.later = &*at;
+  }
+  for (auto at = base; at != checked.states.begin() && turns.earlier == nullptr;) {
+    --at;
+    if (at->name != base->name) turns.earlier = &*at;
+  }
+  return turns;
+}
+
+std::string turn_text(const State& state) {
+  std::string text = state.version + " " + state.name;
+  for (const git::Conflict& conflict : state.conflicts) text += " " + conflict_place(conflict);
+  return text;
+}
+
+Json checked_json(const Checked& checked) {
+  Json states = Json::array();
+  for (const State& state : checked.states)
+    states.push_back({{"version", state.version},
+                      {"state", state.name},
+                      {"conflicts", conflicts_json(state.conflicts)}});
+  const Turns turns = turns_of(checked);
+  return {{"slug", checked.slug},
+          {"upstream", checked.upstream},
+          {"edit", checked.edit},
+          {"base", checked.base},
+          {"releases", states},
+          {"changes_earlier_at", turns.earlier == nullptr ? "" : turns.earlier->version},
+          {"changes_later_at", turns.later == nullptr ? "" : turns.later->version}};
+}
+
+void print_checked(const std::vector<Checked>& all, bool with_sides) {
+  std::string heading;
+  for (const Checked& checked : all) {
+    const std::string wanted = checked.slug + " · " + checked.upstream;
+    if (wanted != heading) std::cout << (heading.empty() ? "" : "\n") << wanted << "\n";
+    heading = wanted;
+    const std::string base =
+        checked.base.starts_with("git:") ? checked.base.substr(0, 14) : checked.base;
+    std::cout << report::paragraph("  ", checked.edit + ", written for " + base)
+              << report::paragraph("    ", ranges_of(checked.states));
+    const Turns turns = turns_of(checked);
+    if (turns.earlier != nullptr)
+      std::cout << report::paragraph("    going back, first ", turn_text(*turns.earlier));
+    if (turns.later != nullptr)
+      std::cout << report::paragraph("    going on, first ", turn_text(*turns.later));
+    for (const State& state : checked.states) {
+      for (const git::Conflict& conflict : state.conflicts) {
+        if (with_sides)
+          std::cout << fmt::format("\n{}, {}\n--- ours\n{}--- {}\n{}", state.version,
+                                   conflict_place(conflict), conflict.ours, state.version,
+                                   conflict.theirs);
+      }
+    }
+  }
+}
+
+/// Packs that share an upstream, over its releases: which pairs conflict, and where.
+Json check_together(const Context& context, const Words& words, git::Store& store) {
+  Json rows = Json::array();
+  for (const auto& [upstream, packs] : packs_by_upstream(context, words.upstream)) {
+    if (packs.size() < 2) continue;
+    for (const Pin& release : packs.front().upstream.releases) {
+      progress("together on " + upstream + " " + release.version);
+      const Together group = together_at(packs, release, store);
+      Json pairs = Json::array(), slugs = Json::array();
+      for (const auto& [slug, edits] : group.series) slugs.push_back(slug);
+      for (const git::Clash& clash : group.clashes)
+        pairs.push_back({{"one", clash.one},
+                         {"other", clash.other},
+                         {"conflicts", conflicts_json(clash.conflicts)}});
+      rows.push_back({{"upstream", upstream},
+                      {"version", release.version},
+                      {"packs", slugs},
+                      {"left_out", group.left_out},
+                      {"clashes", pairs}});
+    }
+  }
+  return rows;
+}
+
+void print_together(const Json& rows) {
+  std::cout << "\nTogether\n";
+  if (rows.empty()) std::cout << "  no two packs have edits for one upstream\n";
+  for (const Json& row : rows) {
+    std::string text;
+    for (const Json& slug : row.at("packs")) text += slug.get<std::string>() + " ";
+    text += row.at("clashes").empty() ? "go together" : "do not all go together";
+    for (const Json& slug : row.at("left_out"))
+      text += "; " + slug.get<std::string>() + " does not reach it";
+    for (const Json& clash : row.at("clashes"))
+      text += fmt::format("; {} + {} conflict", clash.at("one").get<std::string>(),
+                          clash.at("other").get<std::string>());
+    std::cout << report::paragraph(fmt::format("  {} {}: ", row.at("upstream").get<std::string>(),
+                                               row.at("version").get<std::string>()),
+                                   text);
+  }
+}
+
+void run_check(Context& context, const Words& words) {
+  git::Store store(context.cache, context.root);
+  std::vector<Checked> all;
+  for (const auto& [upstream, packs] : packs_by_upstream(context, words.upstream)) {
+    for (const PackSeries& pack : packs) {
+      if (!words.slug.empty() && pack.manifest.slug.str() != words.slug) continue;
+      progress("checking " + pack.manifest.slug.str() + " on " + upstream);
+      for (Checked& checked : check_pack(context, pack, store)) all.push_back(std::move(checked));
+    }
+  }
+  for (const Checked& checked : all) {
+    for (const State& state : checked.states) {
+      if (state.version == checked.base && state.name != "applies") context.exit_code = 1;
+    }
+  }
+  const Json together = words.is_all ? check_together(context, words, store) : Json::array();
+  if (context.json) {
+    Json edits = Json::array();
+    for (const Checked& checked : all) edits.push_back(checked_json(checked));
+    print_json({{"edits", edits}, {"together", together}});
+    return;
+  }
+  if (all.empty()) std::cout << "no pack has edits for this\n";
+  print_checked(all, words.with_sides);
+  if (words.is_all) print_together(together);
+}
+
+}  // namespace
+
+void add_patch_check(CLI::App& patch, Context& context) {
+  auto words = std::make_shared<Words>();
+  CLI::App* command = patch.add_subcommand(
+      "check", "which edits have gone stale: each over every locked release of its upstream");
+  command->add_option("slug", words->slug, "one pack (or --all)");
+  command->add_flag("--all", words->is_all,
+                    "every pack, and those that share an upstream together");
+  command->add_option("--upstream", words->upstream, "only edits of this upstream");
+  command->add_flag("--sides", words->with_sides, "print both sides of every conflict");
+  command->footer(
+      "applies: the files are those the edit was written for. rebased: a three-way merge carries "
+      "it.\nlanded: upstream has made the same change. conflict: file and lines of the release, "
+      "with "
+      "both\nsides in --json and --sides. file_gone: the release has no such file.\n"
+      "Exit: 1 if an edit no longer applies to its own base.\n"
+      "Example:\n  patchbench patch check --all\n  patchbench patch check liger_flce_none_bwd "
+      "--sides");
+  command->callback([words, &context] {
+    if (words->is_all != words->slug.empty())
+      throw Error(ErrorCode::kUsage, "patch check wants a pack, or --all without one");
+    if (!words->slug.empty()) context.manifest(words->slug);
+    run_check(context, *words);
+  });
+}
+
+}  // namespace patchbench::cli
