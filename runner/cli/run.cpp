@@ -299,19 +299,39 @@ void add_claim(CLI::App& app, Context& context) {
 
 void add_window(CLI::App& app, Context& context) {
   auto words = std::make_shared<Words>();
+  auto is_shown = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand(
       "window", "measure every locked release; bisect commits inside measured edges");
-  command->add_option("slug", words->run.slug, "the pack")->required();
+  command->add_option("slug", words->run.slug, "the pack (or --all)");
+  command->add_flag("--all", words->all,
+                    "every pack and upstream, resumed from the ledger: run it again after a break");
+  command->add_flag("--show", *is_shown, "the window from the records; nothing is run");
   command->add_flag("--commits", words->commits,
                     "bisect the commits inside each measured edge (needs the git upstream)");
   command->add_flag(
       "--resume", words->resume,
       "take releases already judged with this manifest, seed and device from the ledger");
   add_shared(*command, *words);
-  command->callback([words, &context] {
+  command->footer(
+      "Exit: 0 every release was judged, 3 one was not.\nExamples:\n"
+      "  patchbench window liger_flce_none_bwd --show\n  patchbench window --all --device cpu");
+  command->callback([words, is_shown, &context] {
+    if (words->all == !words->run.slug.empty())
+      throw Error(ErrorCode::kUsage, "window: name one pack, or --all");
+    if (*is_shown && words->all)
+      throw Error(ErrorCode::kUsage, "window --all runs; patchbench status --windows shows all");
+    if (*is_shown) return show_windows(context, words->run.slug);
     words->run.needs_pin = true;
-    context.exit_code = run_window(context, options_of(*words),
-                                   {.bisect_commits = words->commits, .resume = words->resume});
+    WindowAnswer answer =
+        words->all ? measure_all_windows(context, options_of(*words))
+                   : measure_window(context, options_of(*words),
+                                    {.bisect_commits = words->commits, .resume = words->resume});
+    if (context.json) {
+      std::cout << answer.document.dump(2) << "\n";
+    } else if (!words->all) {
+      print_window(answer.document);
+    }
+    context.exit_code = answer.status;
   });
 }
 

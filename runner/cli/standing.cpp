@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "cli/status_page.h"
 #include "core/error.h"
 #include "report/table.h"
 
@@ -49,20 +50,17 @@ std::vector<std::string> versions_of(const Upstream& upstream) {
   return versions;
 }
 
-/// Whether every trigger that a verdict rests on was unsupported.
-bool has_no_such_code(const ledger::Archive& archive, const std::string& verdict) {
+/// The observations that a verdict rests on, as far as they are there.
+std::vector<Observation> cited_observations(const ledger::Archive& archive,
+                                            const std::string& verdict) {
+  std::vector<Observation> observations;
   const std::optional<Record> record = archive.find(verdict);
-  if (!record) return false;
-  bool is_any = false;
+  if (!record) return observations;
   for (const std::string& digest : cited_by(*record)) {
-    const std::optional<Record> cited = archive.find(digest);
-    if (!cited) return false;
-    const Observation o = observation_of(*cited);
-    if (o.role != CaseRole::kTrigger || !o.counts) continue;
-    if (o.seen != Seen::kUnsupported) return false;
-    is_any = true;
+    if (const std::optional<Record> cited = archive.find(digest))
+      observations.push_back(observation_of(*cited));
   }
-  return is_any;
+  return observations;
 }
 
 TierWindow window_on(const Standing& standing, const std::string& slug, const Upstream& upstream,
@@ -70,7 +68,8 @@ TierWindow window_on(const Standing& standing, const std::string& slug, const Up
   TierWindow window{upstream.name, device, {}, {}};
   window.states = states_of(standing.board, slug, upstream.name, device, versions_of(upstream));
   for (ReleaseState& state : window.states) {
-    if (state.state == "unresolved" && has_no_such_code(standing.archive, state.record))
+    if (state.state == "unresolved" &&
+        has_no_such_code(cited_observations(standing.archive, state.record)))
       state.state = "unsupported";
   }
   window.intervals = intervals_of(window.states);
@@ -231,6 +230,46 @@ std::vector<std::string> tier_disagreements(const std::vector<TierWindow>& windo
       line += fmt::format("{}{} {}", line.empty() ? "" : ", ", tier, state);
     }
     if (distinct.size() > 1) lines.push_back(version + ": " + line);
+  }
+  return lines;
+}
+
+std::string votes_text(const std::vector<Votes>& votes) {
+  std::map<std::string, std::string> by_sentinel;
+  for (const Votes& vote : votes) {
+    std::string& list = by_sentinel[vote.sentinel];
+    list += fmt::format("{}{} ×{}", list.empty() ? "" : ", ", short_device(vote.device), vote.runs);
+  }
+  std::string text;
+  for (const auto& [sentinel, list] : by_sentinel) {
+    const std::string state = state_of_sentinel(sentinel);
+    const std::string said = state == "absent"       ? "green"
+                             : state == "unresolved" ? sentinel
+                                                     : "red (" + state + ")";
+    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", said, list);
+  }
+  return text;
+}
+
+std::vector<Votes> votes_apart(const Board& board, const Place& place) {
+  std::map<std::pair<std::string, std::string>, int64_t> runs;
+  if (const auto at = board.places().find(place); at != board.places().end()) {
+    for (const auto& [device, cell] : at->second) {
+      for (const auto& [what, tally] : cell.apart) runs[{what.first, device}] += tally.runs;
+    }
+  }
+  std::vector<Votes> votes;
+  for (const auto& [what, count] : runs) votes.push_back({what.first, what.second, count});
+  return votes;
+}
+
+std::vector<std::string> disagreement_lines(const Standing& standing, const Manifest& pack,
+                                            const UpstreamUse& use) {
+  std::vector<std::string> lines;
+  for (const Disagreement& one : disagreements_of(standing.board)) {
+    if (one.place.slug != pack.slug.str() || one.place.upstream != use.name) continue;
+    lines.push_back(
+        fmt::format("{} {}: {}", version_text(one.place), one.place.asked, votes_text(one.votes)));
   }
   return lines;
 }

@@ -39,24 +39,6 @@ std::string when(const std::string& started) {
   return ::isatty(STDOUT_FILENO) == 1 ? age_of(started) : started.substr(0, 10);
 }
 
-/// "red on H200 ×2, A100 ×1": who says what of one place; what is absent is "green".
-std::string votes_text(const std::vector<Votes>& votes) {
-  std::map<std::string, std::string> by_sentinel;
-  for (const Votes& vote : votes) {
-    std::string& list = by_sentinel[vote.sentinel];
-    list += fmt::format("{}{} ×{}", list.empty() ? "" : ", ", short_device(vote.device), vote.runs);
-  }
-  std::string text;
-  for (const auto& [sentinel, list] : by_sentinel) {
-    const std::string state = state_of_sentinel(sentinel);
-    const std::string said = state == "absent"       ? "green"
-                             : state == "unresolved" ? sentinel
-                                                     : "red (" + state + ")";
-    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", said, list);
-  }
-  return text;
-}
-
 Json votes_json(const std::vector<Votes>& votes) {
   Json list = Json::array();
   for (const Votes& vote : votes)
@@ -66,19 +48,6 @@ Json votes_json(const std::vector<Votes>& votes) {
 
 Place red_pin_of(const Manifest& pack, const UpstreamUse& use) {
   return {pack.slug.str(), use.name, use.red_pin, "", "reproduce"};
-}
-
-/// Votes of unsigned imports at one place.
-std::vector<Votes> votes_apart(const Board& board, const Place& place) {
-  std::map<std::pair<std::string, std::string>, int64_t> runs;
-  if (const auto at = board.places().find(place); at != board.places().end()) {
-    for (const auto& [device, cell] : at->second) {
-      for (const auto& [what, tally] : cell.apart) runs[{what.first, device}] += tally.runs;
-    }
-  }
-  std::vector<Votes> votes;
-  for (const auto& [what, count] : runs) votes.push_back({what.first, what.second, count});
-  return votes;
 }
 
 /// What else holds at the red pin: "FIX_VALIDATED cpu, H200 · OP_VALIDATED cpu".
@@ -114,18 +83,6 @@ std::map<std::string, std::string> windows_by_text(const std::vector<TierWindow>
     tiers += (tiers.empty() ? "" : ", ") + short_device(window.device);
   }
   return tiers_of;
-}
-
-/// Disagreements of a pack, one line each.
-std::vector<std::string> disagreement_lines(const Standing& standing, const Manifest& pack,
-                                            const UpstreamUse& use) {
-  std::vector<std::string> lines;
-  for (const Disagreement& one : disagreements_of(standing.board)) {
-    if (one.place.slug != pack.slug.str() || one.place.upstream != use.name) continue;
-    lines.push_back(
-        fmt::format("{} {}: {}", version_text(one.place), one.place.asked, votes_text(one.votes)));
-  }
-  return lines;
 }
 
 std::string newest_run(const Board& board, const Manifest& pack, const UpstreamUse& use) {

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <map>
 
+#include "cli/standing.h"
 #include "cli/verdicts.h"
 #include "core/error.h"
 #include "core/window.h"
@@ -17,13 +18,6 @@
 
 namespace patchbench::cli {
 namespace {
-
-/// "absent", a failure class, or why there is neither.
-std::string state_of(const Outcome& outcome) {
-  if (outcome.sentinel == Sentinel::kBugReproduced) return outcome.argument;
-  if (outcome.sentinel == Sentinel::kBugAbsent) return "absent";
-  return "unresolved";
-}
 
 struct Measured {
   ReleaseState state;
@@ -35,7 +29,10 @@ Measured measure(const Context& context, RunOptions options, const std::string& 
   try {
     const Setup setup = prepare(context, options);
     const Answer answer = reproduce(context, setup, options);
-    return {{version, state_of(answer.outcome), answer.digest}, answer.outcome};
+    std::string state = state_of_sentinel(answer.outcome.text());
+    if (state == "unresolved" && has_no_such_code(observations_of(answer.trials)))
+      state = "unsupported";
+    return {{version, std::move(state), answer.digest}, answer.outcome};
   } catch (const Error& e) {
     if (e.code() == ErrorCode::kIntegrity || e.code() == ErrorCode::kUsage) throw;
     return {{version, "not_measured", ""}, {Sentinel::kNotRun, "not_runnable_here", e.what(), ""}};
@@ -46,23 +43,18 @@ Measured measure(const Context& context, RunOptions options, const std::string& 
 std::map<std::string, ReleaseState> known_states(const Context& context, const RunOptions& options,
                                                  const Setup& setup) {
   std::map<std::string, ReleaseState> known;
-  for (const ledger::Entry& entry : ledger::Ledger::open(context.ledger)->all()) {
-    if (entry.record.type() != "verdict") continue;
-    const Json& p = entry.record.predicate();
-    const RunContext run = RunContext::from_json(p.at("context"));
-    const QuestionContext question = QuestionContext::from_json(p.at("question"));
-    if (run.slug != options.slug || run.manifest_sha256 != setup.manifest.sha256) continue;
-    if (question.question != Question::kReproduce || question.subject != "upstream") continue;
-    if (run.pin.value("upstream", "") != setup.upstream.name) continue;
-    if (run.pin.value("beside", Json()) != setup.beside_json()) continue;
-    if (run.machine.value("device", "") != exec::describe_machine(setup.device).value("device", ""))
-      continue;
-    const std::string sentinel = p.at("sentinel").get<std::string>();
-    const std::string version = run.pin.value("version", "");
-    if (sentinel == "BUG_ABSENT") known[version] = {version, "absent", entry.digest};
-    if (sentinel.starts_with("BUG_REPRODUCED("))
-      known[version] = {version, sentinel.substr(15, sentinel.size() - 16), entry.digest};
-  }
+  const Json beside = setup.beside_json();
+  const std::string device = exec::describe_machine(setup.device).value("device", "");
+  ledger::Ledger::open(context.ledger)
+      ->each_finding({.slug = options.slug, .before = {}}, [&](const Finding& finding) {
+        const bool is_same = finding.manifest_sha256 == setup.manifest.sha256 &&
+                             finding.asked == "reproduce" &&
+                             finding.upstream == setup.upstream.name && finding.device == device &&
+                             finding.beside == (beside.is_null() ? "" : canonical_json(beside));
+        const std::string state = state_of_sentinel(finding.sentinel);
+        if (is_same && state != "unresolved")
+          known[finding.version] = {finding.version, state, finding.digest};
+      });
   return known;
 }
 
@@ -129,6 +121,17 @@ Json bisect_edge(const Context& context, const RunOptions& options, const Upstre
   return found;
 }
 
+Json interval_json(const Interval& i) {
+  return {{"class", i.failure_class},
+          {"first_bad", i.first_bad},
+          {"last_bad", i.last_bad},
+          {"last_good_before", i.last_good_before},
+          {"first_good_after", i.first_good_after},
+          {"has_gap", i.has_gap}};
+}
+
+}  // namespace
+
 void print_window(const Json& window) {
   report::Table table({"release", "date", "state", "why"});
   for (const Json& r : window.at("releases")) {
@@ -153,18 +156,8 @@ void print_window(const Json& window) {
   }
 }
 
-Json interval_json(const Interval& i) {
-  return {{"class", i.failure_class},
-          {"first_bad", i.first_bad},
-          {"last_bad", i.last_bad},
-          {"last_good_before", i.last_good_before},
-          {"first_good_after", i.first_good_after},
-          {"has_gap", i.has_gap}};
-}
-
-}  // namespace
-
-int run_window(const Context& context, const RunOptions& options, const WindowOptions& window) {
+WindowAnswer measure_window(const Context& context, const RunOptions& options,
+                            const WindowOptions& window) {
   const Setup setup = prepare(context, options);
   const Upstream upstream = context.pins().upstream(setup.upstream.name);
   const auto known =
@@ -216,15 +209,65 @@ int run_window(const Context& context, const RunOptions& options, const WindowOp
   ledger::Ledger::open(context.ledger)
       ->append({make_record(
           "window", run, {{"states", compact}, {"intervals", intervals}, {"commits", commits}})});
-  if (context.json) {
-    std::cout << document.dump(2) << "\n";
-  } else {
-    print_window(document);
-  }
   const bool complete = std::all_of(states.begin(), states.end(), [](const ReleaseState& s) {
     return s.state != "unresolved" && s.state != "not_measured";
   });
-  return complete ? 0 : 3;
+  return {document, complete ? 0 : 3};
+}
+
+WindowAnswer measure_all_windows(const Context& context, RunOptions options) {
+  WindowAnswer all{Json::array(), 0};
+  for (const std::string& slug : context.slugs()) {
+    const Manifest pack = context.manifest(slug);
+    for (const UpstreamUse& use : pack.upstreams) {
+      if (use.from_environment) continue;
+      const std::string name = slug + " on " + use.name;
+      if (const auto reason = pack.waived(Column::kRepro)) {
+        progress(name + ": no reproducer (" + *reason + ")");
+        continue;
+      }
+      options.slug = slug;
+      options.upstream_name = use.name;
+      try {
+        WindowAnswer one = measure_window(context, options, {.resume = true});
+        all.status = std::max(all.status, one.status);
+        if (!context.json) {
+          std::cout << name << "\n";
+          print_window(one.document);
+          std::cout << "\n";
+        }
+        all.document.push_back(std::move(one.document));
+      } catch (const Error& e) {
+        if (e.code() != ErrorCode::kNotRunnable) throw e.in(name);
+        std::cerr << "patchbench: " << name << ": " << e.what() << "\n";
+        all.document.push_back({{"slug", slug}, {"upstream", use.name}, {"not_run", e.what()}});
+      }
+    }
+  }
+  return all;
+}
+
+void show_windows(const Context& context, const std::string& slug) {
+  const Standing standing = standing_of(context, {.slug = slug, .before = {}});
+  const Manifest& pack = standing.packs.front();
+  const std::vector<TierWindow> windows = windows_of(standing, pack);
+  Json documents = Json::array();
+  for (const TierWindow& window : windows) documents.push_back(window_json(window));
+  if (context.json) {
+    Json disagreements = Json::array();
+    for (const UpstreamUse& use : pack.upstreams) {
+      for (const std::string& line :
+           tier_disagreements(windows, sources_of(standing, pack, use), use))
+        disagreements.push_back(use.name + " " + line);
+    }
+    std::cout
+        << Json{{"slug", slug}, {"windows", documents}, {"tiers_disagree", disagreements}}.dump(2)
+        << "\n";
+    return;
+  }
+  for (const UpstreamUse& use : pack.upstreams) {
+    if (!use.from_environment) std::cout << render_windows(standing, pack, use, windows);
+  }
 }
 
 }  // namespace patchbench::cli

@@ -9,8 +9,24 @@ struct WindowOptions {
   bool resume = false;
 };
 
-/// Runs the reproducer over every release of the pack's upstream, appends a window record, prints
-/// states and intervals. Returns the exit status: 0 if every release was judged, 3 if one was not.
-int run_window(const Context& context, const RunOptions& options, const WindowOptions& window);
+/// What a window came to: its JSON document, and the exit status: 0 if every release was judged, 3
+/// if one was not.
+struct WindowAnswer {
+  Json document;
+  int status = 0;
+};
+
+/// Runs the reproducer over every release of the pack's upstream and appends a window record.
+WindowAnswer measure_window(const Context& context, const RunOptions& options,
+                            const WindowOptions& window);
+/// States and intervals, for people.
+void print_window(const Json& window);
+
+/// Every pack and upstream, one after the other, releases already judged taken from the ledger. A
+/// pack that cannot run here is named and left out. Returns the documents and the greatest status.
+WindowAnswer measure_all_windows(const Context& context, RunOptions options);
+
+/// The windows of a pack from its records; nothing is run.
+void show_windows(const Context& context, const std::string& slug);
 
 }  // namespace patchbench::cli

@@ -20,6 +20,16 @@ bool has_open_edge(const std::vector<ReleaseState>& releases, std::size_t first,
 
 }  // namespace
 
+bool has_no_such_code(const std::vector<Observation>& observations) {
+  bool is_any = false;
+  for (const Observation& o : observations) {
+    if (o.role != CaseRole::kTrigger || !o.counts) continue;
+    if (o.seen != Seen::kUnsupported) return false;
+    is_any = true;
+  }
+  return is_any;
+}
+
 std::vector<Interval> intervals_of(const std::vector<ReleaseState>& releases) {
   std::vector<Interval> intervals;
   for (std::size_t first = 0; first < releases.size(); ++first) {

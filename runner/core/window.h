@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/observation.h"
 
 namespace patchbench {
 
@@ -12,6 +13,9 @@ struct ReleaseState {
   std::string state;   ///< "absent", a failure class, "unsupported", "unresolved", "not_measured"
   std::string record;  ///< digest of the verdict it rests on
 };
+
+/// Whether every trigger that counts was unsupported: the release has no such code.
+bool has_no_such_code(const std::vector<Observation>& observations);
 
 /// One maximal run of consecutive measured releases in the same failure class ("unsupported" is
 /// measured, and neither good nor bad: it ends a run).
