@@ -4,6 +4,7 @@
   fetch.py file PROJECT FILENAME SHA256     print the path of that one verified file
   fetch.py env LOCK [--tag cp311]           print the folder into which every wheel of LOCK is unpacked
   fetch.py size PROJECT FILENAME            print how many bytes that file has on the index
+  fetch.py index PROJECT...                 print {PROJECT: its PEP 691 page}: files with digest and upload time
   fetch.py unzip FILE DIR                   unpack one wheel, .zip or .tar.gz into an empty folder
   fetch.py pins PINS.JSON [UPSTREAM...]     fetch every release of the upstreams that is not cached; without
                                             names: of those that a pack with a reproducer runs
@@ -94,6 +95,19 @@ def links(project: str) -> dict[str, tuple[str, str]]:
         parser = Links(r.geturl())
         parser.feed(r.read().decode())
     return parser.files
+
+
+def index_pages(projects: list[str]) -> dict[str, dict]:
+    """What the index says of each project, as PEP 691 JSON; FetchError(1) if it does not speak it."""
+    pages = {}
+    for project in projects:
+        page = f"{INDEX.rstrip('/')}/{re.sub(r'[-_.]+', '-', project).lower()}/"
+        with opened(page, {"Accept": "application/vnd.pypi.simple.v1+json"}) as r:
+            try:
+                pages[project] = json.loads(r.read())
+            except json.JSONDecodeError as e:
+                raise FetchError(1, f"{page}: the index does not answer in JSON (PEP 691)") from e
+    return pages
 
 
 def address_of(project: str, filename: str) -> str:
@@ -381,6 +395,8 @@ def main(argv: list[str]) -> int:
                 print(fetch_env(Path(lock), tag))
             case ["size", project, filename]:
                 print(file_size(project, filename))
+            case ["index", *projects] if projects:
+                print(json.dumps(index_pages(projects)))
             case ["unzip", archive, folder]:
                 unzip(Path(archive), Path(folder))
             case ["pins", pins, *names]:

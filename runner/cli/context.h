@@ -33,8 +33,9 @@ void progress(const std::string& text);
 void check_since(const std::string& since);
 
 /// Each command registers itself; its callback sets `context.exit_code` or throws Error.
-void add_run_commands(CLI::App& app, Context& context);   // reproduce, validate, window, selftest
-void add_list_commands(CLI::App& app, Context& context);  // list, show, status, new
+void add_run_commands(CLI::App& app, Context& context);  // reproduce, validate, window, selftest
+void add_list_commands(CLI::App& app,
+                       Context& context);  // list, show, status, report, lifecycle, new
 void add_patch_command(CLI::App& app, Context& context);  // patch new|save|show|apply|export|rebase
 void add_ledger_command(CLI::App& app, Context& context);  // ledger verify|export|import|evict
 void add_judge_command(CLI::App& app, Context& context);   // judge

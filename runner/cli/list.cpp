@@ -9,10 +9,13 @@
 
 #include "cli/behaviour.h"
 #include "cli/context.h"
+#include "cli/lifecycle.h"
 #include "report/table.h"
 
 namespace patchbench::cli {
 void add_status_command(CLI::App& app, Context& context);
+void add_report_command(CLI::App& app, Context& context);
+void add_pins_command(CLI::App& app, Context& context);
 void add_new_command(CLI::App& app, Context& context);
 
 namespace {
@@ -207,6 +210,9 @@ void add_list_commands(CLI::App& app, Context& context) {
     *wants_table ? show_behaviour(context, *slug) : show_pack(context, *slug);
   });
   add_status_command(app, context);
+  add_report_command(app, context);
+  add_lifecycle_command(app, context);
+  add_pins_command(app, context);
   add_new_command(app, context);
 }
 

@@ -1,0 +1,20 @@
+#pragma once
+#include "cli/standing.h"
+#include "report/page.h"
+
+namespace patchbench::cli {
+
+/// What the observations behind one verdict show beyond its sentinel.
+struct Behind {
+  double worst_share = 0;          ///< greatest error over its limit of a judged tensor; 0: none
+  std::vector<std::string> marks;  ///< "stale: …", "3 of 9 cases"
+};
+/// `finding`: a verdict of `pack`. A mark names what has changed since: cases of the manifest that
+/// the run did not have, edits that are no longer the pack's.
+Behind behind(const Context& context, const Standing& standing, const Manifest& pack,
+              const Finding& finding);
+
+/// The page's facts about every pack of a standing.
+report::Page page_of(const Context& context, const Standing& standing, const std::string& date);
+
+}  // namespace patchbench::cli

@@ -1,0 +1,194 @@
+"""Where the packs stand, from the committed evidence: status, window --show, lifecycle, pins update, patch check."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from answers import PROGRAM, ROOT  # noqa: E402
+
+SLUG = "liger_flce_none_bwd"
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    """Runs the program with a ledger of this test alone."""
+
+    def start(*words: str, root: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+        given = os.environ | {"PATCHBENCH_ROOT": str(root), "PATCHBENCH_LEDGER": str(tmp_path / "ledger.db")} | env
+        return subprocess.run([PROGRAM, *words], env=given, capture_output=True, text=True, timeout=600)
+
+    return start
+
+
+def columns(line: str) -> int:
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
+
+
+@pytest.mark.parametrize("words", [["status"], ["status", "--by", "repository"], ["status", SLUG], ["status", "--windows"],
+                                   ["status", "--since", "2026-11-21"], ["lifecycle"], ["window", SLUG, "--show"]])
+def test_fits_eighty_columns(run, words: list[str]) -> None:
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    wide = [line for line in done.stdout.splitlines() if columns(line) > 80 and "http" not in line]
+    assert done.stdout and not wide, wide
+
+
+def test_the_window_is_computed_from_the_records(run) -> None:
+    windows = json.loads(run("--json", "window", SLUG, "--show").stdout)["windows"]
+    assert {w["device"].split(" (")[0] for w in windows} == {"cpu", "NVIDIA H200"}
+    for w in windows:
+        seen = [(i["class"], i["first_bad"], i["last_bad"], i["has_gap"]) for i in w["intervals"]]
+        assert seen == [("reduction_ignored", "0.3.0", "0.5.2", False), ("wrong_gradients", "0.5.3", "0.5.8", False),
+                        ("reduction_ignored", "0.5.9", "0.6.2", False), ("wrong_gradients", "0.6.3", "0.8.1", False)]
+        assert w["intervals"][-1]["first_good_after"] == "0.8.2" and not w["is_open"]
+
+
+def run_of_another_gpu(version: str, device: str) -> str:
+    """The records of one committed run as another machine would have made them: its verdict cites their new digests."""
+    mine = f'"version":"{version}"'
+    lines = (ROOT / f"reports/evidence/{SLUG}/cpu-window-3.jsonl").read_text().splitlines()
+    out, digests = [], {}
+    for line in sorted((line for line in lines if mine in line and ":window:v1" not in line), key=lambda line: ":verdict:v1" in line):
+        theirs = re.sub(r'("machine":\{"cpu":"[^"]*","device":)"cpu"', rf'\1"{device}"', line)
+        assert theirs != line
+        for old, new in digests.items():
+            theirs = theirs.replace(old, new)
+        digests[hashlib.sha256(line.encode()).hexdigest()] = hashlib.sha256(theirs.encode()).hexdigest()
+        out.append(theirs)
+    assert ":verdict:v1" in out[-1]
+    return "\n".join(out) + "\n"
+
+
+def test_an_unsigned_import_stands_apart_and_never_counts(run, tmp_path: Path) -> None:
+    (before,) = json.loads(run("--json", "status", SLUG).stdout)["packs"]
+    path = tmp_path / "theirs.jsonl"
+    path.write_text(run_of_another_gpu("0.8.0", "NVIDIA A100 (sm_80)"))
+    done = run("ledger", "import", str(path))
+    assert done.returncode == 0 and "never counted" in done.stdout, done.stderr
+    (after,) = json.loads(run("--json", "status", SLUG).stdout)["packs"]
+    theirs = {"sentinel": "BUG_REPRODUCED(wrong_gradients)", "device": "NVIDIA A100 (sm_80)", "runs": 1}
+    assert before["unsigned_imports"] == [] and after["unsigned_imports"] == [theirs]
+    assert after | {"unsigned_imports": []} == before
+    assert "red (wrong_gradients) on A100 ×1: unsigned imports" in " ".join(run("status").stdout.split())
+
+
+def test_since_tells_what_changed_and_exits_with_it(run) -> None:
+    late = run("status", "--since", "2999-01-01", "--exit-code")
+    assert (late.returncode, late.stdout) == (0, "nothing changed since 2999-01-01\n")
+    early = run("--json", "status", "--since", "2026-01-01", "--exit-code")
+    changes = json.loads(early.stdout)["changes"]
+    assert early.returncode == 1 and all(c["before"] == "" for c in changes)
+    assert any(c["now"] == "BUG_REPRODUCED(wrong_gradients)" and c["version"] == "0.8.0" for c in changes)
+    assert run("status", "--exit-code").returncode == 200
+    assert run("status", "--since", "yesterday").returncode == 2
+
+
+def changed_root(tmp_path: Path, **fields: str) -> Path:
+    root = tmp_path / "root"
+    for folder in ("packs", "env", "reports", "patches"):
+        shutil.copytree(ROOT / folder, root / folder)
+    path = root / f"packs/{SLUG}/manifest.json"
+    document = json.loads(path.read_text())
+    document["lifecycle"] |= fields
+    path.write_text(json.dumps(document))
+    return root
+
+
+def due(run, root: Path, day: str) -> dict[str, list[str]]:
+    packs = json.loads(run("--json", "lifecycle", SLUG, "--on", day, root=root).stdout)["packs"]
+    out: dict[str, list[str]] = {}
+    for one in packs[0]["due"]:
+        out.setdefault(one["what"], []).append(one["why"])
+    return out
+
+
+def test_lifecycle_computes_what_is_due(run, tmp_path: Path) -> None:
+    assert "review" not in due(run, ROOT, "2027-05-21") and "review" in due(run, ROOT, "2027-05-22")
+    now = due(run, ROOT, "2026-11-22")
+    assert "0.8.5 is green on every trigger of 0.8.0" in now["retirement"][0]
+    assert any("39.93 ms against 53.27 ms" in why for why in now["demotion"])
+    root = changed_root(tmp_path, keep="drop", admission="owed: a number")
+    assert {"deletion", "admission"} <= set(due(run, root, "2026-11-22"))
+    for path in (root / f"reports/evidence/{SLUG}").glob("*.jsonl"):
+        if path.name != "cpu.jsonl":
+            path.unlink()
+    assert "retirement" not in due(run, root, "2026-11-22")
+    assert run("lifecycle", SLUG, "--exit-code").returncode == 1
+
+
+def test_every_due_record_is_in_the_evidence(run) -> None:
+    digests = {d for p in json.loads(run("--json", "lifecycle").stdout)["packs"] for one in p["due"] for d in one["records"]}
+    known = {c["verdict"] for c in json.loads(run("--json", "status").stdout)["cells"]}
+    assert digests and digests <= known
+
+
+def index_file(tmp_path: Path, files: list[dict]) -> str:
+    path = tmp_path / "index.json"
+    path.write_text(json.dumps({"liger-kernel": {"files": files}}))
+    return str(path)
+
+
+def wheel(version: str, day: str, **more: object) -> dict:
+    name = f"liger_kernel-{version}-py3-none-any.whl"
+    return {"filename": name, "hashes": {"sha256": f"{len(version):064x}"}, "upload-time": f"{day}T01:02:03.4Z", "yanked": False} | more
+
+
+def test_pins_update_proposes_what_is_newer(run, tmp_path: Path) -> None:
+    files = [wheel("0.8.5", "2026-10-21"), wheel("0.8.10", "2026-11-20"), wheel("0.9.0", "2026-11-21"), wheel("0.9.1rc1", "2026-11-21"),
+             wheel("0.9.2", "2026-11-21", yanked="broken"), wheel("0.7.1", "2026-11-19"), wheel("0.2.0", "2024-01-01"),
+             wheel("0.9.3", "2026-11-21", filename="liger_kernel-0.9.3.tar.gz")]
+    root = changed_root(tmp_path)
+    words = ["--json", "pins", "update", "--offline", index_file(tmp_path, files)]
+    proposed = json.loads(run(*words, root=root).stdout)["releases"]
+    assert [(p["version"], p["date"]) for p in proposed] == [("0.7.1", "2026-11-19"), ("0.8.10", "2026-11-20"), ("0.9.0", "2026-11-21")]
+    assert all(p["unmeasured"] == [SLUG] for p in proposed)
+    before = (root / "env/pins.json").read_text()
+    assert before == (ROOT / "env/pins.json").read_text()
+    assert run(*words, "--write", root=root).returncode == 0
+    releases = json.loads((root / "env/pins.json").read_text())["upstreams"]["liger-kernel"]["releases"]
+    assert [r["version"] for r in releases[-4:]] == ["0.8.5", "0.7.1", "0.8.10", "0.9.0"]
+    window = json.loads(run("--json", "window", SLUG, "--show", root=root).stdout)["windows"][0]
+    assert window["releases"][-1] == {"version": "0.9.0", "state": "not_measured", "verdict": ""}
+    assert json.loads(run(*words, root=root).stdout)["releases"] == []
+
+
+def test_pins_update_without_a_network_is_one_line(run, tmp_path: Path) -> None:
+    done = run("pins", "update", "liger-kernel", PIP_INDEX_URL="http://127.0.0.1:9/simple", no_proxy="127.0.0.1", http_proxy="")
+    assert done.returncode == 4 and done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1 and "--offline" in done.stderr
+    assert run("pins", "update", "--offline", str(tmp_path / "none.json")).returncode == 2
+    malformed = tmp_path / "bad.json"
+    malformed.write_text('{"liger-kernel": {"files": [{"filename": 3}]}}')
+    assert run("pins", "update", "--offline", str(malformed)).returncode == 2
+
+
+def test_patch_check_finds_where_an_edit_goes_stale(run) -> None:
+    done = run("--json", "patch", "check", SLUG)
+    assert done.returncode == 0, done.stderr
+    (edit,) = json.loads(done.stdout)["edits"]
+    states = {s["version"]: s for s in edit["releases"]}
+    assert edit["base"] == "0.8.0" and states["0.8.0"]["state"] == "applies"
+    assert set(s["state"] for s in states.values()) <= {"applies", "rebased", "landed", "conflict", "file_gone"}
+    later = edit["changes_later_at"]
+    assert later and states[later]["state"] != "applies"
+    for s in states.values():
+        for c in s["conflicts"]:
+            assert c["path"] and {"ours", "theirs"} <= set(c)
+        assert bool(s["conflicts"]) == (s["state"] in ("conflict", "file_gone"))
+
+
+def test_patch_check_wants_a_pack_or_all(run) -> None:
+    assert run("patch", "check").returncode == 2
+    assert run("patch", "check", "liger_flce_none").returncode == 2
+    assert run("window").returncode == 2
