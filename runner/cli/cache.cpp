@@ -10,6 +10,7 @@
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "env/cache_sync.h"
 #include "exec/process.h"
 
 namespace patchbench::cli {
@@ -70,9 +71,24 @@ std::vector<Damage> verify(const Context& context, int& checked) {
   return damaged;
 }
 
-void verify_cache(Context& context, bool remove) {
+/// The choices of autotuners in compile caches.
+std::vector<Damage> verify_picks(const std::vector<std::string>& folders, int& checked) {
+  std::vector<Damage> damaged;
+  for (const std::string& folder : folders) {
+    if (!fs::is_directory(folder))
+      throw Error(ErrorCode::kUsage, folder + ": is no folder; name a compile cache");
+    int64_t num_checked = 0;
+    for (const env::BadPick& pick : env::bad_picks(folder, num_checked))
+      damaged.push_back({pick.file, pick.reason});
+    checked += static_cast<int>(num_checked);
+  }
+  return damaged;
+}
+
+void verify_cache(Context& context, const std::vector<std::string>& folders, bool remove) {
   int checked = 0;
-  const std::vector<Damage> damaged = verify(context, checked);
+  const std::vector<Damage> damaged =
+      folders.empty() ? verify(context, checked) : verify_picks(folders, checked);
   Json list = Json::array();
   for (const Damage& damage : damaged) {
     if (remove) fs::remove_all(damage.entry);
@@ -134,16 +150,69 @@ void prune_cache(const Context& context, int days) {
   }
 }
 
+struct SyncWords {
+  std::string source, destination;
+  bool or_private = false;
+};
+
+/// Where the copy goes: the folder asked for, or one of this user's own if that one is unfit.
+fs::path destination_of(const Context& context, const SyncWords& words) {
+  const std::string unfit = env::unfit_destination(words.destination);
+  if (unfit.empty()) return words.destination;
+  if (!words.or_private)
+    throw Error(ErrorCode::kNotRunnable,
+                unfit + "; chmod go-w it, or --or-private copies to a folder of your own");
+  const fs::path own = context.cache / "compile" /
+                       sha256_hex(fs::absolute(words.destination).string()).substr(0, 16);
+  fmt::print(std::cerr, "patchbench: {}; goes to {} instead\n", unfit, own.string());
+  return own;
+}
+
+void sync(const Context& context, const SyncWords& words) {
+  const fs::path destination = destination_of(context, words);
+  const env::SyncReport report = env::sync_cache(words.source, destination);
+  if (context.json) {
+    std::cout << Json{{"destination", fs::absolute(destination).string()},
+                      {"copied", report.num_copied},
+                      {"matched", report.num_matched},
+                      {"bytes", report.bytes},
+                      {"left_out", report.left_out}}
+                     .dump(2)
+              << "\n";
+    return;
+  }
+  for (const std::string& line : report.left_out) fmt::print(std::cout, "left out: {}\n", line);
+  fmt::print(std::cout, "{}: {} files copied ({} MiB), {} there already, {} left out\n",
+             destination.string(), report.num_copied, report.bytes >> 20, report.num_matched,
+             report.left_out.size());
+}
+
 }  // namespace
 
 void add_cache_command(CLI::App& app, Context& context) {
   CLI::App* cache = app.add_subcommand("cache", "the folder of fetched and unpacked things");
   cache->require_subcommand(1);
   CLI::App* check =
-      cache->add_subcommand("verify", "re-hash every fetched file and unpacked environment");
+      cache->add_subcommand("verify",
+                            "re-hash every fetched file and unpacked environment; or, of compile "
+                            "caches, refuse autotuners' picks of inf ms");
+  auto folders = std::make_shared<std::vector<std::string>>();
+  check->add_option("dir", *folders, "compile caches (default: Patchbench's own cache)");
   auto remove = std::make_shared<bool>(false);
   check->add_flag("--remove", *remove, "remove what is damaged; the next run fetches it again");
-  check->callback([&context, remove] { verify_cache(context, *remove); });
+  check->callback([&context, folders, remove] { verify_cache(context, *folders, *remove); });
+  CLI::App* copy = cache->add_subcommand("sync", "bring a compile cache to another folder");
+  auto words = std::make_shared<SyncWords>();
+  copy->add_option("src", words->source, "of inductor, Triton or TileLang")->required();
+  copy->add_option("dst", words->destination, "where only you can write")->required();
+  copy->add_flag("--or-private", words->or_private,
+                 "where dst is unfit, copy to a folder of your own and say so");
+  copy->footer(
+      "Files appear whole or not at all; what matches by SHA-256 is skipped; any number may run "
+      "at\n"
+      "once. A dst that another user can write to is refused: a compile cache is code.\n"
+      "Exit: 0 done, 2 usage, 4 dst is unfit.");
+  copy->callback([&context, words] { sync(context, *words); });
   CLI::App* prune = cache->add_subcommand(
       "prune", "remove the work folders of old runs and what was interrupted");
   auto days = std::make_shared<int>(7);
