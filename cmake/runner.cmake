@@ -10,6 +10,7 @@ pkg_check_modules(HS REQUIRED IMPORTED_TARGET libhs)
 pkg_check_modules(SQLITE3 REQUIRED IMPORTED_TARGET sqlite3)
 find_package(SQLiteCpp REQUIRED)
 find_package(CLI11 REQUIRED)
+find_path(MUSTACHE_INCLUDE kainjow/mustache.hpp REQUIRED)  # libkainjow-mustache-dev: one header
 
 target_link_libraries(patchbench_runner_pch PRIVATE nlohmann_json::nlohmann_json fmt::fmt CLI11::CLI11 GTest::gtest
   patchbench_warnings)
@@ -21,6 +22,8 @@ add_patchbench_module(patchbench_env runner/env DEPS patchbench_core PkgConfig::
 add_patchbench_module(patchbench_report runner/report DEPS patchbench_core)
 add_patchbench_module(patchbench_cli runner/cli DEPS patchbench_report patchbench_git patchbench_exec
   patchbench_ledger patchbench_env CLI11::CLI11)
+
+target_include_directories(patchbench_report SYSTEM PRIVATE ${MUSTACHE_INCLUDE})
 
 add_executable(patchbench runner/cli/main.cpp)
 target_link_libraries(patchbench PRIVATE patchbench_cli patchbench_warnings)

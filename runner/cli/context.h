@@ -46,5 +46,6 @@ void add_claims_command(CLI::App& app, Context& context);         // claims
 void add_lint_claims_command(CLI::App& app, Context& context);    // lint-claims
 void add_mitigations_command(CLI::App& app, Context& context);    // mitigations doctor
 void add_triage_command(CLI::App& app, Context& context);         // triage
+void add_bundle_command(CLI::App& app, Context& context);         // bundle
 
 }  // namespace patchbench::cli

@@ -261,27 +261,6 @@ void run_apply(const Context& context, const Words& words) {
   for (const std::string& path : changed) std::cout << "  " << prefix << path << "\n";
 }
 
-/// Writes one upstream's mails and the quilt `series` file; the names written.
-std::vector<std::string> export_series(const PackSeries& pack, git::Store& store,
-                                       const fs::path& folder) {
-  const std::vector<Edit> edits = carried_series(pack, store);
-  std::vector<Edit> before;
-  std::vector<std::string> names;
-  std::string list;
-  for (const Edit& edit : edits) {
-    const std::string name =
-        edit.name.substr(0, edit.name.size() - std::string(".edit").size()) + ".patch";
-    const auto number = static_cast<int>(before.size()) + 1;
-    write_whole(folder / name, git::format_mail(edit, pack.at, store, pack.upstream.git_prefix,
-                                                number, static_cast<int>(edits.size()), before));
-    before.push_back(edit);
-    names.push_back(name);
-    list += name + "\n";
-  }
-  if (!names.empty()) write_whole(folder / "series", list);
-  return names;
-}
-
 void run_export(const Context& context, const Words& words) {
   if (words.is_all == !words.slug.empty())
     throw Error(ErrorCode::kUsage, "patch export wants a pack or --all, then a folder");
@@ -468,6 +447,26 @@ std::vector<Edit> carried_series(const PackSeries& pack, git::Store& store) {
     if (rebases[i].edit) carried.push_back(*rebases[i].edit);
   }
   return carried;
+}
+
+std::vector<std::string> export_series(const PackSeries& pack, git::Store& store,
+                                       const fs::path& folder) {
+  const std::vector<Edit> edits = carried_series(pack, store);
+  std::vector<Edit> before;
+  std::vector<std::string> names;
+  std::string list;
+  for (const Edit& edit : edits) {
+    const std::string name =
+        edit.name.substr(0, edit.name.size() - std::string(".edit").size()) + ".patch";
+    const auto number = static_cast<int>(before.size()) + 1;
+    write_whole(folder / name, git::format_mail(edit, pack.at, store, pack.upstream.git_prefix,
+                                                number, static_cast<int>(edits.size()), before));
+    before.push_back(edit);
+    names.push_back(name);
+    list += name + "\n";
+  }
+  if (!names.empty()) write_whole(folder / "series", list);
+  return names;
 }
 
 std::string conflict_place(const git::Conflict& conflict) {

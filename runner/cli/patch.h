@@ -30,6 +30,11 @@ PackSeries find_series(const Context& context, const std::string& slug, const st
 /// edit, state, file and lines where it cannot be carried.
 std::vector<Edit> carried_series(const PackSeries& pack, git::Store& store);
 
+/// Writes the series at `pack.at` as mails and a quilt `series` file; the names written, none
+/// without edits.
+std::vector<std::string> export_series(const PackSeries& pack, git::Store& store,
+                                       const std::filesystem::path& folder);
+
 /// One line for a conflict: `path:first-last`, or the path alone.
 std::string conflict_place(const git::Conflict& conflict);
 Json conflicts_json(const std::vector<git::Conflict>& conflicts);

@@ -362,12 +362,13 @@ std::string claim_rule() {
          "           compared with their like alone\n"
          "No numbers: versions (0.8.0, Triton 3.6), days (2026-01-31), list numbers, words\n"
          "that begin with a letter (sm_90, fp32, H200) and their subscript (grad[0]),\n"
-         "hexadecimal ids, #968, cuda:0, file.py:12-34, 1st, 2-D, addresses, HTML comments\n"
-         "of whole lines, and fenced blocks that name a language (sh, bash, console,\n"
-         "python, cpp, cuda, c, diff, patch, json, toml, yaml, ini).\n"
+         "hexadecimal ids, #968, cuda:0, file.py:12-34, 1st, 2-D, 0001-name, addresses,\n"
+         "HTML comments of whole lines, and fenced blocks that name a language (sh, bash,\n"
+         "console, python, cpp, cuda, c, diff, patch, json, toml, yaml, ini).\n"
          "Inline code, other fences, tables, link texts and tags are checked. Digits of\n"
          "other scripts, digits split by markup and multiples in words (tenfold) are\n"
-         "refused.\n";
+         "refused. Which of a record's numbers is meant is the author's to say: the error\n"
+         "and the limit of one case can stand in each other's place unseen.\n";
 }
 
 std::vector<ClaimProblem> lint_claims(std::string_view markdown, const FindRecord& find) {

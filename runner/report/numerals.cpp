@@ -269,6 +269,15 @@ class Reader {
     return true;
   }
 
+  /// 0001-row-scale
+  bool skip_numbered_name() {
+    if (peek() != '0' || end_of_digits(at_) != at_ + 4 || at(at_ + 4) != '-' ||
+        !is_letter(at(at_ + 5)))
+      return false;
+    at_ += 5;
+    return true;
+  }
+
   bool skip_hexadecimal_id() {
     const std::size_t end = end_of_word(at_);
     const std::string_view word = slice(at_, end - at_);
@@ -299,7 +308,9 @@ class Reader {
   }
 
   void read_digits() {
-    if (is_digit(peek()) && (skip_day() || skip_hexadecimal_id() || skip_version())) return;
+    if (is_digit(peek()) &&
+        (skip_day() || skip_numbered_name() || skip_hexadecimal_id() || skip_version()))
+      return;
     read_number(Measurand::kPlain);
   }
 

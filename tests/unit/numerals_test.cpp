@@ -22,7 +22,7 @@ TEST(Numerals, NamesVersionsDaysAndIdsAreNone) {
         "on 2026-11-21", "at 2026-11-21T14:53:25Z", "sm_90a, fp32, bf16, H200, e4m3, dim1",
         "commit da482cf5c8", "git:33e2849ff0 too", "issue #968", "owner/name#1126", "on cuda:0",
         "dsa.py:795 and utils.py:97-129", "the 1st, 2nd and 23rd", "a 2-D tile, a 3D one",
-        "reads grad_output[0] alone", "see https://example.org/pull/1126?x=5",
+        "reads grad_output[0] alone", "patches/x/0001-row-scale.patch", "see https://example.org/pull/1126?x=5",
         "liger_kernel-0.8.0-py3-none-any.whl"})
     EXPECT_EQ(stated(text), Texts{}) << text;
 }
@@ -35,6 +35,7 @@ TEST(Numerals, EveryWrittenNumberIsFound) {
   EXPECT_EQ(stated("Triton 3.6 times as fast"), Texts{"3.6 times"});
   EXPECT_EQ(stated("torch 2.5 GiB"), Texts{"2.5 GiB"});
   EXPECT_EQ(stated("speed.up:50 [50] a[-3] a[1.5]"), (Texts{"50", "50", "3", "1.5"}));
+  EXPECT_EQ(stated("1001-row 0.12-ms 0001"), (Texts{"1001", "0.12-ms", "0001"}));
   EXPECT_EQ(stated("4 TB/s and 279 TFLOP/s"), (Texts{"4 TB", "279 TFLOP/s"}));
   EXPECT_EQ(stated("1234567e5 2026-13-41 é5 .5"),
             (Texts{"1234567e5", "2026", "13", "41", "5", ".5"}));

@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <iostream>
+#include <memory>
+
+#include "cli/bundle_body.h"
+#include "cli/lint_claims.h"
+#include "cli/patch.h"
+#include "core/error.h"
+#include "ledger/evidence.h"
+#include "report/template.h"
+
+namespace patchbench::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTemplate = "reports/templates/body.md.mustache";
+
+struct Words {
+  std::string slug, folder, body_template;
+};
+
+/// A body that somebody edited must not be written over.
+fs::path empty_folder(const Words& words) {
+  const fs::path folder = words.folder.empty() ? "bundle-" + words.slug : words.folder;
+  if (fs::exists(folder) && !(fs::is_directory(folder) && fs::is_empty(folder)))
+    throw Error(ErrorCode::kUsage,
+                folder.string() + ": is there and not empty; name another folder");
+  return folder;
+}
+
+std::vector<BundledPatch> write_patches(const Context& context, const Manifest& manifest,
+                                        const fs::path& folder) {
+  git::Store store(context.cache, context.root);
+  std::vector<BundledPatch> patches;
+  for (const UpstreamUse& use : manifest.upstreams) {
+    if (use.from_environment) continue;
+    const PackSeries pack = find_series(context, manifest.slug.str(), use.name, "");
+    const std::vector<Edit> edits = carried_series(pack, store);
+    const std::vector<std::string> names =
+        export_series(pack, store, folder / "patches" / use.name);
+    for (std::size_t i = 0; i < names.size(); ++i)
+      patches.push_back({"patches/" + use.name + "/" + names[i], edits[i].field("Subject"),
+                         use.name, pack.at.version});
+  }
+  return patches;
+}
+
+std::string lines_of(const std::vector<const Record*>& records) {
+  std::string text;
+  for (const Record* record : records) text += canonical_json(record->statement) + "\n";
+  return text;
+}
+
+void write_bundle(Context& context, const Words& words) {
+  const Manifest manifest = context.manifest(words.slug);
+  const fs::path folder = empty_folder(words);
+  const fs::path from =
+      words.body_template.empty() ? context.root / kTemplate : fs::path(words.body_template);
+  const std::string body_template = context.read_file(from);
+  const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
+  const fs::path script = context.root / cell_path(manifest.slug, Column::kRepro) / "standalone.py";
+  const Pins pins = context.pins();
+  BundleFacts facts{manifest, book, pins, {}, fs::exists(script)};
+  bundle_body(facts);  // nothing is written for a pack without records
+  facts.patches = write_patches(context, manifest, folder);
+  const BundleBody body = bundle_body(facts);
+  const std::string text = report::fill_template(body_template, from.string(), body.values);
+  write_whole(folder / "body.md", text);
+  std::string commands = "#!/bin/sh\nset -eu\n";
+  for (const std::string& line : body.commands) commands += line + "\n";
+  write_whole(folder / "commands.sh", commands);
+  write_whole(folder / "records.jsonl", lines_of(body.evidence));
+  if (facts.has_script) write_whole(folder / "reproduce.py", context.read_file(script));
+  const auto problems = report::lint_claims(text, citable_in(book));
+  for (const report::ClaimProblem& p : problems)
+    fmt::print(std::cerr, "patchbench: {}:{}: {}: {}\n", (folder / "body.md").string(), p.line,
+               shown(p.what), p.todo);
+  context.exit_code = problems.empty() ? 0 : 1;
+  const std::string kind = manifest.filing.at("kind");
+  if (context.json) {
+    print_json({{"folder", folder.string()},
+                {"patches", facts.patches.size()},
+                {"records", body.evidence.size()},
+                {"script", facts.has_script},
+                {"filing", kind},
+                {"problems", problems.size()}});
+    return;
+  }
+  fmt::print(std::cout, "{}: body.md, {} patch(es), {} records{}\n", folder.string(),
+             facts.patches.size(), body.evidence.size(),
+             facts.has_script ? ", reproduce.py" : "; no stand-alone script is there");
+  fmt::print(std::cout,
+             "edit body.md, then: patchbench lint-claims {}\nwhether it may go out: patchbench "
+             "filing {} (kind {}); nothing goes out by itself\n",
+             (folder / "body.md").string(), words.slug, kind);
+}
+
+}  // namespace
+
+void add_bundle_command(CLI::App& app, Context& context) {
+  auto words = std::make_shared<Words>();
+  CLI::App* command =
+      app.add_subcommand("bundle", "write a folder with what an issue or pull request needs");
+  command->add_option("slug", words->slug, "the pack")->required();
+  command->add_option("dir", words->folder, "a new or empty folder (default: bundle-SLUG)");
+  command->add_option("--template", words->body_template,
+                      "a mustache template for body.md (default: reports/templates/)");
+  command->footer(
+      "body.md        what is seen, where, since when, the change, limits, environment;\n"
+      "               every number is stated by the record cited beside it\n"
+      "patches/       mails for git am, a series an upstream\n"
+      "reproduce.py   the pack's stand-alone script, where it has one\n"
+      "commands.sh    the exact commands that repeat it\n"
+      "records.jsonl  the cited records with their observations, for ledger verify\n"
+      "Numbers of the manifest that no record states are left out (\"…\").\n"
+      "Exit: 0 done, 1 a number of the template is not held, 2 usage, 3 no record.");
+  command->callback([words, &context] { write_bundle(context, *words); });
+}
+
+}  // namespace patchbench::cli
