@@ -47,5 +47,6 @@ void add_lint_claims_command(CLI::App& app, Context& context);    // lint-claims
 void add_mitigations_command(CLI::App& app, Context& context);    // mitigations doctor
 void add_triage_command(CLI::App& app, Context& context);         // triage
 void add_bundle_command(CLI::App& app, Context& context);         // bundle
+void add_filing_command(CLI::App& app, Context& context);         // filing
 
 }  // namespace patchbench::cli

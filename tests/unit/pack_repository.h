@@ -51,6 +51,20 @@ class PackRepository {
       throw std::runtime_error(name + ": not once: " + from);
     put(name, text.replace(at, from.size(), to));
   }
+  /// The pack becomes one of liger-kernel at 0.8.0, a real upstream of env/pins.json.
+  void use_real_upstream() {
+    std::string text = read(path(kManifest));
+    const auto put_for = [&](const std::string& from, const std::string& to) {
+      for (auto at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
+        text.replace(at, from.size(), to);
+    };
+    put_for("\"thing\"", "\"liger-kernel\"");
+    put_for("\"1.0\"", "\"0.8.0\"");
+    put(kManifest, text);
+    const std::filesystem::path source = PATCHBENCH_ROOT;
+    put("env/threads.schema.json", read(source / "env/threads.schema.json"));
+    put("env/threads.json", "{\"threads\": []}");
+  }
   void put_evidence(const std::string& slug, const std::vector<Record>& records) {
     std::string text;
     for (const Record& record : records) text += canonical_json(record.statement) + "\n";

@@ -1,0 +1,351 @@
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "cli/claims.h"
+#include "cli/measured.h"
+#include "cli/patch.h"
+#include "cli/threads.h"
+#include "core/error.h"
+#include "ledger/evidence.h"
+#include "report/table.h"
+
+namespace patchbench::cli {
+namespace {
+
+/// How long an open or closed thread is taken to be as it was seen.
+constexpr int kFreshDays = 30;
+
+/// What one pack is to become upstream, and what stands in the way.
+struct Plan {
+  Manifest manifest;
+  std::string kind, thread, group;
+  int order = 0;
+  std::vector<std::string> depends_on;
+  std::vector<std::string> blocks, notes;
+  bool is_nothing() const { return kind == "none"; }
+  const std::string& slug() const { return manifest.slug.str(); }
+};
+
+Plan plan_of(Manifest manifest) {
+  const Json& filing = manifest.filing;
+  Plan plan{manifest,
+            filing.at("kind"),
+            filing.at("thread"),
+            filing.at("group"),
+            filing.at("order"),
+            filing.at("depends_on"),
+            {},
+            {}};
+  if (plan.kind == "held") plan.blocks.push_back("held: " + filing.at("risk").get<std::string>());
+  if (plan.kind != "held") plan.notes.push_back("risk: " + filing.at("risk").get<std::string>());
+  return plan;
+}
+
+std::string spoken(const std::string& kind) {
+  return kind == "pull_request" ? "pull request" : kind;
+}
+
+class Filing {
+ public:
+  Filing(const Context& context, std::string day)
+      : context_(context),
+        day_(std::move(day)),
+        book_(ledger::known(context.ledger, context.root, context.slugs())),
+        pins_(context.pins()),
+        threads_(read_threads(context)) {
+    for (const std::string& slug : context.slugs())
+      plans_.push_back(plan_of(context.manifest(slug)));
+    for (Plan& plan : plans_) {
+      if (plan.is_nothing()) continue;
+      check_target(plan);
+      check_related(plan);
+      check_records(plan);
+    }
+    find_overlaps();
+    check_others();
+    std::stable_sort(plans_.begin(), plans_.end(), [](const Plan& a, const Plan& b) {
+      return std::tie(a.group, a.order) < std::tie(b.group, b.order);
+    });
+  }
+
+  const std::vector<Plan>& plans() const { return plans_; }
+  const std::vector<std::string>& overlaps() const { return overlaps_; }
+
+ private:
+  const Thread* find(const std::string& name) const {
+    for (const Thread& thread : threads_) {
+      if (thread.name == name) return &thread;
+    }
+    return nullptr;
+  }
+
+  /// Open and closed threads move on; what is merged stays merged.
+  bool is_stale(const Thread& thread) const {
+    return (thread.state == "open" || thread.state == "closed") &&
+           days_between(thread.seen, day_) > kFreshDays;
+  }
+
+  std::string stale_text(const Thread& thread) const {
+    return fmt::format(
+        "{}: {} when seen on {}, {} days ago; look again and note it in "
+        "env/threads.json",
+        thread.name, thread.state, thread.seen, days_between(thread.seen, day_));
+  }
+
+  /// The thread that it goes to.
+  void check_target(Plan& plan) const {
+    if (plan.thread.empty()) {
+      if (plan.kind == "comment") plan.blocks.push_back("a comment, and no thread is named");
+      return;
+    }
+    const Thread* thread = find(plan.thread);
+    if (thread == nullptr || thread->state == "unchecked") {
+      plan.blocks.push_back(plan.thread +
+                            ": unchecked; look it up and note state, day and source "
+                            "in env/threads.json");
+    } else if (thread->state == "superseded") {
+      plan.blocks.push_back(plan.thread + ": superseded by " + thread->superseded_by);
+    } else if (thread->state != "open") {
+      plan.blocks.push_back(
+          fmt::format("{}: {} ({}); a {} there is read by nobody, name another "
+                      "thread or file anew",
+                      plan.thread, thread->state, thread->seen, plan.kind));
+    } else if (is_stale(*thread)) {
+      plan.blocks.push_back(stale_text(*thread));
+    }
+  }
+
+  /// Threads about the same thing.
+  void check_related(Plan& plan) const {
+    for (const Thread& thread : threads_) {
+      if (thread.name == plan.thread) continue;
+      for (const Thread::Relation& pack : thread.packs) {
+        if (pack.slug == plan.slug()) check_relation(plan, thread, pack.relation);
+      }
+    }
+  }
+
+  void check_relation(Plan& plan, const Thread& thread, const std::string& relation) const {
+    const bool is_same = relation == "reports" || relation == "fixes";
+    if (thread.state == "unchecked") {
+      plan.blocks.push_back(fmt::format("{} ({}): unchecked", thread.name, relation));
+    } else if (relation == "fixes" && thread.state == "merged") {
+      plan.blocks.push_back(
+          fmt::format("{}: upstream merged a fix of it ({})", thread.name, thread.about));
+    } else if (is_same && thread.state == "open" && plan.kind != "comment") {
+      plan.blocks.push_back(
+          fmt::format("{}: open and about the same; comment there instead", thread.name));
+    } else if (is_same && is_stale(thread)) {
+      plan.blocks.push_back(stale_text(thread));
+    } else if (thread.state == "open") {
+      plan.notes.push_back(
+          fmt::format("{} ({}, open on {}): {}", thread.name, relation, thread.seen, thread.about));
+    }
+  }
+
+  /// What the records must show before anything is said.
+  void check_records(Plan& plan) const {
+    const std::vector<std::string> problems = claim_problems(plan.manifest, book_);
+    if (!problems.empty())
+      plan.blocks.push_back(fmt::format("{} cited record(s) do not hold: patchbench claims {}",
+                                        problems.size(), plan.slug()));
+    bool is_reproduced = false, is_validated = false;
+    for (const auto& [digest, entry] : book_.entries()) {
+      if (entry.record.type() != "verdict" || !ledger::counts_for_quorum(entry)) continue;
+      const Json& p = entry.record.predicate();
+      if (p.at("context").value("slug", "") != plan.slug()) continue;
+      const auto sentinel = outcome_of(entry.record).sentinel;
+      const QuestionContext asked = QuestionContext::from_json(p.at("question"));
+      if (!asked.is_red_pin) continue;
+      is_reproduced |= sentinel == Sentinel::kBugReproduced && asked.subject == "upstream";
+      is_validated |= sentinel == Sentinel::kFixValidated ||
+                      sentinel == Sentinel::kEquivalenceShown ||
+                      sentinel == Sentinel::kEquivalenceProved;
+    }
+    if (!is_reproduced)
+      plan.blocks.push_back("no record shows it on the red pin: patchbench reproduce " +
+                            plan.slug());
+    if (plan.kind == "pull_request" && !is_validated)
+      plan.blocks.push_back("no record validates the edit on the red pin: patchbench validate " +
+                            plan.slug());
+    check_newest(plan);
+  }
+
+  /// A newer release that is right makes the report moot.
+  void check_newest(Plan& plan) const {
+    for (const UpstreamUse& use : plan.manifest.upstreams) {
+      if (use.from_environment) continue;
+      const auto releases = measured_releases(book_, plan.manifest, pins_.upstream(use.name));
+      const auto newest = std::find_if(releases.rbegin(), releases.rend(),
+                                       [](const MeasuredRelease& r) { return !r.states.empty(); });
+      if (newest == releases.rend()) continue;
+      const bool is_right = std::all_of(newest->states.begin(), newest->states.end(),
+                                        [](const MeasuredState& s) { return s.state == "absent"; });
+      if (is_right && newest->pin.version != use.red_pin)
+        plan.blocks.push_back(
+            fmt::format("{} {} no longer shows it", use.name, newest->pin.version));
+      if (newest != releases.rbegin())
+        plan.notes.push_back(fmt::format("{} {} is newer than what was measured ({})", use.name,
+                                         releases.back().pin.version, newest->pin.version));
+    }
+  }
+
+  /// Files that the edits of two packs for one base both change.
+  void find_overlaps() {
+    std::map<std::string, std::set<std::string>> touched;  // "upstream base file" -> slugs
+    for (const Plan& plan : plans_) {
+      const auto series =
+          git::load_series(context_.root / cell_path(plan.manifest.slug, Column::kPatches));
+      for (const Edit& edit : series.edits) {
+        for (const FileEdit& file : edit.files)
+          touched[edit.field("Upstream") + " " + edit.field("Base") + ": " + file.path].insert(
+              plan.slug());
+      }
+    }
+    for (const auto& [where, slugs] : touched) {
+      if (slugs.size() > 1)
+        overlaps_.push_back(
+            fmt::format("{}: changed by {}; patchbench patch check --all tries "
+                        "them together",
+                        where, fmt::join(slugs, ", ")));
+    }
+  }
+
+  /// What a pack waits for: those it depends on, and the others of its group.
+  void check_others() {
+    std::map<std::string, bool> is_blocked;
+    for (const Plan& plan : plans_) is_blocked[plan.slug()] = !plan.blocks.empty();
+    for (Plan& plan : plans_) {
+      if (plan.is_nothing()) continue;
+      for (const std::string& other : plan.depends_on) {
+        if (!is_blocked.contains(other))
+          throw Error(ErrorCode::kUsage, plan.slug() + ": depends on \"" + other +
+                                             "\", which is no pack" +
+                                             did_you_mean(other, context_.slugs()));
+        if (is_blocked.at(other))
+          plan.blocks.push_back("depends on " + other + ", which is blocked");
+      }
+      std::vector<std::string> waiting;
+      for (const Plan& other : plans_) {
+        const bool is_together = !plan.group.empty() && other.group == plan.group &&
+                                 other.slug() != plan.slug() && !other.is_nothing();
+        if (is_together && is_blocked.at(other.slug())) waiting.push_back(other.slug());
+      }
+      if (!waiting.empty())
+        plan.blocks.push_back(fmt::format("goes out with its group {}; blocked there: {}",
+                                          plan.group, fmt::join(waiting, ", ")));
+    }
+  }
+
+  const Context& context_;
+  std::string day_;
+  ledger::Book book_;
+  Pins pins_;
+  std::vector<Thread> threads_;
+  std::vector<Plan> plans_;
+  std::vector<std::string> overlaps_;
+};
+
+Json plan_json(const Plan& plan) {
+  return {{"slug", plan.slug()},
+          {"number", plan.manifest.number},
+          {"kind", plan.kind},
+          {"thread", plan.thread},
+          {"group", plan.group},
+          {"order", plan.order},
+          {"depends_on", plan.depends_on},
+          {"risk", plan.manifest.filing.at("risk")},
+          {"can_go", plan.blocks.empty() && !plan.is_nothing()},
+          {"blocks", plan.blocks},
+          {"notes", plan.notes}};
+}
+
+std::string plan_text(const Plan& plan) {
+  std::string head =
+      fmt::format("{:02} {} · {}", plan.manifest.number, plan.slug(), spoken(plan.kind));
+  if (!plan.thread.empty()) head += " · " + plan.thread;
+  if (!plan.group.empty()) head += fmt::format(" · group {}, place {}", plan.group, plan.order);
+  std::string out = report::paragraph("  ", head);
+  for (const std::string& block : plan.blocks) out += report::paragraph("     blocked: ", block);
+  for (const std::string& note : plan.notes) out += report::paragraph("     note: ", note);
+  return out;
+}
+
+void print_plans(const Filing& filing, const std::string& slug, const std::string& day) {
+  struct Part {
+    const char* title;
+    bool (*is_of)(const Plan&);
+  };
+  static constexpr Part kParts[] = {
+      {"Can go out today, on a person's word",
+       [](const Plan& p) { return p.blocks.empty() && !p.is_nothing(); }},
+      {"Blocked", [](const Plan& p) { return !p.blocks.empty() && !p.is_nothing(); }},
+      {"Nothing to file", [](const Plan& p) { return p.is_nothing(); }}};
+  fmt::print(std::cout, "Filing plan of {}. Nothing goes out by itself.\n", day);
+  for (const Part& part : kParts) {
+    std::string text;
+    for (const Plan& plan : filing.plans()) {
+      if (part.is_of(plan) && (slug.empty() || plan.slug() == slug)) text += plan_text(plan);
+    }
+    if (text.empty() && !slug.empty()) continue;
+    fmt::print(std::cout, "\n{}\n{}", part.title, text.empty() ? "  none\n" : text);
+  }
+  for (const std::string& overlap : filing.overlaps()) {
+    if (slug.empty() || overlap.find(slug) != overlap.npos)
+      std::cout << report::paragraph("overlap: ", overlap);
+  }
+}
+
+void print_filing(Context& context, const std::string& slug, const std::string& day) {
+  days_between(day, day);
+  if (!slug.empty()) context.manifest(slug);
+  const Filing filing(context, day);
+  Json rows = Json::array();
+  for (const Plan& plan : filing.plans()) {
+    if (!slug.empty() && plan.slug() != slug) continue;
+    rows.push_back(plan_json(plan));
+    if (!slug.empty() && (!plan.blocks.empty() || plan.is_nothing())) context.exit_code = 1;
+  }
+  if (context.json) {
+    print_json({{"day", day}, {"packs", rows}, {"overlaps", filing.overlaps()}});
+  } else {
+    print_plans(filing, slug, day);
+  }
+}
+
+}  // namespace
+
+void add_filing_command(CLI::App& app, Context& context) {
+  struct Words {
+    std::string slug, day;
+  };
+  auto words = std::make_shared<Words>();
+  CLI::App* command =
+      app.add_subcommand("filing", "what can go out to upstreams today, and what blocks the rest");
+  command->add_option("slug", words->slug, "only this pack; exit 1 if it cannot go out");
+  command->add_option("--day", words->day, "the day to plan for, YYYY-MM-DD (default: today)");
+  command->footer(
+      "From the manifests' filing (kind, thread, group, order, depends_on, risk), the records and\n"
+      "env/threads.json (state of each thread, the day it was seen, the source). A pack is "
+      "blocked\n"
+      "by: a thread that is closed, merged, superseded, unchecked or was seen more than 30 days\n"
+      "ago; a merged fix; an open thread about the same; records that are missing or do not hold;\n"
+      "a newer release that is right; a pack it depends on; a blocked pack of its group, which "
+      "goes\n"
+      "out together. Nothing goes out by itself: patchbench bundle SLUG writes what a person "
+      "sends.\n"
+      "Exit: 0 done, 1 the one pack asked about is blocked, 2 usage.");
+  command->callback([words, &context] {
+    print_filing(context, words->slug,
+                 words->day.empty() ? ledger::utc_now().substr(0, 10) : words->day);
+  });
+}
+
+}  // namespace patchbench::cli
