@@ -48,5 +48,6 @@ void add_mitigations_command(CLI::App& app, Context& context);    // mitigations
 void add_triage_command(CLI::App& app, Context& context);         // triage
 void add_bundle_command(CLI::App& app, Context& context);         // bundle
 void add_filing_command(CLI::App& app, Context& context);         // filing
+void add_export_command(CLI::App& app, Context& context);         // export
 
 }  // namespace patchbench::cli

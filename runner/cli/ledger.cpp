@@ -6,12 +6,13 @@
 
 #include <charconv>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
 
 #include "cli/context.h"
+#include "cli/ledger_words.h"
+#include "cli/patch.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/slug.h"
@@ -40,19 +41,6 @@ std::unique_ptr<ledger::Ledger> open_existing(const Context& context) {
                                        "SLUG), or name another with --ledger");
   }
   return ledger::Ledger::open(context.ledger);
-}
-
-/// The user's list of trusted keys, if there is one and no other was named.
-fs::path trusted_keys_of(const LedgerWords& words) {
-  if (!words.trusted.empty()) return words.trusted;
-  const auto from = [](const char* name) {
-    const char* value = std::getenv(name);
-    return value != nullptr ? fs::path(value) : fs::path();
-  };
-  fs::path config = from("XDG_CONFIG_HOME");
-  if (!config.is_absolute()) config = from("HOME") / ".config";
-  config = config / "patchbench" / "trusted_keys.json";
-  return fs::exists(config) ? config : fs::path();
 }
 
 struct Expected {
@@ -96,8 +84,8 @@ void verify(Context& context, const LedgerWords& words) {
   ledger::VerifyReport report;
   std::string contents;
   if (!words.file.empty() && !is_sqlite(context, file)) {
-    report = ledger::verify_jsonl(context.read_file(file), file.string(), trusted_keys_of(words),
-                                  expected.count, expected.head);
+    report = ledger::verify_jsonl(context.read_file(file), file.string(),
+                                  trusted_keys_file(words.trusted), expected.count, expected.head);
   } else {
     Context named = context;
     named.ledger = file;
@@ -126,18 +114,6 @@ void verify(Context& context, const LedgerWords& words) {
   fmt::print(std::cout, "{}: {} records hold; head {}\n", file.string(), report.count, report.head);
   if (!contents.empty()) fmt::print(std::cout, "{}\n", contents);
   if (!report.note.empty()) std::cerr << "note: " << report.note << "\n";
-}
-
-void write_whole(const fs::path& path, const std::string& text) {
-  const fs::path part = path.string() + ".part";
-  {
-    std::ofstream out(part, std::ios::binary | std::ios::trunc);
-    out << text;
-    if (!out.flush()) throw Error(ErrorCode::kUsage, path.string() + ": cannot be written");
-  }
-  std::error_code failed;
-  fs::rename(part, path, failed);
-  if (failed) throw Error(ErrorCode::kUsage, path.string() + ": " + failed.message());
 }
 
 std::vector<Entry> selected(const Context& context, const LedgerWords& words) {
@@ -194,7 +170,7 @@ void import_records(const Context& context, const LedgerWords& words) {
     files.push_back({context.read_file(file), file.string()});
   }
   const auto opened = ledger::Ledger::open(context.ledger);
-  const int num_new = ledger::import_jsonl(*opened, files, trusted_keys_of(words));
+  const int num_new = ledger::import_jsonl(*opened, files, trusted_keys_file(words.trusted));
   const std::string contents = origins_text(opened->origins());
   if (context.json) {
     std::cout << Json{{"ledger", context.ledger.string()}, {"new", num_new}}.dump(2) << "\n";
@@ -310,10 +286,22 @@ void add_selection(CLI::App& command, LedgerWords& words) {
 
 }  // namespace
 
+fs::path trusted_keys_file(const fs::path& named) {
+  if (!named.empty()) return named;
+  const auto from = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value != nullptr ? fs::path(value) : fs::path();
+  };
+  fs::path config = from("XDG_CONFIG_HOME");
+  if (!config.is_absolute()) config = from("HOME") / ".config";
+  config = config / "patchbench" / "trusted_keys.json";
+  return fs::exists(config) ? config : fs::path();
+}
+
 void add_ledger_command(CLI::App& app, Context& context) {
   auto words = std::make_shared<LedgerWords>();
   CLI::App* group = app.add_subcommand(
-      "ledger", "the record of every run: verify, list, show, export, import, evict, keygen");
+      "ledger", "the record of every run: verify, list, show, export, import, evict, keygen, sign");
   group->require_subcommand(1);
   group->footer(
       "Nothing in a ledger is ever changed or deleted. Exit: 0 done, 1 it does not hold, 2 usage.");
@@ -362,6 +350,7 @@ void add_ledger_command(CLI::App& app, Context& context) {
                                  [words, &context] { keygen(context, *words); });
   keygen_command->add_option("path", words->file, "file of the private key; never overwritten")
       ->required();
+  add_ledger_sign(*group, context);
 }
 
 }  // namespace patchbench::cli

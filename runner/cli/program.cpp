@@ -131,6 +131,7 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   add_triage_command(app, context);
   add_bundle_command(app, context);
   add_filing_command(app, context);
+  add_export_command(app, context);
   add_judge_command(app, context);
   add_env_command(app, context);
   try {

@@ -5,58 +5,15 @@
 
 #include "core/digest.h"
 #include "core/error.h"
-#include "core/fields.h"
+#include "ledger/dsse.h"
 #include "ledger/ledger.h"
 #include "ledger/verify.h"
 
 namespace patchbench::ledger {
 namespace {
 
-struct Line {
-  std::string text;  ///< of the record, RFC 8785
-  std::optional<Signature> signature;
-  int num_unchecked = 0;  ///< signatures by keys that are not trusted
-};
-
-std::string envelope(const std::string& text, const std::string& key_id,
-                     const std::string& signature) {
-  return canonical_json({{"payload", base64(text)},
-                         {"payloadType", kPayloadType},
-                         {"signatures", Json::array({{{"keyid", key_id}, {"sig", signature}}})}});
-}
-
-Line open_envelope(const Json& json, const TrustedKeys& trusted, const std::string& where) {
-  FieldReader fields(json, where);
-  const std::string payload = fields.text("payload"), type = fields.text("payloadType");
-  const Json& signatures = fields.value("signatures");
-  fields.finish();
-  if (type != kPayloadType) fields.fail("unknown payloadType '" + shown(type) + "'");
-  if (!signatures.is_array() || signatures.empty())
-    fields.fail("\"signatures\" must be an array of at least one");
-  const auto text = unbase64(payload);
-  if (!text) fields.fail("\"payload\" is not base64");
-  Line line{.text = *text, .signature = {}};
-  for (const Json& item : signatures) {
-    FieldReader entry(item, where);
-    const std::string key_id = entry.text("keyid"), bytes = entry.text("sig");
-    entry.finish();
-    const auto key = trusted.find(key_id);
-    if (key == trusted.end()) {
-      ++line.num_unchecked;
-      continue;
-    }
-    const Signature signature{key_id, key->second, bytes};
-    if (!holds(signature, line.text)) {
-      throw Error(ErrorCode::kIntegrity,
-                  where + ": the signature by key " + key_id.substr(0, 16) + " does not hold");
-    }
-    if (!line.signature) line.signature = signature;
-  }
-  return line;
-}
-
 /// A line is an envelope or a bare record; what it holds is checked by whoever takes it.
-Line read_line(const std::string& text, const TrustedKeys& trusted, const std::string& where) {
+Opened read_line(const std::string& text, const TrustedKeys& trusted, const std::string& where) {
   if (text.empty()) throw Error(ErrorCode::kUsage, where + ": an empty line; one record a line");
   constexpr std::string_view kEnvelopeStart = "{\"payload\":";
   if (!text.starts_with(kEnvelopeStart)) return {.text = text, .signature = {}};
@@ -84,7 +41,7 @@ class LineSource {
     const std::string text(next_line(left_));
     ++number_;
     const std::string where = fmt::format("{}:{}", where_, number_);
-    Line read = read_line(text, trusted_, where);
+    Opened read = read_line(text, trusted_, where);
     return Incoming{.record = parse_record(read.text, where),
                     .origin = "import",
                     .signature = std::move(read.signature),
@@ -161,7 +118,7 @@ VerifyReport verify_jsonl(std::string_view text, const std::string& where,
   while (!text.empty()) {
     const std::string text_of_line(next_line(text));
     try {
-      const Line line = read_line(text_of_line, trusted, "line");
+      const Opened line = read_line(text_of_line, trusted, "line");
       num_unchecked += line.signature ? 0 : line.num_unchecked;
       if (!digests.insert(sha256_hex(line.text)).second)
         throw Error(ErrorCode::kUsage, "stands in the file twice");

@@ -151,6 +151,17 @@ JunitStatus junit_status(const Observation& observation, const QuestionContext& 
   return JunitStatus::kError;
 }
 
+JunitCase junit_of_verdict(const std::string& group, const std::string& name,
+                           const QuestionContext& question, const Outcome& outcome,
+                           const std::string& digest) {
+  return {.group = group,
+          .name = name,
+          .status = status_of(outcome, question),
+          .verdict = outcome.text(),
+          .reason = outcome.why,
+          .properties = {{"sentinel", outcome.text()}, {"ledger", digest}}};
+}
+
 std::string junit_of_run(const std::string& slug, const std::vector<Observation>& observations,
                          const QuestionContext& question, const Outcome& outcome,
                          const std::string& digest) {
@@ -173,12 +184,7 @@ std::string junit_of_run(const std::string& slug, const std::vector<Observation>
     if (!o.failure_class.empty()) c.properties.emplace_back("class", o.failure_class);
     cases.push_back(std::move(c));
   }
-  cases.push_back({.group = slug,
-                   .name = "sentinel",
-                   .status = status_of(outcome, question),
-                   .verdict = outcome.text(),
-                   .reason = outcome.why,
-                   .properties = {{"sentinel", outcome.text()}, {"ledger", digest}}});
+  cases.push_back(junit_of_verdict(slug, "sentinel", question, outcome, digest));
   return junit_xml(slug, cases);
 }
 

@@ -36,6 +36,11 @@ std::string junit_xml(const std::string& suite, const std::vector<JunitCase>& ca
 /// where it is not; on a version of which nothing is expected a present bug is a failure.
 JunitStatus junit_status(const Observation& observation, const QuestionContext& question);
 
+/// What a run came to, as a case: `digest` is that of the verdict record.
+JunitCase junit_of_verdict(const std::string& group, const std::string& name,
+                           const QuestionContext& question, const Outcome& outcome,
+                           const std::string& digest);
+
 /// A run as JUnit: one case per observation, then one named "sentinel" for what the run came to.
 /// `digest` is that of the verdict record.
 std::string junit_of_run(const std::string& slug, const std::vector<Observation>& observations,

@@ -1,0 +1,255 @@
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "cli/measured.h"
+#include "cli/patch.h"
+#include "cli/threads.h"
+#include "core/error.h"
+#include "ledger/dsse.h"
+#include "ledger/evidence.h"
+#include "report/advisory.h"
+#include "report/junit.h"
+
+namespace patchbench::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Words {
+  std::string format, slug;
+  fs::path out, key;
+};
+
+/// The newest verdict on one question about one version on one device.
+struct Newest {
+  const ledger::Entry* entry;
+  RunContext run;
+  QuestionContext asked;
+  Outcome outcome;
+  std::string question() const {
+    std::string text = question_name(asked.question);
+    if (asked.question == Question::kReproduce && asked.subject != "upstream")
+      text += " " + asked.subject;
+    return asked.claim.empty() ? text : text + " " + asked.claim;
+  }
+  std::string device() const { return run.machine.value("device", "cpu"); }
+  std::string upstream() const { return run.pin.value("upstream", ""); }
+  std::string version() const { return run.pin.value("version", ""); }
+};
+
+/// In the order of slug, upstream, version, question, device. Unsigned imports are left out.
+std::vector<Newest> newest_verdicts(const ledger::Book& book,
+                                    const std::vector<std::string>& slugs) {
+  using Key =
+      std::tuple<std::string, std::string, std::string, std::string, std::string, std::string>;
+  std::map<Key, Newest> newest;
+  for (const auto& [digest, entry] : book.entries()) {
+    if (entry.record.type() != "verdict" || !ledger::counts_for_quorum(entry)) continue;
+    const Json& p = entry.record.predicate();
+    Newest one{&entry, RunContext::from_json(p.at("context")),
+               QuestionContext::from_json(p.at("question")), outcome_of(entry.record)};
+    if (std::find(slugs.begin(), slugs.end(), one.run.slug) == slugs.end()) continue;
+    const Key key(one.run.slug, one.upstream(), one.version(),
+                  canonical_json(one.run.pin.value("beside", Json())), one.question(),
+                  one.device());
+    const auto [held, is_new] = newest.emplace(key, one);
+    if (!is_new && held->second.run.started <= one.run.started) held->second = one;
+  }
+  std::vector<Newest> out;
+  for (auto& [key, one] : newest) out.push_back(std::move(one));
+  return out;
+}
+
+std::vector<report::Advisory> advisories(const Context& context, const ledger::Book& book,
+                                         const std::vector<std::string>& slugs) {
+  const Pins pins = context.pins();
+  const std::vector<Thread> threads = read_threads(context);
+  std::vector<report::Advisory> out;
+  for (const std::string& slug : slugs) {
+    const Manifest manifest = context.manifest(slug);
+    for (const UpstreamUse& use : manifest.upstreams) {
+      const Upstream upstream = pins.upstream(use.name);
+      if (use.from_environment || upstream.releases.empty()) continue;
+      report::Advisory advisory{.slug = slug,
+                                .title = manifest.title,
+                                .upstream = use.name,
+                                .project = upstream.releases.front().project,
+                                .number = manifest.number,
+                                .classes = manifest.classes,
+                                .mitigation = manifest.mitigation};
+      for (const Thread& thread : threads) {
+        for (const Thread::Relation& pack : thread.packs) {
+          if (pack.slug == slug && (pack.relation == "reports" || pack.relation == "fixes"))
+            advisory.threads.push_back(thread.name);
+        }
+      }
+      for (const MeasuredRelease& release : measured_releases(book, manifest, upstream)) {
+        report::AdvisoryRelease row{release.pin.version, {}};
+        for (const MeasuredState& s : release.states)
+          row.states.push_back({s.device, s.state, s.started, s.digest});
+        advisory.releases.push_back(std::move(row));
+      }
+      out.push_back(std::move(advisory));
+    }
+  }
+  return out;
+}
+
+std::string junit_of(const std::vector<Newest>& verdicts) {
+  std::vector<report::JunitCase> cases;
+  for (const Newest& one : verdicts) {
+    std::string name = one.question();
+    if (!one.version().empty()) name += fmt::format(" {} {}", one.upstream(), one.version());
+    cases.push_back(report::junit_of_verdict(one.run.slug, name + " on " + one.device(), one.asked,
+                                             one.outcome, one.entry->digest));
+  }
+  return report::junit_xml("patchbench", cases);
+}
+
+Json row_of(const Newest& one) {
+  return {{"slug", one.run.slug},       {"upstream", one.upstream()},
+          {"version", one.version()},   {"question", one.question()},
+          {"device", one.device()},     {"sentinel", one.outcome.text()},
+          {"why", one.outcome.why},     {"is_isolated", one.run.is_isolated()},
+          {"started", one.run.started}, {"verdict", one.entry->digest}};
+}
+
+/// RFC 4180, with a header; a cell that a spreadsheet would take for a formula gets a quote.
+std::string csv_of(const std::vector<Newest>& verdicts) {
+  std::string text;
+  const auto cell = [](std::string value) {
+    if (!value.empty() && std::string_view("=+-@\t").find(value.front()) != std::string::npos)
+      value.insert(0, "'");
+    std::string out = "\"";
+    for (const char c : value) out += c == '"' ? "\"\"" : std::string(1, c);
+    return out + "\"";
+  };
+  const auto line = [&](const std::vector<std::string>& cells) {
+    for (std::size_t i = 0; i < cells.size(); ++i) text += (i == 0 ? "" : ",") + cell(cells[i]);
+    text += "\r\n";
+  };
+  line({"slug", "upstream", "version", "question", "device", "sentinel", "why", "is_isolated",
+        "started", "verdict"});
+  for (const Newest& one : verdicts)
+    line({one.run.slug, one.upstream(), one.version(), one.question(), one.device(),
+          one.outcome.text(), one.outcome.why, one.run.is_isolated() ? "true" : "false",
+          one.run.started, one.entry->digest});
+  return text;
+}
+
+/// A run as the public test-result predicate: cases by name, the verdict record by digest.
+Json test_result(const Newest& one, const ledger::Book& book) {
+  Json passed = Json::array(), warned = Json::array(), failed = Json::array();
+  for (const std::string& digest : cited_by(one.entry->record)) {
+    const ledger::Entry* entry = book.find(digest);
+    if (entry == nullptr) continue;
+    const Observation o = observation_of(entry->record);
+    const report::JunitStatus status = report::junit_status(o, one.asked);
+    Json& names = status == report::JunitStatus::kPassed   ? passed
+                  : status == report::JunitStatus::kFailed ? failed
+                                                           : warned;
+    names.push_back(o.subject + "/" + o.case_name);
+  }
+  const report::JunitStatus status =
+      report::junit_of_verdict("", "", one.asked, one.outcome, "").status;
+  const Json configuration = Json::array(
+      {{{"name", "manifest " + one.run.slug}, {"digest", {{"sha256", one.run.manifest_sha256}}}},
+       {{"name", "verdict " + one.outcome.text()}, {"digest", {{"sha256", one.entry->digest}}}}});
+  return {{"_type", "https://in-toto.io/Statement/v1"},
+          {"subject", one.entry->record.statement.at("subject")},
+          {"predicateType", "https://in-toto.io/attestation/test-result/v0.1"},
+          {"predicate",
+           {{"result", status == report::JunitStatus::kPassed   ? "PASSED"
+                       : status == report::JunitStatus::kFailed ? "FAILED"
+                                                                : "WARNED"},
+            {"configuration", configuration},
+            {"passedTests", passed},
+            {"warnedTests", warned},
+            {"failedTests", failed}}}};
+}
+
+std::string intoto_of(const std::vector<Newest>& verdicts, const ledger::Book& book,
+                      const fs::path& key_file) {
+  if (key_file.empty())
+    throw Error(ErrorCode::kUsage,
+                "--format intoto wants --key KEY: an envelope holds a signature (patchbench "
+                "ledger keygen KEY makes one)");
+  const ledger::SigningKey key = ledger::SigningKey::load(key_file);
+  std::string text;
+  for (const Newest& one : verdicts) {
+    const std::string payload = canonical_json(test_result(one, book));
+    const ledger::Signature signature = key.sign(payload);
+    text += ledger::envelope(payload, signature.key_id, signature.signature) + "\n";
+  }
+  return text;
+}
+
+std::string exported(const Context& context, const Words& words) {
+  const std::vector<std::string> slugs =
+      words.slug.empty() ? context.slugs()
+                         : std::vector<std::string>{context.manifest(words.slug).slug.str()};
+  const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
+  const auto document = [](const Json& json) {
+    return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  };
+  if (words.format == "osv") {
+    Json records = Json::array();
+    for (const report::Advisory& advisory : advisories(context, book, slugs)) {
+      Json record = report::osv_record(advisory);
+      if (!record.is_null()) records.push_back(std::move(record));
+    }
+    return document(records);
+  }
+  if (words.format == "openvex")
+    return document(report::openvex_document(advisories(context, book, slugs)));
+  const std::vector<Newest> verdicts = newest_verdicts(book, slugs);
+  if (words.format == "junit") return junit_of(verdicts);
+  if (words.format == "csv") return csv_of(verdicts);
+  if (words.format == "intoto") return intoto_of(verdicts, book, words.key);
+  Json rows = Json::array();
+  for (const Newest& one : verdicts) rows.push_back(row_of(one));
+  return document(rows);
+}
+
+}  // namespace
+
+void add_export_command(CLI::App& app, Context& context) {
+  auto words = std::make_shared<Words>();
+  CLI::App* command =
+      app.add_subcommand("export", "what the records show, in forms that other tools read");
+  command->add_option("slug", words->slug, "only this pack");
+  command->add_option("--format", words->format, "osv, openvex, junit, intoto, csv or json")
+      ->required()
+      ->check(CLI::IsMember({"osv", "openvex", "junit", "intoto", "csv", "json"}));
+  command->add_option("-o,--output", words->out, "file to write (default: stdout)");
+  command->add_option("--key", words->key, "intoto: an Ed25519 private key (ledger keygen)");
+  command->footer(
+      "osv      an array, one record a pack and upstream: PyPI ranges over releases that\n"
+      "         were measured; ids are PATCHBENCH-NN-UPSTREAM (not a registered prefix)\n"
+      "openvex  one 0.2.0 document: affected with an action, fixed only where measured\n"
+      "         right, under_investigation where not judged\n"
+      "junit    one case a verdict        csv, json  one row a verdict\n"
+      "intoto   test-result statements in signed DSSE envelopes, one a line\n"
+      "The newest verdict of each question counts; unsigned imports do not.");
+  command->callback([words, &context] {
+    const std::string text = exported(context, *words);
+    if (words->out.empty()) {
+      std::cout << text;
+      return;
+    }
+    write_whole(words->out, text);
+    if (context.json) {
+      print_json({{"file", words->out.string()}, {"bytes", text.size()}});
+    } else {
+      fmt::print(std::cout, "{}: {} bytes\n", words->out.string(), text.size());
+    }
+  });
+}
+
+}  // namespace patchbench::cli
