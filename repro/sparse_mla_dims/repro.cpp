@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "harness/axes.h"
 #include "harness/program.h"
+#include "sparse_mla_dims/op.h"
 
 namespace patchbench::sparse_mla_dims {
 namespace {
 
+namespace ops = patchbench::ops::sparse_mla_dims;
 using at::Tensor;
 using at::indexing::Slice;
 using harness::choice;
@@ -30,6 +31,7 @@ const std::vector<std::string> kShapeAxes = {"batch",       "seqlen_q",   "seqle
                                              "head_dim_qk", "head_dim_v", "topk"};
 /// What a site has beside the shape.
 const std::map<std::string, std::vector<std::string>> kSites = {
+    {"attention", {"has_duplicates"}},
     {"dispatch", {"is_computable", "has_duplicates"}},
     {"interface", {}},
     {"memory", {"dense_units", "dense_growth"}},
@@ -84,6 +86,7 @@ enum class Rounding { kNone, kAsFused };
 /// head_dim_v columns of K:
 ///   out = sum_j P_j v_j               dS_j = scale P_j (<grad_out, v_j> - <grad_out, out>)
 ///   grad_query = sum_j dS_j k_j       grad_kv[t_j] += dS_j q, its first columns += P_j grad_out
+///   lse = log2 sum_j exp(z_j)
 /// A query without a key gives 0 and has no gradient. query [seqlen_q, batch, num_heads, d], kv
 /// [seqlen_k, batch, 1, d], in `type`, which the sums run in.
 Tensors attend(const Tensors& inputs, at::ScalarType type, Rounding rounding) {
@@ -95,7 +98,7 @@ Tensors attend(const Tensors& inputs, at::ScalarType type, Rounding rounding) {
   const double scale = inputs.at("softmax_scale").item<double>();
   const int64_t width = grad_out.size(-1);
   Tensor out = torch::zeros_like(grad_out), grad_query = torch::zeros_like(query),
-         grad_kv = torch::zeros_like(kv);
+         grad_kv = torch::zeros_like(kv), lse = torch::zeros_like(query.select(-1, 0));
   for (int64_t b = 0; b < query.size(1); ++b) {
     for (int64_t first = 0; first < query.size(0); first += kRowsAtOnce) {
       const Slice rows(first, std::min(first + kRowsAtOnce, query.size(0)));
@@ -106,20 +109,23 @@ Tensors attend(const Tensors& inputs, at::ScalarType type, Rounding rounding) {
       const Tensor k = at::embedding(kv.select(1, b).squeeze(1), index.clamp(0, kv.size(0) - 1));
       const Tensor v = k.narrow(-1, 0, width);
       const Tensor z = at::einsum("shd,skd->shk", {q, k}).mul(scale).masked_fill(closed, -1e30);
-      const Tensor weight = (z - z.amax(-1, true)).exp().masked_fill(closed, 0);
-      const Tensor sum = weight.sum(-1, true).clamp_min(std::numeric_limits<float>::min());
+      const Tensor top = z.amax(-1, true), weight = (z - top).exp().masked_fill(closed, 0);
+      const Tensor total = weight.sum(-1, true), has_key = total.gt(0);
+      const Tensor sum = at::where(has_key, total, 1.0);
       const Tensor o = rounded(at::einsum("shk,skd->shd", {rounded(weight), v}) / sum);
       const Tensor p = weight / sum, delta = (o * d_out).sum(-1, true);
       const Tensor ds = rounded(p * (at::einsum("shd,skd->shk", {d_out, v}) - delta) * scale);
       Tensor d_k = at::einsum("shk,shd->skd", {ds, q});
       d_k.narrow(-1, 0, width) += at::einsum("shk,shd->skd", {rounded(p), d_out});
       out.index_put_({rows, b}, o);
+      const Tensor log_sum = at::where(has_key, (sum.log() + top) / std::log(2.0), 0.0);
+      lse.index_put_({rows, b}, log_sum.squeeze(-1));
       grad_query.index_put_({rows, b}, rounded(at::einsum("shk,skd->shd", {ds, k})));
       grad_kv.select(1, b).squeeze(1).index_add_(0, index.masked_select(is_key),
                                                  d_k.index({is_key}));
     }
   }
-  return {{"out", out}, {"grad_query", grad_query}, {"grad_kv", rounded(grad_kv)}};
+  return {{"out", out}, {"grad_query", grad_query}, {"grad_kv", rounded(grad_kv)}, {"lse", lse}};
 }
 
 /// Bytes of one score tensor of the dense path, [batch, num_heads, seqlen_q, seqlen_k] in fp32.
@@ -136,6 +142,8 @@ Tensors right_values(const Case& item, const Tensors& inputs, at::ScalarType typ
   if (site == "lowering") return {{"lowers", number(1)}};
   if (site == "memory") return {{"holds_scores", number(0)}, {"is_quadratic", number(0)}};
   Tensors values = attend(inputs, type, rounding);
+  if (site == "attention") return values;
+  values.erase("lse");
   if (site == "interface") return {{"out", values.at("out")}};
   const bool is_computable = flag(item, "is_computable");
   values["is_fused"] = number(is_computable);
@@ -174,9 +182,41 @@ harness::InProcessSubject model_subject(bool (*is_fused)(int64_t, int64_t, int64
     values["out"] = values.at("out").narrow(-1, 0, width_v);
     for (const char* name : {"grad_query", "grad_kv"})
       values[name] = values.at(name).narrow(-1, 0, width);
+    values.erase("lse");
     values["is_fused"] =
         torch::full({}, is_fused(extent(item, "num_heads"), width, width_v), at::kDouble);
     return values;
+  };
+}
+
+/// What the op is given in place of the right index, scale and width.
+struct Spoilt {
+  Tensor indices;
+  double scale = 0;
+  int64_t head_dim_v = 0;
+};
+using Spoil = std::function<void(const Case&, Spoilt&)>;
+
+/// The op on bf16 operands as views, forward and backward; a narrower output is filled with zeros.
+harness::InProcessSubject op_subject(Spoil spoil) {
+  return [spoil = std::move(spoil)](const Case& item, const Tensors& inputs) -> Tensors {
+    const auto operand = [&](const char* name) {
+      return inputs.at(name).to(at::kBFloat16).transpose(0, 1);
+    };
+    const int64_t width = extent(item, "head_dim_v");
+    Spoilt given{inputs.at("topk_indices").unsqueeze(2), kSoftmaxScale, width};
+    if (spoil) spoil(item, given);
+    const Tensor query = operand("query"), kv = operand("kv"),
+                 grad_out = operand("grad_out").narrow(-1, 0, given.head_dim_v).contiguous();
+    const auto [out, lse, remainder] =
+        ops::sparse_mla_forward(query, kv, given.indices, given.scale, given.head_dim_v);
+    const auto [grad_query, grad_kv] = ops::sparse_mla_backward(
+        grad_out, out, remainder, lse, query, kv, given.indices, given.scale);
+    const Tensor whole = at::constant_pad_nd(out, {0, width - given.head_dim_v});
+    return {{"out", whole.transpose(0, 1)},
+            {"lse", lse.transpose(0, 1)},
+            {"grad_query", grad_query.transpose(0, 1)},
+            {"grad_kv", grad_kv.transpose(0, 1)}};
   };
 }
 
@@ -190,9 +230,12 @@ constexpr const char* kFused =
     "twice";
 const harness::Tolerances kValues = {
     {2, 0.05, kFused}, {2, 0.05, kFused}, {2, 0.001, kFused}, {2, 0.05, kFused}};
+constexpr const char* kLse = "1e-3 of the largest: sums in fp32";
+const harness::Tolerances kLogSum = {
+    {0, 0.128, kLse}, {0, 0.128, kLse}, {0, 0.001, kLse}, {0, 0.128, kLse}};
 constexpr const char* kIdentity =
     "1e-12: appended zeros add nothing to any sum, so that only the order of the sums in fp64 "
-    "differs; measured 3e-15";
+    "differs; measured 4e-16";
 const harness::Tolerances kPadding = {
     {0, 4504, kIdentity}, {0, 4504, kIdentity}, {0, 4504, kIdentity}, {0, 4504, kIdentity}};
 
@@ -248,20 +291,36 @@ class DimsPack : public harness::Pack {
   /// fp32 with the roundings that no bf16 kernel avoids; of the padding identity the oracle itself.
   Tensors plain(const Case& item, const Tensors& inputs) const override {
     if (site_of(item) == "shape") return oracle(item, inputs);
-    return right_values(item, inputs, at::kFloat, Rounding::kAsFused);
+    Tensors values = right_values(item, inputs, at::kFloat, Rounding::kAsFused);
+    for (auto& [name, tensor] : values) {
+      if (site_of(item) == "attention" && name != "lse") tensor = tensor.to(at::kBFloat16);
+    }
+    return values;
   }
 
   harness::Tolerances tolerances(const Case& item, const std::string& tensor) const override {
+    if (tensor == "lse") return kLogSum;
     if (tensor != "out" && !tensor.starts_with("grad_")) return kExact;
     return site_of(item) == "shape" ? kPadding : kValues;
   }
 
   std::map<std::string, harness::InProcessSubject> subjects() const override {
-    return {{"model", model_subject(is_native)}, {"model_fixed", model_subject(is_lowerable)}};
+    return {{"model", model_subject(is_native)},
+            {"model_fixed", model_subject(is_lowerable)},
+            {"op", op_subject({})},
+            {"op_mutant:sentinel_is_key_zero", op_subject([](const Case&, Spoilt& given) {
+               given.indices = given.indices.clamp_min(0);
+             })},
+            {"op_mutant:scale_of_the_width", op_subject([](const Case& item, Spoilt& given) {
+               given.scale = 1 / std::sqrt(static_cast<double>(extent(item, "head_dim_qk")));
+             })},
+            {"op_mutant:last_columns_lost",
+             op_subject([](const Case&, Spoilt& given) { given.head_dim_v -= 16; })}};
   }
 
   /// Right values on the wrong path are this pack's; wrong values are not.
   std::string classify(const Case& item, const Judgement& judgement) const override {
+    if (site_of(item) == "attention") return "";
     for (const char* name : {"out", "grad_query", "grad_kv"}) {
       if (!judgement.is_right(name)) return "";
     }

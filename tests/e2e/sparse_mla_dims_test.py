@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answers import answer, need_reproducer, seen
+from answers import answer, need_reproducer, seen, seen_of_wrong_op
 
 SLUG = "sparse_mla_dims"
 need_reproducer(SLUG)
@@ -46,7 +46,12 @@ def test_a_release_without_the_kernels_has_no_verdict(tmp_path: Path) -> None:
     assert status == 3 and seen(document, "upstream") == {"declined_128_64": "unsupported", "native": "unsupported"}
 
 
-@pytest.mark.parametrize(("subject", "sentinel"), [("model", "BUG_REPRODUCED(shape_declined)")])
-def test_the_model(tmp_path: Path, subject: str, sentinel: str) -> None:
+@pytest.mark.parametrize(("subject", "sentinel"), [("model", "BUG_REPRODUCED(shape_declined)"), ("op", "OP_VALIDATED")])
+def test_the_model_and_the_op(tmp_path: Path, subject: str, sentinel: str) -> None:
     status, document = answer(tmp_path, "reproduce", SLUG, "--subject", subject)
     assert (status, document["sentinel"]) == (0, sentinel), document["why"]
+
+
+@pytest.mark.parametrize("mutant", ["sentinel_is_key_zero", "scale_of_the_width", "last_columns_lost"])
+def test_a_wrong_op_is_red(tmp_path: Path, mutant: str) -> None:
+    assert seen_of_wrong_op(tmp_path, SLUG, mutant, "op_96_64") == "present"
