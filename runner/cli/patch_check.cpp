@@ -90,31 +90,50 @@ std::string ranges_of(const std::vector<State>& states) {
   return out;
 }
 
-/// The first releases, going back and going on from the base, where the state is another one.
+/// Going one way from the base: the first release where the state is another one, and the first
+/// that the edit cannot be carried to.
+struct Turn {
+  const State* changed = nullptr;
+  const State* stuck = nullptr;
+};
+
+template <typename Iterator>
+Turn turn_of(Iterator base, Iterator end) {
+  Turn turn;
+  for (Iterator at = base; at != end; ++at) {
+    const bool is_stuck = at->name == "conflict" || at->name == "file_gone";
+    if (turn.changed == nullptr && at->name != base->name) turn.changed = &*at;
+    if (turn.stuck == nullptr && is_stuck) turn.stuck = &*at;
+  }
+  return turn;
+}
+
 struct Turns {
-  const State* earlier = nullptr;
-  const State* later = nullptr;
+  Turn earlier, later;
 };
 
 Turns turns_of(const Checked& checked) {
-  Turns turns;
-  const auto base = std::find_if(checked.states.begin(), checked.states.end(),
+  const auto& states = checked.states;
+  const auto base = std::find_if(states.begin(), states.end(),
                                  [&](const State& state) { return state.version == checked.base; });
-  if (base == checked.states.end()) return turns;
-  for (auto at = base; at != checked.states.end() && turns.later == nullptr; ++at) {
-    if (at->name != base->name) turns.later = &*at;
-  }
-  for (auto at = base; at != checked.states.begin() && turns.earlier == nullptr;) {
-    --at;
-    if (at->name != base->name) turns.earlier = &*at;
-  }
-  return turns;
+  if (base == states.end()) return {};
+  return {turn_of(std::make_reverse_iterator(base + 1), states.rend()),
+          turn_of(base, states.end())};
 }
 
 std::string turn_text(const State& state) {
   std::string text = state.version + " " + state.name;
   for (const git::Conflict& conflict : state.conflicts) text += " " + conflict_place(conflict);
   return text;
+}
+
+std::string version_of(const State* state) { return state == nullptr ? "" : state->version; }
+
+void print_turn(const std::string& way, const Turn& turn) {
+  if (turn.changed == nullptr) return;
+  std::cout << report::paragraph("    ", way + ", first " + turn_text(*turn.changed));
+  if (turn.stuck != nullptr && turn.stuck != turn.changed)
+    std::cout << report::paragraph("    ", way + ", stops at " + turn_text(*turn.stuck));
 }
 
 Json checked_json(const Checked& checked) {
@@ -129,8 +148,10 @@ Json checked_json(const Checked& checked) {
           {"edit", checked.edit},
           {"base", checked.base},
           {"releases", states},
-          {"changes_earlier_at", turns.earlier == nullptr ? "" : turns.earlier->version},
-          {"changes_later_at", turns.later == nullptr ? "" : turns.later->version}};
+          {"changes_earlier_at", version_of(turns.earlier.changed)},
+          {"changes_later_at", version_of(turns.later.changed)},
+          {"stuck_earlier_at", version_of(turns.earlier.stuck)},
+          {"stuck_later_at", version_of(turns.later.stuck)}};
 }
 
 void print_checked(const std::vector<Checked>& all, bool with_sides) {
@@ -144,10 +165,8 @@ void print_checked(const std::vector<Checked>& all, bool with_sides) {
     std::cout << report::paragraph("  ", checked.edit + ", written for " + base)
               << report::paragraph("    ", ranges_of(checked.states));
     const Turns turns = turns_of(checked);
-    if (turns.earlier != nullptr)
-      std::cout << report::paragraph("    going back, first ", turn_text(*turns.earlier));
-    if (turns.later != nullptr)
-      std::cout << report::paragraph("    going on, first ", turn_text(*turns.later));
+    print_turn("going back", turns.earlier);
+    print_turn("going on", turns.later);
     for (const State& state : checked.states) {
       for (const git::Conflict& conflict : state.conflicts) {
         if (with_sides)
@@ -166,7 +185,10 @@ Json check_together(const Context& context, const Words& words, git::Store& stor
     if (packs.size() < 2) continue;
     for (const Pin& release : packs.front().upstream.releases) {
       progress("together on " + upstream + " " + release.version);
-      const Together group = together_at(packs, release, store);
+      std::vector<PackSeries> there;  // with the edits that were written for this release
+      for (const PackSeries& pack : packs)
+        there.push_back(find_series(context, pack.manifest.slug.str(), upstream, release.version));
+      const Together group = together_at(there, release, store);
       Json pairs = Json::array(), slugs = Json::array();
       for (const auto& [slug, edits] : group.series) slugs.push_back(slug);
       for (const git::Clash& clash : group.clashes)
@@ -189,7 +211,9 @@ void print_together(const Json& rows) {
   for (const Json& row : rows) {
     std::string text;
     for (const Json& slug : row.at("packs")) text += slug.get<std::string>() + " ";
-    text += row.at("clashes").empty() ? "go together" : "do not all go together";
+    text += row.at("packs").size() < 2  ? "no two to test"
+            : row.at("clashes").empty() ? "go together"
+                                        : "do not all go together";
     for (const Json& slug : row.at("left_out"))
       text += "; " + slug.get<std::string>() + " does not reach it";
     for (const Json& clash : row.at("clashes"))

@@ -182,6 +182,8 @@ def test_patch_check_finds_where_an_edit_goes_stale(run) -> None:
     assert set(s["state"] for s in states.values()) <= {"applies", "rebased", "landed", "conflict", "file_gone"}
     later = edit["changes_later_at"]
     assert later and states[later]["state"] != "applies"
+    stuck = [v for v in list(states)[list(states).index("0.8.0"):] if states[v]["state"] in ("conflict", "file_gone")]
+    assert edit["stuck_later_at"] == stuck[0] and states[stuck[0]]["conflicts"]
     for s in states.values():
         for c in s["conflicts"]:
             assert c["path"] and {"ours", "theirs"} <= set(c)
