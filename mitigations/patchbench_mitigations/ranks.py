@@ -30,10 +30,10 @@ class RanksDiffer(Refused):
 
 
 def _distributed() -> ModuleType | None:
-    """torch.distributed where a process group of more than one rank is up; imports nothing."""
+    """torch.distributed where a process group of more than one rank is up and has a store (MPI's has none); imports nothing."""
     found = sys.modules.get("torch.distributed")
     is_up = found is not None and found.is_available() and found.distributed_c10d.is_initialized()
-    return found if is_up and found.get_world_size() > 1 else None
+    return found if is_up and found.get_world_size() > 1 and _store(found) is not None else None
 
 
 def rank() -> int | None:

@@ -162,8 +162,12 @@ def status() -> dict[str, Any]:
 
 
 def _sample(name: str, value: int, **labels: Any) -> str:
-    escaped = {key: str(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for key, text in labels.items()}
-    return f"patchbench_mitigation_{name}{{{','.join(f'{key}={chr(34)}{text}{chr(34)}' for key, text in escaped.items())}}} {value}"
+    """One line of Prometheus' text format."""
+    pairs = []
+    for key, text in labels.items():
+        escaped = str(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        pairs.append(f'{key}="{escaped}"')
+    return f"patchbench_mitigation_{name}{{{','.join(pairs)}}} {value}"
 
 
 def prometheus() -> str:
