@@ -213,11 +213,10 @@ void add_claims_command(CLI::App& app, Context& context) {
   command->add_option("slug", words->slug, "only this pack");
   command->add_flag("--markdown", words->markdown, "as tables for a page");
   command->footer(
-      "Each row of a manifest's scope: confirmed and refuted rest on records, which are looked up\n"
-      "in reports/evidence and in the ledger; an open row says why. A record that is not there, "
-      "of\n"
-      "another pack or contrary to the row is an error, and so are records without a sentinel "
-      "alone.\n"
+      "Each row of a manifest's scope: confirmed and refuted rest on records, which are\n"
+      "looked up in reports/evidence and in the ledger; an open row says why. A record\n"
+      "that is not there, of another pack or contrary to the row is an error, and so\n"
+      "are records of which none earned a sentinel.\n"
       "Exit: 0 every cited record holds, 1 one does not (named on stderr), 2 usage.\n"
       "See also: patchbench claim SLUG, which settles a claim by a run.");
   command->callback([words, &context] {

@@ -332,15 +332,13 @@ void add_filing_command(CLI::App& app, Context& context) {
   command->add_option("slug", words->slug, "only this pack; exit 1 if it cannot go out");
   command->add_option("--day", words->day, "the day to plan for, YYYY-MM-DD (default: today)");
   command->footer(
-      "From the manifests' filing (kind, thread, group, order, depends_on, risk), the records and\n"
-      "env/threads.json (state of each thread, the day it was seen, the source). A pack is "
-      "blocked\n"
-      "by: a thread that is closed, merged, superseded, unchecked or was seen more than 30 days\n"
-      "ago; a merged fix; an open thread about the same; records that are missing or do not hold;\n"
-      "a newer release that is right; a pack it depends on; a blocked pack of its group, which "
-      "goes\n"
-      "out together. Nothing goes out by itself: patchbench bundle SLUG writes what a person "
-      "sends.\n"
+      "From the manifests' filing (kind, thread, group, order, depends_on, risk), the\n"
+      "records and env/threads.json (state of each thread, day it was seen, source).\n"
+      "A pack is blocked by a thread that is closed, merged, superseded, unchecked or\n"
+      "was seen more than 30 days ago; a merged fix; an open thread about the same;\n"
+      "records that are missing or do not hold; a newer release that is right; a pack\n"
+      "it depends on; a blocked pack of its group, which goes out together.\n"
+      "Nothing goes out by itself: patchbench bundle SLUG writes what a person sends.\n"
       "Exit: 0 done, 1 the one pack asked about is blocked, 2 usage.");
   command->callback([words, &context] {
     print_filing(context, words->slug,

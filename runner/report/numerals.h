@@ -29,8 +29,8 @@ struct Numeral {
 /// two dots or more, or with one dot after the name of a program; days YYYY-MM-DD with or without
 /// a time; words that begin with a letter or "_" (sm_90, fp32, H200) unless "x" stands before the
 /// digits; hexadecimal ids of 7 to 64 digits with a letter among them; #123; cuda:0; file.py:12-34;
-/// a subscript behind such a word (grad_output[0]); 1st, 2nd; 2-D; 0001-name; what follows http:// or https://
-/// up to a space. Everything else that shows a digit is one, in whatever script.
+/// a subscript behind such a word (grad_output[0]); 1st, 2nd; 2-D; 0001-name; what follows http://
+/// or https:// up to a space. Everything else that shows a digit is one, in whatever script.
 std::vector<Numeral> numerals_in(std::string_view text);
 
 }  // namespace patchbench::report

@@ -22,8 +22,8 @@ TEST(Numerals, NamesVersionsDaysAndIdsAreNone) {
         "on 2026-11-21", "at 2026-11-21T14:53:25Z", "sm_90a, fp32, bf16, H200, e4m3, dim1",
         "commit da482cf5c8", "git:33e2849ff0 too", "issue #968", "owner/name#1126", "on cuda:0",
         "dsa.py:795 and utils.py:97-129", "the 1st, 2nd and 23rd", "a 2-D tile, a 3D one",
-        "reads grad_output[0] alone", "patches/x/0001-row-scale.patch", "see https://example.org/pull/1126?x=5",
-        "liger_kernel-0.8.0-py3-none-any.whl"})
+        "reads grad_output[0] alone", "patches/x/0001-row-scale.patch",
+        "see https://example.org/pull/1126?x=5", "liger_kernel-0.8.0-py3-none-any.whl"})
     EXPECT_EQ(stated(text), Texts{}) << text;
 }
 
