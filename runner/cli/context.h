@@ -39,7 +39,7 @@ void add_list_commands(CLI::App& app,
 void add_patch_command(CLI::App& app, Context& context);  // patch new|save|show|apply|export|rebase
 void add_ledger_command(CLI::App& app, Context& context);  // ledger verify|export|import|evict
 void add_judge_command(CLI::App& app, Context& context);   // judge
-void add_env_command(CLI::App& app, Context& context);     // env doctor|images, cache verify
+void add_env_command(CLI::App& app, Context& context);     // env …, cache …
 void add_stage_command(CLI::App& app, Context& context);   // stage
 void add_capture_check_command(CLI::App& app, Context& context);  // capture-check
 void add_claims_command(CLI::App& app, Context& context);         // claims
@@ -49,5 +49,6 @@ void add_triage_command(CLI::App& app, Context& context);         // triage
 void add_bundle_command(CLI::App& app, Context& context);         // bundle
 void add_filing_command(CLI::App& app, Context& context);         // filing
 void add_export_command(CLI::App& app, Context& context);         // export
+void add_goodput_command(CLI::App& app, Context& context);        // goodput
 
 }  // namespace patchbench::cli

@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iostream>
+#include <memory>
+
+#include "cli/context.h"
+#include "core/error.h"
+#include "env/goodput.h"
+#include "report/table.h"
+
+namespace patchbench::cli {
+namespace {
+
+struct Words {
+  std::string before, after, evidence;
+};
+
+void write_evidence(const std::string& path, const Json& compared) {
+  std::ofstream out(path, std::ios::binary);
+  out << canonical_json(compared) << "\n";
+  out.close();
+  if (!out) throw Error(ErrorCode::kUsage, path + ": cannot be written");
+}
+
+void show(const Json& compared) {
+  report::Table table({"", "before", "after"});
+  const Json &before = compared.at("before"), &after = compared.at("after");
+  const auto number = [](const Json& value) { return fmt::format("{:.4g}", value.get<double>()); };
+  const auto share = [](const Json& value) {
+    return fmt::format("{:.1f} %", 100 * value.get<double>());
+  };
+  table.add({"tokens/s", number(before.at("tokens_per_s")), number(after.at("tokens_per_s"))});
+  for (const char* part : {"compile", "stall", "lost", "idle"}) {
+    const std::string key = std::string("share_") + part;
+    table.add({std::string(part) + " of wall time", share(before.at(key)), share(after.at(key))});
+  }
+  for (const char* key : {"num_steps", "num_failures"})
+    table.add({key, before.at(key).dump(), after.at(key).dump()});
+  table.add({"peak memory, MiB",
+             std::to_string(before.at("peak_memory_bytes").get<int64_t>() >> 20),
+             std::to_string(after.at("peak_memory_bytes").get<int64_t>() >> 20)});
+  table.add({"adapter", before.at("adapter"), after.at("adapter")});
+  std::cout << table.render(report::style_of(STDOUT_FILENO));
+  const std::string keep = compared.at("keep");
+  fmt::print(std::cout, "\nafter / before: {:.4f}, 95 % within {:.4f} to {:.4f}: {}\n",
+             compared.at("ratio").get<double>(), number_from(compared.at("interval").at(0)),
+             number_from(compared.at("interval").at(1)),
+             keep == "keep"   ? "keep, the run gains"
+             : keep == "drop" ? "drop, the run loses"
+                              : "no difference beyond the noise of the steps");
+}
+
+void run(const Context& context, const Words& words) {
+  const std::string schema = context.read_file(context.root / "env/run_report.schema.json");
+  const auto read = [&](const std::string& path) {
+    return env::RunReport::parse(context.read_file(path), path, schema);
+  };
+  const Json compared = env::compare_runs(read(words.before), read(words.after));
+  if (!words.evidence.empty()) write_evidence(words.evidence, compared);
+  if (context.json) {
+    std::cout << compared.dump(2) << "\n";
+  } else {
+    show(compared);
+  }
+}
+
+}  // namespace
+
+void add_goodput_command(CLI::App& app, Context& context) {
+  auto words = std::make_shared<Words>();
+  CLI::App* command =
+      app.add_subcommand("goodput", "what a whole training run gains, from two run reports");
+  command->add_option("before", words->before, "a report (form: env/run_report.schema.json)")
+      ->required();
+  command->add_option("after", words->after, "one of the same model, batch and hardware")
+      ->required();
+  command->add_option("--evidence", words->evidence,
+                      "write the comparison with the digests of both reports here");
+  command->footer(
+      "Goodput is tokens that count over the wall time of the run. The interval holds the noise\n"
+      "of the steps within each run; noise between runs needs more runs.\n"
+      "Exit: 0 compared, 2 usage or unlike runs.");
+  command->callback([words, &context] { run(context, *words); });
+}
+
+}  // namespace patchbench::cli
