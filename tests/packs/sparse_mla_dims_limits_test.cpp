@@ -45,6 +45,7 @@ class LiveBytes : public c10::Allocator {
   void copy_data(void* to, const void* from, size_t count) const override {
     inner_->copy_data(to, from, count);
   }
+  int64_t live() const { return live_; }
   /// The most that lived at once since the last call, above what lives now.
   int64_t take_peak() {
     const std::lock_guard guard(mutex_);
@@ -102,6 +103,18 @@ TEST(SparseMlaMemory, HoldsAtMostItsScratchHoweverManyQueries) {
   }
 }
 
+TEST(SparseMlaMemory, KeepsTheRemainderForAnExactDeltaAlone) {
+  const Tensor q = torch::ones({1, 8, 4, 64}, at::kBFloat16).requires_grad_();
+  const Tensor kv = torch::ones({1, 9, 1, 64}, at::kBFloat16);
+  const Tensor indices = torch::zeros({1, 8, 1, 5}, at::kInt);
+  const auto kept = [&](const char* delta) {
+    const int64_t before = LiveBytes::get().live();
+    const auto results = sparse_mla(q, kv, indices, kScale, 64, delta);
+    return LiveBytes::get().live() - before;
+  };
+  EXPECT_EQ(kept("exact") - kept("rounded"), 8 * 4 * 64 * 2);
+}
+
 TEST(SparseMlaOp, HasAFakeImplementation) {
   const auto meta = [](std::vector<int64_t> shape, at::ScalarType type) {
     return torch::empty(shape, at::TensorOptions(type).device(at::kMeta));
@@ -153,6 +166,12 @@ TEST(SparseMlaOp, RefusesAForwardInOneLine) {
               "sparse_mla: head_dim_v must be a multiple of 16 from 16 to min(512, head_dim_qk) = "
               "128, got " +
                   std::to_string(head_dim_v));
+  EXPECT_EQ(refused([&](Call& c) {
+              c.q = torch::zeros({2, 3, 4, 576}, at::kBFloat16);
+              c.head_dim_v = 528;
+            }),
+            "sparse_mla: head_dim_v must be a multiple of 16 from 16 to min(512, head_dim_qk) = "
+            "512, got 528");
   EXPECT_EQ(refused([](Call& c) { c.q = c.q.to(at::kHalf); }),
             "sparse_mla: q must have dtype bfloat16, float32 or float64, got float16");
   EXPECT_EQ(refused([](Call& c) { c.kv = c.kv.to(at::kFloat); }),

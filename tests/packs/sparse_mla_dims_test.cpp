@@ -342,6 +342,25 @@ TEST(SparseMlaOp, IsDifferentiableThroughItsOutput) {
   }
 }
 
+TEST(SparseMlaOp, PassesItsModesToTheBackward) {
+  const Problem p = problem_of({.name = "modes", .batch = 1, .data = "mean"}, at::kBFloat16);
+  for (const char* delta : {"exact", "rounded"}) {
+    for (const char* staging : {"bf16", "split"}) {
+      const Tensor q = p.q.to(at::kBFloat16).requires_grad_(), kv = p.kv.to(at::kBFloat16);
+      const Tensor out =
+          std::get<0>(sparse_mla(q, kv, p.indices, p.softmax_scale, p.head_dim_v, delta, staging));
+      out.backward(p.grad_out.to(at::kBFloat16));
+      for (const char* other : {"exact", "rounded"}) {
+        for (const char* another : {"bf16", "split"}) {
+          const Result r = result_of(p, at::kBFloat16, at::kCPU, other, another);
+          const bool is_same = std::string(delta) == other && std::string(staging) == another;
+          EXPECT_EQ(at::equal(q.grad(), r.grad_q), is_same) << delta << staging << other << another;
+        }
+      }
+    }
+  }
+}
+
 TEST(SparseMlaOp, TakesStridedTensors) {
   for (const std::string& device : devices()) {
     Problem p = problem_of({.name = "strided"}, at::kFloat);
