@@ -32,7 +32,7 @@ def test_the_edit_takes_what_lowers_and_says_what_it_declines(tmp_path: Path) ->
 def test_the_four_edits_first_proposed_are_not_enough(tmp_path: Path) -> None:
     status, document = answer(tmp_path, "claim", SLUG, "four_edits_are_enough")
     (one,) = document
-    assert (status, one["sentinel"]) == (0, "CLAIM_REFUTED"), one["why"]
+    assert (status, one["sentinel"]) == (0, "CLAIM_REFUTED(backward_raises)"), one["why"]
 
 
 @pytest.mark.parametrize(("mutant", "case", "found"), [("recompute-width-lost", "declined_128_64", "shape_asserted"), ("multiples-of-16", "silent_80_64", "undeclared")])

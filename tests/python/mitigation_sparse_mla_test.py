@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -54,7 +53,10 @@ def modules(checkout: Path) -> Iterator[dict[str, ModuleType]]:
     sys.path.insert(0, str(checkout))
     stand_in_for(("nvdlfw_inspect", "onnxscript", "tilelang"))
     forget()
-    with mock.patch.dict(sys.modules, {"transformer_engine": None, "transformer_engine_torch": None}):
+    # Not mock.patch.dict: it would also drop the parts of torch that are first imported meanwhile, which register only once.
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("transformer_engine", "transformer_engine_torch"):
+            patch.setitem(sys.modules, name, None)
         names = ("dsa_kernels", "ops.tilelang_dsa", "ops.sparse_mla", "ops.tilelang_sparse_mla_bwd")
         yield {name: importlib.import_module(f"{dims.VARIANT}.{name}") for name in names}
     sys.meta_path[:], sys.path[:] = finders, path
