@@ -73,7 +73,7 @@ def plot(curves: Curves) -> str:
     for i, keys in enumerate(("sink", "random")):
         drawn += panel(curves, keys, LEFT + i * (WIDTH + LEFT + GAP / 2))
     for i, (colour, meaning) in enumerate(SOURCES.values()):
-        drawn.append(text(LEFT + i * 158, TOP + HEIGHT + 38, f"&#9632; {meaning}", "start", colour))
+        drawn.append(text(LEFT - 40 + i * 172, TOP + HEIGHT + 38, f"&#9632; {meaning}", "start", colour))
     return "\n".join([*drawn, "</svg>", ""])
 
 
