@@ -47,7 +47,7 @@ def constants_of(path: Path) -> dict[str, Any]:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 try:
                     value = eval(compile(ast.Expression(node.value), str(file), "eval"), {"tuple": tuple, **known})
-                except Exception:
+                except NameError:
                     continue
                 known[node.targets[0].id] = value
     return known

@@ -3,6 +3,7 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "core/error.h"
 
@@ -55,6 +56,16 @@ std::string Sha256::hex() { return finish(state_->context.get()); }
 std::string sha256_hex(std::string_view bytes) {
   Sha256 digest;
   digest.update(bytes);
+  return digest.hex();
+}
+
+std::string file_sha256(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return "";
+  Sha256 digest;
+  std::string chunk(1 << 20, '\0');
+  while (in.read(chunk.data(), static_cast<std::streamsize>(chunk.size())) || in.gcount() > 0)
+    digest.update(std::string_view(chunk).substr(0, static_cast<std::size_t>(in.gcount())));
   return digest.hex();
 }
 

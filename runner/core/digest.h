@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,6 +13,9 @@ std::string sha256_hex(std::string_view bytes);
 /// The id git gives a file of these bytes: SHA-1 of "blob <len>\0" + bytes, 40 lower-case hex
 /// digits.
 std::string git_blob_id(std::string_view bytes);
+
+/// SHA-256 of a file, "" if it cannot be read.
+std::string file_sha256(const std::filesystem::path& file);
 
 /// SHA-256 fed in pieces.
 class Sha256 {

@@ -86,17 +86,6 @@ std::string read_all(const fs::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// SHA-256 of a file, "" if it cannot be read.
-std::string digest_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return "";
-  Sha256 hash;
-  std::string chunk(1 << 20, '\0');
-  while (in.read(chunk.data(), static_cast<std::streamsize>(chunk.size())) || in.gcount() > 0)
-    hash.update(std::string_view(chunk).substr(0, static_cast<std::size_t>(in.gcount())));
-  return hash.hex();
-}
-
 /// Triton's index names the files of its entry by absolute paths: those of the source are turned
 /// into those of the destination.
 std::string moved_index(const std::string& text, const fs::path& source,
@@ -179,8 +168,8 @@ struct Sync {
     if (in.fd < 0 || ::fstat(in.fd, &before) != 0) return leave_out(from, reason());
     std::optional<std::string> index;
     if (is_index(relative)) index = moved_index(read_all(from), source, destination);
-    const std::string there = digest_of(to);
-    if (!there.empty() && there == (index ? sha256_hex(*index) : digest_of(from))) {
+    const std::string there = file_sha256(to);
+    if (!there.empty() && there == (index ? sha256_hex(*index) : file_sha256(from))) {
       ++report.num_matched;
       return;
     }

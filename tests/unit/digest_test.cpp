@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 namespace patchbench {
 namespace {
 
@@ -22,6 +24,15 @@ TEST(Sha256, IsTheSameInPieces) {
     digest.update(std::string_view(text).substr(cut));
     EXPECT_EQ(digest.hex(), sha256_hex(text)) << cut;
   }
+}
+
+TEST(Sha256, OfAFileIsThatOfItsBytes) {
+  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "digest_test";
+  const std::string bytes(3'000'001, 'x');
+  std::ofstream(file, std::ios::binary) << bytes;
+  EXPECT_EQ(file_sha256(file), sha256_hex(bytes));
+  std::filesystem::remove(file);
+  EXPECT_EQ(file_sha256(file), "");
 }
 
 TEST(GitBlobId, IsWhatGitHashObjectSays) {
