@@ -111,7 +111,7 @@ void show_behaviour(const Context& context, const std::string& slug) {
                 << (order.size() == 1 ? " version\n" : " versions\n")
                 << table.render(report::style_of(STDOUT_FILENO)) << "\n";
   }
-  if (context.json) std::cout << documents.dump(2) << "\n";
+  if (context.json) print_json(documents);
   if (documents.empty() && !context.json)
     std::cout << slug << ": no record; run patchbench window " << slug << "\n";
 }

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "cli/measured.h"
+#include "cli/standing.h"
 #include "core/error.h"
 #include "report/claim_lint.h"
 #include "report/markdown.h"
@@ -89,7 +90,7 @@ class Body {
       if (p.at("context").value("slug", "") != facts_.manifest.slug.str()) continue;
       Standing one{&entry, RunContext::from_json(p.at("context")),
                    QuestionContext::from_json(p.at("question")), outcome_of(entry.record)};
-      if (!one.outcome.sentinel || !is_at_red_pin(one.run)) continue;
+      if (!one.outcome.sentinel || !is_at_red_pin(finding_of(entry.record, digest))) continue;
       const bool is_of_the_release =
           one.asked.question != Question::kReproduce || one.asked.subject == "upstream";
       if (one.asked.question == Question::kClaim || !is_of_the_release) continue;
@@ -111,13 +112,12 @@ class Body {
     return out;
   }
 
-  bool is_at_red_pin(const RunContext& run) const {
-    const std::string upstream = run.pin.value("upstream", "");
-    if (upstream.empty()) return true;  // what runs no release
-    return stands_at_red_pins(facts_.manifest, run) &&
+  bool is_at_red_pin(const Finding& finding) const {
+    if (finding.upstream.empty()) return true;  // what runs no release
+    return unusual(finding.beside, facts_.manifest).empty() &&
            std::any_of(facts_.manifest.upstreams.begin(), facts_.manifest.upstreams.end(),
                        [&](const UpstreamUse& use) {
-                         return use.name == upstream && use.red_pin == run.pin.value("version", "");
+                         return use.name == finding.upstream && use.red_pin == finding.version;
                        });
   }
 
@@ -223,11 +223,11 @@ class Body {
     Json rows = Json::array();
     for (const UpstreamUse& use : facts_.manifest.upstreams) {
       std::map<std::pair<std::string, std::string>, std::pair<std::string, std::string>> lists;
-      for (const MeasuredRelease& release :
+      for (const report::AdvisoryRelease& release :
            measured_releases(facts_.book, facts_.manifest, facts_.pins.upstream(use.name))) {
-        for (const MeasuredState& state : release.states) {
+        for (const report::DeviceState& state : release.states) {
           auto& [versions, digests] = lists[{state.device, state.state}];
-          versions += (versions.empty() ? use.name + " " : ", ") + release.pin.version;
+          versions += (versions.empty() ? use.name + " " : ", ") + release.version;
           digests += (digests.empty() ? "" : ", ") + cite(*facts_.book.find(state.digest));
         }
       }

@@ -2,7 +2,6 @@
 #include <fmt/ostream.h>
 
 #include <chrono>
-#include <fstream>
 #include <iostream>
 #include <memory>
 
@@ -29,16 +28,6 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return list;
 }
 
-std::string digest_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  Sha256 hash;
-  std::string chunk(1 << 20, '\0');
-  while (in.read(chunk.data(), static_cast<std::streamsize>(chunk.size())) || in.gcount() > 0) {
-    hash.update(std::string_view(chunk).substr(0, static_cast<std::size_t>(in.gcount())));
-  }
-  return hash.hex();
-}
-
 /// One entry of the cache that does not hold what its name says.
 struct Damage {
   fs::path entry;
@@ -53,7 +42,7 @@ std::vector<Damage> verify(const Context& context, int& checked) {
     for (const fs::path& file : entries_of(folder)) {
       if (file.extension() == ".part") continue;
       ++checked;
-      if (digest_of(file) != folder.filename())
+      if (file_sha256(file) != folder.filename())
         damaged.push_back(
             {folder, file.filename().string() + ": its digest is not the one it was fetched by"});
     }
@@ -99,7 +88,7 @@ void verify_cache(Context& context, const std::vector<std::string>& folders, boo
                  damage.reason);
   }
   if (context.json) {
-    std::cout << Json{{"checked", checked}, {"damaged", list}}.dump(2) << "\n";
+    print_json({{"checked", checked}, {"damaged", list}});
   } else {
     fmt::print(std::cout, "{} entries checked, {} damaged{}\n", checked, damaged.size(),
                damaged.empty() || remove
@@ -144,7 +133,7 @@ void prune_cache(const Context& context, int days) {
     fs::remove_all(entry);
   }
   if (context.json) {
-    std::cout << Json{{"removed", old.size()}, {"bytes", bytes}}.dump(2) << "\n";
+    print_json({{"removed", old.size()}, {"bytes", bytes}});
   } else {
     fmt::print(std::cout, "{} entries removed, {} MiB freed\n", old.size(), bytes >> 20);
   }
@@ -172,13 +161,11 @@ void sync(const Context& context, const SyncWords& words) {
   const fs::path destination = destination_of(context, words);
   const env::SyncReport report = env::sync_cache(words.source, destination);
   if (context.json) {
-    std::cout << Json{{"destination", fs::absolute(destination).string()},
-                      {"copied", report.num_copied},
-                      {"matched", report.num_matched},
-                      {"bytes", report.bytes},
-                      {"left_out", report.left_out}}
-                     .dump(2)
-              << "\n";
+    print_json(Json{{"destination", fs::absolute(destination).string()},
+                    {"copied", report.num_copied},
+                    {"matched", report.num_matched},
+                    {"bytes", report.bytes},
+                    {"left_out", report.left_out}});
     return;
   }
   for (const std::string& line : report.left_out) fmt::print(std::cout, "left out: {}\n", line);

@@ -159,12 +159,10 @@ void print_claims(Context& context, const std::vector<std::string>& slugs, Form 
     if (form != Form::kJson) print_pack(manifest, rows, form);
   }
   if (form == Form::kJson) {
-    std::cout << Json{{"claims", claims},
-                      {"counts", totals.by_verdict},
-                      {"without_reason", totals.num_without_reason},
-                      {"problems", totals.problems}}
-                     .dump(2)
-              << "\n";
+    print_json(Json{{"claims", claims},
+                    {"counts", totals.by_verdict},
+                    {"without_reason", totals.num_without_reason},
+                    {"problems", totals.problems}});
   } else {
     std::cout << (form == Form::kMarkdown ? "\n" + total_line(totals) + "\n"
                                           : report::paragraph("", total_line(totals)));

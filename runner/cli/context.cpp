@@ -3,7 +3,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -11,8 +14,8 @@
 #include <streambuf>
 #include <utility>
 
+#include "core/day.h"
 #include "core/error.h"
-#include "core/json.h"
 
 namespace patchbench::cli {
 namespace {
@@ -111,15 +114,34 @@ std::string Context::read_file(const fs::path& path) const {
 }
 
 void check_since(const std::string& since) {
-  constexpr std::string_view kForm = "dddd-dd-ddTdd:dd:ddZ";
-  bool is_time = since.empty() || since.size() == 10 || since.size() == kForm.size();
-  for (std::size_t i = 0; is_time && i < since.size(); ++i) {
-    is_time = kForm[i] == 'd' ? since[i] >= '0' && since[i] <= '9' : since[i] == kForm[i];
-  }
-  if (!is_time) {
+  if (!since.empty() && !is_day(since) && !is_time(since)) {
     throw Error(ErrorCode::kUsage,
                 "--since: '" + shown(since) + "' is neither 2026-01-31 nor 2026-01-31T12:00:00Z");
   }
+}
+
+std::string today() {
+  const std::chrono::year_month_day day{
+      std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now())};
+  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(day.year()),
+                     static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()));
+}
+
+void print_json(const Json& document) {
+  std::cout << document.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+}
+
+void write_whole(const fs::path& path, const std::string& text) {
+  std::error_code failed;
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), failed);
+  const fs::path part = path.string() + ".tmp";
+  std::ofstream out(part, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out)
+    throw Error(ErrorCode::kUsage,
+                path.string() + ": cannot be written; check the folder and its permissions");
+  fs::rename(part, path);
 }
 
 void progress(const std::string& text) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/json.h"
 #include "core/manifest.h"
 #include "core/pin.h"
 
@@ -31,6 +32,15 @@ void progress(const std::string& text);
 /// Checks that a word of --since is a day or a time, as a text that compares with a record's
 /// `started`. Throws Error(kUsage).
 void check_since(const std::string& since);
+
+/// Today's day by UTC: "2026-01-31".
+std::string today();
+
+/// Prints one JSON document; bytes that are no UTF-8 become the replacement character.
+void print_json(const Json& document);
+
+/// Writes a file whole or not at all, its folders made.
+void write_whole(const std::filesystem::path& path, const std::string& text);
 
 /// Each command registers itself; its callback sets `context.exit_code` or throws Error.
 void add_run_commands(CLI::App& app, Context& context);  // reproduce, validate, window, selftest

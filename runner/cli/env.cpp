@@ -170,8 +170,7 @@ void doctor(const Context& context) {
     for (const Finding& f : found)
       list.push_back(
           {{"part", f.part}, {"there", f.is_there}, {"detail", f.detail}, {"get", f.get}});
-    std::cout << Json{{"machine", exec::describe_machine("cpu")}, {"findings", list}}.dump(2)
-              << "\n";
+    print_json({{"machine", exec::describe_machine("cpu")}, {"findings", list}});
     return;
   }
   report::Table table({"part", "here", "detail"});
@@ -215,7 +214,7 @@ void images(const Context& context, bool ensure) {
                     {"tree_digest", image->tree_digest}});
   }
   if (context.json) {
-    std::cout << list.dump(2) << "\n";
+    print_json(list);
   } else if (table.num_rows() > 0) {
     std::cout << table.render(report::style_of(STDOUT_FILENO));
   }

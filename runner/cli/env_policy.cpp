@@ -122,7 +122,7 @@ void show_findings(Context& context, const std::vector<env::Finding>& found) {
   }
   context.exit_code = bad == 0 ? 0 : 1;
   if (context.json) {
-    std::cout << Json{{"findings", list}, {"not_ok", bad}, {"unknown", unknown}}.dump(2) << "\n";
+    print_json({{"findings", list}, {"not_ok", bad}, {"unknown", unknown}});
     return;
   }
   std::cout << table.render(report::style_of(STDOUT_FILENO));
@@ -174,7 +174,7 @@ void explain(const Context& context, const std::string& name) {
   if (context.json) {
     Json out = {{"name", rule.name}};
     for (const auto& [title, text] : rows) out[title] = text;
-    std::cout << out.dump(2) << "\n";
+    print_json(out);
     return;
   }
   report::Table table({"rule", rule.name});

@@ -7,8 +7,8 @@
 #include <memory>
 #include <tuple>
 
+#include "cli/context.h"
 #include "cli/measured.h"
-#include "cli/patch.h"
 #include "cli/threads.h"
 #include "core/error.h"
 #include "ledger/dsse.h"
@@ -89,12 +89,7 @@ std::vector<report::Advisory> advisories(const Context& context, const ledger::B
             advisory.threads.push_back(thread.name);
         }
       }
-      for (const MeasuredRelease& release : measured_releases(book, manifest, upstream)) {
-        report::AdvisoryRelease row{release.pin.version, {}};
-        for (const MeasuredState& s : release.states)
-          row.states.push_back({s.device, s.state, s.started, s.digest});
-        advisory.releases.push_back(std::move(row));
-      }
+      advisory.releases = measured_releases(book, manifest, upstream);
       out.push_back(std::move(advisory));
     }
   }

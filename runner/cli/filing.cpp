@@ -183,17 +183,18 @@ class Filing {
     for (const UpstreamUse& use : plan.manifest.upstreams) {
       if (use.from_environment) continue;
       const auto releases = measured_releases(book_, plan.manifest, pins_.upstream(use.name));
-      const auto newest = std::find_if(releases.rbegin(), releases.rend(),
-                                       [](const MeasuredRelease& r) { return !r.states.empty(); });
+      const auto newest =
+          std::find_if(releases.rbegin(), releases.rend(),
+                       [](const report::AdvisoryRelease& r) { return !r.states.empty(); });
       if (newest == releases.rend()) continue;
-      const bool is_right = std::all_of(newest->states.begin(), newest->states.end(),
-                                        [](const MeasuredState& s) { return s.state == "absent"; });
-      if (is_right && newest->pin.version != use.red_pin)
-        plan.blocks.push_back(
-            fmt::format("{} {} no longer shows it", use.name, newest->pin.version));
+      const bool is_right =
+          std::all_of(newest->states.begin(), newest->states.end(),
+                      [](const report::DeviceState& s) { return s.state == "absent"; });
+      if (is_right && newest->version != use.red_pin)
+        plan.blocks.push_back(fmt::format("{} {} no longer shows it", use.name, newest->version));
       if (newest != releases.rbegin())
         plan.notes.push_back(fmt::format("{} {} is newer than what was measured ({})", use.name,
-                                         releases.back().pin.version, newest->pin.version));
+                                         releases.back().version, newest->version));
     }
   }
 

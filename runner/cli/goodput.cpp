@@ -61,7 +61,7 @@ void run(const Context& context, const Words& words) {
   const Json compared = env::compare_runs(read(words.before), read(words.after));
   if (!words.evidence.empty()) write_evidence(words.evidence, compared);
   if (context.json) {
-    std::cout << compared.dump(2) << "\n";
+    print_json(compared);
   } else {
     show(compared);
   }

@@ -12,7 +12,6 @@
 
 #include "cli/context.h"
 #include "cli/ledger_words.h"
-#include "cli/patch.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/slug.h"
@@ -104,7 +103,7 @@ void verify(Context& context, const LedgerWords& words) {
       json.update({{"where", report.where},
                    {"bad_index", report.bad_index},
                    {"bad_digest", report.bad_digest}});
-    std::cout << json.dump(2) << "\n";
+    print_json(json);
     return;
   }
   if (!report.ok) {
@@ -173,7 +172,7 @@ void import_records(const Context& context, const LedgerWords& words) {
   const int num_new = ledger::import_jsonl(*opened, files, trusted_keys_file(words.trusted));
   const std::string contents = origins_text(opened->origins());
   if (context.json) {
-    std::cout << Json{{"ledger", context.ledger.string()}, {"new", num_new}}.dump(2) << "\n";
+    print_json({{"ledger", context.ledger.string()}, {"new", num_new}});
   } else {
     fmt::print(std::cout, "{}: {} new records\n{}\n", context.ledger.string(), num_new, contents);
   }
@@ -192,19 +191,21 @@ void show(const Context& context, const LedgerWords& words) {
   const Entry entry = find_one(*opened, words.digest);
   const bool is_evicted = opened->evicted().contains(entry.digest);
   if (context.json) {
-    std::cout << Json{{"index", entry.index},   {"digest", entry.digest},
-                      {"chain", entry.chain},   {"received", entry.received},
-                      {"origin", entry.origin}, {"signer", entry.signer},
-                      {"evicted", is_evicted},  {"statement", entry.record.statement}}
-                     .dump(2)
-              << "\n";
+    print_json(Json{{"index", entry.index},
+                    {"digest", entry.digest},
+                    {"chain", entry.chain},
+                    {"received", entry.received},
+                    {"origin", entry.origin},
+                    {"signer", entry.signer},
+                    {"evicted", is_evicted},
+                    {"statement", entry.record.statement}});
     return;
   }
   fmt::print(std::cout, "row {}  {}  {}\nreceived {}, origin {}, {}{}\n", entry.index,
              entry.record.type(), entry.digest, entry.received, entry.origin,
              entry.signer.empty() ? "unsigned" : "signed by " + entry.signer,
              is_evicted ? ", evicted" : "");
-  std::cout << entry.record.statement.dump(2) << "\n";
+  print_json(entry.record.statement);
 }
 
 void evict(const Context& context, const LedgerWords& words) {
@@ -220,7 +221,7 @@ void evict(const Context& context, const LedgerWords& words) {
       entry, words.why, std::string("patchbench ") + PATCHBENCH_VERSION, ledger::utc_now());
   opened->append({record});
   if (context.json) {
-    std::cout << Json{{"evicted", entry.digest}, {"record", record.digest()}}.dump(2) << "\n";
+    print_json({{"evicted", entry.digest}, {"record", record.digest()}});
   } else {
     fmt::print(std::cout, "{} {} is out of use (nothing is deleted): record {}\n",
                entry.record.type(), entry.digest, record.digest());
@@ -231,7 +232,7 @@ void keygen(const Context& context, const LedgerWords& words) {
   const ledger::SigningKey key = ledger::SigningKey::create(words.file);
   const Json entry = ledger::trusted_key_entry(key, words.file.stem().string());
   if (context.json) {
-    std::cout << entry.dump(2) << "\n";
+    print_json(entry);
   } else {
     fmt::print(std::cout,
                "{}: private key, keep it; give this to whoever trusts you, for \"keys\" in their "
@@ -261,8 +262,7 @@ void list(const Context& context, const LedgerWords& words) {
   const report::Table apart =
       table_of(entries, [](const Entry& entry) { return !ledger::counts_for_quorum(entry); });
   if (context.json) {
-    std::cout << Json{{"records", counted.to_json()}, {"unsigned_imports", apart.to_json()}}.dump(2)
-              << "\n";
+    print_json({{"records", counted.to_json()}, {"unsigned_imports", apart.to_json()}});
     return;
   }
   const report::Style style = report::style_of(STDOUT_FILENO);

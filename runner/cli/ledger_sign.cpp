@@ -5,8 +5,8 @@
 #include <memory>
 #include <sstream>
 
+#include "cli/context.h"
 #include "cli/ledger_words.h"
-#include "cli/patch.h"
 #include "core/error.h"
 #include "ledger/dsse.h"
 

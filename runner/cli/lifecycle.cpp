@@ -171,7 +171,7 @@ void run_lifecycle(Context& context, const Words& words) {
                     {"due", list}});
   }
   if (context.json) {
-    std::cout << Json{{"on", today}, {"packs", rows}}.dump(2) << "\n";
+    print_json({{"on", today}, {"packs", rows}});
   } else {
     std::cout << table.render(report::style_of(STDOUT_FILENO));
   }

@@ -37,7 +37,7 @@ void add_lint_claims_command(CLI::App& app, Context& context) {
         fmt::print(std::cout, "{}:{}: {}: {}\n", *file, p.line, shown(p.what), p.todo);
     }
     if (context.json) {
-      std::cout << rows.dump(2) << "\n";
+      print_json(rows);
     } else if (problems.empty()) {
       fmt::print(std::cout, "{}: every number is stated by a record it cites\n", *file);
     }

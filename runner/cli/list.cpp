@@ -184,9 +184,7 @@ void show_pack(const Context& context, const std::string& slug) {
   if (context.json) {
     const std::string path = cell_path(manifest.slug, Column::kPack) + "/manifest.json";
     const Json document = parse_json(context.read_file(context.root / path), path);
-    std::cout
-        << Json({{"manifest", document}, {"sha256", manifest.sha256}, {"cells", cells}}).dump(2)
-        << "\n";
+    print_json({{"manifest", document}, {"sha256", manifest.sha256}, {"cells", cells}});
     return;
   }
   std::cout << identity_text(manifest) << scope_text(manifest) << cases_text(manifest)

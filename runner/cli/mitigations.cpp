@@ -108,8 +108,7 @@ void print(const Context& context, const std::vector<Diagnosis>& all, bool has_p
                        {"mitigation", one.mitigation},
                        {"acts", one.acts}});
     }
-    std::cout << Json{{"packs", packs}, {"command", command}, {"is_installed", has_package}}.dump(2)
-              << "\n";
+    print_json({{"packs", packs}, {"command", command}, {"is_installed", has_package}});
     return;
   }
   report::Table table({"pack", "release", "state", "mitigation"});

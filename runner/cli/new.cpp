@@ -104,8 +104,7 @@ void make_pack(const Context& context, const Words& words) {
   Json written = Json::array();
   for (const auto& [file, text] : files) written.push_back(file);
   if (context.json) {
-    std::cout << Json({{"slug", words.slug}, {"number", pack.number}, {"written", written}}).dump(2)
-              << "\n";
+    print_json({{"slug", words.slug}, {"number", pack.number}, {"written", written}});
     return;
   }
   fmt::print(std::cout, "{} is pack {:02}. Written:\n", words.slug, pack.number);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <chrono>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -25,13 +24,6 @@ struct Words {
 
 fs::path patches_folder(const Context& context, const Slug& slug) {
   return context.root / cell_path(slug, Column::kPatches);
-}
-
-std::string today() {
-  const std::chrono::year_month_day day{
-      std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now())};
-  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(day.year()),
-                     static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()));
 }
 
 std::vector<std::string> names_of(const std::vector<Edit>& edits) {
@@ -486,23 +478,6 @@ Json conflicts_json(const std::vector<git::Conflict>& conflicts) {
                     {"theirs", conflict.theirs}});
   }
   return rows;
-}
-
-void print_json(const Json& document) {
-  std::cout << document.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
-}
-
-void write_whole(const fs::path& path, const std::string& text) {
-  std::error_code failed;
-  if (path.has_parent_path()) fs::create_directories(path.parent_path(), failed);
-  const fs::path part = path.string() + ".tmp";
-  std::ofstream out(part, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out)
-    throw Error(ErrorCode::kUsage,
-                path.string() + ": cannot be written; check the folder and its permissions");
-  fs::rename(part, path);
 }
 
 void add_patch_command(CLI::App& app, Context& context) {

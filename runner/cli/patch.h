@@ -39,12 +39,6 @@ std::vector<std::string> export_series(const PackSeries& pack, git::Store& store
 std::string conflict_place(const git::Conflict& conflict);
 Json conflicts_json(const std::vector<git::Conflict>& conflicts);
 
-/// Prints one JSON document; bytes that are no UTF-8 become the replacement character.
-void print_json(const Json& document);
-
-/// Writes a file whole or not at all, its folders made.
-void write_whole(const std::filesystem::path& path, const std::string& text);
-
 /// `patch rebase`.
 void add_patch_rebase(CLI::App& patch, Context& context);
 /// `patch check`.

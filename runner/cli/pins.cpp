@@ -8,7 +8,7 @@
 #include <memory>
 #include <regex>
 
-#include "cli/patch.h"
+#include "cli/context.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/observation.h"

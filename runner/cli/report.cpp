@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "cli/page_data.h"
-#include "cli/patch.h"
 #include "core/error.h"
 
 namespace patchbench::cli {

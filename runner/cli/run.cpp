@@ -174,7 +174,7 @@ void add_reproduce(CLI::App& app, Context& context) {
       if (!words->all || reported.status == 3)
         context.exit_code = std::max(context.exit_code, reported.status);
     }
-    if (context.json) std::cout << (words->all ? documents : documents.at(0)).dump(2) << "\n";
+    if (context.json) print_json(words->all ? documents : documents.at(0));
   });
 }
 
@@ -244,8 +244,7 @@ void add_validate(CLI::App& app, Context& context) {
                                                                              : 0;
       context.exit_code = std::max(context.exit_code, status);
     }
-    if (context.json)
-      std::cout << (documents.size() > 1 ? documents : documents.at(0)).dump(2) << "\n";
+    if (context.json) print_json(documents.size() > 1 ? documents : documents.at(0));
   });
 }
 
@@ -293,7 +292,7 @@ void add_claim(CLI::App& app, Context& context) {
                                                  did_you_mean(*name, names)));
     if (documents.empty())
       throw Error(ErrorCode::kUsage, options.slug + ": no row of its scope has a test");
-    if (context.json) std::cout << documents.dump(2) << "\n";
+    if (context.json) print_json(documents);
   });
 }
 
@@ -327,7 +326,7 @@ void add_window(CLI::App& app, Context& context) {
                    : measure_window(context, options_of(*words),
                                     {.bisect_commits = words->commits, .resume = words->resume});
     if (context.json) {
-      std::cout << answer.document.dump(2) << "\n";
+      print_json(answer.document);
     } else if (!words->all) {
       print_window(answer.document);
     }

@@ -14,16 +14,6 @@
 namespace patchbench::cli {
 namespace {
 
-/// What stood beside a release, red pins left out: "" where nothing unusual did.
-std::string unusual(const std::string& beside, const Manifest& pack) {
-  if (beside.empty()) return "";
-  Json left = parse_json(beside, "beside");
-  for (const UpstreamUse& use : pack.upstreams) {
-    if (left.value(use.name, "") == use.red_pin) left.erase(use.name);
-  }
-  return left.empty() ? "" : canonical_json(left);
-}
-
 const Manifest* find_pack(const std::vector<Manifest>& packs, const std::string& slug) {
   const auto at = std::find_if(packs.begin(), packs.end(),
                                [&](const Manifest& pack) { return pack.slug.str() == slug; });
@@ -77,6 +67,15 @@ TierWindow window_on(const Standing& standing, const std::string& slug, const Up
 }
 
 }  // namespace
+
+std::string unusual(const std::string& beside, const Manifest& pack) {
+  if (beside.empty()) return "";
+  Json left = parse_json(beside, "beside");
+  for (const UpstreamUse& use : pack.upstreams) {
+    if (left.value(use.name, "") == use.red_pin) left.erase(use.name);
+  }
+  return left.empty() ? "" : canonical_json(left);
+}
 
 Standing standing_of(const Context& context, const StandingOptions& options) {
   std::vector<std::string> slugs = context.slugs();

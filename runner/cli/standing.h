@@ -28,6 +28,9 @@ Standing standing_of(const Context& context, const StandingOptions& options);
 /// Another board of the same records.
 Board board_of(const Standing& standing, const StandingOptions& options);
 
+/// What stood beside a release (Finding::beside), red pins left out: "" where nothing unusual did.
+std::string unusual(const std::string& beside, const Manifest& pack);
+
 /// The window of one tier: a kind of device.
 struct TierWindow {
   std::string upstream, device;

@@ -292,7 +292,7 @@ void print_changes(Context& context, const Standing& standing, const Words& word
                change.now});
   }
   if (context.json) {
-    std::cout << Json{{"since", words.since}, {"changes", rows}}.dump(2) << "\n";
+    print_json({{"since", words.since}, {"changes", rows}});
   } else if (changes.empty()) {
     std::cout << "nothing changed since " << words.since << "\n";
   } else {

@@ -8,7 +8,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <iostream>
 #include <memory>
 
@@ -37,13 +36,6 @@ struct Log {
   std::unique_ptr<env::LineBlocks> blocks = std::make_unique<env::LineBlocks>();
   bool is_at_end = false;
 };
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm day{};
-  ::gmtime_r(&now, &day);
-  return fmt::format("{:04}-{:02}-{:02}", day.tm_year + 1900, day.tm_mon + 1, day.tm_mday);
-}
 
 exec::Fd open_log(const std::string& name) {
   if (name == "-") return exec::Fd(::dup(STDIN_FILENO));

@@ -260,9 +260,7 @@ void show_windows(const Context& context, const std::string& slug) {
            tier_disagreements(windows, sources_of(standing, pack, use), use))
         disagreements.push_back(use.name + " " + line);
     }
-    std::cout
-        << Json{{"slug", slug}, {"windows", documents}, {"tiers_disagree", disagreements}}.dump(2)
-        << "\n";
+    print_json({{"slug", slug}, {"windows", documents}, {"tiers_disagree", disagreements}});
     return;
   }
   for (const UpstreamUse& use : pack.upstreams) {

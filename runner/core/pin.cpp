@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "core/day.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/schema.h"
@@ -67,14 +68,6 @@ class Fields {
   const JsonLines& lines_;
   std::vector<std::string> known_;
 };
-
-bool is_day(const std::string& text) {
-  if (text.size() != 10 || text[4] != '-' || text[7] != '-') return false;
-  for (const size_t i : {0, 1, 2, 3, 5, 6, 8, 9}) {
-    if (text[i] < '0' || text[i] > '9') return false;
-  }
-  return true;
-}
 
 /// Where the package root lies inside a file: a wheel is laid out as installed, an sdist as the
 /// repository is.

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "core/day.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/fields.h"
@@ -19,16 +20,6 @@ constexpr std::string_view kUrn = "urn:patchbench:", kVersion = ":v1";
 constexpr std::size_t kMaxObservationBytes = 8 << 10, kMaxRecordBytes = 1 << 20;
 const std::vector<std::string> kTypes = {"observation", "verdict", "window", "measurement",
                                          "evict"};
-
-bool is_time(std::string_view text) {
-  constexpr std::string_view kForm = "dddd-dd-ddTdd:dd:ddZ";
-  if (text.size() != kForm.size()) return false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool is_digit = text[i] >= '0' && text[i] <= '9';
-    if (kForm[i] == 'd' ? !is_digit : text[i] != kForm[i]) return false;
-  }
-  return true;
-}
 
 /// What the record is about, in the in-toto sense: the checkout, else the manifest. Derived from
 /// the context alone, so it can be checked against it.

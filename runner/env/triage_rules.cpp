@@ -2,19 +2,12 @@
 
 #include <set>
 
+#include "core/day.h"
 #include "core/schema.h"
 #include "env/triage.h"
 
 namespace patchbench::env {
 namespace {
-
-bool is_day(const std::string& text) {
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool is_dash = i == 4 || i == 7;
-    if (is_dash ? text[i] != '-' : text[i] < '0' || text[i] > '9') return false;
-  }
-  return text.size() == 10;
-}
 
 TriageRule rule_from(const Json& json) {
   TriageRule rule;
