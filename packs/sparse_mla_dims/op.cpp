@@ -6,6 +6,13 @@
 
 #include <limits>
 
+#include "../op_fallback.h"
+#include "kernel.cuh"
+#ifdef PATCHBENCH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+#endif
+
 namespace patchbench::ops::sparse_mla_dims {
 namespace {
 
@@ -13,6 +20,7 @@ using at::Tensor;
 using Pair = std::tuple<Tensor, Tensor>;
 using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
+constexpr const char* kSlug = "sparse_mla_dims";
 constexpr double kLog2e = 1.4426950408889634;
 constexpr int64_t kMaxHeadDim = 576, kMaxHeadDimV = 512, kHeadDimStep = 16;
 
@@ -20,6 +28,24 @@ std::string dtype_name(at::ScalarType type) { return c10::getDtypeNames(type).fi
 
 /// Of sums and of lse.
 at::ScalarType sum_type(at::ScalarType type) { return type == at::kDouble ? type : at::kFloat; }
+
+bool has_kernel(const Tensor& q, int64_t head_dim_v, const std::string& staging) {
+  if (is_fallback_forced(kSlug)) return false;
+#ifdef PATCHBENCH_CUDA
+  if (q.is_cuda() && q.scalar_type() == at::kBFloat16 && staging == "bf16") {
+    const auto* device = at::cuda::getDeviceProperties(q.get_device());
+    // The instructions are sm_90a's: no later architecture has them.
+    return device->major == 9 && fits_grid(q.size(0), q.size(1), q.size(2)) &&
+           static_cast<int64_t>(device->sharedMemPerBlockOptin) >=
+               shared_bytes(q.size(3), head_dim_v);
+  }
+#else
+  static_cast<void>(q);
+  static_cast<void>(head_dim_v);
+  static_cast<void>(staging);
+#endif
+  return false;
+}
 
 // ---- checks: on symbolic sizes, so that Meta and the real devices share them ----
 
@@ -176,6 +202,74 @@ void backward_plain(const Operands& o, const Saved& saved, const std::string& de
   });
 }
 
+// ---- the kernels ----
+
+#ifdef PATCHBENCH_CUDA
+const uint16_t* bits_of(const Tensor& tensor) {
+  return static_cast<const uint16_t*>(tensor.const_data_ptr());
+}
+
+/// The tensor, or a copy where rows do not start at multiples of 16 bytes.
+Tensor with_aligned_rows(const Tensor& tensor) {
+  bool is_aligned = reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+  for (int64_t axis = 0; axis < 4; ++axis) {
+    const int64_t step = axis == 3 ? tensor.stride(3) - 1 : tensor.stride(axis) % 8;
+    is_aligned = is_aligned && (step == 0 || tensor.size(axis) == 1);
+  }
+  return is_aligned ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
+}
+
+SparseMla problem_of(const Operands& o) {
+  return {.q = bits_of(o.q),
+          .q_stride_batch = o.q.stride(0),
+          .q_stride_query = o.q.stride(1),
+          .q_stride_head = o.q.stride(2),
+          .kv = bits_of(o.kv),
+          .kv_stride_batch = o.kv.stride(0),
+          .kv_stride_key = o.kv.stride(1),
+          .indices = o.indices.const_data_ptr<int32_t>(),
+          .batch = o.q.size(0),
+          .seqlen_q = o.q.size(1),
+          .seqlen_k = o.kv.size(1),
+          .num_heads = o.q.size(2),
+          .topk = o.indices.size(3),
+          .head_dim_qk = static_cast<int>(o.q.size(3)),
+          .head_dim_v = static_cast<int>(o.head_dim_v),
+          .softmax_scale = static_cast<float>(o.softmax_scale)};
+}
+
+void forward_cuda(const Operands& o, const Triple& results) {
+  const Tensor q = with_aligned_rows(o.q), kv = with_aligned_rows(o.kv);
+  const Tensor indices = o.indices.contiguous();
+  const auto& [out, lse, remainder] = results;
+  C10_CUDA_CHECK(
+      launch_forward(problem_of({q, kv, indices, o.softmax_scale, o.head_dim_v}),
+                     {.out = static_cast<uint16_t*>(out.mutable_data_ptr()),
+                      .out_remainder = static_cast<uint16_t*>(remainder.mutable_data_ptr()),
+                      .lse = lse.mutable_data_ptr<float>()},
+                     at::cuda::getCurrentCUDAStream()));
+}
+
+void backward_cuda(const Operands& o, const Saved& saved, const std::string& delta,
+                   const Pair& grads) {
+  const Tensor q = with_aligned_rows(o.q), kv = with_aligned_rows(o.kv);
+  const Tensor indices = o.indices.contiguous(), lse = saved.lse.contiguous();
+  const auto dense = [](const Tensor& tensor) { return with_aligned_rows(tensor.contiguous()); };
+  const Tensor grad_out = dense(saved.grad_out), out = dense(saved.out);
+  const bool is_exact = delta == "exact";
+  const Tensor remainder = is_exact ? dense(saved.out_remainder) : saved.out_remainder;
+  const auto& [grad_q, grad_kv] = grads;
+  C10_CUDA_CHECK(launch_backward(problem_of({q, kv, indices, o.softmax_scale, o.head_dim_v}),
+                                 {.grad_out = bits_of(grad_out),
+                                  .out = bits_of(out),
+                                  .out_remainder = is_exact ? bits_of(remainder) : nullptr,
+                                  .lse = lse.const_data_ptr<float>(),
+                                  .grad_q = static_cast<uint16_t*>(grad_q.mutable_data_ptr()),
+                                  .grad_kv = grad_kv.mutable_data_ptr<float>()},
+                                 at::cuda::getCurrentCUDAStream()));
+}
+#endif
+
 // ---- the dispatcher's side ----
 
 #define PB_MLA_OPERANDS \
@@ -195,7 +289,14 @@ Triple forward_meta(PB_MLA_OPERANDS, int64_t head_dim_v) {
 Triple forward_real(PB_MLA_OPERANDS, int64_t head_dim_v) {
   const Triple results = forward_meta(q, kv, topk_indices, softmax_scale, head_dim_v);
   const c10::OptionalDeviceGuard guard(q.device());
-  forward_plain({q, kv, topk_indices, softmax_scale, head_dim_v}, results);
+  const Operands operands{q, kv, topk_indices, softmax_scale, head_dim_v};
+#ifdef PATCHBENCH_CUDA
+  if (has_kernel(q, head_dim_v, "bf16")) {
+    forward_cuda(operands, results);
+    return results;
+  }
+#endif
+  forward_plain(operands, results);
   return results;
 }
 
@@ -229,9 +330,18 @@ Pair backward_real(PB_MLA_SAVED, PB_MLA_OPERANDS, const std::string& delta,
   const c10::OptionalDeviceGuard guard(q.device());
   const Tensor sum =
       at::zeros({kv.size(0), kv.size(1), kv.size(3)}, q.options().dtype(sum_type(q.scalar_type())));
-  backward_plain({q, kv, topk_indices, softmax_scale, out.size(3)},
-                 {grad_out, out, out_remainder, lse}, delta, staging, {std::get<0>(grads), sum});
-  std::get<1>(grads).copy_(sum.unsqueeze(2));
+  const Operands operands{q, kv, topk_indices, softmax_scale, out.size(3)};
+  const Saved saved{grad_out, out, out_remainder, lse};
+  const auto& [grad_q, grad_kv] = grads;
+#ifdef PATCHBENCH_CUDA
+  if (has_kernel(q, out.size(3), staging)) {
+    backward_cuda(operands, saved, delta, {grad_q, sum});
+    grad_kv.copy_(sum.unsqueeze(2));
+    return grads;
+  }
+#endif
+  backward_plain(operands, saved, delta, staging, {grad_q, sum});
+  grad_kv.copy_(sum.unsqueeze(2));
   return grads;
 }
 
@@ -314,6 +424,10 @@ Pair sparse_mla(PB_MLA_OPERANDS, int64_t head_dim_v, const std::string& delta,
   return op.call(q, kv, topk_indices, softmax_scale, head_dim_v, delta, staging);
 }
 
+std::string sparse_mla_path(const Tensor& q, int64_t head_dim_v, const std::string& staging) {
+  return has_kernel(q, head_dim_v, staging) ? "cuda" : "plain";
+}
+
 #define PB_MLA_SCHEMA "Tensor q, Tensor kv, Tensor topk_indices, *, float softmax_scale"
 #define PB_MLA_MODES "str delta=\"exact\", str staging=\"bf16\""
 
@@ -328,10 +442,12 @@ TORCH_LIBRARY_FRAGMENT(patchbench, m) {
   m.def("sparse_mla(" PB_MLA_SCHEMA ", int head_dim_v, " PB_MLA_MODES
         ") -> (Tensor out, Tensor lse)",
         {at::Tag::pt2_compliant_tag});
+  m.def("sparse_mla_path(Tensor q, int head_dim_v, str staging=\"bf16\") -> str");
 }
 
 TORCH_LIBRARY_IMPL(patchbench, CompositeExplicitAutograd, m) {
   m.impl("sparse_mla", attend_without_grad);
+  m.impl("sparse_mla_path", sparse_mla_path);
 }
 
 TORCH_LIBRARY_IMPL(patchbench, CPU, m) {

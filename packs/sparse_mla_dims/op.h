@@ -23,9 +23,12 @@ namespace patchbench::ops::sparse_mla_dims {
 /// out + out_remainder has 16 bits of mantissa; [0] where out is not bfloat16. Sums, and lse, are
 /// float32 (float64 on float64). Not differentiable: see sparse_mla.
 ///
-/// Plain torch, some queries at a time: beside results it holds at most kScratchBytes, or what one
-/// query needs (about 16 bytes for each of topk x head_dim_qk) where that is more. No host
-/// synchronisation: capturable. Bitwise deterministic, but for grad_kv on CUDA.
+/// On CUDA of compute capability 9.x with shared memory for it (226 KiB a CTA at 576/512), bfloat16
+/// goes to a kernel of warpgroup products, which also rounds P to bfloat16. Elsewhere, and where
+/// PATCHBENCH_OP_FALLBACK=sparse_mla_dims forces it, plain torch, some queries at a time: beside
+/// results it holds at most kScratchBytes, or what one query needs (about 16 bytes for each of topk
+/// x head_dim_qk) where that is more. No host synchronisation: capturable. Bitwise deterministic on
+/// one path, but for grad_kv on CUDA.
 ///
 /// Throws c10::Error, one line: `sparse_mla: head_dim_v must be a multiple of 16 from 16 to
 /// min(512, head_dim_qk) = 128, got 129`.
@@ -50,7 +53,7 @@ constexpr int64_t kScratchBytes = 256 << 20;
 ///                    rounded out is common to all keys of a query, so that it does not average out
 ///                    in grad_q where the keys share a mean or one key holds most of the mass.
 /// staging  what P and dS are rounded to before they are multiplied, on bfloat16 alone: "bf16", or
-///          "split": a bfloat16 and the bfloat16 of what that left.
+///          "split": a bfloat16 and the bfloat16 of what that left (always in plain torch).
 std::tuple<at::Tensor, at::Tensor> sparse_mla_backward(
     const at::Tensor& grad_out, const at::Tensor& out, const at::Tensor& out_remainder,
     const at::Tensor& lse, const at::Tensor& q, const at::Tensor& kv,
@@ -64,5 +67,9 @@ std::tuple<at::Tensor, at::Tensor> sparse_mla(const at::Tensor& q, const at::Ten
                                               int64_t head_dim_v,
                                               const std::string& delta = "exact",
                                               const std::string& staging = "bf16");
+
+/// The path taken for a query like this one: "cuda" or "plain". The forward's is that of "bf16".
+std::string sparse_mla_path(const at::Tensor& q, int64_t head_dim_v,
+                            const std::string& staging = "bf16");
 
 }  // namespace patchbench::ops::sparse_mla_dims

@@ -3,28 +3,26 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-
 #include "harness/compare.h"
-#include "harness/inputs.h"
 #include "packs/op_test.h"
+#include "packs/sparse_mla_dims_reference.h"
 #include "sparse_mla_dims/op.h"
+#ifdef PATCHBENCH_CUDA
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#endif
 
 namespace patchbench::sparse_mla_dims_test {
 namespace {
 
-using at::Tensor;
 using op_test::devices;
+using op_test::Fallback;
+using op_test::Form;
 using ops::sparse_mla_dims::sparse_mla;
 using ops::sparse_mla_dims::sparse_mla_backward;
 using ops::sparse_mla_dims::sparse_mla_forward;
-
-struct MlaCase {
-  std::string name;
-  int64_t head_dim_qk = 96, head_dim_v = 64;
-  int64_t batch = 2, seqlen_q = 3, num_heads = 16, seqlen_k = 80, topk = 64;
-  std::string data = "iid";
-};
+using ops::sparse_mla_dims::sparse_mla_path;
 
 std::vector<MlaCase> mla_cases() {
   return {{.name = "v32", .head_dim_qk = 576, .head_dim_v = 512},
@@ -45,89 +43,6 @@ std::vector<MlaCase> mla_cases() {
           {.name = "no_queries", .seqlen_q = 0}};
 }
 
-struct Problem {
-  Tensor q, kv, grad_out;  ///< fp64, values of the dtype under test
-  Tensor indices;
-  double softmax_scale = 0;
-  int64_t head_dim_v = 0;
-};
-
-/// Repeats (more slots than keys, or chance), a share of -1, one index beyond the keys, and no key
-/// at all for the first query.
-Tensor indices_of(const MlaCase& c) {
-  const std::vector<int64_t> shape = {c.batch, c.seqlen_q, 1, c.topk};
-  Tensor indices = harness::Draw(2, c.name + "/indices")
-                       .integers(shape, 0, std::max<int64_t>(c.seqlen_k, 1))
-                       .to(at::kInt);
-  indices.masked_fill_(harness::Draw(2, c.name + "/none").mask(shape, 0.1), -1);
-  if (c.seqlen_k == 0) indices.fill_(-1);
-  if (indices.numel() > 0) {
-    indices[0][0].fill_(-1);
-    indices[c.batch - 1][c.seqlen_q - 1][0][0] = static_cast<int>(c.seqlen_k) + 3;
-  }
-  return indices;
-}
-
-/// iid: normal. mean: keys share a mean of twice their spread, queries and grad_out one of each
-/// head. sink: every query holds key 0, which lies along one direction that all queries point to.
-Problem problem_of(const MlaCase& c, at::ScalarType type) {
-  const auto normal = [&](const char* name, const std::vector<int64_t>& shape) {
-    return harness::Draw(2, c.name + "/" + name).normal(shape);
-  };
-  Problem p{.indices = indices_of(c),
-            .softmax_scale = 1 / std::sqrt(static_cast<double>(c.head_dim_qk)),
-            .head_dim_v = c.head_dim_v};
-  p.q = normal("q", {c.batch, c.seqlen_q, c.num_heads, c.head_dim_qk});
-  p.kv = normal("kv", {c.batch, c.seqlen_k, 1, c.head_dim_qk});
-  p.grad_out = normal("grad_out", {c.batch, c.seqlen_q, c.num_heads, c.head_dim_v});
-  if (c.data != "iid") {
-    const Tensor direction = normal("direction", {c.head_dim_qk});
-    if (c.data == "mean") {
-      p.q = p.q + normal("mean_q", {c.num_heads, c.head_dim_qk});
-      p.kv = p.kv + 2 * direction;
-      p.grad_out = p.grad_out + normal("mean_grad", {c.num_heads, c.head_dim_v});
-    } else {
-      p.q = p.q + direction;
-      p.kv.select(1, 0).copy_(direction);
-      p.indices.select(3, 0).zero_();
-    }
-  }
-  for (Tensor* tensor : {&p.q, &p.kv, &p.grad_out}) *tensor = tensor->to(type).to(at::kDouble);
-  return p;
-}
-
-struct Result {
-  Tensor out, lse, grad_q, grad_kv;
-  std::vector<std::pair<std::string, Tensor>> named() const {
-    return {{"out", out}, {"lse", lse}, {"grad_q", grad_q}, {"grad_kv", grad_kv}};
-  }
-};
-
-/// All of it in fp64, gradients by autograd.
-Result oracle(const Problem& p) {
-  const Tensor q = p.q.detach().clone().requires_grad_();
-  const Tensor kv = p.kv.detach().clone().requires_grad_();
-  const Tensor index = p.indices.squeeze(2).to(at::kLong);
-  const Tensor is_key = index.ge(0).logical_and(index.lt(kv.size(1)));
-  const Tensor none = torch::zeros({q.size(0), 1, kv.size(3)}, at::kDouble);
-  const Tensor rows = at::cat({kv.squeeze(2), none}, 1);  // the last one is no key
-  std::vector<Tensor> outs, lses;
-  for (int64_t b = 0; b < q.size(0); ++b) {
-    const Tensor k = at::embedding(rows[b], at::where(is_key[b], index[b], kv.size(1)));
-    const Tensor logits = at::einsum("shd,skd->shk", {q[b], k}) * p.softmax_scale;
-    const Tensor weight = at::where(is_key[b].unsqueeze(1), logits.exp(), 0.0);
-    const Tensor sum = weight.sum(-1, true);
-    const Tensor value = at::einsum("shk,skd->shd", {weight, k.narrow(-1, 0, p.head_dim_v)});
-    outs.push_back(at::where(sum.gt(0), value / sum.clamp_min(1e-300), 0.0));
-    lses.push_back(at::where(sum.gt(0), sum.clamp_min(1e-300).log2(), 0.0).squeeze(-1));
-  }
-  Result r{at::stack(outs), at::stack(lses), {}, {}};
-  const auto grads = torch::autograd::grad({r.out}, {q, kv}, {p.grad_out});
-  r.grad_q = grads[0];
-  r.grad_kv = grads[1];
-  return r;
-}
-
 Result result_of(const Problem& p, at::ScalarType type, const at::Device& device,
                  const std::string& delta = "exact", const std::string& staging = "bf16") {
   const auto given = [&](const Tensor& t) { return t.to(type).to(device); };
@@ -139,25 +54,16 @@ Result result_of(const Problem& p, at::ScalarType type, const at::Device& device
   return {out, lse, grad_q, grad_kv};
 }
 
-/// ||got - wanted|| / ||wanted||; 0 where both are zero.
-double relative(const Tensor& got, const Tensor& wanted) {
-  const Tensor difference = got.cpu().to(at::kDouble) - wanted;
-  const double size = wanted.norm().item<double>(), error = difference.norm().item<double>();
-  return size > 0 ? error / size : error;
-}
-
-/// Of a norm. bfloat16: one rounding costs 1.66e-3 in the mean of squares; P or dS and the result
-/// are rounded, 2.35e-3 on iid data. float32, float64: sums of up to 576 terms and then topk.
-double bound_of(at::ScalarType type) {
-  return type == at::kBFloat16 ? 4e-3 : type == at::kFloat ? 5e-6 : 1e-14;
-}
-
-using Point = std::tuple<MlaCase, std::string, at::ScalarType>;
+using Point = std::tuple<MlaCase, std::string, at::ScalarType, Form>;
 class SparseMla : public testing::TestWithParam<Point> {};
 
 TEST_P(SparseMla, IsTheAttentionOverTheNamedKeysWithItsGradients) {
-  const auto& [c, device, type] = GetParam();
+  const auto& [c, device, type, form] = GetParam();
+  const Fallback fallback("sparse_mla_dims", form);
   const Problem p = problem_of(c, type);
+  const bool may_take_kernel = device != "cpu" && form == Form::kChosen && type == at::kBFloat16;
+  const std::string path = sparse_mla_path(p.q.to(type).to(device), c.head_dim_v);
+  EXPECT_TRUE(path == "plain" || (may_take_kernel && path == "cuda")) << path;
   const auto wanted = oracle(p).named(), got = result_of(p, type, device).named();
   for (size_t i = 0; i < got.size(); ++i) {
     const auto& [name, tensor] = got[i];
@@ -177,7 +83,8 @@ TEST_P(SparseMla, IsTheAttentionOverTheNamedKeysWithItsGradients) {
 }
 
 TEST_P(SparseMla, RepeatsItsForwardAndGradQBitForBit) {
-  const auto& [c, device, type] = GetParam();
+  const auto& [c, device, type, form] = GetParam();
+  const Fallback fallback("sparse_mla_dims", form);
   const Problem p = problem_of(c, type);
   const Result once = result_of(p, type, device), twice = result_of(p, type, device);
   EXPECT_TRUE(at::equal(once.out, twice.out) && at::equal(once.lse, twice.lse));
@@ -187,7 +94,8 @@ TEST_P(SparseMla, RepeatsItsForwardAndGradQBitForBit) {
 TEST_P(SparseMla, KeepsTheIdentityOfItsGradients) {
   // sum <kv, grad_kv> = sum <q, grad_q> + sum <out, grad_out>: a lost or doubled addition breaks
   // it.
-  const auto& [c, device, type] = GetParam();
+  const auto& [c, device, type, form] = GetParam();
+  const Fallback fallback("sparse_mla_dims", form);
   const Problem p = problem_of(c, type);
   const Result r = result_of(p, type, device);
   const auto dot = [](const Tensor& a, const Tensor& b) {
@@ -198,16 +106,12 @@ TEST_P(SparseMla, KeepsTheIdentityOfItsGradients) {
   EXPECT_LE(std::abs(left - right), bound_of(type) * size);
 }
 
-std::string point_name(const testing::TestParamInfo<Point>& info) {
-  const auto& [c, device, type] = info.param;
-  return c.name + "_" + device.substr(0, device.find(':')) + "_" + c10::getDtypeNames(type).first;
-}
-
 INSTANTIATE_TEST_SUITE_P(Cases, SparseMla,
                          testing::Combine(testing::ValuesIn(mla_cases()),
                                           testing::ValuesIn(devices()),
-                                          testing::Values(at::kBFloat16, at::kFloat, at::kDouble)),
-                         point_name);
+                                          testing::Values(at::kBFloat16, at::kFloat, at::kDouble),
+                                          testing::Values(Form::kChosen, Form::kPlain)),
+                         op_test::point_name<testing::TestParamInfo<Point>>);
 
 TEST(SparseMlaOp, AgreesWithCentralDifferencesOfItsForward) {
   const Problem p = problem_of({.name = "differences", .num_heads = 2, .topk = 9}, at::kDouble);
@@ -373,6 +277,41 @@ TEST(SparseMlaOp, TakesStridedTensors) {
     EXPECT_TRUE(got.grad_q.is_contiguous() && got.grad_kv.is_contiguous()) << device;
   }
 }
+
+#ifdef PATCHBENCH_CUDA
+TEST(SparseMlaCudaGraph, IsCapturedAndReplaysOnOtherIndices) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
+  const MlaCase c{.name = "graph"};
+  const Problem p = problem_of(c, at::kBFloat16);
+  const auto given = [](const Tensor& t) { return t.to(at::kBFloat16).cuda(); };
+  const Tensor q = given(p.q), kv = given(p.kv), grad_out = given(p.grad_out);
+  if (sparse_mla_path(q, c.head_dim_v) != "cuda") GTEST_SKIP() << "no kernel for this GPU";
+  const auto attend = [&](const Tensor& indices) {
+    const auto [out, lse, remainder] =
+        sparse_mla_forward(q, kv, indices, p.softmax_scale, p.head_dim_v);
+    return std::pair{out, std::get<0>(sparse_mla_backward(grad_out, out, remainder, lse, q, kv,
+                                                          indices, p.softmax_scale))};
+  };
+  const Tensor buffer = p.indices.cuda();
+  const c10::cuda::CUDAStreamGuard stream(c10::cuda::getStreamFromPool());
+  attend(buffer);
+  c10::cuda::device_synchronize();
+  at::cuda::CUDAGraph graph;
+  graph.capture_begin();
+  const auto [out, grad_q] = attend(buffer);
+  graph.capture_end();
+  for (int replay = 0; replay < 3; ++replay) {
+    MlaCase other = c;
+    other.name += std::to_string(replay);
+    const Tensor indices = indices_of(other).cuda();
+    buffer.copy_(indices);
+    graph.replay();
+    c10::cuda::device_synchronize();
+    const auto [wanted_out, wanted_grad_q] = attend(indices);
+    EXPECT_TRUE(at::equal(out, wanted_out) && at::equal(grad_q, wanted_grad_q)) << replay;
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace patchbench::sparse_mla_dims_test

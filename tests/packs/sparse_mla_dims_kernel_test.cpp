@@ -1,0 +1,210 @@
+// The kernels of patchbench::sparse_mla, run by a machine of fibers on the host against fp64: their
+// layouts, descriptors, index sums and barriers. What a GPU alone can tell stays to be seen there.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "packs/sparse_mla_dims_emulator.h"
+#include "packs/sparse_mla_dims_reference.h"
+
+// Over the machine's primitives.
+#include "sparse_mla_dims/sm90_backward.h"
+#include "sparse_mla_dims/sm90_forward.h"
+
+namespace patchbench::sparse_mla_dims_test {
+namespace {
+
+using namespace ops::sparse_mla_dims;
+
+template <typename T>
+T* data_of(const Tensor& tensor) {
+  return static_cast<T*>(tensor.data_ptr());
+}
+
+SparseMla problem_on(const Problem& p, const Tensor& q, const Tensor& kv) {
+  return {.q = data_of<uint16_t>(q),
+          .q_stride_batch = q.stride(0),
+          .q_stride_query = q.stride(1),
+          .q_stride_head = q.stride(2),
+          .kv = data_of<uint16_t>(kv),
+          .kv_stride_batch = kv.stride(0),
+          .kv_stride_key = kv.stride(1),
+          .indices = data_of<int32_t>(p.indices),
+          .batch = q.size(0),
+          .seqlen_q = q.size(1),
+          .seqlen_k = kv.size(1),
+          .num_heads = q.size(2),
+          .topk = p.indices.size(3),
+          .head_dim_qk = static_cast<int>(q.size(3)),
+          .head_dim_v = static_cast<int>(p.head_dim_v),
+          .softmax_scale = static_cast<float>(p.softmax_scale)};
+}
+
+/// Runs `work(cta, storage)` for each CTA of the problem's grid.
+template <typename Work>
+void run_grid(const SparseMla& problem, int64_t shared_bytes, Timing timing, const Work& work) {
+  const int64_t groups = (problem.num_heads + kRows - 1) / kRows;
+  for (int64_t y = 0; y < problem.batch; ++y) {
+    for (int64_t x = 0; x < problem.seqlen_q * groups; ++x) {
+      Machine machine(static_cast<size_t>(shared_bytes), timing);
+      machine.run([&] { work(Cta(problem, x, y), machine.shared()); });
+    }
+  }
+}
+
+template <int kHalf>
+void run_forward(const SparseMla& p, const SparseMlaResults& r, Timing timing) {
+  run_grid(p, forward_bytes(p.head_dim_qk), timing,
+           [&](const Cta& cta, unsigned char* storage) { forward_cta<kHalf>(p, r, cta, storage); });
+}
+
+template <int kHalf>
+void run_backward(const SparseMla& p, const SparseMlaGrads& g, Timing timing) {
+  run_grid(
+      p, backward_bytes(p.head_dim_qk, p.head_dim_v), timing,
+      [&](const Cta& cta, unsigned char* storage) { backward_cta<kHalf>(p, g, cta, storage); });
+}
+
+enum class Delta { kExact, kRounded };
+
+struct KernelResult : Result {
+  Tensor out_remainder;
+};
+
+KernelResult result_of_kernels(const Problem& p, Timing timing, Delta delta = Delta::kExact) {
+  const Tensor q = p.q.to(at::kBFloat16), kv = p.kv.to(at::kBFloat16);
+  const Tensor grad_out = p.grad_out.to(at::kBFloat16);
+  const SparseMla problem = problem_on(p, q, kv);
+  KernelResult r;
+  // What is not written stays no number.
+  const auto none = [](at::IntArrayRef shape, at::ScalarType type) {
+    return torch::full(shape, std::numeric_limits<double>::quiet_NaN(), type);
+  };
+  r.out = none(grad_out.sizes(), at::kBFloat16);
+  r.out_remainder = none(grad_out.sizes(), at::kBFloat16);
+  r.lse = none(grad_out.sizes().slice(0, 3), at::kFloat);
+  r.grad_q = none(q.sizes(), at::kBFloat16);
+  r.grad_kv = torch::zeros(kv.sizes(), at::kFloat);
+  using Forward = void (*)(const SparseMla&, const SparseMlaResults&, Timing);
+  constexpr Forward kForward[] = {run_forward<1>, run_forward<2>, run_forward<3>, run_forward<4>};
+  using Backward = void (*)(const SparseMla&, const SparseMlaGrads&, Timing);
+  constexpr Backward kBackward[] = {run_backward<1>, run_backward<2>, run_backward<3>,
+                                    run_backward<4>, run_backward<5>};
+  kForward[(num_blocks(problem.head_dim_v) - 1) / 2](
+      problem,
+      {.out = data_of<uint16_t>(r.out),
+       .out_remainder = data_of<uint16_t>(r.out_remainder),
+       .lse = data_of<float>(r.lse)},
+      timing);
+  kBackward[(num_blocks(problem.head_dim_qk) - 1) / 2](
+      problem,
+      {.grad_out = data_of<uint16_t>(grad_out),
+       .out = data_of<uint16_t>(r.out),
+       .out_remainder = delta == Delta::kExact ? data_of<uint16_t>(r.out_remainder) : nullptr,
+       .lse = data_of<float>(r.lse),
+       .grad_q = data_of<uint16_t>(r.grad_q),
+       .grad_kv = data_of<float>(r.grad_kv)},
+      timing);
+  return r;
+}
+
+std::vector<MlaCase> kernel_cases() {
+  return {{.name = "v32",
+           .head_dim_qk = 576,
+           .head_dim_v = 512,
+           .batch = 1,
+           .seqlen_q = 2,
+           .num_heads = 3,
+           .topk = 130},
+          {.name = "no_rope", .head_dim_qk = 512, .head_dim_v = 512, .batch = 1, .seqlen_q = 2},
+          {.name = "odd_value_blocks",
+           .head_dim_qk = 320,
+           .head_dim_v = 320,
+           .batch = 1,
+           .seqlen_q = 2},
+          {.name = "qk320_v256", .head_dim_qk = 320, .head_dim_v = 256, .batch = 1, .seqlen_q = 2},
+          {.name = "qk192_v128", .head_dim_qk = 192, .head_dim_v = 128, .topk = 200},
+          {.name = "qk128_v64", .head_dim_qk = 128, .head_dim_v = 64},
+          {.name = "qk80_v48", .head_dim_qk = 80, .head_dim_v = 48},
+          {.name = "narrow_value", .head_dim_qk = 448, .head_dim_v = 16, .batch = 1},
+          {.name = "smallest", .head_dim_qk = 16, .head_dim_v = 16, .num_heads = 1, .topk = 2},
+          {.name = "many_heads", .batch = 1, .seqlen_q = 2, .num_heads = 130, .topk = 65},
+          {.name = "few_keys", .seqlen_k = 3, .topk = 12},
+          {.name = "no_keys", .seqlen_k = 0},
+          {.name = "no_slots", .topk = 0}};
+}
+
+std::vector<Timing> timings() {
+  return {{}, {.is_backward = true}, {.is_late = true}, {.is_late = true, .is_backward = true}};
+}
+
+class SparseMlaKernels : public testing::TestWithParam<std::tuple<MlaCase, Timing>> {};
+
+TEST_P(SparseMlaKernels, AreTheAttentionWithItsGradients) {
+  const auto& [c, timing] = GetParam();
+  const Problem p = problem_of(c, at::kBFloat16);
+  const auto wanted = oracle(p).named(), got = result_of_kernels(p, timing).named();
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto& [name, tensor] = got[i];
+    const double error = relative(tensor, wanted[i].second);
+    // A nan fails too.
+    EXPECT_TRUE(error <= bound_of(name == "lse" ? at::kFloat : at::kBFloat16))
+        << name << ": " << error;
+  }
+}
+
+std::string timing_name(const testing::TestParamInfo<std::tuple<MlaCase, Timing>>& info) {
+  const auto& [c, timing] = info.param;
+  return c.name + (timing.is_late ? "_late" : "_early") + (timing.is_backward ? "_backward" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, SparseMlaKernels,
+                         testing::Combine(testing::ValuesIn(kernel_cases()),
+                                          testing::ValuesIn(timings())),
+                         timing_name);
+
+TEST(SparseMlaKernel, AnswersTheSameHoweverItsThreadsTakeTurns) {
+  const Problem p =
+      problem_of({.name = "turns", .head_dim_qk = 192, .head_dim_v = 128, .batch = 1, .topk = 200},
+                 at::kBFloat16);
+  const KernelResult wanted = result_of_kernels(p, {});
+  for (const Timing timing : timings()) {
+    const KernelResult got = result_of_kernels(p, timing);
+    EXPECT_TRUE(at::equal(got.out, wanted.out) && at::equal(got.lse, wanted.lse));
+    EXPECT_TRUE(at::equal(got.grad_q, wanted.grad_q));
+  }
+}
+
+TEST(SparseMlaKernel, TakesDeltaFromWhatItIsGiven) {
+  const Problem p = problem_of({.name = "mean",
+                                .head_dim_qk = 192,
+                                .head_dim_v = 128,
+                                .batch = 1,
+                                .seqlen_q = 2,
+                                .seqlen_k = 1024,
+                                .topk = 512,
+                                .data = "mean"},
+                               at::kBFloat16);
+  const Tensor wanted = oracle(p).grad_q;
+  const double exact = relative(result_of_kernels(p, {}).grad_q, wanted);
+  const double rounded = relative(result_of_kernels(p, {}, Delta::kRounded).grad_q, wanted);
+  EXPECT_GE(rounded, 5 * exact) << rounded << " " << exact;
+}
+
+TEST(SparseMlaKernel, ReadsStridedOperands) {
+  Problem p = problem_of({.name = "strided"}, at::kBFloat16);
+  const KernelResult wanted = result_of_kernels(p, {});
+  p.q = p.q.transpose(0, 1).contiguous().transpose(0, 1);
+  p.kv = p.kv.transpose(0, 1).contiguous().transpose(0, 1);
+  const KernelResult got = result_of_kernels(p, {});
+  EXPECT_TRUE(at::equal(got.out, wanted.out) && at::equal(got.grad_q, wanted.grad_q));
+}
+
+TEST(SparseMlaKernel, FitsTheSharedMemoryOfACta) {
+  for (int head_dim = 16; head_dim <= 576; head_dim += 16) {
+    EXPECT_LE(forward_bytes(head_dim), 227 * 1024);
+    EXPECT_LE(backward_bytes(head_dim, std::min(head_dim, 512)), 227 * 1024);
+  }
+}
+
+}  // namespace
+}  // namespace patchbench::sparse_mla_dims_test
