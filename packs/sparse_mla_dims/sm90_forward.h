@@ -9,13 +9,13 @@
 //   Logits: each warpgroup those of 32 keys of the tile, [64, 32] in 16 registers a thread.
 //   out: each warpgroup kHalf blocks of 64 columns, 32 kHalf registers a thread, rescaled when a
 //   row's maximum grows. The next tile is gathered while this one is multiplied.
-// Shared memory: blocks of q, two tiles of keys, P, and 1.5 KiB: 226 KiB at 576.
+// Shared memory: blocks of q, two tiles of keys, P, and 2 KiB: 226 KiB at 576.
 // Rounded to bfloat16: P, out, and what that left. Sums, maxima and lse are float32.
 namespace patchbench::ops::sparse_mla_dims {
 
 struct ForwardShared {
-  float top[2][kRows], sum[2][kRows];  ///< by warpgroup
-  int32_t index[2][kRows];             ///< of the keys, by tile
+  float top[2][kRows], sum[2][kRows], weight[2][kRows];  ///< by warpgroup
+  int32_t index[2][kRows];                               ///< of the keys, by tile
 };
 
 PB_CONSTEXPR int64_t forward_bytes(int head_dim_qk) {
@@ -26,7 +26,8 @@ PB_CONSTEXPR int64_t forward_bytes(int head_dim_qk) {
 /// What a thread keeps of its two rows.
 struct Softmax {
   float top[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {0, 0};  ///< over the thread's own columns
+  float sum[2] = {0, 0};     ///< of P, over the thread's own columns
+  float weight[2] = {0, 0};  ///< the same of P as it is multiplied, rounded
 };
 
 /// Logits to P: writes the warpgroup's half of P [64, 64] and returns in `alpha` what earlier sums
@@ -57,14 +58,17 @@ PB_DEVICE void soften(float (&s)[16], float scale, const int32_t (&index)[kRows]
     alpha[half] = exp2_of(state.top[half] - base[half]);
     state.top[half] = highest;
     state.sum[half] *= alpha[half];
+    state.weight[half] *= alpha[half];
   }
   PB_UNROLL
   for (int i = 0; i < 16; i += 2) {
     const int half = i / 2 % 2;
     const float first = exp2_of(s[i] - base[half]), second = exp2_of(s[i + 1] - base[half]);
+    const uint32_t rounded = pack(first, second);
     state.sum[half] += first + second;
+    state.weight[half] += low_of(rounded) + high_of(rounded);
     *reinterpret_cast<uint32_t*>(p + in_block(f.row + 8 * half, f.warpgroup * 32 + f.column(i))) =
-        pack(first, second);
+        rounded;
   }
 }
 
@@ -75,8 +79,11 @@ PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, cons
                              const float (&o)[32 * kHalf]) {
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const float sum = quad_sum(state.sum[half]);
-    if (f.quad == 0) shared.sum[f.warpgroup][f.row + 8 * half] = sum;
+    const int row = f.row + 8 * half;
+    const float sum = quad_sum(state.sum[half]), weight = quad_sum(state.weight[half]);
+    if (f.quad != 0) continue;
+    shared.sum[f.warpgroup][row] = sum;
+    shared.weight[f.warpgroup][row] = weight;
   }
   sync_threads();
   PB_UNROLL
@@ -84,7 +91,10 @@ PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, cons
     const int row = f.row + 8 * half;
     if (row >= cta.num_rows) continue;
     const float sum = shared.sum[0][row] + shared.sum[1][row];
-    const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+    // The mean of the values is taken with the weights that they were multiplied by: else what
+    // rounding does to the weight of a key that holds most of the mass would stay in Delta.
+    const float weight = shared.weight[0][row] + shared.weight[1][row];
+    const float inverse = sum == 0.0f ? 0.0f : 1.0f / weight;
     if (f.warpgroup == 0 && f.quad == 0)
       r.lse[cta.first_row + row] = sum == 0.0f ? 0.0f : log2_of(sum) + state.top[half];
     const int64_t first = (cta.first_row + row) * p.head_dim_v;

@@ -116,4 +116,10 @@ inline double bound_of(at::ScalarType type) {
   return type == at::kBFloat16 ? 4e-3 : type == at::kFloat ? 5e-6 : 1e-14;
 }
 
+/// Of a row. A query with one key has no grad_q: what rounding leaves is set against 1e-3 of the
+/// largest row (harness::errors_of).
+inline double row_bound_of(at::ScalarType type) {
+  return (type == at::kBFloat16 ? 3 : 100) * bound_of(type);
+}
+
 }  // namespace patchbench::sparse_mla_dims_test
