@@ -1,23 +1,30 @@
 // Pack mamba3_mimo_smem_2d: whether the MIMO backward's kernels lower with TMA on, whether they
-// then use it, and the source that comes of it.
+// then use it, and the source that comes of it; and the products of q and k, whose tiles are what
+// TMA is kept from, by this pack's op.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "harness/axes.h"
 #include "harness/program.h"
+#include "mamba3_mimo_smem_2d/op.h"
 
 namespace patchbench::mamba3_mimo_smem_2d {
 namespace {
 
+using at::Tensor;
 using harness::choice;
+using harness::Draw;
 using harness::extent;
 using harness::flag;
 using harness::Judgement;
 using harness::Tensors;
 
-bool is_code(const Case& item) { return choice(item, "site", {"lowering", "code"}) == "code"; }
+const std::vector<std::string> kSites = {"lowering", "code", "products"};
+bool is_code(const Case& item) { return choice(item, "site", kSites) == "code"; }
+bool is_products(const Case& item) { return choice(item, "site", kSites) == "products"; }
 bool wants_tma(const Case& item) { return item.axes.contains("tma") && flag(item, "tma"); }
 
 constexpr const char* kYesOrNo = "it lowers or not, it uses TMA or not";
@@ -38,11 +45,147 @@ constexpr std::array kFailures = {
     Failure{"ParallelOpNode::InferLayout", "layout_inference_fails"},
 };
 
+// ---- the products ----
+
+at::ScalarType low_dtype(const Case& item) {
+  return choice(item, "dtype", {"float32", "bfloat16"}) == "float32" ? at::kFloat : at::kBFloat16;
+}
+
+Tensors product_inputs(const Case& item, uint64_t seed) {
+  const int64_t b = extent(item, "batch"), s = extent(item, "seqlen"),
+                r = extent(item, "num_ranks"), g = extent(item, "num_groups"),
+                h = extent(item, "num_heads"), n = extent(item, "head_dim_qk");
+  if (h % g != 0) harness::refuse(item, "num_groups must divide num_heads");
+  const auto draw = [&](const char* name, const std::vector<int64_t>& shape, at::ScalarType type) {
+    return Draw(seed, item.name + "/" + name).normal(shape).to(type);
+  };
+  const at::ScalarType low = low_dtype(item);
+  return {{"q", draw("q", {b, s, r, g, n}, low)},
+          {"k", draw("k", {b, s, r, g, n}, low)},
+          {"q_bias", draw("q_bias", {h, r, n}, at::kFloat)},
+          {"k_bias", draw("k_bias", {h, r, n}, at::kFloat)},
+          {"grad_qk_dot", draw("grad_qk_dot", {b, h, s, r, r}, low)}};
+}
+
+/// qk_dot[b,h,s,r,u] = <q_r + q_bias_r, k_u + k_bias_u> of token s and the group of head h, and its
+/// gradients, in `type`. Nothing differs between the stagings.
+Tensors right_products(const Tensors& inputs, at::ScalarType type) {
+  const int64_t groups = inputs.at("q").size(3), heads = inputs.at("q_bias").size(0);
+  const auto rows = [&](const char* name) {
+    const Tensor& bias = inputs.at(std::string(name) + "_bias");
+    return inputs.at(name).to(type).repeat_interleave(heads / groups, 3) +
+           bias.to(type).transpose(0, 1);
+  };
+  const Tensor q = rows("q"), k = rows("k"), grad = inputs.at("grad_qk_dot").to(type);
+  const auto of_groups = [&](const Tensor& raw) {
+    return raw.unflatten(3, {groups, heads / groups}).sum(4);
+  };
+  const auto of_bias = [](const Tensor& raw) {
+    return raw.sum(at::IntArrayRef{0, 1}).transpose(0, 1).contiguous();
+  };
+  const Tensor raw_q = at::einsum("bhsru,bsuhn->bsrhn", {grad, k}),
+               raw_k = at::einsum("bhsru,bsrhn->bsuhn", {grad, q});
+  return {{"qk_dot", at::einsum("bsrhn,bsuhn->bhsru", {q, k})},
+          {"grad_q", of_groups(raw_q)},
+          {"grad_k", of_groups(raw_k)},
+          {"grad_q_bias", of_bias(raw_q)},
+          {"grad_k_bias", of_bias(raw_k)},
+          {"staging_differs", at::zeros({}, grad.options())}};
+}
+
+using ops::mamba3_mimo_smem_2d::QkDotStaging;
+
+/// Of the op for one staging.
+Tensors op_products(const Tensors& t, const QkDotStaging& staging) {
+  using namespace ops::mamba3_mimo_smem_2d;
+  const Tensor &q = t.at("q"), &k = t.at("k"), &q_bias = t.at("q_bias"), &k_bias = t.at("k_bias");
+  const auto [grad_q, grad_k, grad_q_bias, grad_k_bias] =
+      mamba3_mimo_qk_dot_bwd(t.at("grad_qk_dot"), q, k, q_bias, k_bias, staging);
+  return {{"qk_dot", mamba3_mimo_qk_dot(q, k, q_bias, k_bias, staging)},
+          {"grad_q", grad_q},
+          {"grad_k", grad_k},
+          {"grad_q_bias", grad_q_bias},
+          {"grad_k_bias", grad_k_bias}};
+}
+
+using Products = std::function<Tensors(const Tensors& inputs, const QkDotStaging& staging)>;
+
+/// The flat tiles through TMA, and how many elements any other staging gives otherwise.
+harness::InProcessSubject products_subject(Products compute) {
+  return [compute = std::move(compute)](const Case& item, const Tensors& inputs) -> Tensors {
+    if (!is_products(item)) throw harness::UnsupportedCase("the op is the products alone");
+    Tensors values = compute(inputs, {});
+    double differing = 0;
+    for (const QkDotStaging& staging :
+         {QkDotStaging{"flat", "cp_async"}, {"rank3", "tma"}, {"rank3", "cp_async"}}) {
+      for (const auto& [name, value] : compute(inputs, staging))
+        differing += harness::compare_bitwise(name, value, values.at(name)).got;
+    }
+    values["staging_differs"] = at::full({}, differing, inputs.at("q_bias").options());
+    return values;
+  };
+}
+
+/// Wrong: the tile's products lie as [r_in, r_out].
+Tensors transposed_ranks(const Tensors& t, const QkDotStaging& staging) {
+  Tensors inputs = t;
+  inputs["grad_qk_dot"] = t.at("grad_qk_dot").mT();
+  Tensors values = op_products(inputs, staging);
+  values["qk_dot"] = values.at("qk_dot").mT();
+  return values;
+}
+
+/// Wrong: head h reads group h % G.
+Tensors strided_groups(const Tensors& t, const QkDotStaging& staging) {
+  const int64_t groups = t.at("q").size(3), heads = t.at("q_bias").size(0);
+  const auto reorder = [](const Tensor& x, int64_t axis, int64_t outer, int64_t inner) {
+    return x.unflatten(axis, {outer, inner}).transpose(axis, axis + 1).flatten(axis, axis + 1);
+  };
+  Tensors inputs = t;
+  for (const char* name : {"q_bias", "k_bias"})
+    inputs[name] = reorder(t.at(name), 0, heads / groups, groups);
+  inputs["grad_qk_dot"] = reorder(t.at("grad_qk_dot"), 1, heads / groups, groups);
+  Tensors values = op_products(inputs, staging);
+  for (const char* name : {"grad_q_bias", "grad_k_bias"})
+    values[name] = reorder(values.at(name), 0, groups, heads / groups);
+  values["qk_dot"] = reorder(values.at("qk_dot"), 1, groups, heads / groups);
+  return values;
+}
+
+/// Wrong: in rank 3 the tile of products is read one rank late.
+Tensors shifted_in_rank3(const Tensors& t, const QkDotStaging& staging) {
+  Tensors values = op_products(t, staging);
+  if (staging.layout == "rank3") values["qk_dot"] = values.at("qk_dot").roll({1}, {3});
+  return values;
+}
+
+constexpr const char* kOnce =
+    "twice the same sums in the same dtype, and one rounding to it: half an epsilon";
+const harness::Tolerances kRounded = {
+    {2, 0.51, kOnce}, {2, 0.51, kOnce}, {2, 0.51, kOnce}, {2, 0.51, kOnce}};
+constexpr const char* kFloatSums =
+    "float32 sums over tokens, at most 2^15 terms, in another order: 16 epsilons of float32 in "
+    "those of the case's dtype";
+const harness::Tolerances kFloatBias = {
+    {2, 16, kFloatSums}, {2, 16, kFloatSums}, {2, 16, kFloatSums}, {2, 16, kFloatSums}};
+const harness::Tolerances kBfloatBias = {{2, 2.5e-4, kFloatSums},
+                                         {2, 2.5e-4, kFloatSums},
+                                         {2, 2.5e-4, kFloatSums},
+                                         {2, 2.5e-4, kFloatSums}};
+constexpr const char* kBitwise = "the number of elements that differ between stagings: none may";
+const harness::Tolerances kNone = {
+    {0, 0, kBitwise}, {0, 0, kBitwise}, {0, 0, kBitwise}, {0, 0, kBitwise}};
+
 class SmemPack : public harness::Pack {
  public:
   std::string slug() const override { return "mamba3_mimo_smem_2d"; }
 
   void check(const Case& item) const override {
+    if (is_products(item)) {
+      harness::check_axes(item, {"site", "batch", "seqlen", "num_ranks", "num_groups", "num_heads",
+                                 "head_dim_qk", "dtype"});
+      return;
+    }
     std::vector<std::string> known = {"site",         "kernel",      "is_varlen",  "arch",
                                       "batch",        "seqlen",      "num_ranks",  "num_groups",
                                       "num_heads",    "head_dim_qk", "head_dim_v", "chunk",
@@ -61,24 +204,44 @@ class SmemPack : public harness::Pack {
       extent(item, name);
   }
 
-  at::ScalarType dtype(const Case&) const override { return at::kFloat; }
-  Tensors inputs(const Case&, uint64_t) const override { return {}; }
+  at::ScalarType dtype(const Case& item) const override {
+    return is_products(item) ? low_dtype(item) : at::kFloat;
+  }
+  Tensors inputs(const Case& item, uint64_t seed) const override {
+    return is_products(item) ? product_inputs(item, seed) : Tensors{};
+  }
 
   /// It lowers, and with TMA on it loads through it.
-  Tensors oracle(const Case& item, const Tensors&) const override {
+  Tensors oracle(const Case& item, const Tensors& inputs) const override {
+    if (is_products(item)) return right_products(inputs, at::kDouble);
     if (is_code(item)) return {};
     Tensors values = {{"lowers", torch::ones({})}};
     if (wants_tma(item)) values["uses_tma"] = torch::ones({});
     return values;
   }
   Tensors plain(const Case& item, const Tensors& inputs) const override {
-    return oracle(item, inputs);
+    if (!is_products(item)) return oracle(item, inputs);
+    Tensors values = right_products(inputs, at::kFloat);
+    for (const char* name : {"qk_dot", "grad_q", "grad_k"})
+      values.at(name) = values.at(name).to(low_dtype(item));
+    return values;
   }
-  harness::Tolerances tolerances(const Case&, const std::string&) const override { return kExact; }
+  harness::Tolerances tolerances(const Case& item, const std::string& tensor) const override {
+    if (!is_products(item)) return kExact;
+    if (tensor == "staging_differs") return kNone;
+    if (!tensor.ends_with("_bias")) return kRounded;
+    return low_dtype(item) == at::kFloat ? kFloatBias : kBfloatBias;
+  }
 
-  std::map<std::string, harness::InProcessSubject> subjects() const override { return {}; }
+  std::map<std::string, harness::InProcessSubject> subjects() const override {
+    return {{"op", products_subject(op_products)},
+            {"op_mutant:transposed_ranks", products_subject(transposed_ranks)},
+            {"op_mutant:strided_groups", products_subject(strided_groups)},
+            {"op_mutant:shifted_in_rank3", products_subject(shifted_in_rank3)}};
+  }
 
-  std::string classify(const Case&, const Judgement& judgement) const override {
+  std::string classify(const Case& item, const Judgement& judgement) const override {
+    if (is_products(item)) return "";
     return judgement.is_right("lowers") && !judgement.is_right("uses_tma") ? "tma_not_used" : "";
   }
 

@@ -1,10 +1,11 @@
-"""Pack 07 on the real kernels and a real TileLang, without a GPU: what lowers with TMA on, before and after the edit."""
+"""Pack 07 on the real kernels and a real TileLang, without a GPU: what lowers with TMA on, before and after the edit; its op."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from answers import answer, need_reproducer, seen
+import pytest
+from answers import answer, need_reproducer, seen, seen_of_wrong_op
 
 SLUG = "mamba3_mimo_smem_2d"
 need_reproducer(SLUG)
@@ -28,3 +29,13 @@ def test_the_edit_lowers_and_loads_through_tma(tmp_path: Path) -> None:
 def test_another_tilelang_stands_beside(tmp_path: Path) -> None:
     status, document = answer(tmp_path, "reproduce", SLUG, "--beside", "tilelang=0.1.15", *FORWARD)
     assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(tma_not_used)"), document["why"]
+
+
+def test_the_op_is_right(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "op", "--device", "cpu")
+    assert (status, document["sentinel"]) == (0, "OP_VALIDATED"), document["why"]
+
+
+@pytest.mark.parametrize("mutant", ["transposed_ranks", "strided_groups", "shifted_in_rank3"])
+def test_a_wrong_op_is_seen(tmp_path: Path, mutant: str) -> None:
+    assert seen_of_wrong_op(tmp_path, SLUG, mutant, "products_4_ranks") == "present"
