@@ -180,7 +180,8 @@ __device__ void add_head(const QkDot& problem, int64_t head, const scalar_t* til
                          const Rows<kN / 32>& q, const Rows<kN / 32>& k, Rows<kN / 32>& grad_q,
                          Rows<kN / 32>& grad_k, float (&sums)[2][kR][kN]) {
   constexpr int kColumns = kN / 32, kTokens = kRowsPerWarp / kR;
-  constexpr int kAtOnce = kR < 4 ? kR : 4;  // more would not fit the registers at R = 8
+  // Both are what fits the registers at R = 8.
+  constexpr int kAtOnce = sizeof(scalar_t) == 4 ? 2 : kR;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const float* q_bias = bias_of<kR, kN>(problem.q_bias, head);
   const float* k_bias = bias_of<kR, kN>(problem.k_bias, head);
