@@ -425,7 +425,17 @@ bool encode(CUtensorMap* map, const void* tensor, ElementType type, const MapSha
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+/// The encoder wants a current context, which a thread that never called the runtime, as autograd's
+/// own, has not. Allowed while a stream is captured.
+cudaError_t make_context_current() {
+  int device = 0;
+  const cudaError_t status = cudaGetDevice(&device);
+  return status == cudaSuccess ? cudaSetDevice(device) : status;
+}
+
 cudaError_t maps_of(const QkDot& problem, ElementType type, const Plan& plan, Maps& maps) {
+  if (plan.operands != Copy::kTma && plan.products != Copy::kTma) return cudaSuccess;
+  if (const cudaError_t status = make_context_current(); status != cudaSuccess) return status;
   if (plan.operands == Copy::kTma) {
     const MapShape shape = operand_shape(problem, plan.layout);
     maps.operand_rank = shape.rank;
