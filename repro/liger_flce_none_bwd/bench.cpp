@@ -17,10 +17,10 @@
 #include "harness/compare.h"
 #include "harness/inputs.h"
 #include "harness/meter.h"
+#include "harness/timing.h"
 #include "liger_flce_none_bwd/op.h"
 #ifdef PATCHBENCH_CUDA
 #include <ATen/cuda/CUDAContext.h>
-#include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #endif
@@ -33,7 +33,6 @@ using ops::liger_flce_none_bwd::FlceOptions;
 
 constexpr int kUsage = 2, kUnresolved = 3, kNotRunnable = 4;
 constexpr int64_t kSamples = 64;
-constexpr int64_t kFlushBytes = int64_t{256} << 20;  // several times the L2 of any device so far
 
 constexpr const char* kHelp =
     "bench_liger_flce_none_bwd [--shape TOKENS,HIDDEN,VOCAB] [--repeats N>=20] [--chunk-mib N] "
@@ -144,31 +143,6 @@ Step plain_step(const Tensors& t, const std::string& reduction) {
   };
 }
 
-struct Timing {
-  double median_ms = 0, low_ms = 0, high_ms = 0;  // low and high: the 10th and 90th percentile
-};
-
-Timing timed(const std::function<void()>& call, int repeats) {
-  const at::Tensor flush =
-      torch::empty({kFlushBytes}, torch::dtype(torch::kByte).device(torch::kCUDA));
-  for (int i = 0; i < 3; ++i) call();
-  std::vector<double> times;
-  for (int i = 0; i < repeats; ++i) {
-    flush.zero_();
-    at::cuda::CUDAEvent begin(cudaEventDefault), end(cudaEventDefault);
-    begin.record();
-    call();
-    end.record();
-    end.synchronize();
-    times.push_back(static_cast<double>(begin.elapsed_time(end)));
-  }
-  std::sort(times.begin(), times.end());
-  const auto at = [&](double share) {
-    return times[static_cast<std::size_t>(share * (repeats - 1) + 0.5)];
-  };
-  return {at(0.5), at(0.1), at(0.9)};
-}
-
 int64_t peak_of(const Step& step) {
   step();
   c10::cuda::device_synchronize();
@@ -181,7 +155,7 @@ int64_t peak_of(const Step& step) {
 Json row_of(const std::string& name, const std::string& reduction, const Step& step,
             const Options& options) {
   const int64_t peak = peak_of(step);
-  const Timing timing = timed([&] { step(); }, options.repeats);
+  const harness::Timing timing = harness::time_on_device([&] { step(); }, options.repeats);
   return {{"name", name},
           {"reduction", reduction},
           {"median_ms", timing.median_ms},
@@ -260,18 +234,13 @@ Json sampled_check(const Tensors& t, const Options& options, bool& passed) {
 double gemm_ms(const Tensors& t, const Options& options) {
   const at::Tensor x = t.at("hidden").detach(), w = t.at("weight").detach();
   const at::Tensor out = torch::empty({options.tokens, options.vocab}, x.options());
-  return timed(
+  return harness::time_on_device(
              [&] {
                at::Tensor result = out;
                at::mm_out(result, x, w.t());
              },
              options.repeats)
       .median_ms;
-}
-
-std::string first_line_of(const std::vector<std::string>& argv) {
-  const exec::Exit result = exec::run({.argv = argv});
-  return result.ok() ? result.out.substr(0, result.out.find('\n')) : "unknown";
 }
 
 Json rows_beside(const std::string& command) {
@@ -303,9 +272,7 @@ Json measure(const Options& options, bool& passed) {
   return {{"shape", {options.tokens, options.hidden, options.vocab}},
           {"dtype", "bfloat16"},
           {"device", at::cuda::getCurrentDeviceProperties()->name},
-          {"clocks_sm_mem_temperature",
-           first_line_of({"nvidia-smi", "--query-gpu=clocks.sm,clocks.mem,temperature.gpu",
-                          "--format=csv,noheader"})},
+          {"clocks_sm_mem_temperature", harness::device_clocks()},
           {"torch", TORCH_VERSION},
           {"repeats", options.repeats},
           {"one_gemm_ms", one_gemm},
