@@ -5,17 +5,22 @@
 
 #include <algorithm>
 
-// Both kernels: grid (seqlen_q, ceil(num_heads / 64), batch), 256 threads, one CTA per SM.
-//   A CTA holds 64 heads of one query and walks its keys in tiles. Rows of the stored keys are
-//   gathered, and each e4m3 byte becomes the bfloat16 of the same value (exact: 3 bits of mantissa,
-//   exponents -9 to 8). Scales stay float32 and are applied to sums: to the logits per key and
-//   128 columns, to P and dS when they are rounded to bfloat16. Products run on mma.sync m16n8k16
-//   with float32 sums.
-// forward: 64 keys a tile, 201 KiB of shared memory; out in registers, 64 x 64 of it per warp.
-// backward: 32 keys a tile, 211 KiB; grad_q in registers, 64 x 72 per warp; grad_kv leaves by
-//   atomic adds in float32.
-// Rounded to bfloat16: P times its scale, dS times its scale, out, grad_q. Limits, checked in
-// op.cpp: head_dim 576/512, batch and num_heads / 64 below 65536, seqlen_q below 2^31.
+// The primitives that the forward is written over come first.
+#include "../sm90_warpgroup.cuh"
+
+#include "sm90_forward.h"
+
+// The forward: sm90_forward.h. The backward: grid (seqlen_q, ceil(num_heads / 64), batch), 256
+// threads, one CTA per SM.
+//   A CTA holds 64 heads of one query and walks its keys in tiles of 32. Rows of the stored keys
+//   are gathered, and each e4m3 byte becomes the bfloat16 of the same value (exact: 3 bits of
+//   mantissa, exponents -9 to 8). Scales stay float32 and are applied to sums: to the logits per
+//   key and 128 columns, to P and dS when they are rounded to bfloat16. Products run on mma.sync
+//   m16n8k16 with float32 sums. 211 KiB of shared memory; grad_q in registers, 64 x 72 per warp;
+//   grad_kv leaves by atomic adds in float32. The logits are not multiplied as e4m3: dS^T Q wants
+//   the query in bfloat16, and there is no room for the stored bytes beside it.
+// Rounded to bfloat16: P times its scale, dS times its scale, grad_q. Limits, checked in op.cpp:
+// head_dim 576/512, batch and num_heads / 64 below 65536, seqlen_q below 2^31.
 namespace patchbench::ops::fp8_storage_dispatch {
 namespace {
 
@@ -24,15 +29,13 @@ using bf16 = __nv_bfloat16;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kHeads = 64;  // rows of a CTA
-constexpr int kKeysForward = 64, kKeysBackward = 32;
+constexpr int kKeysBackward = 32;
 constexpr int kChunk = 16;     // bytes of a load
 constexpr int kNumBlocks = 5;  // four of the latent columns, one of the rope's 64
-constexpr float kLog2e = 1.4426950408889634f;
 // Rows of an odd number of 16-byte words: the eight rows that ldmatrix reads fall into all banks.
 constexpr int kRow = kHeadDim + 8, kRowV = kHeadDimV + 8;
-constexpr int kRowP = kKeysForward + 8, kRowS = kKeysForward + 4, kRowDs = kKeysBackward + 8;
-static_assert(kRow * 2 / 16 % 2 == 1 && kRowV * 2 / 16 % 2 == 1 && kRowP * 2 / 16 % 2 == 1 &&
-                  kRowDs * 2 / 16 % 2 == 1,
+constexpr int kRowDs = kKeysBackward + 8;
+static_assert(kRow * 2 / 16 % 2 == 1 && kRowV * 2 / 16 % 2 == 1 && kRowDs * 2 / 16 % 2 == 1,
               "rows of an even number of 16-byte words make ldmatrix collide");
 
 /// The scale block of a column: 0-3 of the latent part, 4 of the rope.
@@ -47,17 +50,6 @@ __device__ constexpr int scale_of(int block) {
 }
 
 template <bool kIsBlock>
-struct ForwardShared {
-  bf16 q[kHeads][kRow];
-  bf16 k[kKeysForward][kRow];
-  float s[kHeads][kRowS];
-  bf16 p[kIsBlock ? 4 : 1][kHeads][kRowP];
-  float k_scale[kNumBlocks][kKeysForward];
-  float q_scale[kHeads], alpha[kHeads], sum[kHeads];
-  int index[kKeysForward];
-};
-
-template <bool kIsBlock>
 struct BackwardShared {
   bf16 q[kHeads][kRow];
   bf16 grad_out[kHeads][kRowV];
@@ -70,9 +62,7 @@ struct BackwardShared {
   int index[kKeysBackward];
 };
 constexpr int kSharedMax = 227 * 1024;
-static_assert(sizeof(ForwardShared<true>) <= kSharedMax &&
-                  sizeof(BackwardShared<true>) <= kSharedMax,
-              "a CTA of sm_90 has 227 KiB");
+static_assert(sizeof(BackwardShared<true>) <= kSharedMax, "a CTA of sm_90 has 227 KiB");
 
 // ---- tensor core primitives ----
 
@@ -229,130 +219,6 @@ __device__ void dot_keys(float (&total)[kTiles][4], const bf16 (*a)[kRowA],
         const int key = first_key + t * 8 + lane % 4 * 2 + e % 2;
         total[t][e] += sums[t][e] * scale[scale_of<kIsBlock>(block)][key];
         sums[t][e] = 0.0f;
-      }
-    }
-  }
-}
-
-// ---- forward ----
-
-/// Four threads a row: the running maximum and sum, and P of this tile times the scale of V.
-template <bool kIsBlock>
-__device__ void softmax_tile(ForwardShared<kIsBlock>& shared, float& highest, float& sum) {
-  const int row = threadIdx.x / 4, quarter = threadIdx.x % 4;
-  float values[kKeysForward / 4], top = -INFINITY;
-#pragma unroll
-  for (int i = 0; i < kKeysForward / 4; ++i) {
-    values[i] = shared.s[row][quarter + 4 * i];
-    top = fmaxf(top, values[i]);
-  }
-  top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-  top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-  top = fmaxf(top, highest);
-  // Before the first valid key the maximum is -inf, and -inf - -inf is no number.
-  const float base = top == -INFINITY ? 0.0f : top;
-  const float alpha = exp2f(highest - base);
-  float part = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kKeysForward / 4; ++i) {
-    const int key = quarter + 4 * i;
-    const float p = exp2f(values[i] - base);
-    part += p;
-#pragma unroll
-    for (int block = 0; block < (kIsBlock ? 4 : 1); ++block)
-      shared.p[block][row][key] = __float2bfloat16(p * shared.k_scale[block][key]);
-  }
-  part += __shfl_xor_sync(~0u, part, 1);
-  part += __shfl_xor_sync(~0u, part, 2);
-  sum = sum * alpha + part;
-  highest = top;
-  if (quarter == 0) shared.alpha[row] = alpha;
-}
-
-template <bool kIsBlock, typename q_t>
-__global__ void __launch_bounds__(kThreads, 1)
-    sparse_mla_forward_kernel(SparseMla problem, bf16* out, float* lse) {
-  extern __shared__ uint4 storage[];
-  auto& shared = *reinterpret_cast<ForwardShared<kIsBlock>*>(storage);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t query = int64_t{blockIdx.z} * problem.seqlen_q + blockIdx.x;
-  const int64_t first_head = int64_t{blockIdx.y} * kHeads;
-  const int64_t first_row = query * problem.num_heads + first_head;
-  const int num_rows = static_cast<int>(min(int64_t{kHeads}, problem.num_heads - first_head));
-  const int32_t* indices = problem.indices + query * problem.topk;
-  load_q<q_t>(problem, first_row, num_rows, shared.q, shared.q_scale);
-  float acc[4][8][4] = {};  // 64 rows x 64 columns of out, from column 64 * warp on
-  float highest = -INFINITY, sum = 0.0f;
-  for (int first = 0; first < problem.topk; first += kKeysForward) {
-    // The tile before must have been used by all warps.
-    __syncthreads();
-    load_keys<kIsBlock>(problem, indices, first, shared.k, shared.k_scale, shared.index);
-    const int row0 = warp % 4 * 16, key0 = warp / 4 * 32;
-    float logits[4][4] = {};
-    dot_keys<kIsBlock, 4, kNumBlocks>(logits, &shared.q[row0], shared.k, shared.k_scale, key0);
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int row = row0 + lane / 4 + e / 2 * 8, key = key0 + t * 8 + lane % 4 * 2 + e % 2;
-        const float scale = shared.q_scale[row] * problem.softmax_scale * kLog2e;
-        shared.s[row][key] = shared.index[key] < 0 ? -INFINITY : logits[t][e] * scale;
-      }
-    }
-    // A row of logits was written by two warps.
-    __syncthreads();
-    softmax_tile(shared, highest, sum);
-    // P and alpha of all rows are read by every warp.
-    __syncthreads();
-    const auto& p = shared.p[kIsBlock ? warp / 2 : 0];
-#pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      const float low = shared.alpha[m * 16 + lane / 4], high = shared.alpha[m * 16 + lane / 4 + 8];
-#pragma unroll
-      for (int t = 0; t < 8; ++t) {
-        acc[m][t][0] *= low;
-        acc[m][t][1] *= low;
-        acc[m][t][2] *= high;
-        acc[m][t][3] *= high;
-      }
-    }
-#pragma unroll
-    for (int step = 0; step < kKeysForward / 16; ++step) {
-      uint32_t left[4][4];
-#pragma unroll
-      for (int m = 0; m < 4; ++m)
-        ldmatrix(left[m], &p[m * 16 + lane_row_a(lane)][step * 16 + lane_col_a(lane)]);
-#pragma unroll
-      for (int t = 0; t < 8; t += 2) {
-        uint32_t right[4];
-        ldmatrix_trans(right, &shared.k[step * 16 + lane % 16][warp * 64 + t * 8 + lane / 16 * 8]);
-#pragma unroll
-        for (int m = 0; m < 4; ++m) {
-          mma(acc[m][t], left[m], right[0], right[1]);
-          mma(acc[m][t + 1], left[m], right[2], right[3]);
-        }
-      }
-    }
-  }
-  if (threadIdx.x % 4 == 0) {
-    const int row = threadIdx.x / 4;
-    shared.sum[row] = sum;
-    if (row < num_rows) lse[first_row + row] = sum > 0.0f ? log2f(sum) + highest : 0.0f;
-  }
-  // The sums are read by every warp.
-  __syncthreads();
-#pragma unroll
-  for (int m = 0; m < 4; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = m * 16 + lane / 4 + half * 8;
-      if (row >= num_rows) continue;
-      const float inverse = shared.sum[row] > 0.0f ? 1.0f / shared.sum[row] : 0.0f;
-#pragma unroll
-      for (int t = 0; t < 8; ++t) {
-        const int column = warp * 64 + t * 8 + lane % 4 * 2;
-        *reinterpret_cast<__nv_bfloat162*>(out + (first_row + row) * kHeadDimV + column) =
-            __floats2bfloat162_rn(acc[m][t][half * 2] * inverse, acc[m][t][half * 2 + 1] * inverse);
       }
     }
   }
@@ -523,52 +389,47 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // ---- host ----
 
-dim3 grid_of(const SparseMla& p) {
-  return dim3(static_cast<unsigned>(p.seqlen_q),
-              static_cast<unsigned>((p.num_heads + kHeads - 1) / kHeads),
-              static_cast<unsigned>(p.batch));
+template <Form kForm>
+__global__ void __launch_bounds__(kThreadsForward, 1)
+    sparse_mla_forward_kernel(SparseMla problem, uint16_t* out, float* lse) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) unsigned char tiles[];
+  forward_cta<kForm>(problem, out, lse, Cta(problem, blockIdx.x, blockIdx.y, blockIdx.z), tiles);
+#endif
 }
 
-template <typename shared_t, typename... Parameters, typename... Arguments>
-cudaError_t launch(void (*kernel)(Parameters...), const SparseMla& problem, cudaStream_t stream,
-                   Arguments... arguments) {
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), const SparseMla& problem, int bytes,
+                   cudaStream_t stream, Arguments... arguments) {
   if (problem.batch * problem.seqlen_q * problem.num_heads == 0) return cudaSuccess;
-  const int bytes = sizeof(shared_t);
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (status != cudaSuccess) return status;
-  kernel<<<grid_of(problem), kThreads, bytes, stream>>>(problem, arguments...);
+  const dim3 grid(static_cast<unsigned>(problem.seqlen_q),
+                  static_cast<unsigned>((problem.num_heads + kHeads - 1) / kHeads),
+                  static_cast<unsigned>(problem.batch));
+  kernel<<<grid, kThreads, bytes, stream>>>(problem, arguments...);
   return cudaGetLastError();
 }
 
 }  // namespace
 
-int64_t shared_bytes() {
-  return static_cast<int64_t>(std::max(sizeof(ForwardShared<true>), sizeof(BackwardShared<true>)));
-}
-
 cudaError_t launch_forward(const SparseMla& problem, void* out, float* lse, cudaStream_t stream) {
-  auto* to = static_cast<bf16*>(out);
-  if (problem.kv_scale != nullptr)
-    return launch<ForwardShared<false>>(sparse_mla_forward_kernel<false, uint8_t>, problem, stream,
-                                        to, lse);
-  if (problem.q_scale != nullptr)
-    return launch<ForwardShared<true>>(sparse_mla_forward_kernel<true, uint8_t>, problem, stream,
-                                       to, lse);
-  return launch<ForwardShared<true>>(sparse_mla_forward_kernel<true, bf16>, problem, stream, to,
-                                     lse);
+  const auto kernel = problem.kv_scale != nullptr ? sparse_mla_forward_kernel<Form::kRow>
+                      : problem.q_scale != nullptr
+                          ? sparse_mla_forward_kernel<Form::kBlock>
+                          : sparse_mla_forward_kernel<Form::kBlockDenseQuery>;
+  return launch(kernel, problem, kForwardBytes, stream, static_cast<uint16_t*>(out), lse);
 }
 
 cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,
                             cudaStream_t stream) {
-  if (problem.kv_scale != nullptr)
-    return launch<BackwardShared<false>>(sparse_mla_backward_kernel<false, uint8_t>, problem,
-                                         stream, grads);
-  if (problem.q_scale != nullptr)
-    return launch<BackwardShared<true>>(sparse_mla_backward_kernel<true, uint8_t>, problem, stream,
-                                        grads);
-  return launch<BackwardShared<true>>(sparse_mla_backward_kernel<true, bf16>, problem, stream,
-                                      grads);
+  const auto kernel = problem.kv_scale != nullptr  ? sparse_mla_backward_kernel<false, uint8_t>
+                      : problem.q_scale != nullptr ? sparse_mla_backward_kernel<true, uint8_t>
+                                                   : sparse_mla_backward_kernel<true, bf16>;
+  const int bytes =
+      problem.kv_scale != nullptr ? sizeof(BackwardShared<false>) : sizeof(BackwardShared<true>);
+  return launch(kernel, problem, bytes, stream, grads);
 }
 
 }  // namespace patchbench::ops::fp8_storage_dispatch

@@ -32,8 +32,7 @@ struct SparseMla {
 };
 
 #if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)
-/// Shared memory that one CTA of either kernel wants: a device that offers less cannot run them.
-int64_t shared_bytes();
+/// Both kernels are of compute capability 9.0 alone.
 /// out [batch, seqlen_q, num_heads, 512] bfloat16, lse [batch, seqlen_q, num_heads] float32. One
 /// launch, capturable, bitwise deterministic. Returns the launch's status.
 cudaError_t launch_forward(const SparseMla& problem, void* out, float* lse, cudaStream_t stream);

@@ -35,11 +35,13 @@ at::Tensor dequantize_mla(const Fp8Storage& storage);
 /// out = 0, lse = 0. Returns out [batch, seqlen_q, num_heads, 512] bfloat16 and lse [batch,
 /// seqlen_q, num_heads] float32. Sums in float32. Not differentiable: see sparse_mla_fp8.
 ///
-/// On CUDA with 211 KiB of shared memory a CTA (sm_90) one kernel reads the stored bytes; nothing
-/// is dequantised in global memory. Elsewhere, and where
-/// PATCHBENCH_OP_FALLBACK=fp8_storage_dispatch forces it, a plain form in torch dequantises the
-/// gathered rows chunk by chunk (sparse_mla_fp8_path: "cuda" or "plain"). Forward and grad_q are
-/// bitwise deterministic on one path; grad_kv on CUDA is not. Capturable.
+/// On CUDA of compute capability 9.0 one kernel reads the stored bytes; nothing is dequantised in
+/// global memory. The forward's logits are products of the bytes themselves, on FP8 tensor cores,
+/// but for the rope of "block" and beside a bfloat16 query; block scales that are no powers of two
+/// round the value to bfloat16. Elsewhere, and where PATCHBENCH_OP_FALLBACK=fp8_storage_dispatch
+/// forces it, a plain form in torch dequantises the gathered rows chunk by chunk
+/// (sparse_mla_fp8_path: "cuda" or "plain"). Forward and grad_q are bitwise deterministic on one
+/// path; grad_kv on CUDA is not. Capturable.
 ///
 /// Refused in one line: one operand stored and the other dense (but for "block"), e5m2, a scale of
 /// another count, head_dim other than 576, strides other than contiguous.

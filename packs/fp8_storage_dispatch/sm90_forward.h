@@ -1,0 +1,376 @@
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+#include "kernel.cuh"
+
+// The forward on sm_90's FP8 tensor cores. Include the primitives first: packs/sm90_warpgroup.cuh,
+// or a host's own. Grid (seqlen_q, ceil(num_heads / 64), batch), 256 threads, one CTA per SM: 64
+// heads of one query, whose keys pass by in tiles of 64.
+//   Logits: e4m3 times e4m3, the stored bytes themselves, 128 columns at a time; each warpgroup
+//   those of 32 keys, [64, 32] in 16 registers a thread. Hopper sums e4m3 products in fewer than
+//   24 bits: every 128 columns they are added to a float32 register, times the scale of that block
+//   where keys have several. The rope of such keys, and all of a bfloat16 query, in bfloat16.
+//   out: P V in bfloat16, each warpgroup 256 columns, 128 registers a thread, rescaled when a row's
+//   maximum grows. P is not made e4m3: that costs 2^-4 of it, and V would have to lie along its
+//   keys, for wgmma takes no other e4m3. V is widened from the same bytes as they arrive, while the
+//   product of the tile before is under way; the bytes of the tile after are under way to 40
+//   registers meanwhile.
+// Shared memory: 27 blocks of 8 KiB (query and one tile of keys as stored, two of V, P) and the
+// struct below: 218 KiB.
+// Rounded to bfloat16: P times the scale of a key that has but one, V times its scale where they
+// are by the block (exact if they are powers of two), out. The rest is float32.
+namespace patchbench::ops::fp8_storage_dispatch {
+
+// The names that the primitives and this file share.
+using namespace sm90;  // NOLINT: all of it
+
+/// What q and kv hold: e4m3 with a scale for each row or for all, keys of 656 bytes beside such a
+/// query, or beside a bfloat16 one.
+enum class Form { kRow, kBlock, kBlockDenseQuery };
+
+constexpr int kThreadsForward = 256;  // two warpgroups
+constexpr int kTile = 64;             // heads of a CTA, or keys
+constexpr float kLog2e = 1.4426950408889634f;
+constexpr int kNopeBlocks = kHeadDimV / kScaleBlock;
+
+// A tile of 64 rows is cut into blocks of 128 bytes a row, in wgmma's 128-byte swizzle: 128 e4m3 or
+// 64 bfloat16. Blocks start at multiples of 1024 bytes, for the swizzle is taken of the address.
+constexpr uint32_t kBlockRow = 128, kBlockSize = kTile * kBlockRow;
+constexpr uint32_t kStepColumns = 32;           // bytes of what one product sums along its rows
+constexpr uint32_t kStepRows = 16 * kBlockRow;  // of 16 rows, summed across
+
+// Blocks of shared memory. A bfloat16 query takes nine; of the stored keys only the rope, the last
+// of five, is then wanted.
+constexpr uint32_t kAtQuery = 0, kAtKeys = 5 * kBlockSize, kAtValues = 10 * kBlockSize;
+constexpr uint32_t kValueSize = 8 * kBlockSize, kRopeBlock = kNopeBlocks * kBlockSize;
+constexpr uint32_t kAtWeights = kAtValues + 2 * kValueSize, kAtShared = kAtWeights + kBlockSize;
+
+struct ForwardShared {
+  float scale[kNopeBlocks][kTile];     ///< of the keys; the first alone where they have but one
+  float bias[kTile];                   ///< 0, or -inf where a slot names no key
+  float top[2][kTile], sum[2][kTile];  ///< by warpgroup
+};
+constexpr int64_t kForwardBytes = kAtShared + sizeof(ForwardShared);
+static_assert(kForwardBytes <= 227 * 1024, "a CTA of sm_90 has 227 KiB");
+
+/// Byte offset in a block of the 16 bytes at `position`, 0 to 7, of a row.
+PB_CONSTEXPR uint32_t in_block(int row, int position) {
+  return static_cast<uint32_t>(row) * kBlockRow + static_cast<uint32_t>((position ^ row % 8) << 4);
+}
+
+/// wgmma's descriptor of an operand that starts at `address`: 128-byte swizzle, eight rows 1024
+/// bytes after the last eight, and what lies across a row one block after the last.
+PB_CONSTEXPR uint64_t descriptor(uint32_t address) {
+  return (address & 0x3ffff) >> 4 | uint64_t{kBlockSize >> 4} << 16 |
+         uint64_t{8 * kBlockRow >> 4} << 32 | uint64_t{1} << 62;
+}
+
+/// Where a thread's accumulators lie in their [64, ...] result.
+struct Fragment {
+  int warpgroup, row, quad;  // row of elements 0 and 1; the others are 8 below
+  PB_DEVICE Fragment()
+      : warpgroup(uniform(thread_index() / 128)),
+        row(thread_index() / 32 % 4 * 16 + thread_index() % 32 / 4),
+        quad(thread_index() % 4) {}
+  PB_DEVICE int column(int i) const { return i / 4 * 8 + quad * 2 + i % 2; }
+  /// Of 32 keys a warpgroup.
+  PB_DEVICE int key(int i) const { return warpgroup * 32 + column(i); }
+};
+
+/// What a thread copies: 16 of every 64 bytes of one row. Eight neighbours have rows that differ in
+/// parity and by four, so that neither their stored bytes nor what is widened from them collide.
+struct Place {
+  int row, chunk;
+  PB_DEVICE Place()
+      : row(thread_index() / 4 ^ (thread_index() / 4 % 2) << 2), chunk(thread_index() % 4) {}
+  /// Of the 64 bytes `piece` of the row.
+  PB_DEVICE uint32_t at(int piece) const {
+    return static_cast<uint32_t>(piece / 2) * kBlockSize + in_block(row, piece % 2 * 4 + chunk);
+  }
+};
+
+/// 64 heads of one query, for which a CTA works.
+struct Cta {
+  int64_t batch, query;  // query: in [0, batch * seqlen_q)
+  int64_t first_row;     // of [batch * seqlen_q * num_heads]
+  int num_rows;
+  PB_DEVICE Cta(const SparseMla& p, int64_t x, int64_t y, int64_t z)
+      : batch(z), query(z * p.seqlen_q + x), first_row(query * p.num_heads + y * kTile) {
+    const int64_t left = p.num_heads - y * kTile;
+    num_rows = static_cast<int>(left < kTile ? left : kTile);
+  }
+};
+
+/// Sixteen e4m3, times `scale`, as the 32 bytes of bfloat16 at this thread's place in a block.
+PB_DEVICE void store_wide(uint32_t block, const Place& place, const Chunk& bytes, float scale) {
+  Chunk wide[2];
+  PB_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    float low, high;
+    decode(bytes.words[i / 2] >> i % 2 * 16, low, high);
+    wide[i / 4].words[i % 4] = pack(low * scale, high * scale);
+  }
+  PB_UNROLL
+  for (int i = 0; i < 2; ++i)
+    store_chunk(block + in_block(place.row, 2 * place.chunk + i), wide[i]);
+}
+
+template <Form kForm>
+PB_DEVICE void load_query(const SparseMla& p, const Cta& cta, const Place& place, uint32_t q) {
+  constexpr int kPieces = kForm == Form::kBlockDenseQuery ? 18 : 9;
+  const auto* from = static_cast<const uint8_t*>(p.q) +
+                     (cta.first_row + place.row) * (kPieces * 64) + place.chunk * 16;
+  PB_UNROLL
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const Chunk bytes = place.row < cta.num_rows ? load_chunk(from + piece * 64) : Chunk();
+    if (kForm == Form::kBlock && piece == 8) {
+      store_wide(q + kRopeBlock, place, bytes, 1.0f);
+    } else {
+      store_chunk(q + place.at(piece), bytes);
+    }
+  }
+}
+
+/// A thread's part of one key, on its way.
+template <Form kForm>
+struct KeyPart {
+  static constexpr int kPieces = kForm == Form::kRow ? 9 : 10;
+  static constexpr int kScales = kForm == Form::kRow ? 1 : kNopeBlocks;
+  Chunk bytes[kPieces];
+  float scale[kScales] = {};
+  float bias = 0;
+
+  /// Starts the loads of key `index`; zeros where there is none.
+  PB_DEVICE void load(const SparseMla& p, const Cta& cta, const Place& place, int32_t index) {
+    const bool is_key = index >= 0 && index < p.seqlen_k;
+    const int64_t row = cta.batch * p.seqlen_k + index;
+    bias = is_key ? 0.0f : -INFINITY;
+    const uint8_t* from = p.kv + row * (kForm == Form::kRow ? kHeadDim : kBlockRowBytes);
+    PB_UNROLL
+    for (int piece = 0; piece < kPieces; ++piece) {
+      // The rope of 656 bytes follows the scales.
+      const int at = piece * 64 + (kPieces == 10 && piece >= 8 ? 16 : 0) + place.chunk * 16;
+      bytes[piece] = is_key ? load_chunk(from + at) : Chunk();
+    }
+    if constexpr (kForm == Form::kRow) {
+      scale[0] = is_key ? p.kv_scale[row * p.kv_scale_stride] : 0.0f;
+    } else {
+      PB_UNROLL
+      for (int i = 0; i < kScales; ++i)
+        scale[i] = is_key ? reinterpret_cast<const float*>(from + kHeadDimV)[i] : 0.0f;
+    }
+  }
+
+  /// To shared memory: as stored, and widened.
+  PB_DEVICE void store(const Place& place, uint32_t keys, uint32_t values,
+                       ForwardShared& shared) const {
+    PB_UNROLL
+    for (int piece = 0; piece < kPieces; ++piece) {
+      if (kForm != Form::kBlockDenseQuery || piece >= 8)
+        store_chunk(keys + place.at(piece), bytes[piece]);
+      if (piece < 8)
+        store_wide(values + static_cast<uint32_t>(piece) * kBlockSize, place, bytes[piece],
+                   kForm == Form::kRow ? 1.0f : scale[piece / 2 % kScales]);
+    }
+    if (place.chunk != 0) return;
+    shared.bias[place.row] = bias;
+    PB_UNROLL
+    for (int i = 0; i < kScales; ++i) shared.scale[i][place.row] = scale[i];
+  }
+};
+
+/// d (+)= a b^T over one block of bfloat16, for 32 rows of b.
+PB_DEVICE void dot_bf16(float (&d)[16], uint32_t a, uint32_t b, bool accumulates) {
+  PB_UNROLL
+  for (uint32_t step = 0; step < kBlockRow; step += kStepColumns)
+    wgmma<32, Major::kK, Major::kK>(d, descriptor(a + step), descriptor(b + step),
+                                    accumulates || step > 0);
+}
+
+/// s = q k^T for this warpgroup's keys, each block of a key times its scale where it has several.
+/// Waits for the product that `o` is in, too.
+template <Form kForm>
+PB_DEVICE void dot_keys(float (&s)[16], float (&o)[128], uint32_t base, uint32_t values,
+                        const Fragment& f, const ForwardShared& shared) {
+  const uint32_t q = base + kAtQuery;
+  const uint32_t half = static_cast<uint32_t>(f.warpgroup) * 32 * kBlockRow;
+  const uint32_t k = base + kAtKeys + half, v = values + half;
+  if constexpr (kForm == Form::kBlockDenseQuery) {
+    wgmma_fence(s);
+    for (uint32_t block = 0; block < 8; ++block)
+      dot_bf16(s, q + block * kBlockSize, v + block * kBlockSize, block > 0);
+    dot_bf16(s, q + kValueSize, k + kRopeBlock, true);
+    wgmma_commit();
+    wgmma_wait(s, o);
+  } else {
+    PB_UNROLL
+    for (int block = 0; block <= kNopeBlocks; ++block) {
+      const bool is_rope = block == kNopeBlocks;
+      const uint32_t at = static_cast<uint32_t>(block) * kBlockSize;
+      float sum[16];
+      wgmma_fence(sum);
+      if (is_rope && kForm == Form::kBlock) {
+        dot_bf16(sum, q + at, k + at, false);
+      } else {
+        PB_UNROLL
+        for (uint32_t step = 0; step < (is_rope ? kBlockRow / 2 : kBlockRow); step += kStepColumns)
+          wgmma_e4m3(sum, descriptor(q + at + step), descriptor(k + at + step), step > 0);
+      }
+      wgmma_commit();
+      wgmma_wait(sum, o);
+      PB_UNROLL
+      for (int i = 0; i < 16; ++i) {
+        const float scale =
+            kForm == Form::kBlock && !is_rope ? shared.scale[block][f.key(i)] : 1.0f;
+        s[i] = block == 0 ? sum[i] * scale : s[i] + sum[i] * scale;
+      }
+    }
+  }
+}
+
+PB_DEVICE float quad_sum(float value) {
+  value += shuffle_xor(value, 1);
+  return value + shuffle_xor(value, 2);
+}
+PB_DEVICE float quad_max(float value) {
+  value = fmaxf(value, shuffle_xor(value, 1));
+  return fmaxf(value, shuffle_xor(value, 2));
+}
+
+/// What a thread keeps of its two rows.
+struct Softmax {
+  float scale[2] = {};  ///< of the logits, to units of log2
+  float top[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};  ///< over the thread's own columns
+};
+
+/// Logits to P: writes the warpgroup's half of P [64, 64] and returns in `alpha` what earlier sums
+/// are worth.
+template <Form kForm>
+PB_DEVICE void soften(float (&s)[16], const Fragment& f, ForwardShared& shared,
+                      unsigned char* weights, Softmax& state, float (&alpha)[2]) {
+  float top[2] = {-INFINITY, -INFINITY};
+  PB_UNROLL
+  for (int i = 0; i < 16; ++i) {
+    const int half = i / 2 % 2;
+    const float scale = kForm == Form::kRow ? shared.scale[0][f.key(i)] : 1.0f;
+    s[i] = s[i] * (scale * state.scale[half]) + shared.bias[f.key(i)];
+    top[half] = fmaxf(top[half], s[i]);
+  }
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    top[half] = quad_max(top[half]);
+    if (f.quad == 0) shared.top[f.warpgroup][f.row + 8 * half] = top[half];
+  }
+  // Both warpgroups' maxima are read next, and P is no longer.
+  sync_threads();
+  float base[2];
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int row = f.row + 8 * half;
+    const float highest = fmaxf(state.top[half], fmaxf(shared.top[0][row], shared.top[1][row]));
+    // Before the first key the maximum is -inf, and -inf - -inf is no number.
+    base[half] = highest == -INFINITY ? 0.0f : highest;
+    alpha[half] = exp2_of(state.top[half] - base[half]);
+    state.top[half] = highest;
+    state.sum[half] *= alpha[half];
+  }
+  PB_UNROLL
+  for (int i = 0; i < 16; i += 2) {
+    const int half = i / 2 % 2;
+    float p[2];
+    PB_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      p[e] = exp2_of(s[i + e] - base[half]);
+      state.sum[half] += p[e];
+      if (kForm == Form::kRow) p[e] *= shared.scale[0][f.key(i + e)];
+    }
+    const uint32_t at = in_block(f.row + 8 * half, f.key(i) / 8) + 4 * f.quad;
+    *reinterpret_cast<uint32_t*>(weights + at) = pack(p[0], p[1]);
+  }
+}
+
+/// out and lse, from the sums over all keys.
+PB_DEVICE void store_forward(uint16_t* out, float* lse, const Cta& cta, const Fragment& f,
+                             const Softmax& state, ForwardShared& shared, const float (&o)[128]) {
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const float sum = quad_sum(state.sum[half]);
+    if (f.quad == 0) shared.sum[f.warpgroup][f.row + 8 * half] = sum;
+  }
+  // Both warpgroups' sums are read next.
+  sync_threads();
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int row = f.row + 8 * half;
+    if (row >= cta.num_rows) continue;
+    const float sum = shared.sum[0][row] + shared.sum[1][row];
+    const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+    if (f.warpgroup == 0 && f.quad == 0)
+      lse[cta.first_row + row] = sum == 0.0f ? 0.0f : log2_of(sum) + state.top[half];
+    uint16_t* const to = out + (cta.first_row + row) * kHeadDimV + f.warpgroup * 256;
+    PB_UNROLL
+    for (int i = 2 * half; i < 128; i += 4)
+      *reinterpret_cast<uint32_t*>(to + f.column(i)) = pack(o[i] * inverse, o[i + 1] * inverse);
+  }
+}
+
+/// `storage`: kForwardBytes at a multiple of 1024.
+template <Form kForm>
+PB_DEVICE void forward_cta(const SparseMla& p, uint16_t* out, float* lse, const Cta& cta,
+                           unsigned char* storage) {
+  const uint32_t base = shared_address(storage);
+  ForwardShared& shared = *reinterpret_cast<ForwardShared*>(storage + kAtShared);
+  const Fragment f;
+  const Place place;
+  const int64_t num_tiles = (p.topk + kTile - 1) / kTile;
+  const auto index_of = [&](int64_t tile) {
+    const int64_t slot = tile * kTile + place.row;
+    return slot < p.topk ? p.indices[cta.query * p.topk + slot] : -1;
+  };
+  Softmax state;
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int64_t row = f.row + 8 * half;
+    const float scale = kForm == Form::kBlockDenseQuery || row >= cta.num_rows
+                            ? 1.0f
+                            : p.q_scale[(cta.first_row + row) * p.q_scale_stride];
+    state.scale[half] = scale * p.softmax_scale * kLog2e;
+  }
+  load_query<kForm>(p, cta, place, base + kAtQuery);
+  KeyPart<kForm> part;
+  part.load(p, cta, place, index_of(0));
+  int32_t next = index_of(1);
+  float o[128] = {};
+  for (int64_t tile = 0; tile < num_tiles; ++tile) {
+    const uint32_t values = base + kAtValues + static_cast<uint32_t>(tile % 2) * kValueSize;
+    part.store(place, base + kAtKeys, values, shared);
+    fence_async_proxy();
+    // All rows of the tile are multiplied next.
+    sync_threads();
+    part.load(p, cta, place, next);
+    next = index_of(tile + 2);
+    float s[16], alpha[2];
+    dot_keys<kForm>(s, o, base, values, f, shared);
+    soften<kForm>(s, f, shared, storage + kAtWeights, state, alpha);
+    if (any_in_warp(alpha[0] != 1.0f || alpha[1] != 1.0f)) {
+      PB_UNROLL
+      for (int i = 0; i < 128; ++i) o[i] *= alpha[i / 2 % 2];
+    }
+    fence_async_proxy();
+    // Each warpgroup multiplies by both halves of P; keys and scales have been read.
+    sync_threads();
+    wgmma_fence(o);
+    const uint32_t v = values + static_cast<uint32_t>(f.warpgroup) * 4 * kBlockSize;
+    PB_UNROLL
+    for (uint32_t step = 0; step < kTile / 16; ++step)
+      wgmma<256, Major::kK, Major::kMn>(o, descriptor(base + kAtWeights + step * kStepColumns),
+                                        descriptor(v + step * kStepRows), true);
+    wgmma_commit();
+  }
+  wgmma_wait(o);
+  store_forward(out, lse, cta, f, state, shared, o);
+}
+
+}  // namespace patchbench::ops::fp8_storage_dispatch

@@ -1,0 +1,132 @@
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#define PB_DEVICE __device__ __forceinline__
+#define PB_CONSTEXPR constexpr __host__ __device__
+#define PB_UNROLL _Pragma("unroll")
+
+/// sm_90's primitives as kernels that a host program runs, too, use them: such a kernel names
+/// nothing else of CUDA. tests/packs/sm90_emulator.h has the host's.
+namespace patchbench::ops::sm90 {
+
+PB_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+/// Of a value that is one in each warp: lets the compiler know.
+PB_DEVICE int uniform(int value) { return __shfl_sync(~0u, value, 0); }
+PB_DEVICE void sync_threads() { __syncthreads(); }
+PB_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
+PB_DEVICE bool any_in_warp(bool value) { return __any_sync(~0u, value); }
+PB_DEVICE float exp2_of(float value) { return exp2f(value); }
+PB_DEVICE float log2_of(float value) { return log2f(value); }
+
+/// Two bfloat16, rounded to nearest even, the first in the low half.
+PB_DEVICE uint32_t pack(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+/// The two e4m3 in the low half of `bytes`.
+PB_DEVICE void decode(uint32_t bytes, float& low, float& high) {
+  const auto pair = static_cast<__nv_fp8x2_storage_t>(bytes);
+  const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
+  low = values.x;
+  high = values.y;
+}
+
+/// Sixteen bytes.
+struct alignas(16) Chunk {
+  uint32_t words[4] = {};
+};
+PB_DEVICE uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+/// Ordered among barriers, unlike a load of what is constant: one that is meant to be under way
+/// while others work may not sink to its use.
+PB_DEVICE Chunk load_chunk(const void* from) {
+  Chunk c;
+  asm volatile("ld.global.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(c.words[0]), "=r"(c.words[1]), "=r"(c.words[2]), "=r"(c.words[3])
+               : "l"(from)
+               : "memory");
+  return c;
+}
+PB_DEVICE void store_chunk(uint32_t to, const Chunk& c) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(c.words[0]), "r"(c.words[1]),
+               "r"(c.words[2]), "r"(c.words[3])
+               : "memory");
+}
+/// Makes this thread's writes to shared memory visible to wgmma, after the barrier that follows.
+PB_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// The axis along which an operand lies densely in shared memory.
+enum class Major { kK = 0, kMn = 1 };
+
+/// Nothing that uses an accumulator may move across: the instructions below do not name it.
+PB_DEVICE void pin(float& value) { asm volatile("" : "+f"(value)::"memory"); }
+template <int kCount>
+PB_DEVICE void pin(float (&values)[kCount]) {
+  PB_UNROLL
+  for (int i = 0; i < kCount; ++i) pin(values[i]);
+}
+/// Before the first product on accumulators that other instructions touched.
+template <typename... Accumulators>
+PB_DEVICE void wgmma_fence(Accumulators&... d) {
+  (pin(d), ...);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+PB_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Until then neither accumulators nor operands may be touched.
+template <typename... Accumulators>
+PB_DEVICE void wgmma_wait(Accumulators&... d) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  (pin(d), ...);
+}
+
+#define PB_REGS_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define PB_REGS_128                                                                       \
+  PB_REGS_16                                                                              \
+  ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36"  \
+  ",%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57"  \
+  ",%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78"  \
+  ",%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99"  \
+  ",%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116" \
+  ",%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define PB_OUT_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define PB_OUT_16(i) PB_OUT_4(i), PB_OUT_4(i + 4), PB_OUT_4(i + 8), PB_OUT_4(i + 12)
+#define PB_OUT_64(i) PB_OUT_16(i), PB_OUT_16(i + 16), PB_OUT_16(i + 32), PB_OUT_16(i + 48)
+#define PB_OUT_128(i) PB_OUT_64(i), PB_OUT_64(i + 64)
+#define PB_WGMMA(n, count, a_at, b_at, p_at, ta_at, tb_at)                                         \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %" #p_at ", 0; wgmma.mma_async.sync.aligned.m64n" #n \
+               "k16.f32.bf16.bf16 {" PB_REGS_##count "}, %" #a_at ", %" #b_at                      \
+                                                     ", p, 1, 1, %" #ta_at ", %" #tb_at ";}"       \
+               : PB_OUT_##count(0)                                                                 \
+               : "l"(a), "l"(b), "r"(static_cast<int>(accumulates)), "n"(static_cast<int>(kA)),    \
+                 "n"(static_cast<int>(kB)))
+
+/// d = a b, or d += a b: a [64, 16] and b [16, kN] bfloat16 by descriptor. Thread t of the
+/// warpgroup holds d[i] of row 16 (t / 32) + t % 32 / 4 + 8 (i / 2 % 2) and column
+/// 8 (i / 4) + 2 (t % 4) + i % 2. Asynchronous: see wgmma_wait.
+template <int kN, Major kA, Major kB>
+PB_DEVICE void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulates) {
+  static_assert(kN == 32 || kN == 256, "an instruction is spelled for each width");
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kN == 32) PB_WGMMA(32, 16, 16, 17, 18, 19, 20);
+  if constexpr (kN == 256) PB_WGMMA(256, 128, 128, 129, 130, 131, 132);
+#endif
+}
+
+/// The same of e4m3: a [64, 32] and b [32, 32], both dense along the 32 that are summed: there is
+/// no other form.
+PB_DEVICE void wgmma_e4m3(float (&d)[16], uint64_t a, uint64_t b, bool accumulates) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 "
+      "{" PB_REGS_16 "}, %16, %17, p, 1, 1;}"
+      : PB_OUT_16(0)
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulates)));
+#endif
+}
+
+}  // namespace patchbench::ops::sm90

@@ -1,0 +1,261 @@
+// Time of patchbench::sparse_mla_fp8, forward and backward, by layout, and its errors against fp64
+// sums over the stored values in the same run. Needs a CUDA device.
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "fp8_storage_dispatch/op.h"
+#include "harness/timing.h"
+#ifdef PATCHBENCH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#endif
+
+namespace patchbench::sparse_mla_fp8_bench {
+namespace {
+
+using at::Tensor;
+using namespace ops::fp8_storage_dispatch;
+
+constexpr int kUsage = 2, kUnresolved = 3, kNotRunnable = 4;
+constexpr int64_t kDim = 576, kDimV = 512;
+constexpr double kScale = 1.0 / 24;
+// The bounds of the op's test, and for gradients twice that.
+constexpr double kOutBound = 5e-3, kLseBound = 1e-3;
+// Rates of an H100 and an H200, dense, by their datasheet.
+constexpr double kE4m3Flops = 1979e12, kBf16Flops = 989e12;
+
+constexpr const char* kHelp =
+    "bench_fp8_storage_dispatch [--shape QUERIES,HEADS,TOPK,KEYS] [--repeats N>=20] [--json]\n"
+    "  head_dim 576/512, batch 1; every slot names a key, at random\n"
+    "  exit 1: an error is beyond 5e-3 (out), 1e-3 (lse, absolute), 1e-2 (gradients)\n";
+
+struct Options {
+  int64_t queries = 1024, heads = 128, topk = 2048, keys = 8192;
+  int repeats = 20;
+  bool wants_json = false;
+};
+
+Options parse(const std::vector<std::string>& words) {
+  Options o;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string value = i + 1 < words.size() ? words[i + 1] : "";
+    int end = 0;
+    if (words[i] == "--json") {
+      o.wants_json = true;
+    } else if (words[i] == "--shape" &&
+               std::sscanf(value.c_str(), "%ld,%ld,%ld,%ld%n", &o.queries, &o.heads, &o.topk,
+                           &o.keys, &end) == 4 &&
+               value[static_cast<std::size_t>(end)] == '\0' &&
+               std::min({o.queries, o.heads, o.topk, o.keys}) > 0) {
+      ++i;
+    } else if (words[i] == "--repeats" &&
+               std::sscanf(value.c_str(), "%d%n", &o.repeats, &end) == 1 &&
+               value[static_cast<std::size_t>(end)] == '\0' && o.repeats >= 20) {
+      ++i;
+    } else {
+      throw Error(ErrorCode::kUsage,
+                  words[i] + " " + value + ": not an option or not its value; see --help");
+    }
+  }
+  return o;
+}
+
+#ifdef PATCHBENCH_CUDA
+
+/// How q and kv are stored.
+struct Layout {
+  const char* name;
+  const char* query;  ///< its layout, or nullptr: bfloat16
+  const char* kv;
+};
+constexpr Layout kLayouts[] = {{"tensor", "tensor", "tensor"},
+                               {"token", "token", "token"},
+                               {"block, bfloat16 query", nullptr, "block"},
+                               {"block, e4m3 query", "token", "block"}};
+
+struct Problem {
+  Fp8Storage q, kv;
+  Tensor indices, grad_out;
+};
+
+Problem problem_of(const Layout& layout, const Options& o, double sharpness) {
+  torch::manual_seed(7);
+  const auto bf16 = torch::dtype(torch::kBFloat16).device(torch::kCUDA);
+  const Tensor query = torch::randn({1, o.queries, o.heads, kDim}, bf16) * sharpness;
+  const Tensor kv = torch::randn({1, o.keys, 1, kDim}, bf16);
+  return {.q = layout.query == nullptr ? Fp8Storage{query, std::nullopt}
+                                       : quantize_mla(query, layout.query),
+          .kv = quantize_mla(kv, layout.kv),
+          .indices = torch::randint(0, o.keys, {1, o.queries, 1, o.topk}, bf16.dtype(torch::kInt)),
+          .grad_out = torch::randn({1, o.queries, o.heads, kDimV}, bf16)};
+}
+
+double relative(const Tensor& got, const Tensor& wanted) {
+  return ((got.to(torch::kDouble) - wanted).norm() / wanted.norm()).item<double>();
+}
+double largest(const Tensor& got, const Tensor& wanted) {
+  return (got.to(torch::kDouble) - wanted).abs().max().item<double>();
+}
+
+/// Errors of everything the op gives on few queries, against fp64.
+Json errors_of(const Layout& layout, const Options& options, double sharpness, bool& passed) {
+  Options few = options;
+  few.queries = 8;
+  const Problem p = problem_of(layout, few, sharpness);
+  const auto values = [](const Fp8Storage& s) {
+    return dequantize_mla(s).to(torch::kDouble).requires_grad_();
+  };
+  const Tensor q = values(p.q), kv = values(p.kv);
+  const Tensor k = kv[0].squeeze(1).index_select(0, p.indices.flatten().to(torch::kLong));
+  const Tensor keys = k.view({few.queries, few.topk, kDim});
+  const Tensor logits = at::matmul(q[0], keys.transpose(1, 2)) * kScale;
+  const Tensor wanted_out = at::matmul(logits.softmax(-1), keys.narrow(-1, 0, kDimV)).unsqueeze(0);
+  const Tensor wanted_lse = logits.logsumexp(-1).unsqueeze(0) / std::log(2.0);
+  const auto wanted = torch::autograd::grad({wanted_out}, {q, kv}, {p.grad_out.to(torch::kDouble)});
+  const auto [out, lse] = sparse_mla_fp8_forward(p.q, p.kv, p.indices, kScale);
+  const auto [grad_q, grad_kv] =
+      sparse_mla_fp8_backward(p.grad_out, out, lse, p.q, p.kv, p.indices, kScale);
+  const Json errors = {{"layout", layout.name},
+                       {"query_times", sharpness},
+                       {"out_relative", relative(out, wanted_out)},
+                       {"out_max", largest(out, wanted_out)},
+                       {"lse_max", largest(lse, wanted_lse)},
+                       {"grad_q_relative", relative(grad_q, wanted[0])},
+                       {"grad_kv_relative", relative(grad_kv, wanted[1])}};
+  // A nan fails too.
+  passed = passed && errors["out_relative"] <= kOutBound && errors["lse_max"] <= kLseBound &&
+           errors["grad_q_relative"] <= 2 * kOutBound &&
+           errors["grad_kv_relative"] <= 2 * kOutBound;
+  return errors;
+}
+
+Json row_of(const Layout& layout, const char* what, const harness::Timing& timing, double flops,
+            double matrix_s, double bytes) {
+  return {{"layout", layout.name},
+          {"what", what},
+          {"median_ms", timing.median_ms},
+          {"low_ms", timing.low_ms},
+          {"high_ms", timing.high_ms},
+          {"flops", flops},
+          {"tflops", flops / timing.median_ms / 1e9},
+          {"floor_matrix_ms", matrix_s * 1e3},
+          {"least_bytes", bytes}};
+}
+
+void measure_layout(const Layout& layout, const Options& o, Json& rows) {
+  const Problem p = problem_of(layout, o, 1);
+  const auto [out, lse] = sparse_mla_fp8_forward(p.q, p.kv, p.indices, kScale);
+  const auto forward = [&] { sparse_mla_fp8_forward(p.q, p.kv, p.indices, kScale); };
+  const auto backward = [&, out = out, lse = lse] {
+    sparse_mla_fp8_backward(p.grad_out, out, lse, p.q, p.kv, p.indices, kScale);
+  };
+  const double pairs = 2.0 * static_cast<double>(o.queries * o.heads * o.topk);
+  const bool is_e4m3 = layout.query != nullptr;
+  const double logits = pairs * kDim, values = pairs * kDimV;
+  const double rope = std::string(layout.kv) == "block" ? pairs * (kDim - kDimV) : 0;
+  const double logits_s =
+      is_e4m3 ? (logits - rope) / kE4m3Flops + rope / kBf16Flops : logits / kBf16Flops;
+  const double read =
+      static_cast<double>(p.q.payload.nbytes() + p.kv.payload.nbytes() + p.indices.nbytes());
+  const double written = static_cast<double>(out.nbytes() + lse.nbytes());
+  rows.push_back(row_of(layout, "forward", harness::time_on_device(forward, o.repeats),
+                        logits + values, logits_s + values / kBf16Flops, read + written));
+  // Logits, grad_out V^T, dS K, dS^T Q, P^T grad_out; grad_out is as large as out.
+  const double grads = static_cast<double>((o.queries * o.heads + o.keys) * kDim * 2);
+  rows.push_back(row_of(layout, "backward", harness::time_on_device(backward, o.repeats),
+                        3 * logits + 2 * values, logits_s + 2 * (logits + values) / kBf16Flops,
+                        read + 2 * written + grads));
+}
+
+Json measure(const Options& o, bool& passed) {
+  Json rows = Json::array(), errors = Json::array();
+  for (const Layout& layout : kLayouts) {
+    for (const double sharpness : {1.0, 4.0})
+      errors.push_back(errors_of(layout, o, sharpness, passed));
+    measure_layout(layout, o, rows);
+  }
+  return {{"shape", {o.queries, o.heads, o.topk, o.keys}},
+          {"shape_is", "queries, num_heads, topk, keys; head_dim 576/512"},
+          {"device", at::cuda::getCurrentDeviceProperties()->name},
+          {"clocks_sm_mem_temperature", harness::device_clocks()},
+          {"path", sparse_mla_fp8_path(torch::empty({1}, torch::kCUDA))},
+          {"torch", TORCH_VERSION},
+          {"repeats", o.repeats},
+          {"floor_rates", {{"e4m3_flops", kE4m3Flops}, {"bf16_flops", kBf16Flops}}},
+          {"rows", rows},
+          {"errors", errors}};
+}
+
+void print_table(const Json& report) {
+  const auto number = [](const Json& row, const char* key) { return row.at(key).get<double>(); };
+  const auto text = [](const Json& row, const char* key) { return row.at(key).get<std::string>(); };
+  std::printf("%s, path %s, queries, heads, topk, keys %s; clocks %s\n",
+              text(report, "device").c_str(), text(report, "path").c_str(),
+              report.at("shape").dump().c_str(), text(report, "clocks_sm_mem_temperature").c_str());
+  std::printf("%-22s %-8s %9s %15s %8s %9s\n", "layout", "", "median ms", "10 % - 90 %", "TFLOP/s",
+              "floor ms");
+  for (const Json& row : report.at("rows"))
+    std::printf("%-22s %-8s %9.3f %7.3f-%7.3f %8.0f %9.3f\n", text(row, "layout").c_str(),
+                text(row, "what").c_str(), number(row, "median_ms"), number(row, "low_ms"),
+                number(row, "high_ms"), number(row, "tflops"), number(row, "floor_matrix_ms"));
+  std::printf("%-22s %4s %9s %9s %9s %9s %9s\n", "error against fp64", "q x", "out", "out max",
+              "lse max", "grad_q", "grad_kv");
+  for (const Json& row : report.at("errors"))
+    std::printf("%-22s %4.0f %9.2e %9.2e %9.2e %9.2e %9.2e\n", text(row, "layout").c_str(),
+                number(row, "query_times"), number(row, "out_relative"), number(row, "out_max"),
+                number(row, "lse_max"), number(row, "grad_q_relative"),
+                number(row, "grad_kv_relative"));
+}
+
+#endif  // PATCHBENCH_CUDA
+
+int run(const std::vector<std::string>& words) {
+  if (std::find(words.begin(), words.end(), "--help") != words.end()) {
+    std::cout << kHelp;
+    return 0;
+  }
+  const Options options = parse(words);
+  if (!torch::cuda::is_available()) {
+    std::cerr << "bench_fp8_storage_dispatch: no CUDA device on this machine; the bench measures "
+                 "nothing on a CPU\n";
+    return kNotRunnable;
+  }
+#ifdef PATCHBENCH_CUDA
+  bool passed = true;
+  const Json report = measure(options, passed);
+  if (options.wants_json) {
+    std::cout << canonical_json(report) << "\n";
+  } else {
+    print_table(report);
+  }
+  return passed ? 0 : 1;
+#else
+  static_cast<void>(options);
+  std::cerr << "bench_fp8_storage_dispatch: built without CUDA; configure with --preset cuda\n";
+  return kNotRunnable;
+#endif
+}
+
+}  // namespace
+}  // namespace patchbench::sparse_mla_fp8_bench
+
+int main(int argc, char** argv) {
+  using namespace patchbench;
+  try {
+    return sparse_mla_fp8_bench::run({argv + 1, argv + argc});
+  } catch (const Error& e) {
+    std::cerr << "bench_fp8_storage_dispatch: " << e.what() << "\n";
+    return e.code() == ErrorCode::kUsage ? sparse_mla_fp8_bench::kUsage
+                                         : sparse_mla_fp8_bench::kUnresolved;
+  } catch (const std::exception& e) {
+    const std::string text = e.what();
+    std::cerr << "bench_fp8_storage_dispatch: " << text.substr(0, text.find('\n')) << "\n";
+    return sparse_mla_fp8_bench::kUnresolved;
+  }
+}

@@ -1,0 +1,132 @@
+// The forward kernel of patchbench::sparse_mla_fp8, run by a machine of fibers on the host against
+// fp64: its layouts, descriptors, index sums and barriers. What a GPU alone can tell, its sums of
+// e4m3 products among it, the op's test tells on one.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "packs/fp8_storage_dispatch_reference.h"
+#include "packs/sm90_emulator.h"
+
+// Over the machine's primitives.
+#include "fp8_storage_dispatch/sm90_forward.h"
+
+namespace patchbench::sparse_mla_fp8_test {
+namespace {
+
+using namespace ops::fp8_storage_dispatch;
+using sm90_emulator::Machine;
+using sm90_emulator::Timing;
+
+SparseMla problem_on(const Problem& p) {
+  const auto scale = [](const Fp8Storage& s) {
+    return s.scale ? s.scale->const_data_ptr<float>() : nullptr;
+  };
+  const auto stride = [](const Fp8Storage& s) {
+    return s.scale && s.scale->numel() > 1 ? int64_t{1} : int64_t{0};
+  };
+  return {.q = p.q.payload.const_data_ptr(),
+          .q_scale = scale(p.q),
+          .q_scale_stride = stride(p.q),
+          .kv = static_cast<const uint8_t*>(p.k.payload.const_data_ptr()),
+          .kv_scale = scale(p.k),
+          .kv_scale_stride = stride(p.k),
+          .indices = p.indices.const_data_ptr<int32_t>(),
+          .batch = p.q.payload.size(0),
+          .seqlen_q = p.q.payload.size(1),
+          .seqlen_k = p.k.payload.size(1),
+          .num_heads = p.q.payload.size(2),
+          .topk = p.indices.size(3),
+          .softmax_scale = static_cast<float>(kScale)};
+}
+
+template <Form kForm>
+void run_forward(const SparseMla& p, uint16_t* out, float* lse, Timing timing) {
+  for (int64_t z = 0; z < p.batch; ++z) {
+    for (int64_t y = 0; y < (p.num_heads + kTile - 1) / kTile; ++y) {
+      for (int64_t x = 0; x < p.seqlen_q; ++x) {
+        Machine machine(static_cast<size_t>(kForwardBytes), timing);
+        machine.run([&] { forward_cta<kForm>(p, out, lse, Cta(p, x, y, z), machine.shared()); });
+      }
+    }
+  }
+}
+
+struct Forward {
+  Tensor out, lse;
+};
+
+Forward forward_of_kernel(const Problem& p, Timing timing) {
+  const SparseMla problem = problem_on(p);
+  auto shape = p.q.payload.sizes().vec();
+  shape.back() = kDimV;
+  // What is not written stays no number.
+  const auto none = [&](at::ScalarType type) {
+    return torch::full(shape, std::numeric_limits<double>::quiet_NaN(), type);
+  };
+  Forward r{none(at::kBFloat16), none(at::kFloat).select(3, 0).contiguous()};
+  const auto run = problem.kv_scale != nullptr  ? run_forward<Form::kRow>
+                   : problem.q_scale != nullptr ? run_forward<Form::kBlock>
+                                                : run_forward<Form::kBlockDenseQuery>;
+  run(problem, static_cast<uint16_t*>(r.out.data_ptr()), r.lse.data_ptr<float>(), timing);
+  return r;
+}
+
+std::vector<MlaCase> kernel_cases() {
+  return {{.name = "tensor", .batch = 1, .topk = 130},
+          {.name = "token", .layout = "token", .seqlen_q = 2, .num_heads = 64},
+          {.name = "block", .layout = "block", .batch = 1, .topk = 130},
+          {.name = "block_stored_query",
+           .layout = "block",
+           .batch = 1,
+           .topk = 130,
+           .is_query_stored = true},
+          {.name = "sharp", .layout = "token", .batch = 1, .topk = 200, .sharpness = 4},
+          {.name = "many_heads",
+           .layout = "block",
+           .batch = 1,
+           .seqlen_q = 2,
+           .num_heads = 65,
+           .topk = 70,
+           .is_query_stored = true},
+          {.name = "few_keys", .layout = "token", .seqlen_k = 3, .topk = 5},
+          {.name = "no_keys", .seqlen_k = 0, .topk = 16},
+          {.name = "no_slots", .layout = "block", .topk = 0}};
+}
+
+std::vector<Timing> timings() {
+  return {{}, {.is_backward = true}, {.is_late = true}, {.is_late = true, .is_backward = true}};
+}
+
+class SparseMlaFp8Kernel : public testing::TestWithParam<std::tuple<MlaCase, Timing>> {};
+
+TEST_P(SparseMlaFp8Kernel, IsTheSumOverTheStoredValues) {
+  const auto& [c, timing] = GetParam();
+  const Problem p = problem_of(c, at::kCPU);
+  const Result wanted = oracle(p, stored_values(p.q), stored_values(p.k));
+  const Forward got = forward_of_kernel(p, timing);
+  // A nan fails too.
+  EXPECT_TRUE(relative(got.out, wanted.out) <= kKernelBound) << relative(got.out, wanted.out);
+  EXPECT_TRUE(at::allclose(got.lse.to(at::kDouble), wanted.lse, 0, 1e-4));
+}
+
+std::string timing_name(const testing::TestParamInfo<std::tuple<MlaCase, Timing>>& info) {
+  const auto& [c, timing] = info.param;
+  return c.name + (timing.is_late ? "_late" : "_early") + (timing.is_backward ? "_backward" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, SparseMlaFp8Kernel,
+                         testing::Combine(testing::ValuesIn(kernel_cases()),
+                                          testing::ValuesIn(timings())),
+                         timing_name);
+
+TEST(SparseMlaFp8KernelTurns, AnswersTheSameHoweverItsThreadsTakeThem) {
+  const Problem p = problem_of({.name = "turns", .layout = "token", .topk = 200}, at::kCPU);
+  const Forward wanted = forward_of_kernel(p, {});
+  for (const Timing timing : timings()) {
+    const Forward got = forward_of_kernel(p, timing);
+    EXPECT_TRUE(at::equal(got.out, wanted.out) && at::equal(got.lse, wanted.lse));
+  }
+}
+
+}  // namespace
+}  // namespace patchbench::sparse_mla_fp8_test
