@@ -7,11 +7,11 @@ stand_in.py; elsewhere TileLang is the real one.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import re
 import sys
-import types
 from typing import Any
 from unittest import mock
 
@@ -24,8 +24,11 @@ PACKAGE = "megatron.core" if os.environ.get("PATCHBENCH_UPSTREAM") != "tilelang"
 OPS = "megatron.core.transformer.experimental_attention_variant.ops"
 
 
-def ops_module(name: str, language: dict[str, types.ModuleType]) -> Any:
-    """A module of the release's kernels, imported anew beside the TileLang of `language`; empty: the installed one."""
+@functools.cache
+def ops_module(name: str, is_stood_in: bool) -> Any:
+    """A module of the release's kernels, imported once beside stand_in's TileLang and once beside the installed one: what a
+    mitigation replaced in it stays replaced in the next case."""
+    language = stand_in.modules() if is_stood_in else {}
     for loaded in [one for one in sys.modules if one.startswith(f"{OPS}.")]:
         del sys.modules[loaded]
     hidden = {one: sys.modules.pop(one) for one in language if one in sys.modules}
@@ -48,7 +51,7 @@ def gradients(case: Case) -> dict[str, torch.Tensor]:
     is_stood_in = not case.device.startswith("cuda")
     if is_stood_in:
         torch.set_num_threads(1)  # tensors of one block: threads that wait for one another cost more than they give
-    sparse_mla = ops_module("sparse_mla", stand_in.modules() if is_stood_in else {})
+    sparse_mla = ops_module("sparse_mla", is_stood_in)
     q, kv = words["q"].clone().requires_grad_(), words["kv"].unsqueeze(1).clone().requires_grad_()
     scaling = q.shape[-1] ** -0.5
     # Rows and keys are otherwise padded to 256.
@@ -84,7 +87,7 @@ def shared_bytes(artifact: Any) -> float:
 
 def lowering(case: Case) -> dict[str, torch.Tensor]:
     """`lowers`: the kernel of the gradients and, where the tree has one, that of the row statistics."""
-    module = ops_module("tilelang_sparse_mla_bwd", {})
+    module = ops_module("tilelang_sparse_mla_bwd", False)
     artifact = lowered(module.bwd, case.axes["arch"], **words_of(case))
     products = re.findall(r"\btl::(?:wgmma|mma_sync)\w*<", artifact.kernel_source)
     case.numbers |= {"backward_shared_bytes": shared_bytes(artifact), "backward_products": float(len(products))}
@@ -97,7 +100,7 @@ def lowering(case: Case) -> dict[str, torch.Tensor]:
 def smem_overlap(case: Case) -> dict[str, torch.Tensor]:
     """`disjoint`: no byte of shared memory is both Q, loaded once before the loop, and staging of dKV within it."""
     axes = case.axes
-    module = ops_module("tilelang_sparse_mla_bwd", {})
+    module = ops_module("tilelang_sparse_mla_bwd", False)
     shape = {name: axes[name] for name in ("max_block_h", "num_stages", "threads")}
     artifact = lowered(module.bwd, axes["arch"], axes["is_merged"], **words_of(case), **shape)
     held, staged = shared_memory.bytes_of_q_and_staging(artifact.kernel_source, axes["threads"])
