@@ -1,6 +1,6 @@
 """Times the installed Liger-Kernel at a shape and prints bench.cpp's rows: {"rows": [...]}, for its --beside.
 
-    python3 bench_liger.py [--shape 8192,4096,128256] [--repeats 20]
+    PYTHONPATH=repro/harness python3 bench_liger.py [--shape 8192,4096,128256] [--repeats 20]
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ import argparse
 import importlib.metadata
 import inspect
 import json
-import sys
 from collections.abc import Callable
 
 import torch
-
-FLUSH_BYTES = 256 << 20
+from device_time import event_times, need_cuda
 
 
 def inputs(tokens: int, hidden: int, vocab: int) -> dict[str, torch.Tensor]:
@@ -55,38 +53,24 @@ def row_of(name: str, reduction: str, step: Callable[[], None], repeats: int) ->
     step()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - held
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    times = []
-    for i in range(repeats + 3):
-        flush.zero_()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        step()
-        end.record()
-        end.synchronize()
-        if i >= 3:
-            times.append(begin.elapsed_time(end))
-    times.sort()
+    times = event_times(step, repeats)
     low, median, high = (times[int(share * (repeats - 1) + 0.5)] for share in (0.1, 0.5, 0.9))
     return {"name": name, "reduction": reduction, "median_ms": median, "low_ms": low, "high_ms": high, "peak_bytes": peak}
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", default="8192,4096,128256")
     parser.add_argument("--repeats", type=int, default=20)
     arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("bench_liger.py: no CUDA device on this machine", file=sys.stderr)
-        return 4
+    need_cuda("bench_liger.py")
     from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
 
     t = inputs(*map(int, arguments.shape.split(",")))
     name = f"liger-kernel {importlib.metadata.version('liger-kernel')}"
     rows = [row_of(name, r, step_of(LigerFusedLinearCrossEntropyFunction, t, r), arguments.repeats) for r in ("none", "mean")]
     print(json.dumps({"rows": rows}))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

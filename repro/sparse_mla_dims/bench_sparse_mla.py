@@ -1,41 +1,23 @@
 """Times patchbench::sparse_mla and, where megatron-core and TileLang can be imported, the release's kernels at 576/512.
 
-    PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_sparse_mla.py [--shape QUERIES,KEYS,HEADS,TOPK,QK,V ...] [--repeats 30]
+    PYTHONPATH=repro/harness PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_sparse_mla.py [--shape …] [--repeats 30]
 
-bfloat16, batch 1, indices drawn with repetition. A row a shape: [median, least, greatest] ms of CUDA events, 256 MiB written
-between calls; FLOPs counted are those of the products (forward 2, backward 5), bytes those of operands and results once.
+bfloat16, batch 1, indices drawn with repetition. FLOPs counted are those of the products (forward 2, backward 5), bytes those of
+operands and results once.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
 import sys
 from collections.abc import Callable
 
 import torch
+from device_time import need_cuda, print_bench, spread
 
-FLUSH_BYTES = 256 << 20
 SHAPES = ["1024,8192,128,2048,576,512", "1024,8192,128,2048,512,512", "1024,8192,64,2048,320,256", "1024,8192,16,2048,128,64"]
 SCALE = 0.05
-
-
-def times_of(call: Callable[[], object], repeats: int) -> list[float]:
-    """[median, least, greatest] ms."""
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    times = []
-    for i in range(repeats + 3):
-        flush.zero_()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        if i >= 3:
-            times.append(begin.elapsed_time(end))
-    return [round(f(times), 4) for f in (statistics.median, min, max)]
 
 
 def release_kernels() -> tuple[Callable, Callable] | None:
@@ -52,7 +34,8 @@ def row_of(shape: list[int], release: tuple[Callable, Callable] | None, repeats:
     queries, keys, heads, topk, width, values = shape
     torch.manual_seed(9)
     kind = {"dtype": torch.bfloat16, "device": "cuda"}
-    q, kv, grad = torch.randn(1, queries, heads, width, **kind), torch.randn(1, keys, 1, width, **kind), torch.randn(1, queries, heads, values, **kind)
+    q, kv = torch.randn(1, queries, heads, width, **kind), torch.randn(1, keys, 1, width, **kind)
+    grad = torch.randn(1, queries, heads, values, **kind)
     indices = torch.randint(0, keys, (1, queries, 1, topk), device="cuda", dtype=torch.int32)
     ops = torch.ops.patchbench
     out, lse, rest = ops.sparse_mla_forward(q, kv, indices, softmax_scale=SCALE, head_dim_v=values)
@@ -73,26 +56,23 @@ def row_of(shape: list[int], release: tuple[Callable, Callable] | None, repeats:
             row[f"difference of {name}"] = ((ours.float() - theirs.float()).norm() / ours.float().norm()).item()
     for name, call in calls.items():
         step = name.split()[-1]
-        row[name] = times_of(call, repeats)
+        row[name] = spread(call, repeats)
         row[f"{name} TFLOP/s"] = round(flops[step] / row[name][0] / 1e9, 1)
     row["floor"] = {step: {"flops": flops[step], "bytes": sum(t.nbytes for t in tensors[step])} for step in flops}
     return row
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", action="append", help="QUERIES,KEYS,HEADS,TOPK,QK,V")
     parser.add_argument("--repeats", type=int, default=30)
     arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("bench_sparse_mla.py: no CUDA device on this machine", file=sys.stderr)
-        return 4
+    need_cuda("bench_sparse_mla.py")
     torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
     release = release_kernels()
     rows = [row_of([int(n) for n in shape.split(",")], release, arguments.repeats) for shape in arguments.shape or SHAPES]
-    print(json.dumps({"device": torch.cuda.get_device_name(), "dtype": "bfloat16", "rows": rows}))
-    return 0
+    print_bench("patchbench::sparse_mla", rows, dtype="bfloat16", shape_is="queries, keys, heads, topk, head_dim_qk, head_dim_v")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,6 +1,6 @@
 """dQ and dKV of the installed megatron-core's real sparse-MLA backward on a GPU, against fp64, over the length of the context.
 
-    PYTHONPATH=TREE python3 context_error.py --oracle FILE [--contexts 1024,4096] [--data iid,sink] [--heads 128] [--topk 2048]
+    PYTHONPATH=TREE:repro/harness python3 context_error.py --oracle FILE [--contexts 1024,4096] [--data iid,sink] [--heads 128] [--topk 2048]
 
 Every position is a query. Data and indices are drawn as arithmetic.h draws them (other numbers). dQ is compared on 16 queries
 spread over the context, dKV on the 4 keys that every query selects and on 8 drawn ones, with the terms of all queries; errors are
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from device_time import need_cuda
 
 WIDTH, VALUES, SINKS, DRAWN, QUERIES, CHUNK = 576, 512, 4, 8, 16, 32
 KINDS = ("iid", "mean", "sink", "cancel")
@@ -56,7 +57,8 @@ def drawn(data: str, context: int, heads: int, topk: int) -> Problem:
     draw = torch.randint(0, 2**31, (context, topk), generator=gen, device="cuda")
     late = torch.where(slot < SINKS, slot, SINKS + draw % (position + 1 - SINKS).clamp_min(1))
     indices = torch.where(position < topk, torch.where(slot <= position, slot, -1), late).int()
-    keys = torch.cat([torch.arange(SINKS), SINKS + torch.randperm(context // 4 - SINKS, generator=torch.Generator().manual_seed(1))[:DRAWN]])
+    shuffled = torch.randperm(context // 4 - SINKS, generator=torch.Generator().manual_seed(1))
+    keys = torch.cat([torch.arange(SINKS), SINKS + shuffled[:DRAWN]])
     return Problem(q, kv, grad_out, indices, keys.cuda(), torch.linspace(1, context - 1, QUERIES).long().cuda())
 
 
@@ -93,13 +95,14 @@ def row_of(p: Problem, wanted: dict[str, torch.Tensor]) -> dict[str, float]:
     out, _ = SparseMLA.apply(q, kv, p.indices.unsqueeze(1), WIDTH**-0.5)
     out.backward(p.grad_out)
     got = {"grad_q": q.grad[p.queries].cpu(), "grad_kv": kv.grad.squeeze(1)[p.keys].cpu()}
-    parts = {"grad_q": ("grad_q", slice(None)), "grad_kv of the sinks": ("grad_kv", slice(SINKS)), "grad_kv of drawn keys": ("grad_kv", slice(SINKS, None))}
+    parts = {"grad_q": ("grad_q", slice(None)), "grad_kv of the sinks": ("grad_kv", slice(SINKS))}
+    parts["grad_kv of drawn keys"] = ("grad_kv", slice(SINKS, None))
     row = {name: relative(got[tensor][part], wanted[tensor][part]) for name, (tensor, part) in parts.items()}
     casts = {f"cast of {name}": relative(wanted[t][part].bfloat16(), wanted[t][part]) for name, (t, part) in parts.items()}
     return row | casts
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--oracle", type=Path, required=True, help="file of the fp64 answers")
     parser.add_argument("--contexts", default="1024,2048,4096,8192,16384,32768,65536")
@@ -107,9 +110,7 @@ def main() -> int:
     parser.add_argument("--heads", type=int, default=128)
     parser.add_argument("--topk", type=int, default=2048)
     arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("context_error.py: no CUDA device on this machine", file=sys.stderr)
-        return 4
+    need_cuda("context_error.py")
     os.environ["MCORE_DSA_TILELANG_SEQ_BUCKET"] = "1"
     answers = torch.load(arguments.oracle) if arguments.oracle.exists() else {}
     rows = []
@@ -126,8 +127,7 @@ def main() -> int:
     shape = {"heads": arguments.heads, "topk": arguments.topk, "head_dim_qk": WIDTH, "head_dim_v": VALUES}
     about = {"device": torch.cuda.get_device_name(), "tilelang": importlib.metadata.version("tilelang")}
     print(json.dumps({**about, **shape, "rows": rows}))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
