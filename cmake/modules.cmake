@@ -48,7 +48,7 @@ function(add_patchbench_test file)
     PATCHBENCH_BIN="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
   if(ARG_LABELS STREQUAL packs)  # whole: a process for each case spends most of its time on loading libtorch
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES TIMEOUT 1800 LABELS packs)
+    set_tests_properties(${name} PROPERTIES TIMEOUT 1800 LABELS packs ENVIRONMENT OMP_NUM_THREADS=1)
   else()
     gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES PROPERTIES TIMEOUT 900 LABELS "${ARG_LABELS}")
   endif()
