@@ -27,6 +27,8 @@ PB_DEVICE uint32_t pack(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
+PB_DEVICE float low_of(uint32_t pair) { return __uint_as_float(pair << 16); }
+PB_DEVICE float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 /// The two e4m3 in the low half of `bytes`.
 PB_DEVICE void decode(uint32_t bytes, float& low, float& high) {
   const auto pair = static_cast<__nv_fp8x2_storage_t>(bytes);
@@ -57,16 +59,30 @@ PB_DEVICE void store_chunk(uint32_t to, const Chunk& c) {
                "r"(c.words[2]), "r"(c.words[3])
                : "memory");
 }
+/// Copies 16 bytes, or zeros; `from` is a valid address either way.
+PB_DEVICE void copy_async(uint32_t to, const void* from, bool is_valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(is_valid ? 16 : 0)
+               : "memory");
+}
+PB_DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 /// Makes this thread's writes to shared memory visible to wgmma, after the barrier that follows.
 PB_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// to[0..3] += values, without an order among threads. `to` is 16-byte aligned.
+PB_DEVICE void add_four(float* to, float a, float b, float c, float d) {
+#if __CUDA_ARCH__ >= 900
+  atomicAdd(reinterpret_cast<float4*>(to), make_float4(a, b, c, d));
+#endif
+}
 
 /// The axis along which an operand lies densely in shared memory.
 enum class Major { kK = 0, kMn = 1 };
 
 /// Nothing that uses an accumulator may move across: the instructions below do not name it.
 PB_DEVICE void pin(float& value) { asm volatile("" : "+f"(value)::"memory"); }
-template <int kCount>
-PB_DEVICE void pin(float (&values)[kCount]) {
+template <typename T, int kCount>
+PB_DEVICE void pin(T (&values)[kCount]) {
   PB_UNROLL
   for (int i = 0; i < kCount; ++i) pin(values[i]);
 }
@@ -85,17 +101,28 @@ PB_DEVICE void wgmma_wait(Accumulators&... d) {
 }
 
 #define PB_REGS_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define PB_REGS_128                                                                       \
-  PB_REGS_16                                                                              \
-  ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36"  \
-  ",%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57"  \
-  ",%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78"  \
-  ",%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99"  \
-  ",%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116" \
-  ",%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define PB_OUT_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define PB_OUT_16(i) PB_OUT_4(i), PB_OUT_4(i + 4), PB_OUT_4(i + 8), PB_OUT_4(i + 12)
-#define PB_OUT_64(i) PB_OUT_16(i), PB_OUT_16(i + 16), PB_OUT_16(i + 32), PB_OUT_16(i + 48)
+#define PB_REGS_32 \
+  PB_REGS_16       \
+  ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define PB_REGS_64                                                   \
+  PB_REGS_32                                                         \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47" \
+  ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define PB_REGS_96                                                   \
+  PB_REGS_64                                                         \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79" \
+  ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define PB_REGS_128                                                              \
+  PB_REGS_96                                                                     \
+  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
+  ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define PB_OUT_8(i)                                                                           \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
+#define PB_OUT_16(i) PB_OUT_8(i), PB_OUT_8(i + 8)
+#define PB_OUT_32(i) PB_OUT_16(i), PB_OUT_16(i + 16)
+#define PB_OUT_64(i) PB_OUT_32(i), PB_OUT_32(i + 32)
+#define PB_OUT_96(i) PB_OUT_64(i), PB_OUT_32(i + 64)
 #define PB_OUT_128(i) PB_OUT_64(i), PB_OUT_64(i + 64)
 #define PB_WGMMA(n, count, a_at, b_at, p_at, ta_at, tb_at)                                         \
   asm volatile("{.reg .pred p; setp.ne.b32 p, %" #p_at ", 0; wgmma.mma_async.sync.aligned.m64n" #n \
@@ -110,9 +137,13 @@ PB_DEVICE void wgmma_wait(Accumulators&... d) {
 /// 8 (i / 4) + 2 (t % 4) + i % 2. Asynchronous: see wgmma_wait.
 template <int kN, Major kA, Major kB>
 PB_DEVICE void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulates) {
-  static_assert(kN == 32 || kN == 256, "an instruction is spelled for each width");
+  static_assert(kN == 32 || kN == 64 || kN == 128 || kN == 192 || kN == 256,
+                "an instruction is spelled for each width");
 #if __CUDA_ARCH__ >= 900
   if constexpr (kN == 32) PB_WGMMA(32, 16, 16, 17, 18, 19, 20);
+  if constexpr (kN == 64) PB_WGMMA(64, 32, 32, 33, 34, 35, 36);
+  if constexpr (kN == 128) PB_WGMMA(128, 64, 64, 65, 66, 67, 68);
+  if constexpr (kN == 192) PB_WGMMA(192, 96, 96, 97, 98, 99, 100);
   if constexpr (kN == 256) PB_WGMMA(256, 128, 128, 129, 130, 131, 132);
 #endif
 }

@@ -4,7 +4,7 @@
 #include <limits>
 
 // The primitives that the others are written over come first.
-#include "sm90_warpgroup.cuh"
+#include "../sm90_warpgroup.cuh"
 
 #include "sm90_backward.h"
 #include "sm90_forward.h"

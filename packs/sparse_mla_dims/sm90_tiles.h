@@ -3,8 +3,11 @@
 
 #include "kernel.cuh"
 
-/// Tiles in shared memory. Include the primitives first: sm90_warpgroup.cuh, or a host's own.
+/// Tiles in shared memory. Include the primitives first: packs/sm90_warpgroup.cuh, or a host's own.
 namespace patchbench::ops::sparse_mla_dims {
+
+// The names that the primitives and this file share.
+using namespace sm90;  // NOLINT: all of it
 
 constexpr int kThreads = 256;  // two warpgroups
 constexpr int kRows = 64;      // of a tile: heads of a CTA, or keys

@@ -22,7 +22,7 @@
 namespace patchbench::sm90_emulator {
 
 struct Timing {
-  bool is_late = false;      ///< products happen when they are waited for
+  bool is_late = false;      ///< copies and products happen when they are waited for
   bool is_backward = false;  ///< the last thread runs first
 };
 
@@ -73,6 +73,17 @@ class Machine {
     return other;
   }
 
+  void copy(uint32_t to, const void* from, bool is_valid) {
+    const Copy copy{to, is_valid ? from : nullptr};
+    if (!timing_.is_late) return perform(copy);
+    fibers_[static_cast<size_t>(thread_)].copies.push_back(copy);
+  }
+  void wait_for_copies() {
+    auto& copies = fibers_[static_cast<size_t>(thread_)].copies;
+    for (const Copy& copy : copies) perform(copy);
+    copies.clear();
+  }
+
   struct Product {
     int n = 0, num_issued = 0;
     bool is_e4m3 = false;
@@ -106,10 +117,15 @@ class Machine {
   }
 
  private:
+  struct Copy {
+    uint32_t to;
+    const void* from;
+  };
   struct Fiber {
     ucontext_t context = {};
     std::unique_ptr<char[]> stack;
     bool is_done = false;
+    std::vector<Copy> copies;
     size_t num_products = 0;
   };
   struct Meeting {
@@ -152,6 +168,14 @@ class Machine {
   void yield() {
     const int self = thread_;
     swapcontext(&fibers_[static_cast<size_t>(self)].context, &main_);
+  }
+
+  void perform(const Copy& copy) {
+    if (copy.from == nullptr) {
+      std::memset(shared_ + copy.to, 0, 16);
+    } else {
+      std::memcpy(shared_ + copy.to, copy.from, 16);
+    }
   }
 
   /// An element of an operand: `line` along its 64 or kN rows or columns, `k` along those summed.
@@ -232,6 +256,10 @@ inline bool any_in_warp(bool value) {
 inline float exp2_of(float value) { return std::exp2(value); }
 inline float log2_of(float value) { return std::log2(value); }
 
+inline float low_of(uint32_t pair) {
+  return c10::detail::f32_from_bits(static_cast<uint16_t>(pair));
+}
+inline float high_of(uint32_t pair) { return low_of(pair >> 16); }
 inline uint32_t pack(float low, float high) {
   return c10::BFloat16(low).x | static_cast<uint32_t>(c10::BFloat16(high).x) << 16;
 }
@@ -256,7 +284,17 @@ inline Chunk load_chunk(const void* from) {
 inline void store_chunk(uint32_t to, const Chunk& c) {
   std::memcpy(Machine::running().shared() + to, c.words, sizeof(c.words));
 }
+inline void copy_async(uint32_t to, const void* from, bool is_valid) {
+  Machine::running().copy(to, from, is_valid);
+}
+inline void wait_for_copies() { Machine::running().wait_for_copies(); }
 inline void fence_async_proxy() {}
+inline void add_four(float* to, float a, float b, float c, float d) {
+  to[0] += a;
+  to[1] += b;
+  to[2] += c;
+  to[3] += d;
+}
 
 enum class Major { kK = 0, kMn = 1 };
 template <typename... Accumulators>

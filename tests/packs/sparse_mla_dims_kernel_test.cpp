@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "harness/compare.h"
-#include "packs/sparse_mla_dims_emulator.h"
+#include "packs/sm90_emulator.h"
 #include "packs/sparse_mla_dims_reference.h"
 
 // Over the machine's primitives.
@@ -15,6 +15,8 @@ namespace patchbench::sparse_mla_dims_test {
 namespace {
 
 using namespace ops::sparse_mla_dims;
+using sm90_emulator::Machine;
+using sm90_emulator::Timing;
 
 template <typename T>
 T* data_of(const Tensor& tensor) {
