@@ -26,7 +26,6 @@ namespace {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kHeads = 64;  // rows of a CTA
 constexpr int kKeysBackward = 32;
@@ -390,7 +389,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 // ---- host ----
 
 template <Form kForm>
-__global__ void __launch_bounds__(kThreadsForward, 1)
+__global__ void __launch_bounds__(kThreads, 1)
     sparse_mla_forward_kernel(SparseMla problem, uint16_t* out, float* lse) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char tiles[];

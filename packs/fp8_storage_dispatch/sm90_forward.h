@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "../sm90_tiles.h"
 #include "kernel.cuh"
 
 // The forward on sm_90's FP8 tensor cores. Include the primitives first: packs/sm90_warpgroup.cuh,
@@ -22,61 +23,28 @@
 // are by the block (exact if they are powers of two), out. The rest is float32.
 namespace patchbench::ops::fp8_storage_dispatch {
 
-// The names that the primitives and this file share.
+// The names of the primitives and of the tiles.
 using namespace sm90;  // NOLINT: all of it
 
 /// What q and kv hold: e4m3 with a scale for each row or for all, keys of 656 bytes beside such a
 /// query, or beside a bfloat16 one.
 enum class Form { kRow, kBlock, kBlockDenseQuery };
 
-constexpr int kThreadsForward = 256;  // two warpgroups
-constexpr int kTile = 64;             // heads of a CTA, or keys
-constexpr float kLog2e = 1.4426950408889634f;
 constexpr int kNopeBlocks = kHeadDimV / kScaleBlock;
-
-// A tile of 64 rows is cut into blocks of 128 bytes a row, in wgmma's 128-byte swizzle: 128 e4m3 or
-// 64 bfloat16. Blocks start at multiples of 1024 bytes, for the swizzle is taken of the address.
-constexpr uint32_t kBlockRow = 128, kBlockSize = kTile * kBlockRow;
-constexpr uint32_t kStepColumns = 32;           // bytes of what one product sums along its rows
-constexpr uint32_t kStepRows = 16 * kBlockRow;  // of 16 rows, summed across
 
 // Blocks of shared memory. A bfloat16 query takes nine; of the stored keys only the rope, the last
 // of five, is then wanted.
-constexpr uint32_t kAtQuery = 0, kAtKeys = 5 * kBlockSize, kAtValues = 10 * kBlockSize;
-constexpr uint32_t kValueSize = 8 * kBlockSize, kRopeBlock = kNopeBlocks * kBlockSize;
-constexpr uint32_t kAtWeights = kAtValues + 2 * kValueSize, kAtShared = kAtWeights + kBlockSize;
+constexpr uint32_t kAtQuery = 0, kAtKeys = 5 * kBlockBytes, kAtValues = 10 * kBlockBytes;
+constexpr uint32_t kValueSize = 8 * kBlockBytes, kRopeBlock = kNopeBlocks * kBlockBytes;
+constexpr uint32_t kAtWeights = kAtValues + 2 * kValueSize, kAtShared = kAtWeights + kBlockBytes;
 
 struct ForwardShared {
-  float scale[kNopeBlocks][kTile];     ///< of the keys; the first alone where they have but one
-  float bias[kTile];                   ///< 0, or -inf where a slot names no key
-  float top[2][kTile], sum[2][kTile];  ///< by warpgroup
+  float scale[kNopeBlocks][kRows];     ///< of the keys; the first alone where they have but one
+  float bias[kRows];                   ///< 0, or -inf where a slot names no key
+  float top[2][kRows], sum[2][kRows];  ///< by warpgroup
 };
 constexpr int64_t kForwardBytes = kAtShared + sizeof(ForwardShared);
 static_assert(kForwardBytes <= 227 * 1024, "a CTA of sm_90 has 227 KiB");
-
-/// Byte offset in a block of the 16 bytes at `position`, 0 to 7, of a row.
-PB_CONSTEXPR uint32_t in_block(int row, int position) {
-  return static_cast<uint32_t>(row) * kBlockRow + static_cast<uint32_t>((position ^ row % 8) << 4);
-}
-
-/// wgmma's descriptor of an operand that starts at `address`: 128-byte swizzle, eight rows 1024
-/// bytes after the last eight, and what lies across a row one block after the last.
-PB_CONSTEXPR uint64_t descriptor(uint32_t address) {
-  return (address & 0x3ffff) >> 4 | uint64_t{kBlockSize >> 4} << 16 |
-         uint64_t{8 * kBlockRow >> 4} << 32 | uint64_t{1} << 62;
-}
-
-/// Where a thread's accumulators lie in their [64, ...] result.
-struct Fragment {
-  int warpgroup, row, quad;  // row of elements 0 and 1; the others are 8 below
-  PB_DEVICE Fragment()
-      : warpgroup(uniform(thread_index() / 128)),
-        row(thread_index() / 32 % 4 * 16 + thread_index() % 32 / 4),
-        quad(thread_index() % 4) {}
-  PB_DEVICE int column(int i) const { return i / 4 * 8 + quad * 2 + i % 2; }
-  /// Of 32 keys a warpgroup.
-  PB_DEVICE int key(int i) const { return warpgroup * 32 + column(i); }
-};
 
 /// What a thread copies: 16 of every 64 bytes of one row. Eight neighbours have rows that differ in
 /// parity and by four, so that neither their stored bytes nor what is widened from them collide.
@@ -86,7 +54,8 @@ struct Place {
       : row(thread_index() / 4 ^ (thread_index() / 4 % 2) << 2), chunk(thread_index() % 4) {}
   /// Of the 64 bytes `piece` of the row.
   PB_DEVICE uint32_t at(int piece) const {
-    return static_cast<uint32_t>(piece / 2) * kBlockSize + in_block(row, piece % 2 * 4 + chunk);
+    return static_cast<uint32_t>(piece / 2) * kBlockBytes +
+           in_block(row, piece % 2 * 64 + chunk * 16);
   }
 };
 
@@ -96,9 +65,9 @@ struct Cta {
   int64_t first_row;     // of [batch * seqlen_q * num_heads]
   int num_rows;
   PB_DEVICE Cta(const SparseMla& p, int64_t x, int64_t y, int64_t z)
-      : batch(z), query(z * p.seqlen_q + x), first_row(query * p.num_heads + y * kTile) {
-    const int64_t left = p.num_heads - y * kTile;
-    num_rows = static_cast<int>(left < kTile ? left : kTile);
+      : batch(z), query(z * p.seqlen_q + x), first_row(query * p.num_heads + y * kRows) {
+    const int64_t left = p.num_heads - y * kRows;
+    num_rows = static_cast<int>(left < kRows ? left : kRows);
   }
 };
 
@@ -113,7 +82,7 @@ PB_DEVICE void store_wide(uint32_t block, const Place& place, const Chunk& bytes
   }
   PB_UNROLL
   for (int i = 0; i < 2; ++i)
-    store_chunk(block + in_block(place.row, 2 * place.chunk + i), wide[i]);
+    store_chunk(block + in_block(place.row, 32 * place.chunk + 16 * i), wide[i]);
 }
 
 template <Form kForm>
@@ -170,7 +139,7 @@ struct KeyPart {
       if (kForm != Form::kBlockDenseQuery || piece >= 8)
         store_chunk(keys + place.at(piece), bytes[piece]);
       if (piece < 8)
-        store_wide(values + static_cast<uint32_t>(piece) * kBlockSize, place, bytes[piece],
+        store_wide(values + static_cast<uint32_t>(piece) * kBlockBytes, place, bytes[piece],
                    kForm == Form::kRow ? 1.0f : scale[piece / 2 % kScales]);
     }
     if (place.chunk != 0) return;
@@ -180,41 +149,32 @@ struct KeyPart {
   }
 };
 
-/// d (+)= a b^T over one block of bfloat16, for 32 rows of b.
-PB_DEVICE void dot_bf16(float (&d)[16], uint32_t a, uint32_t b, bool accumulates) {
-  PB_UNROLL
-  for (uint32_t step = 0; step < kBlockRow; step += kStepColumns)
-    wgmma<32, Major::kK, Major::kK>(d, descriptor(a + step), descriptor(b + step),
-                                    accumulates || step > 0);
-}
-
 /// s = q k^T for this warpgroup's keys, each block of a key times its scale where it has several.
 /// Waits for the product that `o` is in, too.
 template <Form kForm>
 PB_DEVICE void dot_keys(float (&s)[16], float (&o)[128], uint32_t base, uint32_t values,
                         const Fragment& f, const ForwardShared& shared) {
   const uint32_t q = base + kAtQuery;
-  const uint32_t half = static_cast<uint32_t>(f.warpgroup) * 32 * kBlockRow;
+  const uint32_t half = static_cast<uint32_t>(f.warpgroup) * 32 * kRowBytes;
   const uint32_t k = base + kAtKeys + half, v = values + half;
   if constexpr (kForm == Form::kBlockDenseQuery) {
     wgmma_fence(s);
-    for (uint32_t block = 0; block < 8; ++block)
-      dot_bf16(s, q + block * kBlockSize, v + block * kBlockSize, block > 0);
-    dot_bf16(s, q + kValueSize, k + kRopeBlock, true);
+    dot_rows(s, q, v, 8, false);
+    dot_rows(s, q + kValueSize, k + kRopeBlock, 1, true);
     wgmma_commit();
     wgmma_wait(s, o);
   } else {
     PB_UNROLL
     for (int block = 0; block <= kNopeBlocks; ++block) {
       const bool is_rope = block == kNopeBlocks;
-      const uint32_t at = static_cast<uint32_t>(block) * kBlockSize;
+      const uint32_t at = static_cast<uint32_t>(block) * kBlockBytes;
       float sum[16];
       wgmma_fence(sum);
       if (is_rope && kForm == Form::kBlock) {
-        dot_bf16(sum, q + at, k + at, false);
+        dot_rows(sum, q + at, k + at, 1, false);
       } else {
         PB_UNROLL
-        for (uint32_t step = 0; step < (is_rope ? kBlockRow / 2 : kBlockRow); step += kStepColumns)
+        for (uint32_t step = 0; step < (is_rope ? kRowBytes / 2 : kRowBytes); step += kStepColumns)
           wgmma_e4m3(sum, descriptor(q + at + step), descriptor(k + at + step), step > 0);
       }
       wgmma_commit();
@@ -227,15 +187,6 @@ PB_DEVICE void dot_keys(float (&s)[16], float (&o)[128], uint32_t base, uint32_t
       }
     }
   }
-}
-
-PB_DEVICE float quad_sum(float value) {
-  value += shuffle_xor(value, 1);
-  return value + shuffle_xor(value, 2);
-}
-PB_DEVICE float quad_max(float value) {
-  value = fmaxf(value, shuffle_xor(value, 1));
-  return fmaxf(value, shuffle_xor(value, 2));
 }
 
 /// What a thread keeps of its two rows.
@@ -286,7 +237,7 @@ PB_DEVICE void soften(float (&s)[16], const Fragment& f, ForwardShared& shared,
       state.sum[half] += p[e];
       if (kForm == Form::kRow) p[e] *= shared.scale[0][f.key(i + e)];
     }
-    const uint32_t at = in_block(f.row + 8 * half, f.key(i) / 8) + 4 * f.quad;
+    const uint32_t at = in_block(f.row + 8 * half, 2 * f.key(i));
     *reinterpret_cast<uint32_t*>(weights + at) = pack(p[0], p[1]);
   }
 }
@@ -324,9 +275,9 @@ PB_DEVICE void forward_cta(const SparseMla& p, uint16_t* out, float* lse, const 
   ForwardShared& shared = *reinterpret_cast<ForwardShared*>(storage + kAtShared);
   const Fragment f;
   const Place place;
-  const int64_t num_tiles = (p.topk + kTile - 1) / kTile;
+  const int64_t num_tiles = (p.topk + kRows - 1) / kRows;
   const auto index_of = [&](int64_t tile) {
-    const int64_t slot = tile * kTile + place.row;
+    const int64_t slot = tile * kRows + place.row;
     return slot < p.topk ? p.indices[cta.query * p.topk + slot] : -1;
   };
   Softmax state;
@@ -362,11 +313,8 @@ PB_DEVICE void forward_cta(const SparseMla& p, uint16_t* out, float* lse, const 
     // Each warpgroup multiplies by both halves of P; keys and scales have been read.
     sync_threads();
     wgmma_fence(o);
-    const uint32_t v = values + static_cast<uint32_t>(f.warpgroup) * 4 * kBlockSize;
-    PB_UNROLL
-    for (uint32_t step = 0; step < kTile / 16; ++step)
-      wgmma<256, Major::kK, Major::kMn>(o, descriptor(base + kAtWeights + step * kStepColumns),
-                                        descriptor(v + step * kStepRows), true);
+    const uint32_t v = values + static_cast<uint32_t>(f.warpgroup) * 4 * kBlockBytes;
+    multiply_rows<Major::kK, 256>(o, base + kAtWeights, v, true);
     wgmma_commit();
   }
   wgmma_wait(o);

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "sm90_tiles.h"
+#include "sm90_loads.h"
 
 // The backward. Grid and threads as the forward; P is taken anew from lse.
 //   Logits and grad_out V^T: each warpgroup those of 32 keys, 2 x 16 registers a thread.
@@ -55,15 +55,15 @@ PB_DEVICE void differentiate(const float (&s)[16], const float (&grad_p)[16], fl
                              const Fragment& f, unsigned char* p, unsigned char* ds) {
   PB_UNROLL
   for (int i = 0; i < 16; i += 2) {
-    const int row = f.row + i / 2 % 2 * 8, column = f.warpgroup * 32 + f.column(i);
+    const int row = f.row + i / 2 % 2 * 8, key = f.key(i);
     float weight[2], slope[2];
     PB_UNROLL
     for (int e = 0; e < 2; ++e) {
       const float logit = s[i + e] * (softmax_scale * kLog2e);
-      weight[e] = index[column + e] < 0 ? 0.0f : exp2_of(logit - shared.lse[row]);
+      weight[e] = index[key + e] < 0 ? 0.0f : exp2_of(logit - shared.lse[row]);
       slope[e] = softmax_scale * weight[e] * (grad_p[i + e] - shared.delta[row]);
     }
-    const uint32_t at = in_block(row, column);
+    const uint32_t at = in_block(row, 2 * key);
     *reinterpret_cast<uint32_t*>(p + at) = pack(weight[0], weight[1]);
     *reinterpret_cast<uint32_t*>(ds + at) = pack(slope[0], slope[1]);
   }
@@ -135,8 +135,8 @@ PB_DEVICE void backward_cta(const SparseMla& p, const SparseMlaGrads& g, const C
     float s[16], grad_p[16];
     const uint32_t half = f.warpgroup * 32 * kRowBytes;
     wgmma_fence(s, grad_p);
-    dot_rows(s, q, k + half, blocks);
-    dot_rows(grad_p, grad_out, k + half, value_blocks);
+    dot_rows(s, q, k + half, blocks, false);
+    dot_rows(grad_p, grad_out, k + half, value_blocks, false);
     wgmma_commit();
     wgmma_wait(s, grad_p);
     differentiate(s, grad_p, p.softmax_scale, index, shared, f, p_tile, p_tile + kBlockBytes);

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "sm90_tiles.h"
+#include "sm90_loads.h"
 
 // The forward. Grid (seqlen_q * ceil(num_heads / 64), batch), 256 threads, one CTA per SM: 64 heads
 // of one query, whose keys pass by in tiles of 64.
@@ -37,8 +37,7 @@ PB_DEVICE void soften(float (&s)[16], float scale, const int32_t (&index)[kRows]
   float top[2] = {-INFINITY, -INFINITY};
   PB_UNROLL
   for (int i = 0; i < 16; ++i) {
-    const int key = f.warpgroup * 32 + f.column(i);
-    s[i] = index[key] < 0 ? -INFINITY : s[i] * scale;
+    s[i] = index[f.key(i)] < 0 ? -INFINITY : s[i] * scale;
     top[i / 2 % 2] = fmaxf(top[i / 2 % 2], s[i]);
   }
   PB_UNROLL
@@ -67,8 +66,7 @@ PB_DEVICE void soften(float (&s)[16], float scale, const int32_t (&index)[kRows]
     const uint32_t rounded = pack(first, second);
     state.sum[half] += first + second;
     state.weight[half] += low_of(rounded) + high_of(rounded);
-    *reinterpret_cast<uint32_t*>(p + in_block(f.row + 8 * half, f.warpgroup * 32 + f.column(i))) =
-        rounded;
+    *reinterpret_cast<uint32_t*>(p + in_block(f.row + 8 * half, 2 * f.key(i))) = rounded;
   }
 }
 
@@ -138,7 +136,7 @@ PB_DEVICE void forward_cta(const SparseMla& p, const SparseMlaResults& r, const 
     sync_threads();
     float s[16];
     wgmma_fence(s);
-    dot_rows(s, q, k + f.warpgroup * 32 * kRowBytes, blocks);
+    dot_rows(s, q, k + f.warpgroup * 32 * kRowBytes, blocks, false);
     wgmma_commit();
     if (tile + 1 < num_tiles)
       load_keys(p, cta, tile + 1, keys + (1 - stage) * tile_bytes, shared.index[1 - stage]);

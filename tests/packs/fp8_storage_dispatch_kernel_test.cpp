@@ -42,7 +42,7 @@ SparseMla problem_on(const Problem& p) {
 template <Form kForm>
 void run_forward(const SparseMla& p, uint16_t* out, float* lse, Timing timing) {
   for (int64_t z = 0; z < p.batch; ++z) {
-    for (int64_t y = 0; y < (p.num_heads + kTile - 1) / kTile; ++y) {
+    for (int64_t y = 0; y < (p.num_heads + kRows - 1) / kRows; ++y) {
       for (int64_t x = 0; x < p.seqlen_q; ++x) {
         Machine machine(static_cast<size_t>(kForwardBytes), timing);
         machine.run([&] { forward_cta<kForm>(p, out, lse, Cta(p, x, y, z), machine.shared()); });

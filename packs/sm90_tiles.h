@@ -1,0 +1,79 @@
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+/// Tiles of 64 rows as two warpgroups multiply them, and the softmax that runs along. Include the
+/// primitives first: sm90_warpgroup.cuh, or a host's own.
+namespace patchbench::ops::sm90 {
+
+constexpr int kThreads = 256;  // two warpgroups
+constexpr int kRows = 64;      // of a tile: heads of a CTA, or keys
+constexpr float kLog2e = 1.4426950408889634f;
+
+// A tile is cut into blocks of 128 bytes a row, in wgmma's 128-byte swizzle: 64 bfloat16 or 128
+// e4m3. Blocks start at multiples of 1024 bytes, for the swizzle is taken of the address. The same
+// bfloat16 serve as an operand that is dense along its columns and, transposed, as one that is
+// dense along the other axis.
+constexpr uint32_t kRowBytes = 128, kBlockBytes = kRows * kRowBytes;
+/// Of what one product sums along its rows; of 16 rows, summed across.
+constexpr uint32_t kStepColumns = 32, kStepRows = 16 * kRowBytes;
+
+/// Where a block has byte `byte`, 0 to 127, of a row.
+PB_CONSTEXPR uint32_t in_block(uint32_t row, uint32_t byte) {
+  return (row * kRowBytes + byte) ^ (row % 8 << 4);
+}
+
+/// wgmma's descriptor of an operand that starts at `address`: 128-byte swizzle, eight rows 1024
+/// bytes after the last eight, and what lies across a row one block after the last.
+PB_CONSTEXPR uint64_t descriptor(uint32_t address) {
+  return (address & 0x3ffff) >> 4 | uint64_t{kBlockBytes >> 4} << 16 |
+         uint64_t{8 * kRowBytes >> 4} << 32 | uint64_t{1} << 62;
+}
+
+/// Where a thread's accumulators lie in their [64, ...] result.
+struct Fragment {
+  int warpgroup, row, quad;  // row of elements 0 and 1; the others are 8 below
+  PB_DEVICE Fragment()
+      : warpgroup(uniform(thread_index() / 128)),
+        row(thread_index() / 32 % 4 * 16 + thread_index() % 32 / 4),
+        quad(thread_index() % 4) {}
+  PB_DEVICE int column(int i) const { return i / 4 * 8 + quad * 2 + i % 2; }
+  /// Of 32 keys a warpgroup.
+  PB_DEVICE int key(int i) const { return warpgroup * 32 + column(i); }
+};
+
+/// d (+)= a b^T over `blocks` blocks of bfloat16, for 32 rows of b.
+PB_DEVICE void dot_rows(float (&d)[16], uint32_t a, uint32_t b, int blocks, bool accumulates) {
+  const uint64_t from_a = descriptor(a), from_b = descriptor(b);
+  for (int block = 0; block < blocks; ++block) {
+    PB_UNROLL
+    for (uint32_t step = 0; step < kRowBytes; step += kStepColumns) {
+      const uint64_t offset = (block * kBlockBytes + step) >> 4;
+      wgmma<32, Major::kK, Major::kK>(d, from_a + offset, from_b + offset,
+                                      accumulates || block + step > 0);
+    }
+  }
+}
+
+/// d (+)= a b over the 64 rows of b: a [64, 64] bfloat16, dense along its columns, or its
+/// transpose.
+template <Major kA, int kN>
+PB_DEVICE void multiply_rows(float (&d)[kN / 2], uint32_t a, uint32_t b, bool accumulates) {
+  PB_UNROLL
+  for (int step = 0; step < kRows / 16; ++step) {
+    const uint32_t offset = step * (kA == Major::kK ? kStepColumns : kStepRows);
+    wgmma<kN, kA, Major::kMn>(d, descriptor(a + offset), descriptor(b + step * kStepRows),
+                              accumulates || step > 0);
+  }
+}
+
+PB_DEVICE float quad_sum(float value) {
+  value += shuffle_xor(value, 1);
+  return value + shuffle_xor(value, 2);
+}
+PB_DEVICE float quad_max(float value) {
+  value = fmaxf(value, shuffle_xor(value, 1));
+  return fmaxf(value, shuffle_xor(value, 2));
+}
+
+}  // namespace patchbench::ops::sm90
