@@ -76,4 +76,67 @@ PB_DEVICE float quad_max(float value) {
   return fmaxf(value, shuffle_xor(value, 2));
 }
 
+/// What a thread keeps of its two rows.
+struct Softmax {
+  float top[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};     ///< of P, over the thread's own columns
+  float weight[2] = {0, 0};  ///< the same of P as it is multiplied, rounded
+};
+/// The same of all, by warpgroup.
+struct SoftmaxShared {
+  float top[2][kRows], sum[2][kRows], weight[2][kRows];
+};
+
+/// Raises the maxima to those of a tile's logits, half of which are in the warpgroup's `s`: P is
+/// exp2(s - base), and `alpha` is what earlier sums are worth.
+PB_DEVICE void raise_top(const float (&s)[16], const Fragment& f, SoftmaxShared& shared, Softmax& state,
+                     float (&base)[2], float (&alpha)[2]) {
+  float top[2] = {-INFINITY, -INFINITY};
+  PB_UNROLL
+  for (int i = 0; i < 16; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], s[i]);
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    top[half] = quad_max(top[half]);
+    if (f.quad == 0) shared.top[f.warpgroup][f.row + 8 * half] = top[half];
+  }
+  // Both warpgroups' maxima are read, and both are done with the P before.
+  sync_threads();
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int row = f.row + 8 * half;
+    const float highest = fmaxf(state.top[half], fmaxf(shared.top[0][row], shared.top[1][row]));
+    // Before the first key the maximum is -inf, and -inf - -inf is no number.
+    base[half] = highest == -INFINITY ? 0.0f : highest;
+    alpha[half] = exp2_of(state.top[half] - base[half]);
+    state.top[half] = highest;
+    state.sum[half] *= alpha[half];
+    state.weight[half] *= alpha[half];
+  }
+}
+
+/// After the last key: lse of the thread's rows, base 2, and what makes their sums of values means.
+/// A mean is taken with the weights that the values were multiplied by: else what rounding does to
+/// the weight of a key that holds most of the mass would stay in out, and so in Delta.
+PB_DEVICE void finish(const Fragment& f, const Softmax& state, SoftmaxShared& shared,
+                      float (&lse)[2], float (&inverse)[2]) {
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int row = f.row + 8 * half;
+    const float sum = quad_sum(state.sum[half]), weight = quad_sum(state.weight[half]);
+    if (f.quad != 0) continue;
+    shared.sum[f.warpgroup][row] = sum;
+    shared.weight[f.warpgroup][row] = weight;
+  }
+  // Both warpgroups' sums are read next.
+  sync_threads();
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int row = f.row + 8 * half;
+    const float sum = shared.sum[0][row] + shared.sum[1][row];
+    const float weight = shared.weight[0][row] + shared.weight[1][row];
+    lse[half] = sum == 0.0f ? 0.0f : log2_of(sum) + state.top[half];
+    inverse[half] = sum == 0.0f ? 0.0f : 1.0f / weight;
+  }
+}
+
 }  // namespace patchbench::ops::sm90

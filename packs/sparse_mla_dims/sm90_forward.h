@@ -14,8 +14,8 @@
 namespace patchbench::ops::sparse_mla_dims {
 
 struct ForwardShared {
-  float top[2][kRows], sum[2][kRows], weight[2][kRows];  ///< by warpgroup
-  int32_t index[2][kRows];                               ///< of the keys, by tile
+  SoftmaxShared softmax;
+  int32_t index[2][kRows];  ///< of the keys, by tile
 };
 
 PB_CONSTEXPR int64_t forward_bytes(int head_dim_qk) {
@@ -23,42 +23,14 @@ PB_CONSTEXPR int64_t forward_bytes(int head_dim_qk) {
          static_cast<int64_t>(sizeof(ForwardShared));
 }
 
-/// What a thread keeps of its two rows.
-struct Softmax {
-  float top[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {0, 0};     ///< of P, over the thread's own columns
-  float weight[2] = {0, 0};  ///< the same of P as it is multiplied, rounded
-};
-
 /// Logits to P: writes the warpgroup's half of P [64, 64] and returns in `alpha` what earlier sums
 /// are worth. `index` is that of the tile.
 PB_DEVICE void soften(float (&s)[16], float scale, const int32_t (&index)[kRows], const Fragment& f,
                       ForwardShared& shared, unsigned char* p, Softmax& state, float (&alpha)[2]) {
-  float top[2] = {-INFINITY, -INFINITY};
   PB_UNROLL
-  for (int i = 0; i < 16; ++i) {
-    s[i] = index[f.key(i)] < 0 ? -INFINITY : s[i] * scale;
-    top[i / 2 % 2] = fmaxf(top[i / 2 % 2], s[i]);
-  }
-  PB_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    top[half] = quad_max(top[half]);
-    if (f.quad == 0) shared.top[f.warpgroup][f.row + 8 * half] = top[half];
-  }
-  // Both warpgroups' maxima are read, and both are done with the block that P may not overlap.
-  sync_threads();
+  for (int i = 0; i < 16; ++i) s[i] = index[f.key(i)] < 0 ? -INFINITY : s[i] * scale;
   float base[2];
-  PB_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const int row = f.row + 8 * half;
-    const float highest = fmaxf(state.top[half], fmaxf(shared.top[0][row], shared.top[1][row]));
-    // Before the first key the maximum is -inf, and -inf - -inf is no number.
-    base[half] = highest == -INFINITY ? 0.0f : highest;
-    alpha[half] = exp2_of(state.top[half] - base[half]);
-    state.top[half] = highest;
-    state.sum[half] *= alpha[half];
-    state.weight[half] *= alpha[half];
-  }
+  raise_top(s, f, shared.softmax, state, base, alpha);
   PB_UNROLL
   for (int i = 0; i < 16; i += 2) {
     const int half = i / 2 % 2;
@@ -75,32 +47,19 @@ template <int kHalf>
 PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, const Cta& cta,
                              const Fragment& f, const Softmax& state, ForwardShared& shared,
                              const float (&o)[32 * kHalf]) {
-  PB_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const int row = f.row + 8 * half;
-    const float sum = quad_sum(state.sum[half]), weight = quad_sum(state.weight[half]);
-    if (f.quad != 0) continue;
-    shared.sum[f.warpgroup][row] = sum;
-    shared.weight[f.warpgroup][row] = weight;
-  }
-  sync_threads();
+  float lse[2], inverse[2];
+  finish(f, state, shared.softmax, lse, inverse);
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = f.row + 8 * half;
     if (row >= cta.num_rows) continue;
-    const float sum = shared.sum[0][row] + shared.sum[1][row];
-    // The mean of the values is taken with the weights that they were multiplied by: else what
-    // rounding does to the weight of a key that holds most of the mass would stay in Delta.
-    const float weight = shared.weight[0][row] + shared.weight[1][row];
-    const float inverse = sum == 0.0f ? 0.0f : 1.0f / weight;
-    if (f.warpgroup == 0 && f.quad == 0)
-      r.lse[cta.first_row + row] = sum == 0.0f ? 0.0f : log2_of(sum) + state.top[half];
+    if (f.warpgroup == 0 && f.quad == 0) r.lse[cta.first_row + row] = lse[half];
     const int64_t first = (cta.first_row + row) * p.head_dim_v;
     PB_UNROLL
     for (int i = 2 * half; i < 32 * kHalf; i += 4) {
       const int column = f.warpgroup * kHalf * kColumns + f.column(i);
       if (column >= p.head_dim_v) continue;
-      const float low = o[i] * inverse, high = o[i + 1] * inverse;
+      const float low = o[i] * inverse[half], high = o[i + 1] * inverse[half];
       const uint32_t rounded = pack(low, high);
       *reinterpret_cast<uint32_t*>(r.out + first + column) = rounded;
       *reinterpret_cast<uint32_t*>(r.out_remainder + first + column) =
