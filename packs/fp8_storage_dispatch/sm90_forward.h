@@ -18,7 +18,7 @@
 //   product of the tile before is under way; the bytes of the tile after are under way to 40
 //   registers meanwhile.
 // Shared memory: 27 blocks of 8 KiB (query and one tile of keys as stored, two of V, P) and the
-// struct below: 218 KiB.
+// struct below: 219 KiB.
 // Rounded to bfloat16: P times the scale of a key that has but one, V times its scale where they
 // are by the block (exact if they are powers of two), out. The rest is float32.
 namespace patchbench::ops::fp8_storage_dispatch {
@@ -39,9 +39,10 @@ constexpr uint32_t kValueSize = 8 * kBlockBytes, kRopeBlock = kNopeBlocks * kBlo
 constexpr uint32_t kAtWeights = kAtValues + 2 * kValueSize, kAtShared = kAtWeights + kBlockBytes;
 
 struct ForwardShared {
-  float scale[kNopeBlocks][kRows];     ///< of the keys; the first alone where they have but one
-  float bias[kRows];                   ///< 0, or -inf where a slot names no key
-  float top[2][kRows], sum[2][kRows];  ///< by warpgroup
+  float scale[kNopeBlocks][kRows];  ///< of the keys; the first alone where they have but one
+  float inverse[kRows];             ///< of the scale of keys that have but one; 0 of 0
+  float bias[kRows];                ///< 0, or -inf where a slot names no key
+  SoftmaxShared softmax;
 };
 constexpr int64_t kForwardBytes = kAtShared + sizeof(ForwardShared);
 static_assert(kForwardBytes <= 227 * 1024, "a CTA of sm_90 has 227 KiB");
@@ -144,6 +145,7 @@ struct KeyPart {
     }
     if (place.chunk != 0) return;
     shared.bias[place.row] = bias;
+    if (kForm == Form::kRow) shared.inverse[place.row] = scale[0] == 0.0f ? 0.0f : 1.0f / scale[0];
     PB_UNROLL
     for (int i = 0; i < kScales; ++i) shared.scale[i][place.row] = scale[i];
   }
@@ -189,81 +191,56 @@ PB_DEVICE void dot_keys(float (&s)[16], float (&o)[128], uint32_t base, uint32_t
   }
 }
 
-/// What a thread keeps of its two rows.
-struct Softmax {
-  float scale[2] = {};  ///< of the logits, to units of log2
-  float top[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {0, 0};  ///< over the thread's own columns
-};
-
 /// Logits to P: writes the warpgroup's half of P [64, 64] and returns in `alpha` what earlier sums
-/// are worth.
+/// are worth. `scale` is of the thread's rows, to units of log2.
 template <Form kForm>
-PB_DEVICE void soften(float (&s)[16], const Fragment& f, ForwardShared& shared,
-                      unsigned char* weights, Softmax& state, float (&alpha)[2]) {
-  float top[2] = {-INFINITY, -INFINITY};
+PB_DEVICE void soften(float (&s)[16], const float (&scale)[2], const Fragment& f,
+                      ForwardShared& shared, unsigned char* weights, Softmax& state,
+                      float (&alpha)[2]) {
   PB_UNROLL
   for (int i = 0; i < 16; ++i) {
-    const int half = i / 2 % 2;
-    const float scale = kForm == Form::kRow ? shared.scale[0][f.key(i)] : 1.0f;
-    s[i] = s[i] * (scale * state.scale[half]) + shared.bias[f.key(i)];
-    top[half] = fmaxf(top[half], s[i]);
+    const float key_scale = kForm == Form::kRow ? shared.scale[0][f.key(i)] : 1.0f;
+    s[i] = s[i] * (key_scale * scale[i / 2 % 2]) + shared.bias[f.key(i)];
   }
-  PB_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    top[half] = quad_max(top[half]);
-    if (f.quad == 0) shared.top[f.warpgroup][f.row + 8 * half] = top[half];
-  }
-  // Both warpgroups' maxima are read next, and P is no longer.
-  sync_threads();
   float base[2];
-  PB_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const int row = f.row + 8 * half;
-    const float highest = fmaxf(state.top[half], fmaxf(shared.top[0][row], shared.top[1][row]));
-    // Before the first key the maximum is -inf, and -inf - -inf is no number.
-    base[half] = highest == -INFINITY ? 0.0f : highest;
-    alpha[half] = exp2_of(state.top[half] - base[half]);
-    state.top[half] = highest;
-    state.sum[half] *= alpha[half];
-  }
+  raise_top(s, f, shared.softmax, state, base, alpha);
   PB_UNROLL
   for (int i = 0; i < 16; i += 2) {
     const int half = i / 2 % 2;
-    float p[2];
+    float p[2], product[2];
     PB_UNROLL
     for (int e = 0; e < 2; ++e) {
       p[e] = exp2_of(s[i + e] - base[half]);
-      state.sum[half] += p[e];
-      if (kForm == Form::kRow) p[e] *= shared.scale[0][f.key(i + e)];
+      product[e] = kForm == Form::kRow ? p[e] * shared.scale[0][f.key(i + e)] : p[e];
     }
-    const uint32_t at = in_block(f.row + 8 * half, 2 * f.key(i));
-    *reinterpret_cast<uint32_t*>(weights + at) = pack(p[0], p[1]);
+    const uint32_t rounded = pack(product[0], product[1]);
+    const float error[2] = {low_of(rounded) - product[0], high_of(rounded) - product[1]};
+    PB_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      state.sum[half] += p[e];
+      // The value is of the stored bytes where the scale is in P: its weight is P without it.
+      state.weight[half] +=
+          p[e] + (kForm == Form::kRow ? error[e] * shared.inverse[f.key(i + e)] : error[e]);
+    }
+    *reinterpret_cast<uint32_t*>(weights + in_block(f.row + 8 * half, 2 * f.key(i))) = rounded;
   }
 }
 
 /// out and lse, from the sums over all keys.
 PB_DEVICE void store_forward(uint16_t* out, float* lse, const Cta& cta, const Fragment& f,
                              const Softmax& state, ForwardShared& shared, const float (&o)[128]) {
-  PB_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const float sum = quad_sum(state.sum[half]);
-    if (f.quad == 0) shared.sum[f.warpgroup][f.row + 8 * half] = sum;
-  }
-  // Both warpgroups' sums are read next.
-  sync_threads();
+  float sums[2], inverse[2];
+  finish(f, state, shared.softmax, sums, inverse);
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = f.row + 8 * half;
     if (row >= cta.num_rows) continue;
-    const float sum = shared.sum[0][row] + shared.sum[1][row];
-    const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-    if (f.warpgroup == 0 && f.quad == 0)
-      lse[cta.first_row + row] = sum == 0.0f ? 0.0f : log2_of(sum) + state.top[half];
+    if (f.warpgroup == 0 && f.quad == 0) lse[cta.first_row + row] = sums[half];
     uint16_t* const to = out + (cta.first_row + row) * kHeadDimV + f.warpgroup * 256;
     PB_UNROLL
     for (int i = 2 * half; i < 128; i += 4)
-      *reinterpret_cast<uint32_t*>(to + f.column(i)) = pack(o[i] * inverse, o[i + 1] * inverse);
+      *reinterpret_cast<uint32_t*>(to + f.column(i)) =
+          pack(o[i] * inverse[half], o[i + 1] * inverse[half]);
   }
 }
 
@@ -281,13 +258,14 @@ PB_DEVICE void forward_cta(const SparseMla& p, uint16_t* out, float* lse, const 
     return slot < p.topk ? p.indices[cta.query * p.topk + slot] : -1;
   };
   Softmax state;
+  float scale[2];
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int64_t row = f.row + 8 * half;
-    const float scale = kForm == Form::kBlockDenseQuery || row >= cta.num_rows
-                            ? 1.0f
-                            : p.q_scale[(cta.first_row + row) * p.q_scale_stride];
-    state.scale[half] = scale * p.softmax_scale * kLog2e;
+    const float query_scale = kForm == Form::kBlockDenseQuery || row >= cta.num_rows
+                                  ? 1.0f
+                                  : p.q_scale[(cta.first_row + row) * p.q_scale_stride];
+    scale[half] = query_scale * p.softmax_scale * kLog2e;
   }
   load_query<kForm>(p, cta, place, base + kAtQuery);
   KeyPart<kForm> part;
@@ -304,7 +282,7 @@ PB_DEVICE void forward_cta(const SparseMla& p, uint16_t* out, float* lse, const 
     next = index_of(tile + 2);
     float s[16], alpha[2];
     dot_keys<kForm>(s, o, base, values, f, shared);
-    soften<kForm>(s, f, shared, storage + kAtWeights, state, alpha);
+    soften<kForm>(s, scale, f, shared, storage + kAtWeights, state, alpha);
     if (any_in_warp(alpha[0] != 1.0f || alpha[1] != 1.0f)) {
       PB_UNROLL
       for (int i = 0; i < 128; ++i) o[i] *= alpha[i / 2 % 2];

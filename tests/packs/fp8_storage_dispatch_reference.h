@@ -26,6 +26,7 @@ struct MlaCase {
   int64_t batch = 2, seqlen_q = 3, num_heads = 16, seqlen_k = 96, topk = 64;
   double sharpness = 1;          ///< factor on the query
   bool is_query_stored = false;  ///< block: the query too, per token
+  double block_scale = 1;        ///< block: factor on the stored scales, else powers of two
 };
 
 struct Problem {
@@ -61,6 +62,7 @@ inline Problem problem_of(const MlaCase& c, const at::Device& device) {
   p.q = is_dense ? Fp8Storage{p.query.to(device), std::nullopt}
                  : quantize_mla(p.query.to(device), c.layout == "block" ? "token" : c.layout);
   p.k = quantize_mla(p.kv.to(device), c.layout);
+  if (c.block_scale != 1) p.k.payload.narrow(-1, kDimV, 16).view(at::kFloat).mul_(c.block_scale);
   return p;
 }
 
@@ -131,6 +133,15 @@ inline Result oracle(const Problem& p, const Tensor& q_values, const Tensor& k_v
   r.grad_q = grads[0];
   r.grad_kv = grads[1].defined() ? grads[1] : torch::zeros_like(kv);
   return r;
+}
+
+/// max over rows r of |<got_r, wanted_r> / <wanted_r, wanted_r> - 1|, over rows that are not zero:
+/// a row's common factor, which is what weights that do not sum to one leave.
+inline double worst_row_factor(const Tensor& got, const Tensor& wanted) {
+  const Tensor squares = (wanted * wanted).sum(-1);
+  const Tensor factor = (got.cpu().to(at::kDouble) * wanted).sum(-1) / squares.clamp_min(1e-300);
+  const Tensor error = at::where(squares.gt(0), (factor - 1).abs(), 0.0);
+  return error.numel() > 0 ? error.max().item<double>() : 0;
 }
 
 /// ||got - wanted|| / ||wanted||; 0 where both are zero.
