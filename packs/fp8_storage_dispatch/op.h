@@ -38,10 +38,14 @@ at::Tensor dequantize_mla(const Fp8Storage& storage);
 /// On CUDA of compute capability 9.0 one kernel reads the stored bytes; nothing is dequantised in
 /// global memory. The forward's logits are products of the bytes themselves, on FP8 tensor cores,
 /// but for the rope of "block" and beside a bfloat16 query; block scales that are no powers of two
-/// round the value to bfloat16. Elsewhere, and where PATCHBENCH_OP_FALLBACK=fp8_storage_dispatch
-/// forces it, a plain form in torch dequantises the gathered rows chunk by chunk
-/// (sparse_mla_fp8_path: "cuda" or "plain"). Forward and grad_q are bitwise deterministic on one
-/// path; grad_kv on CUDA is not. Capturable.
+/// round the value to bfloat16. Those cores keep about 14 bits of a sum of e4m3 products: every 128
+/// columns it goes to float32, and lse is within the larger of 1e-3 and 2^-11 of itself, elsewhere
+/// within 1e-3. On an H200, 1024 queries of 128 heads and 2048 of 8192 keys, the largest error of
+/// lse was 1.0e-4 ("tensor"), 9.3e-5 ("token"), 9.0e-5 ("block" beside a stored query) on normal
+/// data and 4.2e-3, 4.2e-3, 5.2e-3 with the query times 4. Elsewhere, and where
+/// PATCHBENCH_OP_FALLBACK=fp8_storage_dispatch forces it, a plain form in torch dequantises the
+/// gathered rows chunk by chunk (sparse_mla_fp8_path: "cuda" or "plain"). Forward and grad_q are
+/// bitwise deterministic on one path; grad_kv on CUDA is not. Capturable.
 ///
 /// Refused in one line: one operand stored and the other dense (but for "block"), e5m2, a scale of
 /// another count, head_dim other than 576, strides other than contiguous.

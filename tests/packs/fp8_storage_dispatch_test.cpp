@@ -30,18 +30,30 @@ using ops::fp8_storage_dispatch::sparse_mla_fp8_forward;
 using ops::fp8_storage_dispatch::sparse_mla_fp8_path;
 
 std::vector<MlaCase> mla_cases() {
-  return {{.name = "tensor"},
-          {.name = "token", .layout = "token"},
-          {.name = "block", .layout = "block"},
-          {.name = "block_stored_query", .layout = "block", .is_query_stored = true},
-          {.name = "sharp", .layout = "token", .sharpness = 4},
-          {.name = "one_head", .layout = "token", .num_heads = 1, .topk = 33},
-          {.name = "many_heads", .layout = "block", .batch = 1, .num_heads = 65, .topk = 70},
-          {.name = "many_tiles", .batch = 1, .seqlen_q = 2, .seqlen_k = 300, .topk = 200},
-          {.name = "few_keys", .layout = "token", .seqlen_k = 3, .topk = 5},
-          {.name = "no_keys", .seqlen_k = 0, .topk = 16},
-          {.name = "no_slots", .layout = "block", .topk = 0},
-          {.name = "no_heads", .num_heads = 0}};
+  return {
+      {.name = "tensor"},
+      {.name = "token", .layout = "token"},
+      {.name = "block", .layout = "block"},
+      {.name = "block_stored_query", .layout = "block", .is_query_stored = true},
+      {.name = "odd_block_scales", .layout = "block", .is_query_stored = true, .block_scale = 1.3},
+      {.name = "sharp", .layout = "token", .sharpness = 4},
+      {.name = "one_head", .layout = "token", .num_heads = 1, .topk = 33},
+      {.name = "many_heads", .layout = "block", .batch = 1, .num_heads = 65, .topk = 70},
+      {.name = "many_tiles", .batch = 1, .seqlen_q = 2, .seqlen_k = 300, .topk = 200},
+      {.name = "few_keys", .layout = "token", .seqlen_k = 3, .topk = 5},
+      {.name = "no_keys", .seqlen_k = 0, .topk = 16},
+      {.name = "no_slots", .layout = "block", .topk = 0},
+      {.name = "no_heads", .num_heads = 0}};
+}
+
+/// What lse [in log2] may be off. Where e4m3 is multiplied, in the kernel beside a stored query, a
+/// tensor core keeps about 14 bits of a sum, an error in proportion to the logits and so to lse.
+/// Without the sum of each 128 columns going to float32 an H200 is off by 2.1e-2 and 3.5e-2 on
+/// sharp rows, whose lse is about 20: more than the bound.
+Tensor lse_bound(const Problem& p, const Tensor& lse) {
+  const Tensor bound = torch::full_like(lse, 1e-3);
+  if (sparse_mla_fp8_path(p.k.payload) != "cuda" || !p.q.scale) return bound;
+  return at::maximum(bound, std::ldexp(1, -11) * lse.abs());
 }
 
 class SparseMlaFp8 : public testing::TestWithParam<std::tuple<MlaCase, std::string, Form>> {};
@@ -55,7 +67,8 @@ TEST_P(SparseMlaFp8, IsTheSumOverTheStoredValues) {
   const auto [out, lse] = sparse_mla_fp8_forward(p.q, p.k, indices, kScale);
   ASSERT_EQ(out.scalar_type(), at::kBFloat16);
   EXPECT_LE(relative(out, wanted.out), kKernelBound);
-  EXPECT_TRUE(at::allclose(lse.cpu().to(at::kDouble), wanted.lse, 0, 1e-3));
+  const Tensor lse_error = (lse.cpu().to(at::kDouble) - wanted.lse).abs();
+  EXPECT_TRUE(lse_error.le(lse_bound(p, wanted.lse)).all().item<bool>()) << lse_error.max();
   const auto [grad_q, grad_kv] =
       sparse_mla_fp8_backward(grad_out, out, lse, p.q, p.k, indices, kScale);
   ASSERT_EQ(grad_kv.sizes(), wanted.grad_kv.sizes());
