@@ -128,14 +128,17 @@ std::vector<std::string> violations(const fs::path& root) {
     packs.insert(name);
     check_pack(root, name, numbers, out);
   }
-  check_orphans(root, "packs", {"README.md", "manifest.schema.json", "op_fallback.h"}, packs, out);
+  check_orphans(
+      root, "packs",
+      {"README.md", "manifest.schema.json", "op_fallback.h", "sm90_tiles.h", "sm90_warpgroup.cuh"},
+      packs, out);
   check_orphans(root, "repro", {"harness"}, packs, out);
   check_orphans(root, "patches", {"README.md"}, packs, out);
   check_orphans(root, "mitigations/patchbench_mitigations",
                 {"__init__.py", "__main__.py", "auto.py", "data", "fingerprint.py", "megatron.py",
                  "ranks.py", "registry.py", "start", "switch.py"},
                 packs, out);
-  check_orphans(root, "tests/packs", {"op_test.h"}, packs, out);
+  check_orphans(root, "tests/packs", {"op_test.h", "sm90_emulator.h"}, packs, out);
   check_orphans(root, "reports/evidence", {"spine"}, packs, out);
   check_files(root, out);
   const std::string cmake = read(root / "CMakeLists.txt");
