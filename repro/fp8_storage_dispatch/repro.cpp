@@ -407,6 +407,10 @@ const harness::Tolerances kBackward = {
 constexpr const char* kLse = "1e-3 absolute of values near 6: sums in float32";
 const harness::Tolerances kLogSum = {
     {0, 0.02, kLse}, {0, 0.02, kLse}, {0, 0.001, kLse}, {0, 0.02, kLse}};
+constexpr const char* kShortLse =
+    "2^-11 of itself: where query and keys are e4m3, Hopper adds their products in about 14 bits";
+const harness::Tolerances kLogSumOfStored = {
+    {0, 0.0625, kShortLse}, {0, 0.0625, kShortLse}, {0, 0.001, kShortLse}, {0, 0.0625, kShortLse}};
 
 class Fp8Pack : public harness::Pack {
  public:
@@ -459,9 +463,10 @@ class Fp8Pack : public harness::Pack {
     return values;
   }
 
-  harness::Tolerances tolerances(const Case&, const std::string& tensor) const override {
+  harness::Tolerances tolerances(const Case& item, const std::string& tensor) const override {
     if (tensor == "out") return kForward;
-    if (tensor == "lse") return kLogSum;
+    if (tensor == "lse")
+      return item.axes.value("layout", "") == "block" ? kLogSum : kLogSumOfStored;
     return tensor.starts_with("grad_") ? kBackward : kExact;
   }
 

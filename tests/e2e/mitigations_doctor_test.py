@@ -52,7 +52,7 @@ def test_a_venv_is_read_without_being_run(tmp_path: Path) -> None:
     assert packs["fp8_storage_dispatch"]["acts"] and packs["dsa_graph_capture"]["acts"] and packs["mamba3_mimo_gqa_bwd"]["acts"]
     assert packs["liger_flce_none_bwd"]["state"] == "not_hit"
     assert packs["mamba3_siso_bwd_cse"] | {"state": "not_hit", "why": "no mitigation is needed"} == packs["mamba3_siso_bwd_cse"]
-    assert found.returncode == 0 and "dsa_graph_capture,fp8_storage_dispatch,mamba3_mimo_gqa_bwd" in packs["command"]
+    assert found.returncode == 0 and "dsa_graph_capture,sparse_mla_dims,fp8_storage_dispatch,mamba3_mimo_gqa_bwd" in packs["command"]
     assert doctor(VIRTUAL_ENV=str(tmp_path))[1] == packs
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python").write_text("exit 1")
