@@ -1,28 +1,31 @@
 #!/usr/bin/env bash
 # Prepares a machine (Debian 12, Ubuntu 24.04): Debian packages, locked wheels, upstream releases, base image.
-# Usage: env/bootstrap.sh [--yes] [--host-only]
+# Usage: env/bootstrap.sh [--yes] [--host-only] [--tests]
 #   --yes        do not ask before apt-get (also where CI=true, and where there is no terminal to ask on)
 #   --host-only  the runner's packages alone: no wheels, no releases, no image
+#   --tests      what the tests alone need, too: a Slurm to start on this machine
 # Goes on as far as it can: what is missing is said with the command that brings it. A second run takes no time.
 # Exit: 0 all is there, 1 something is missing (said on stderr), 2 usage.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/patchbench
-yes=${CI:+--yes} host_only=
+yes=${CI:+--yes} host_only= tests=
 for word in "$@"; do
   case $word in
     --yes) yes=--yes ;;
     --host-only) host_only=1 ;;
-    *) sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    --tests) tests=1 ;;
+    *) sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
 say() { printf 'bootstrap: %s\n' "$*" >&2; }
 
 # One package a line in the policy, which `patchbench env doctor` reads too. No Python: it may not be there yet.
-wanted_packages=$(sed -n '/"packages"/,$s/^ *"\([a-z0-9+.-]*\)",\{0,1\}$/\1/p' "$root/env/policy.json")
+without=$([ -n "$tests" ] || echo '/"tests": \[/,/\]/d;')
+wanted_packages=$(sed -n "$without"'/"packages"/,$s/^ *"\([a-z0-9+.-]*\)",\{0,1\}$/\1/p' "$root/env/policy.json")
 
 inputs=("$0" "$root"/env/{fetch.py,pins.json,policy.json} "$root"/env/locks/* "$root"/packs/*/manifest.json)
-stamp=$cache/bootstrap/$(cat "${inputs[@]}" <(echo "$host_only"; cd "$root" && echo repro/*/repro.cpp) | sha256sum | cut -c1-16)
+stamp=$cache/bootstrap/$(cat "${inputs[@]}" <(echo "$host_only $tests"; cd "$root" && echo repro/*/repro.cpp) | sha256sum | cut -c1-16)
 # What is installed; a stamp that lacks packages holds until this changes.
 installed=$(stat -c %Y /var/lib/dpkg/status 2>/dev/null)
 if [ -e "$stamp" ]; then

@@ -60,5 +60,6 @@ void add_bundle_command(CLI::App& app, Context& context);         // bundle
 void add_filing_command(CLI::App& app, Context& context);         // filing
 void add_export_command(CLI::App& app, Context& context);         // export
 void add_goodput_command(CLI::App& app, Context& context);        // goodput
+void add_sweep_command(CLI::App& app, Context& context);          // sweep …
 
 }  // namespace patchbench::cli

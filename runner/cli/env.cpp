@@ -106,6 +106,7 @@ Finding packages(const Context& context) {
   const Json wanted = policy(context).at("packages");
   std::vector<std::string> names;
   for (const auto& [purpose, list] : wanted.items()) {
+    if (purpose == "tests") continue;  // run-tests brings them
     for (const Json& name : list) names.push_back(name.get<std::string>());
   }
   std::vector<std::string> argv = {"dpkg-query", "-W", "-f=${Package} ${db:Status-Status}\n"};

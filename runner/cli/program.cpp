@@ -133,6 +133,7 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   add_filing_command(app, context);
   add_export_command(app, context);
   add_goodput_command(app, context);
+  add_sweep_command(app, context);
   add_judge_command(app, context);
   add_env_command(app, context);
   try {

@@ -1,0 +1,182 @@
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "cli/context.h"
+#include "cli/sweep_plan.h"
+#include "cli/sweep_run.h"
+#include "core/error.h"
+#include "report/table.h"
+
+namespace patchbench::cli {
+namespace {
+
+std::string state_name(CellState state) {
+  switch (state) {
+    case CellState::kWaiting:
+      return "waiting";
+    case CellState::kRunning:
+      return "running";
+    case CellState::kDone:
+      return "done";
+  }
+  return "";
+}
+
+Json sweep_json(const SweepFolder& sweep) {
+  const std::vector<CellState> states = states_of(sweep);
+  Json cells = Json::array(), counts = {{"done", 0}, {"running", 0}, {"waiting", 0}};
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const SweepCell& c = sweep.plan().cells[i];
+    const std::string state = state_name(states[i]);
+    counts[state] = counts[state].get<int>() + 1;
+    cells.push_back({{"cell", i},
+                     {"slug", c.slug},
+                     {"upstream", c.upstream},
+                     {"version", c.version},
+                     {"device", c.device},
+                     {"state", state}});
+    if (const auto result = sweep.result(i)) cells.back().update(*result);
+  }
+  return {{"dir", sweep.path().string()},
+          {"executor", sweep.plan().words.executor},
+          {"is_cancelled", sweep.is_cancelled()},
+          {"counts", counts},
+          {"cells", cells}};
+}
+
+/// One line for each pack, device and what came out: versions in the order of the plan.
+void print_sweep(const Json& sweep) {
+  std::map<std::vector<std::string>, std::vector<std::string>> versions;
+  for (const Json& c : sweep.at("cells")) {
+    const std::string outcome = c.at("state") == "done" ? c.at("sentinel") : c.at("state");
+    versions[{c.at("slug"), c.at("upstream"), c.at("device"), outcome}].push_back(c.at("version"));
+  }
+  report::Table table({"pack", "device", "outcome", "cells", "versions"});
+  for (const auto& [key, list] : versions)
+    table.add({key[0], key[2], key[3], std::to_string(list.size()),
+               fmt::format("{} {}", key[1], fmt::join(list, " "))});
+  std::cout << table.render(report::style_of(STDOUT_FILENO));
+  const Json& counts = sweep.at("counts");
+  fmt::print(std::cout, "{}: {} done, {} running, {} waiting{}\n",
+             sweep.at("dir").get<std::string>(), counts.at("done").dump(),
+             counts.at("running").dump(), counts.at("waiting").dump(),
+             sweep.at("is_cancelled").get<bool>() ? ", cancelled" : "");
+}
+
+void show(const Context& context, const SweepFolder& sweep) {
+  const Json document = sweep_json(sweep);
+  if (context.json) {
+    print_json(document);
+  } else {
+    print_sweep(document);
+  }
+}
+
+struct Words {
+  SweepWords sweep;
+  std::string dir;
+  bool is_detached = false, is_plan = false;
+};
+
+void add_words(CLI::App& command, Words& words) {
+  command.add_option("--packs", words.sweep.packs, "which packs (default: all)")->delimiter(',');
+  command
+      .add_option("--upstreams", words.sweep.upstreams,
+                  "red, all, versions or NAME=VERSION, where NAME=all too (default: red)")
+      ->delimiter(',');
+  command
+      .add_option("--devices", words.sweep.devices,
+                  "cpu, cuda or a GPU type such as h200 (default: cpu)")
+      ->delimiter(',');
+  command.add_option("--executor", words.sweep.executor, "local or slurm")->capture_default_str();
+  command.add_option("--dir", words.dir,
+                     "folder of the sweep; with Slurm one that every node sees (default: beside "
+                     "the ledger)");
+  command.add_option("--workers", words.sweep.workers, "cells at once (default: half the cores)")
+      ->check(CLI::Range(1, 10000));
+  command.add_option("--retries", words.sweep.retries, "how often a cell that broke runs again")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 100));
+  command.add_option("--seed", words.sweep.seed, "seed of the inputs")->capture_default_str();
+  command.add_option("--sandbox", words.sweep.sandbox, "podman, docker, bwrap or process");
+  command.add_option("--sbatch", words.sweep.sbatch,
+                     "a further word for sbatch, such as --partition=long (repeatable)");
+  command.add_flag("--detach", words.is_detached, "leave once Slurm has the jobs");
+  command.add_flag("--plan", words.is_plan, "list the cells, and stop");
+  command.footer(
+      "One cell is one `reproduce`. The same words again take a sweep up: what has a result or is\n"
+      "answered by the ledger is not run. On Slurm each cell is a task of an array job, on a GPU "
+      "with\n--gres=gpu:1 and --constraint=TYPE. Whoever can write to the folder writes to your "
+      "ledger: a\nfolder that others can write to is refused.\n"
+      "Exit: 0 every cell has a result, 2 usage, 3 one has none, 4 not runnable here.\n"
+      "Examples:\n  patchbench sweep --packs liger_flce_none_bwd --upstreams all --workers 2\n"
+      "  patchbench sweep --devices cpu,h200 --executor slurm --dir /shared/sweep "
+      "--sbatch=--time=1:00:00\n  patchbench sweep status");
+}
+
+void start(Context& context, const Words& words) {
+  const SweepPlan plan = plan_sweep(context, words.sweep);
+  if (words.is_detached && words.sweep.executor != "slurm")
+    throw Error(ErrorCode::kUsage, "sweep: --detach is for --executor slurm");
+  if (words.is_plan) {
+    Json cells = Json::array();
+    report::Table table({"pack", "upstream", "version", "device"});
+    for (const SweepCell& c : plan.cells) {
+      cells.push_back({c.slug, c.upstream, c.version, c.device});
+      table.add({c.slug, c.upstream, c.version, c.device});
+    }
+    if (context.json) return print_json(cells);
+    std::cout << table.render(report::style_of(STDOUT_FILENO));
+    return;
+  }
+  const SweepFolder sweep =
+      SweepFolder::create(SweepFolder::path_for(context, plan, words.dir), plan);
+  const std::size_t num_left = run_sweep(context, sweep, words.is_detached);
+  show(context, sweep);
+  if (num_left == 0 || words.is_detached) return;
+  fmt::print(std::cerr,
+             "patchbench: {} cells have no result; logs in {}; the same words again "
+             "take it up\n",
+             num_left, (sweep.path() / "logs").string());
+  context.exit_code = 3;
+}
+
+}  // namespace
+
+void add_sweep_command(CLI::App& app, Context& context) {
+  CLI::App* command = app.add_subcommand("sweep", "a matrix of runs, here or on a Slurm cluster");
+  auto words = std::make_shared<Words>();
+  add_words(*command, *words);
+  auto named = std::make_shared<std::string>();
+  const auto add = [&](const char* name, const char* what) {
+    CLI::App* sub = command->add_subcommand(name, what);
+    sub->add_option("--dir", *named, "its folder (default: the sweep started last)");
+    return sub;
+  };
+  add("status", "where each cell stands")->callback([named, &context] {
+    show(context, SweepFolder::open(context, *named));
+  });
+  add("cancel", "end a sweep; what has ended stays")->callback([named, &context] {
+    const SweepFolder sweep = SweepFolder::open(context, *named);
+    if (!cancel_sweep(sweep))
+      throw Error(ErrorCode::kUnresolved,
+                  "sweep: Slurm's controller does not answer; try again, or scancel");
+    show(context, sweep);
+  });
+  CLI::App* cell = add("cell", "run one cell (what a task of a sweep starts)");
+  auto number = std::make_shared<std::size_t>(0);
+  cell->add_option("number", *number, "which")->required();
+  cell->callback([named, number, &context] {
+    run_cell(context, SweepFolder::open(context, *named), *number);
+  });
+  command->callback([command, words, &context] {
+    if (command->get_subcommands().empty()) start(context, *words);
+  });
+}
+
+}  // namespace patchbench::cli
