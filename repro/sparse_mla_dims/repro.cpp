@@ -33,6 +33,7 @@ const std::vector<std::string> kShapeAxes = {"batch",       "seqlen_q",   "seqle
 const std::map<std::string, std::vector<std::string>> kSites = {
     {"attention", {"has_duplicates"}},
     {"dispatch", {"is_computable", "has_duplicates"}},
+    {"fits", {"peak_bytes_max"}},
     {"interface", {}},
     {"memory", {"dense_units", "dense_growth"}},
     {"lowering", {"kernel"}},
@@ -140,6 +141,7 @@ Tensors right_values(const Case& item, const Tensors& inputs, at::ScalarType typ
   const std::string site = site_of(item);
   const auto number = [&](double value) { return torch::full({}, value, type); };
   if (site == "lowering") return {{"lowers", number(1)}};
+  if (site == "fits") return {{"is_small", number(1)}};
   if (site == "memory") return {{"holds_scores", number(0)}, {"is_quadratic", number(0)}};
   Tensors values = attend(inputs, type, rounding);
   if (site == "attention") return values;
@@ -260,8 +262,8 @@ class DimsPack : public harness::Pack {
     for (const char* name : {"is_computable", "has_duplicates"}) {
       if (item.axes.contains(name)) flag(item, name);
     }
-    if (site == "memory") {
-      for (const char* name : {"dense_units", "dense_growth"}) harness::amount(item, name);
+    for (const char* name : {"dense_units", "dense_growth", "peak_bytes_max"}) {
+      if (item.axes.contains(name)) harness::amount(item, name);
     }
   }
 
@@ -272,6 +274,8 @@ class DimsPack : public harness::Pack {
   Tensors inputs(const Case& item, uint64_t seed) const override {
     const std::string site = site_of(item);
     if (site == "lowering") return {};
+    if (site == "fits")  // values decide nothing: the subject draws them where they are used
+      return {{"softmax_scale", torch::full({}, kSoftmaxScale, at::kDouble)}};
     const int64_t batch = extent(item, "batch"), rows = extent(item, "seqlen_q"),
                   keys = extent(item, "seqlen_k"), heads = extent(item, "num_heads"),
                   width = extent(item, "head_dim_qk"), width_v = extent(item, "head_dim_v");
@@ -330,7 +334,7 @@ class DimsPack : public harness::Pack {
   }
 
   /// By type and frames: an assertion of a kernel's wrapper or builder, an attribute of the output
-  /// that the backward is not given, or what TileLang ends in.
+  /// that the backward is not given, the allocator's own error, or what TileLang ends in.
   std::string classify_error(const Case& item, const Json& exception) const override {
     const auto has_frame = [&](const auto& is_it) {
       const Json frames = exception.value("frames", Json::array());
@@ -343,6 +347,7 @@ class DimsPack : public harness::Pack {
     });
     if (is_wrapper && type == "AssertionError") return "shape_asserted";
     if (is_wrapper && type == "AttributeError") return "backward_raises";
+    if (type.ends_with("OutOfMemoryError") && site_of(item) == "fits") return "out_of_memory";
     const bool is_compiler = type.starts_with("tvm.") || has_frame([](const Json& frame) {
                                return frame.value("file", "").starts_with("tilelang/");
                              });

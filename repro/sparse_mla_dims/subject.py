@@ -1,7 +1,8 @@
 """Runs the real sparse attention of megatron-core at a shape: which path it takes, what it computes, holds and says, and what lowers.
 
 Sites: "dispatch" (the whole of `_run_sparse_attention`, forward and backward), "interface" (the forward kernel's wrapper, called
-directly), "memory" (the first again, with every live storage counted) and "lowering" (the real TileLang builders, to CUDA source).
+directly), "memory" (the first again, with every live storage counted), "fits" (a training step of a length that fills a GPU) and
+"lowering" (the real TileLang builders, to CUDA source).
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def attend(case: Case, query: torch.Tensor, kv: torch.Tensor, indices: torch.Ten
     out = need_module("dsa")._run_sparse_attention(
         absorbed_mla=True, query=query, key=kv, value=None, up_v_weight=identity.expand(num_heads, -1, -1), topk_indices=indices,
         softmax_scale=case.tensors["softmax_scale"].item(), config=config, varlen_starts=None, varlen_ends=None, key_positions=None,
-        mask=torch.zeros(query.shape[0], kv.shape[0], device=query.device),
+        mask=torch.zeros(1, 1, device=query.device).expand(query.shape[0], kv.shape[0]),
     )  # fmt: skip
     return out.unflatten(-1, (num_heads, width))
 
@@ -155,6 +156,24 @@ def run_memory(case: Case) -> dict[str, Any]:
     return {"holds_scores": full["training"] >= axes["dense_units"] * unit, "is_quadratic": growth >= axes["dense_growth"]}
 
 
+def run_fits(case: Case) -> dict[str, Any]:
+    """Whether a training step fits on the GPU, and beyond its operands into `peak_bytes_max`. The allocator's error reaches the caller."""
+    if case.device == "cpu":
+        raise Unsupported("what fits is asked of a GPU")
+    axes, kind = case.axes, {"dtype": torch.bfloat16, "device": case.device}
+    rows, keys = ((axes[name], axes["batch"]) for name in ("seqlen_q", "seqlen_k"))
+    query = torch.randn(*rows, axes["num_heads"], axes["head_dim_qk"], **kind).requires_grad_()
+    kv = torch.randn(*keys, 1, axes["head_dim_qk"], **kind).requires_grad_()
+    grad_out = torch.randn(*rows, axes["num_heads"], axes["head_dim_v"], **kind)
+    named = (axes["batch"], axes["seqlen_q"], axes["topk"])
+    indices = torch.randint(0, axes["seqlen_k"], named, dtype=torch.int32, device=case.device)
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    torch.autograd.grad(attend(case, query, kv, indices), (query, kv), grad_out)
+    peak = case.numbers["peak_bytes"] = torch.cuda.max_memory_allocated() - held
+    return {"is_small": peak <= axes["peak_bytes_max"]}
+
+
 def run_lowering(case: Case) -> dict[str, Any]:
     """Lowers the release's builder to CUDA source for sm_90a; what that raises reaches the caller."""
     import tilelang
@@ -178,7 +197,7 @@ def run_lowering(case: Case) -> dict[str, Any]:
 
 
 SITES: dict[str, Callable[[Case], dict[str, Any]]] = {
-    "dispatch": run_dispatch, "interface": run_interface, "memory": run_memory, "lowering": run_lowering,
+    "dispatch": run_dispatch, "fits": run_fits, "interface": run_interface, "memory": run_memory, "lowering": run_lowering,
 }  # fmt: skip
 
 
