@@ -8,6 +8,7 @@
   fetch.py unzip FILE DIR                   unpack one wheel, .zip or .tar.gz into an empty folder
   fetch.py pins PINS.JSON [UPSTREAM...]     fetch every release of the upstreams that is not cached; without
                                             names: of those that a pack with a reproducer runs
+  fetch.py names LOCK...                    print the folders that the locks' environments have or would have
   fetch.py verify DIR                       re-hash an unpacked environment against what was unpacked
   fetch.py lock OUT REQUIREMENT...          write a lock for cp311, cp312 and cp313 (maintainers; needs pip)
 
@@ -305,11 +306,16 @@ def unzip(archive: Path, into: Path) -> None:
         raise FetchError(2, f"{archive}: cannot be unpacked: {e}") from e
 
 
-def fetch_env(lock: Path, tag: str) -> Path:
-    """The folder of an environment: every wheel of the lock that fits `tag`, unpacked once, by content address."""
+def env_folder(lock: Path, tag: str) -> Path:
+    """Where the environment of a lock lies: its content is in the name."""
     rows = read_lock(lock)
     address = hashlib.sha256(json.dumps([tag, sorted((n, v, sorted(h)) for n, v, h in rows)]).encode()).hexdigest()
-    final = CACHE / "env" / f"{lock.stem}-{tag}-{address[:12]}"
+    return CACHE / "env" / f"{lock.stem}-{tag}-{address[:12]}"
+
+
+def fetch_env(lock: Path, tag: str) -> Path:
+    """The folder of an environment: every wheel of the lock that fits `tag`, unpacked once, by content address."""
+    rows, final = read_lock(lock), env_folder(lock, tag)
     if (final / "patchbench-env.json").exists():
         return final
     with locked(CACHE / "env" / f"{final.name}.lock"):
@@ -401,6 +407,8 @@ def main(argv: list[str]) -> int:
                 unzip(Path(archive), Path(folder))
             case ["pins", pins, *names]:
                 fetch_pins(Path(pins), names or upstreams_run(Path(pins).parent.parent))
+            case ["names", *locks] if locks:
+                print(*(env_folder(Path(lock), t).name for lock in locks for t in TAGS), sep="\n")
             case ["verify", folder]:
                 verify(Path(folder))
             case ["lock", out, *requirements] if requirements:

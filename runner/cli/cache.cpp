@@ -1,16 +1,19 @@
 #include <fmt/format.h>
 #include <fmt/ostream.h>
+#include <unistd.h>
 
-#include <chrono>
 #include <iostream>
+#include <map>
 #include <memory>
 
+#include "cli/cache_entries.h"
 #include "cli/context.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "env/cache_sync.h"
 #include "exec/process.h"
+#include "report/table.h"
 
 namespace patchbench::cli {
 void add_cache_command(CLI::App& app, Context& context);
@@ -18,15 +21,6 @@ void add_cache_command(CLI::App& app, Context& context);
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The entries of a folder; none if it is not there.
-std::vector<fs::path> entries_of(const fs::path& folder) {
-  std::vector<fs::path> list;
-  std::error_code failed;
-  for (fs::directory_iterator it(folder, failed), end; !failed && it != end; it.increment(failed))
-    list.push_back(it->path());
-  return list;
-}
 
 /// One entry of the cache that does not hold what its name says.
 struct Damage {
@@ -98,44 +92,58 @@ void verify_cache(Context& context, const std::vector<std::string>& folders, boo
   context.exit_code = damaged.empty() ? 0 : 1;
 }
 
-uintmax_t size_of(const fs::path& path) {
-  std::error_code ignored;
-  if (fs::is_regular_file(fs::symlink_status(path, ignored))) return fs::file_size(path, ignored);
-  uintmax_t total = 0;
-  for (fs::recursive_directory_iterator it(path, ignored), end; it != end; it.increment(ignored)) {
-    std::error_code failed;
-    if (fs::is_regular_file(it->symlink_status(failed))) total += it->file_size(failed);
-  }
-  return total;
+Json entry_json(const CacheEntry& entry) {
+  return {{"path", entry.path.string()},
+          {"kind", entry.kind},
+          {"bytes", entry.bytes},
+          {"needed_by", entry.needed_by},
+          {"days_old", entry.days_old}};
 }
 
-/// Work folders of ended runs, and what an interrupted fetch or build left; a later command makes
-/// anew whatever it needs.
-void prune_cache(const Context& context, int days) {
-  const auto cut = fs::file_time_type::clock::now() - std::chrono::hours(24) * days;
-  std::vector<fs::path> old;
-  for (const char* part : {"runs", "selftest"}) {
-    for (const fs::path& entry : entries_of(context.cache / part)) {
-      if (fs::last_write_time(entry) < cut) old.push_back(entry);
-    }
+std::string mib(uintmax_t bytes) {
+  return fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20));
+}
+
+/// What the cache holds: for people one line for each kind and reason.
+void list_cache(const Context& context) {
+  const std::vector<CacheEntry> entries = cache_entries(context);
+  uintmax_t total = 0;
+  Json list = Json::array();
+  std::map<std::pair<std::string, std::string>, std::pair<int, uintmax_t>> groups;
+  for (const CacheEntry& entry : entries) {
+    total += entry.bytes;
+    list.push_back(entry_json(entry));
+    auto& [count, bytes] = groups[{entry.kind, entry.needed_by}];
+    ++count;
+    bytes += entry.bytes;
   }
-  for (const char* part : {"env", "images"}) {
-    for (const fs::path& entry : entries_of(context.cache / part)) {
-      const std::string kind = entry.extension();
-      if ((kind == ".tmp" || kind == ".tree" || kind == ".part") &&
-          fs::last_write_time(entry) < cut)
-        old.push_back(entry);
-    }
-  }
+  if (context.json) return print_json({{"bytes", total}, {"entries", list}});
+  report::Table table({"kind", "needed by", "entries", "MiB"});
+  for (const auto& [key, sum] : groups)
+    table.add({key.first, key.second.empty() ? "nothing" : key.second, std::to_string(sum.first),
+               mib(sum.second)});
+  std::cout << table.render(report::style_of(STDOUT_FILENO));
+  fmt::print(std::cout, "{}: {} MiB\n", context.cache.string(), mib(total));
+}
+
+/// Removes what nothing needs; a later command makes or fetches anew whatever it wants.
+void collect_garbage(const Context& context, int days, bool is_shown_only) {
+  Json list = Json::array();
   uintmax_t bytes = 0;
-  for (const fs::path& entry : old) {
-    bytes += size_of(entry);
-    fs::remove_all(entry);
+  for (const CacheEntry& entry : cache_entries(context)) {
+    if (!entry.needed_by.empty() || entry.days_old < days) continue;
+    if (!is_shown_only) fs::remove_all(entry.path);
+    bytes += entry.bytes;
+    list.push_back(entry_json(entry));
+    if (!context.json && is_shown_only)
+      fmt::print(std::cout, "{} {} MiB\n", entry.path.string(), mib(entry.bytes));
   }
   if (context.json) {
-    print_json({{"removed", old.size()}, {"bytes", bytes}});
+    print_json(
+        {{"removed", is_shown_only ? Json::array() : list}, {"removable", list}, {"bytes", bytes}});
   } else {
-    fmt::print(std::cout, "{} entries removed, {} MiB freed\n", old.size(), bytes >> 20);
+    fmt::print(std::cout, "{} entries {}, {} MiB\n", list.size(),
+               is_shown_only ? "would go" : "removed", mib(bytes));
   }
 }
 
@@ -200,13 +208,18 @@ void add_cache_command(CLI::App& app, Context& context) {
       "once. A dst that another user can write to is refused: a compile cache is code.\n"
       "Exit: 0 done, 2 usage, 4 dst is unfit.");
   copy->callback([&context, words] { sync(context, *words); });
-  CLI::App* prune = cache->add_subcommand(
-      "prune", "remove the work folders of old runs and what was interrupted");
+  cache->add_subcommand("list", "what is in it, how large, and what needs it")
+      ->callback([&context] { list_cache(context); });
+  CLI::App* collect = cache->add_subcommand(
+      "gc", "remove what no pin and no lock names, old work folders and what was interrupted");
   auto days = std::make_shared<int>(7);
-  prune->add_option("--days", *days, "keep what is younger")
+  collect->add_option("--days", *days, "keep what is younger")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  prune->callback([&context, days] { prune_cache(context, *days); });
+  auto is_shown_only = std::make_shared<bool>(false);
+  collect->add_flag("--dry-run", *is_shown_only, "say what would go");
+  collect->callback(
+      [&context, days, is_shown_only] { collect_garbage(context, *days, *is_shown_only); });
 }
 
 }  // namespace patchbench::cli

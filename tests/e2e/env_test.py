@@ -1,4 +1,4 @@
-"""`env doctor`, `cache verify` and `cache prune`, on caches and PATHs of the test's own."""
+"""`env doctor`, `cache verify`, `cache list` and `cache gc`, on caches and PATHs of the test's own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -40,11 +41,12 @@ def test_doctor_names_each_part_and_the_command_that_brings_it(tmp_path: Path) -
     done = run(tmp_path, "env", "doctor", "--json", PATH=str(bare))
     assert done.returncode == 0, done.stderr
     found = {f["part"]: f for f in json.loads(done.stdout)["findings"]}
+    assert {"user namespaces", "cgroups", "rlimits"} <= set(found) and found["pack liger_flce_none_bwd"]["there"]
     assert found["sandbox process"]["there"] and found["python"]["there"]
     assert not found["sandbox podman"]["there"] and found["sandbox podman"]["get"] == "apt-get install -y podman runc"
     assert not found["sandbox bwrap"]["there"] and found["sandbox bwrap"]["get"] == "apt-get install -y bubblewrap"
     assert found["compiler"] == {"part": "compiler", "there": False, "detail": "g++ is not on PATH", "get": "apt-get install -y g++"}
-    wheels = next(f for part, f in found.items() if part.startswith("wheels"))
+    wheels = next(f for part, f in found.items() if part.startswith("torch-2.11 "))
     assert not wheels["there"] and "fetch.py env" in wheels["get"]
     table = run(tmp_path, "env", "doctor", PATH=str(bare)).stdout
     assert "To get what is missing:" in table and "apt-get install -y bubblewrap" in table
@@ -63,14 +65,25 @@ def test_cache_verify_finds_a_changed_file_and_removes_it_when_told(cache: Path)
     assert run(cache, "cache", "verify").returncode == 0
 
 
-def test_cache_prune_keeps_what_is_young_or_fetched(cache: Path) -> None:
+def test_cache_gc_keeps_what_is_young_or_needed(cache: Path) -> None:
     folder = cache / "patchbench"
-    old, young = folder / "runs" / "old", folder / "runs" / "young"
-    for run_folder in (old, young):
-        run_folder.mkdir(parents=True)
-        (run_folder / "outputs").write_bytes(b"x" * 3_000_000)
-    long_ago = time.time() - 30 * 86400
-    os.utime(old, (long_ago, long_ago))
-    assert run(cache, "cache", "prune").stdout == "1 entries removed, 2 MiB freed\n"
-    assert young.exists() and not old.exists()
+    lock = ROOT / "env/locks/torch-2.11.txt"
+    names = subprocess.run([sys.executable, ROOT / "env/fetch.py", "names", lock], capture_output=True, text=True, check=True).stdout
+    release = json.loads((ROOT / "env/pins.json").read_text())["upstreams"]["liger-kernel"]["releases"][0]["sha256"]
+    kept = ["runs/young", f"env/{names.split()[0]}", f"files/{release}"]
+    gone = ["runs/old", "env/torch-2.11-cp311-000000000000", "env/x.tmp", f"files/{'ab' * 32}"]
+    for entry in kept + gone:
+        (folder / entry).mkdir(parents=True)
+        (folder / entry / "content").write_bytes(b"x" * 3_000_000)
+    for entry in [*kept[1:], *gone]:
+        os.utime(folder / entry, (time.time() - 30 * 86400,) * 2)
+    listed = {e["path"]: e["needed_by"] for e in json.loads(run(cache, "--json", "cache", "list").stdout)["entries"]}
+    assert [listed[str(folder / entry)] for entry in kept] == ["", "lock torch-2.11", "liger-kernel"]
+    assert not any(listed[str(folder / entry)] for entry in gone)
+    assert "lock torch-2.11" in run(cache, "cache", "list").stdout
+    # The fixture's own file is no release's and is young.
+    assert run(cache, "cache", "gc", "--dry-run").stdout.endswith("4 entries would go, 11.4 MiB\n")
+    assert all((folder / entry).exists() for entry in gone)
+    assert run(cache, "cache", "gc").stdout == "4 entries removed, 11.4 MiB\n"
+    assert all((folder / entry).exists() for entry in kept) and not any((folder / entry).exists() for entry in gone)
     assert list(cache.rglob("toy.whl"))
