@@ -7,9 +7,15 @@ The hook replaces `forward` and `backward` on the class object, so every alias o
   mode "plain"  by torch alone, any floating dtype
   mode "auto"   "op" where the library loads, else "plain"; a call that the op does not serve (float16, autocast,
                 use_token_scaling) takes "plain" in every mode
+  mode "approximate"  the release's own "sum" in place of both, asked for by name only: see below
 
 Exact for any grad_output, with bias, class weights, label smoothing, z-loss and softcap. Differentiating twice raises, and
 so does differentiating the z-loss that is returned for logging. Not for the Ascend, cuTile and CuTe classes.
+
+Mode "approximate" gives each token with a label the mean loss, 0 to the others: right for a consumer that weighs all tokens
+with labels alike (a mean over labels != ignore_index), wrong for every other, and its single losses are nobody's. Costs
+3 matrix products and no second pass. A grad_output that differs between such tokens raises on a CPU; on a GPU, where to look
+would stop the stream, it is remembered on the device and shown by `status()["is_unequal"]`.
 """
 
 from __future__ import annotations
@@ -35,7 +41,8 @@ SLUG = "liger_flce_none_bwd"
 UPSTREAM = "liger-kernel"
 TARGET = "liger_kernel.ops.fused_linear_cross_entropy"
 CLASS = "LigerFusedLinearCrossEntropyFunction"
-MODES = (MODE_AUTO, "op", "plain")
+APPROXIMATE = "approximate"
+MODES = (MODE_AUTO, "op", "plain", APPROXIMATE)
 KEYS = (f"{TARGET}:{CLASS}.forward", f"{TARGET}:{CLASS}.backward")
 CHUNK_BYTES = 64 << 20  # of one float32 chunk of logits in the plain form, which holds about five of them
 EXTRAS = ("return_z_loss", "return_token_accuracy", "return_predicted_tokens")
@@ -149,6 +156,35 @@ def _is_served_by_op(hook: Hook, problem: Problem) -> bool:
             and not problem.autocast[0] and not problem.is_token_scaled)
 
 
+# ---- the mean in place of each token's loss ----
+
+
+def _mean_forward(original: Callable[..., Any], arguments: dict[str, Any], extras: list[str]) -> Any:
+    """The release's "sum", shared out evenly among the tokens that have a label."""
+    if any(arguments[name] for name in extras):
+        raise _own.refusal(f"mode {APPROXIMATE} has no per-token {' or '.join(extras)}")
+    ctx, target = arguments["ctx"], arguments["target"]
+    result = original(*({**arguments, "reduction": "sum"}).values())
+    is_labelled = target != arguments.get("ignore_index", -100)
+    ctx.patchbench_share = is_labelled / is_labelled.sum().clamp(min=1)
+    shared = (result[0] if isinstance(result, tuple) else result) * ctx.patchbench_share
+    return (shared, *result[1:]) if isinstance(result, tuple) else shared
+
+
+def _mean_factor(share: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """What the sum's gradient is scaled by; Refused, or remembered on a GPU, where grad_output is not one number."""
+    if grad.shape != share.shape:
+        raise _own.refusal(f"grad_output must have shape {list(share.shape)}, got {list(grad.shape)}")
+    is_labelled = share > 0
+    most, least = grad.masked_fill(~is_labelled, -torch.inf), grad.masked_fill(~is_labelled, torch.inf)
+    is_unequal = (most.max() > least.min()) if grad.numel() else torch.zeros((), dtype=torch.bool)
+    if grad.device.type != "cpu":
+        _own.is_unequal = is_unequal if _own.is_unequal is None else _own.is_unequal | is_unequal
+    elif is_unequal:
+        raise _own.refusal(f"mode {APPROXIMATE}: grad_output differs between tokens with labels; use mode op or plain")
+    return (grad.masked_fill(~is_labelled, 0) * share).sum()
+
+
 # ---- the hook ----
 
 
@@ -186,6 +222,9 @@ def _forward_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]
         if bound.arguments["reduction"] != "none":
             return original(ctx, *args)
         hook.serve()
+        ctx.patchbench_share = None
+        if hook.mode == APPROXIMATE:
+            return _mean_forward(original, bound.arguments, extras)
         problem = _problem_of(bound.arguments)
         ctx.patchbench_lse = None
         wants_extras = any(bound.arguments[name] for name in extras)
@@ -224,6 +263,9 @@ def _gradients(hook: Hook, ctx: Any, problem: Problem, grad: torch.Tensor,
 def _backward_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def backward(ctx: Any, grad_output: torch.Tensor | None, *others: torch.Tensor | None) -> Any:
+        if (share := getattr(ctx, "patchbench_share", None)) is not None:
+            hook.serve(approximate=1)
+            return original(ctx, _mean_factor(share, grad_output), *others)
         problem = getattr(ctx, "patchbench_problem", None)  # absent where forward ran before the hook
         if problem is None:
             return original(ctx, grad_output, *others)
@@ -281,17 +323,43 @@ def observed_state(function: type) -> tuple[str, str]:
     return "unknown", f"rows of grad_hidden sum to {rows}, which is none of the known states"
 
 
+def masked_mean_state(function: type) -> str:
+    """What is wrong with a mean over the one token of two that has a label, with the bug's own blind row first; "" for nothing."""
+    generator = torch.Generator().manual_seed(9)
+    device = _probe_device()
+    hidden, weight = (torch.randn(n, 8, generator=generator).to(device).requires_grad_() for n in (2, 16))
+    target, factor = torch.tensor([-100, 5], device=device), torch.tensor([0.0, 1.0], device=device)
+    parameters = list(inspect.signature(function.forward).parameters.values())[1:]
+    given = {"_input": hidden, "weight": weight, "target": target, "reduction": "none"}
+    loss = function.apply(*(given.get(p.name, p.default) for p in parameters))
+    got = torch.autograd.grad(loss[0] if isinstance(loss, tuple) else loss, (hidden, weight), factor)
+    right = torch.autograd.grad(F.cross_entropy(hidden @ weight.T, target), (hidden, weight))
+    worst = max((a - b).norm().item() / b.norm().item() for a, b in zip(got, right, strict=True))
+    return "" if worst < 1e-2 else f"the gradient of a masked mean is {worst:.1g} off"
+
+
 # ---- switch ----
 
 
 class _Liger(Mitigation):
-    slug, package, modes, op, counted, keys = SLUG, UPSTREAM, MODES, "patchbench::flce", ("op", "plain"), KEYS
+    slug, package, modes, op, keys = SLUG, UPSTREAM, MODES, "patchbench::flce", KEYS
+    counted = ("op", "plain", APPROXIMATE)
     force_lifts_unknown = True  # without a GPU no probe can run
+    is_unequal: torch.Tensor | None = None  # on the GPU: whether mode approximate ever saw what it is not exact for
 
     def op_note(self, mode: str) -> str:
         if mode == "op" and load_ops():
             raise self.refusal(f"mode op: {load_ops()}; use mode plain, or build the op for this torch")
-        return "mode plain" if mode == "plain" else load_ops()
+        return f"mode {mode}" if mode in ("plain", APPROXIMATE) else load_ops()
+
+    def served_by(self, hook: Hook) -> str:
+        return "the release's own sum" if hook.mode == APPROXIMATE else super().served_by(hook)
+
+    def status(self) -> dict[str, Any]:
+        shown = super().status()
+        if shown.get("mode") == APPROXIMATE:
+            shown["is_unequal"] = self.is_unequal is not None and bool(self.is_unequal)
+        return shown
 
     def release(self) -> tuple[type, str]:
         try:
@@ -323,6 +391,8 @@ class _Liger(Mitigation):
                 for name, function in made.items()]
 
     def left(self, release: type, hook: Hook) -> str:
+        if hook.mode == APPROXIMATE:
+            return masked_mean_state(release) if _probe_device() is not None else ""
         state, reason = observed_state(release)
         return "" if state == "right" or _probe_device() is None else reason
 

@@ -299,3 +299,35 @@ def test_the_op_serves_where_it_loads(upstream: Upstream, dtype: torch.dtype) ->
     scaled = upstream.loss(t, use_token_scaling=True)
     gradients(scaled, t)
     assert fix.status()["counts"]["plain"] == 1
+
+
+def test_approximate_is_right_for_a_mean_over_labels_and_refuses_what_it_is_not_exact_for(upstream: Upstream) -> None:
+    t = tensors()
+    t["ce_weight"] = None
+    t["target"][4] = -100
+    is_labelled = t["target"] != -100
+    t["grad"] = is_labelled / is_labelled.sum()
+    wanted = reference({**t, "ce_weight": torch.ones(21)}, {"label_smoothing": 0.1})
+    assert error(gradients(upstream.loss(t, label_smoothing=0.1), t)[1], wanted[2]) > 0.5
+    shown = fix.enable(fix.APPROXIMATE)
+    assert shown["mode"] == fix.APPROXIMATE and shown["served_by"] == "the release's own sum"
+    loss = upstream.loss(t, label_smoothing=0.1)
+    assert torch.allclose(loss[is_labelled], loss[1].expand(7)) and loss[[0, 4]].tolist() == [0, 0]
+    assert error((loss * t["grad"]).sum(), (wanted[0] * t["grad"]).sum()) < 1e-6
+    for got, right in zip(gradients(loss, t), wanted[1:], strict=True):
+        assert error(got, right) < 1e-6
+    t["grad"][1] *= 2
+    with pytest.raises(Refused, match="grad_output differs between tokens with labels; use mode op or plain"):
+        gradients(upstream.loss(t), t)
+    with pytest.raises(Refused, match="has no per-token return_z_loss"):
+        upstream.loss(t, return_z_loss=True)
+    assert fix.status()["counts"]["approximate"] == 2 and fix.status()["is_unequal"] is False
+
+
+def test_approximate_is_never_meant_by_auto_and_remembers_on_a_device(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fix.enable("auto")["mode"] != fix.APPROXIMATE
+    fix.enable(fix.APPROXIMATE)
+    factor = fix._mean_factor(torch.tensor([0.5, 0.5]).to("meta"), torch.tensor([1.0, 2.0]).to("meta"))
+    assert factor.shape == () and fix._own.is_unequal.device.type == "meta"
+    monkeypatch.setattr(fix._own, "is_unequal", torch.tensor(True))
+    assert fix.status()["is_unequal"]
