@@ -29,8 +29,10 @@ std::string text_of(const Observation& o) {
   const std::string text = o.seen == Seen::kPresent ? o.failure_class : seen_name(o.seen);
   std::string numbers;
   if (o.self_reported.is_object()) {
-    for (const auto& [name, value] : o.self_reported.value("numbers", Json::object()).items())
-      numbers += fmt::format("{}{} {}", numbers.empty() ? "" : ", ", name, value.get<double>());
+    // items() refers to the object: a temporary would be gone before the first step.
+    const Json counted = o.self_reported.value("numbers", Json::object());
+    for (const auto& [name, value] : counted.items())
+      numbers += fmt::format("{}{} {}", numbers.empty() ? "" : ", ", name, number_from(value));
   }
   return numbers.empty() ? text : fmt::format("{} ({})", text, numbers);
 }

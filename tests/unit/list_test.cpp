@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,6 +11,7 @@
 #include "cli/skeleton.h"
 #include "core/error.h"
 #include "report/table.h"
+#include "unit/sample_run.h"
 
 namespace patchbench::cli {
 namespace {
@@ -100,6 +102,21 @@ TEST_F(ListCommands, JsonIsOneDocument) {
   EXPECT_EQ(show.at("manifest").at("number"), 42);
   EXPECT_EQ(show.at("cells").at(1).at("filled"), true);
   EXPECT_EQ(show.at("cells").at(4).at("waived"), "the op has no test of its own yet");
+}
+
+TEST_F(ListCommands, TableShowsWhatWasCounted) {
+  RunContext where = sample::context();
+  where.slug = "some_pack";
+  Observation o = sample::observation("upstream", "fp32", CaseRole::kTrigger, Seen::kAbsent);
+  o.slug = where.slug;
+  EXPECT_EQ(run({"show", "some_pack", "--table"}),
+            "some_pack: no record; run patchbench window some_pack\n");
+  o.self_reported["numbers"] = {{"registers", 255}, {"spill_bytes", number_or_name(NAN)}};
+  put("reports/evidence/some_pack/cpu.jsonl",
+      canonical_json(make_observation_record(where, o).statement) + "\n");
+  EXPECT_NE(
+      run({"show", "some_pack", "--table"}).find("absent (registers 255, spill_bytes nan) 0.8.0"),
+      std::string::npos);
 }
 
 TEST_F(ListCommands, UnknownPackGetsAProposal) {
