@@ -14,8 +14,24 @@ namespace {
 
 struct Words {
   std::string slug, upstream;
-  bool is_all = false, with_sides = false;
+  bool is_all = false, with_sides = false, with_commits = false;
 };
+
+/// The releases, oldest first; with commits the named ones of env/pins.json stand among them by
+/// date.
+std::vector<Pin> versions_of(const Upstream& upstream, const Words& words) {
+  std::vector<Pin> versions = upstream.releases;
+  if (!words.with_commits) return versions;
+  versions.insert(versions.end(), upstream.commits.begin(), upstream.commits.end());
+  std::stable_sort(versions.begin(), versions.end(),
+                   [](const Pin& one, const Pin& other) { return one.date < other.date; });
+  return versions;
+}
+
+/// A commit in ten digits, a release as it is.
+std::string short_version(const std::string& version) {
+  return version.starts_with("git:") ? version.substr(0, 14) : version;
+}
 
 /// What one edit does on one release.
 struct State {
@@ -23,7 +39,7 @@ struct State {
   std::vector<git::Conflict> conflicts;
 };
 
-/// One edit over every locked release.
+/// One edit over every version that was asked for.
 struct Checked {
   std::string slug, upstream, edit, base;
   std::vector<State> states;
@@ -43,13 +59,13 @@ State state_of(const Edit& edit, const git::Rebase& rebase, const std::string& v
   return {version, rebase.edit->files == edit.files ? "applies" : "rebased", {}};
 }
 
-/// The edits that were written for one base, each on top of those before it, over the releases.
+/// The edits that were written for one base, each on top of those before it, over the versions.
 void check_series(const std::vector<Edit>& edits, const Pin& base, const PackSeries& pack,
-                  git::Store& store, std::vector<Checked>& out) {
+                  const Words& words, git::Store& store, std::vector<Checked>& out) {
   const std::size_t first = out.size();
   for (const Edit& edit : edits)
     out.push_back({pack.manifest.slug.str(), pack.upstream.name, edit.name, base.version, {}});
-  for (const Pin& release : pack.upstream.releases) {
+  for (const Pin& release : versions_of(pack.upstream, words)) {
     std::vector<Edit> before_base, before_release;
     for (std::size_t i = 0; i < edits.size(); ++i) {
       const git::Rebase rebase =
@@ -62,7 +78,8 @@ void check_series(const std::vector<Edit>& edits, const Pin& base, const PackSer
   }
 }
 
-std::vector<Checked> check_pack(const Context& context, const PackSeries& pack, git::Store& store) {
+std::vector<Checked> check_pack(const Context& context, const PackSeries& pack, const Words& words,
+                                git::Store& store) {
   const git::Series all = git::load_series(
       context.root / cell_path(pack.manifest.slug, Column::kPatches), pack.upstream.name);
   std::vector<std::pair<std::string, std::vector<Edit>>> by_base;
@@ -73,7 +90,8 @@ std::vector<Checked> check_pack(const Context& context, const PackSeries& pack, 
   }
   std::vector<Checked> out;
   for (const auto& [base, edits] : by_base)
-    check_series(edits, resolve_version(context, pack.upstream.name, base), pack, store, out);
+    check_series(edits, resolve_version(context, pack.upstream.name, base), pack, words, store,
+                 out);
   return out;
 }
 
@@ -83,14 +101,15 @@ std::string ranges_of(const std::vector<State>& states) {
   for (std::size_t first = 0; first < states.size();) {
     std::size_t last = first;
     while (last + 1 < states.size() && states[last + 1].name == states[first].name) ++last;
-    out += (out.empty() ? "" : "; ") + states[first].version +
-           (last == first ? "" : "-" + states[last].version) + " " + states[first].name;
+    out += (out.empty() ? "" : "; ") + short_version(states[first].version) +
+           (last == first ? "" : "-" + short_version(states[last].version)) + " " +
+           states[first].name;
     first = last + 1;
   }
   return out;
 }
 
-/// Going one way from the base: the first release where the state is another one, and the first
+/// Going one way from the base: the first version where the state is another one, and the first
 /// that the edit cannot be carried to.
 struct Turn {
   const State* changed = nullptr;
@@ -122,7 +141,7 @@ Turns turns_of(const Checked& checked) {
 }
 
 std::string turn_text(const State& state) {
-  std::string text = state.version + " " + state.name;
+  std::string text = short_version(state.version) + " " + state.name;
   for (const git::Conflict& conflict : state.conflicts) text += " " + conflict_place(conflict);
   return text;
 }
@@ -160,9 +179,8 @@ void print_checked(const std::vector<Checked>& all, bool with_sides) {
     const std::string wanted = checked.slug + " · " + checked.upstream;
     if (wanted != heading) std::cout << (heading.empty() ? "" : "\n") << wanted << "\n";
     heading = wanted;
-    const std::string base =
-        checked.base.starts_with("git:") ? checked.base.substr(0, 14) : checked.base;
-    std::cout << report::paragraph("  ", checked.edit + ", written for " + base)
+    std::cout << report::paragraph("  ",
+                                   checked.edit + ", written for " + short_version(checked.base))
               << report::paragraph("    ", ranges_of(checked.states));
     const Turns turns = turns_of(checked);
     print_turn("going back", turns.earlier);
@@ -178,12 +196,12 @@ void print_checked(const std::vector<Checked>& all, bool with_sides) {
   }
 }
 
-/// Packs that share an upstream, over its releases: which pairs conflict, and where.
+/// Packs that share an upstream, over its versions: which pairs conflict, and where.
 Json check_together(const Context& context, const Words& words, git::Store& store) {
   Json rows = Json::array();
   for (const auto& [upstream, packs] : packs_by_upstream(context, words.upstream)) {
     if (packs.size() < 2) continue;
-    for (const Pin& release : packs.front().upstream.releases) {
+    for (const Pin& release : versions_of(packs.front().upstream, words)) {
       progress("together on " + upstream + " " + release.version);
       std::vector<PackSeries> there;  // with the edits that were written for this release
       for (const PackSeries& pack : packs)
@@ -220,7 +238,7 @@ void print_together(const Json& rows) {
       text += fmt::format("; {} + {} conflict", clash.at("one").get<std::string>(),
                           clash.at("other").get<std::string>());
     std::cout << report::paragraph(fmt::format("  {} {}: ", row.at("upstream").get<std::string>(),
-                                               row.at("version").get<std::string>()),
+                                               short_version(row.at("version"))),
                                    text);
   }
 }
@@ -232,7 +250,8 @@ void run_check(Context& context, const Words& words) {
     for (const PackSeries& pack : packs) {
       if (!words.slug.empty() && pack.manifest.slug.str() != words.slug) continue;
       progress("checking " + pack.manifest.slug.str() + " on " + upstream);
-      for (Checked& checked : check_pack(context, pack, store)) all.push_back(std::move(checked));
+      for (Checked& checked : check_pack(context, pack, words, store))
+        all.push_back(std::move(checked));
     }
   }
   for (const Checked& checked : all) {
@@ -262,6 +281,8 @@ void add_patch_check(CLI::App& patch, Context& context) {
   command->add_flag("--all", words->is_all,
                     "every pack, and those that share an upstream together");
   command->add_option("--upstream", words->upstream, "only edits of this upstream");
+  command->add_flag("--commits", words->with_commits,
+                    "the named commits of env/pins.json, too (needs the git upstream)");
   command->add_flag("--sides", words->with_sides, "print both sides of every conflict");
   command->footer(
       "applies: the files are those the edit was written for. rebased: a three-way merge carries "

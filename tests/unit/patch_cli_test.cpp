@@ -269,6 +269,26 @@ TEST_F(PatchCli, TogetherNamesThePairsThatConflict) {
   EXPECT_EQ(rows.at(0).at("clashes").at(0).at("other"), "toy_two");
 }
 
+TEST_F(PatchCli, CheckTakesNamedCommitsByDateAndNamesPairsThere) {
+  make_edit("toy_one", body("ours()"), "first");
+  make_edit("toy_two", body("other()"), "clash");
+  const std::string commit = world.commit({{"toy/a.py", "import os\n" + body("old()")}});
+  const fs::path file = world.root() / "env/pins.json";
+  std::string pins = ToyWorld::read(file);
+  const std::string none = R"("commits": [])", note = R"(", "date": "2025-12-31", "note": "n"}])";
+  ToyWorld::write(file, pins.replace(pins.find(none), none.size(),
+                                     R"("commits": [{"commit": ")" + commit + note));
+  const std::string out = run({"check", "--all", "--commits"});
+  const std::string name = "git:" + commit.substr(0, 10);
+  EXPECT_NE(out.find(name + " rebased; 1.0 applies; 1.1 rebased; 1.2 conflict"), std::string::npos)
+      << out;
+  EXPECT_NE(
+      out.find("  toy " + name + ": toy_one toy_two do not all go together; toy_one + toy_two"),
+      std::string::npos)
+      << out;
+  EXPECT_EQ(run({"check", "--all"}).find(name), std::string::npos);
+}
+
 TEST_F(PatchCli, WrongWordsAreOneClearLine) {
   const std::string folder = (world.folder() / "w").string();
   EXPECT_EQ(refused({"new", "toy_onne", folder}), ErrorCode::kUsage);
