@@ -296,12 +296,23 @@ def tensor_names(module: types.ModuleType, factory: str) -> list[str]:
     return [argument.arg for argument in kernel.args.args]
 
 
+def with_ranks(words: Tensors) -> Tensors:
+    """The tensors with axes of their own for ranks: a kernel whose tiles are flat takes q and k as [b, s * rank, g, d] and the
+    products as [b, h, s, rank * rank]. Views, so that what is written arrives."""
+    num_ranks = words["MIMO_V"].shape[1]
+    folded = {"Q": (1, (-1, num_ranks)), "K": (1, (-1, num_ranks)), "QK_DOT": (3, (num_ranks, num_ranks))}
+    for name, (axis, sizes) in folded.items():
+        if words[name].dim() == 4:
+            words[name] = words[name].unflatten(axis, sizes)
+    return words
+
+
 def replace_factory(module: types.ModuleType, factory: str, compute: Callable[[Tensors], None]) -> None:
     """From then on the module's factory returns `compute`, called with the tensors by name."""
     names = tensor_names(module, factory)
 
     def kernel(*tensors: torch.Tensor | None) -> None:
-        compute(dict(zip(names, tensors, strict=True)))
+        compute(with_ranks(dict(zip(names, tensors, strict=True))))
 
     setattr(module, factory, lambda *_, **__: kernel)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answers import answer, need_reproducer, seen, seen_of_wrong_op
+from answers import ROOT, answer, need_reproducer, seen, seen_of_wrong_op
 
 SLUG = "mamba3_mimo_gqa_bwd"
 need_reproducer(SLUG)
@@ -20,6 +20,13 @@ def test_the_release_refuses_groups_and_the_edit_reduces_them(tmp_path: Path) ->
     assert before["dense_1_groups"] == before["packed_8_groups"] == "absent"
     assert before["half_bias_1_group"] == "bias_in_input_dtype"
     assert set(seen(document, "patched").values()) == {"absent"}
+
+
+def test_the_flat_tiles_of_another_edit_are_judged_too(tmp_path: Path) -> None:
+    edit = ROOT / "patches/mamba3_mimo_smem_2d/0001-flatten-tiles.edit"
+    cases = ("dense_2_groups", "dense_1_groups", "packed_8_groups")
+    _, document = answer(tmp_path, "validate", SLUG, "--edit", edit, *(word for name in cases for word in ("--case", name)))
+    assert seen(document, "patched") == {"dense_2_groups": "groups_refused", "dense_1_groups": "absent", "packed_8_groups": "absent"}
 
 
 def test_a_layer_cut_in_parts_mixes_groups_of_several_ranks(tmp_path: Path) -> None:
