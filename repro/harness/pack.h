@@ -58,7 +58,8 @@ class Pack {
   /// wanted ones.
   virtual Tensors plain(const Case& item, const Tensors& inputs) const = 0;
   virtual Tolerances tolerances(const Case& item, const std::string& tensor) const = 0;
-  /// Name -> subject: "model" (the defect), "model_fixed", "op", "op_mutant:<name>".
+  /// Name -> subject: "model" (the defect), "model_fixed", "model_mutant:<name>", "op",
+  /// "op_mutant:<name>".
   virtual std::map<std::string, InProcessSubject> subjects() const = 0;
   /// The declared failure class of a judgement that did not pass, "" where none fits. A predicate
   /// on numbers.

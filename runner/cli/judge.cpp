@@ -89,6 +89,8 @@ void add_judge_command(CLI::App& app, Context& context) {
       std::vector<QuestionContext> questions = {question_of(manifest, run)};
       if (const auto memory = memory_question(manifest, questions.front(), run.observations))
         questions.push_back(*memory);
+      if (const auto cost = regression_question(manifest, questions.front(), run.observations))
+        questions.push_back(*cost);
       for (const QuestionContext& question : questions) {
         const Outcome outcome = sentinel_of(run.observations, question);
         const Record verdict = make_verdict_record(*run.context, question, outcome, run.digests);

@@ -85,6 +85,16 @@ Json answer_json(const Setup& setup, const Answer& answer) {
   return trials_json(setup, answer.trials, answer.question, answer.outcome, answer.digest);
 }
 
+Json further_json(const Answer& answer) {
+  return {{"sentinel", answer.outcome.text()}, {"why", answer.outcome.why}};
+}
+
+std::string further_text(const Answer& answer) {
+  const std::string asked = question_name(answer.question.question);
+  return (answer.outcome.sentinel ? "" : asked + ": ") + answer.outcome.text() + ": " +
+         answer.outcome.why + "\n";
+}
+
 /// What a run of one pack came to: its JSON document (with --json) and the exit code.
 struct Reported {
   Json document;
@@ -95,17 +105,17 @@ Reported reproduce_one(const Context& context, const Words& words, const RunOpti
   try {
     const Setup setup = prepare(context, options);
     const Answer answer = reproduce(context, setup, options);
-    const auto memory = memory_answer(context, setup, answer);
+    const auto memory = further_answer(
+        context, answer,
+        memory_question(setup.manifest, answer.question, observations_of(answer.trials)));
     Reported reported{{}, answer.outcome.sentinel ? 0 : 3};
     if (words.use_exit_code) reported.status = bisect_status(answer.outcome);
     if (context.json) {
       reported.document = answer_json(setup, answer);
-      if (memory)
-        reported.document["memory"] = {{"sentinel", memory->outcome.text()},
-                                       {"why", memory->outcome.why}};
+      if (memory) reported.document["memory"] = further_json(*memory);
     } else {
       std::cout << render_trials(setup, answer.trials, answer.question, answer.outcome);
-      if (memory) std::cout << memory->outcome.text() << ": " << memory->outcome.why << "\n";
+      if (memory) std::cout << further_text(*memory);
     }
     return reported;
   } catch (const Error& e) {
@@ -220,7 +230,8 @@ void add_validate(CLI::App& app, Context& context) {
   add_shared(*command, *words);
   command->footer(
       "Exit: 0 only on FIX_VALIDATED (of a refactor EQUIVALENCE_SHOWN or _PROVED), 1 on "
-      "FIX_REJECTED,\n3 where neither could be shown.\nExamples:\n"
+      "FIX_REJECTED,\n3 where neither could be shown, or the edit costs more than the manifest's "
+      "ratios allow.\nExamples:\n"
       "  patchbench validate liger_flce_none_bwd\n"
       "  patchbench validate liger_flce_none_bwd --edit my.diff --markdown evidence.md");
   command->callback([words, &context] {
@@ -235,13 +246,19 @@ void add_validate(CLI::App& app, Context& context) {
       PackEdits edits = pack_edits_at(context, setup);
       if (!words->edits.empty()) edits.edits = user_edits(context, setup, words->edits);
       const Answer answer = validate(context, setup, options, edits.edits, edits.mutants);
+      const auto regression = further_answer(
+          context, answer,
+          regression_question(setup.manifest, answer.question, observations_of(answer.trials)));
       documents.push_back(context.json ? answer_json(setup, answer) : Json());
-      if (!context.json)
+      if (context.json && regression) documents.back()["regression"] = further_json(*regression);
+      if (!context.json) {
         std::cout << render_trials(setup, answer.trials, answer.question, answer.outcome);
+        if (regression) std::cout << further_text(*regression);
+      }
       write_reports(*words, setup, answer);
-      const int status = !answer.outcome.sentinel                            ? 3
-                         : answer.outcome.sentinel == Sentinel::kFixRejected ? 1
-                                                                             : 0;
+      const bool is_shown =
+          answer.outcome.sentinel && (!regression || regression->outcome.sentinel);
+      const int status = answer.outcome.sentinel == Sentinel::kFixRejected ? 1 : is_shown ? 0 : 3;
       context.exit_code = std::max(context.exit_code, status);
     }
     if (context.json) print_json(documents.size() > 1 ? documents : documents.at(0));

@@ -161,28 +161,52 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
 
 std::optional<QuestionContext> memory_question(const Manifest& manifest, const QuestionContext& op,
                                                const std::vector<Observation>& seen) {
-  if (op.question != Question::kOp || !manifest.bounds.is_object()) return std::nullopt;
+  if (op.question != Question::kOp) return std::nullopt;
+  const auto peak_of = [](const Observation& o) {
+    const bool is_counted = o.counts && o.subject == "op" && o.outside.is_object();
+    return is_counted ? o.outside.value("peak_bytes", 0.0) : 0.0;
+  };
   for (const Observation& o : seen) {
     const auto bound = manifest.bounds.find(o.case_name);
-    const double peak = o.outside.is_object() ? o.outside.value("peak_bytes", 0.0) : 0.0;
-    if (!o.counts || o.subject != "op" || peak <= 0 || bound == manifest.bounds.end() ||
-        !bound->contains("peak_bytes_max"))
-      continue;
+    const double peak = peak_of(o);
+    if (peak <= 0 || bound == manifest.bounds.end() || !bound->contains("peak_bytes_max")) continue;
     QuestionContext asked = op;
     asked.question = Question::kMemory;
     asked.bound_bytes = bound->at("peak_bytes_max").get<double>();
     asked.measured_bytes = peak;
+    const Json growth = bound->value("growth_max", Json());
+    if (growth.is_null()) return asked;
+    asked.bound_growth = growth["times"].get<double>();
+    for (const Observation& half : seen) {
+      if (half.case_name == growth["over"] && peak_of(half) > 0)
+        asked.measured_growth = peak / peak_of(half);
+    }
     return asked;
   }
   return std::nullopt;
 }
 
-std::optional<Answer> memory_answer(const Context& context, const Setup& setup, const Answer& op) {
-  const auto asked = memory_question(setup.manifest, op.question, observations_of(op.trials));
+std::optional<QuestionContext> regression_question(const Manifest& manifest,
+                                                   const QuestionContext& validation,
+                                                   const std::vector<Observation>& seen) {
+  if (validation.subject != "patched") return std::nullopt;
+  QuestionContext asked = validation;
+  asked.question = Question::kRegression;
+  for (const Observation& o : seen) {
+    const auto bound = manifest.bounds.find(o.case_name);
+    if (bound != manifest.bounds.end() && bound->contains("ratios_max"))
+      asked.ratios_max[o.case_name] = bound->at("ratios_max");
+  }
+  if (asked.ratios_max.empty()) return std::nullopt;
+  return asked;
+}
+
+std::optional<Answer> further_answer(const Context& context, const Answer& answer,
+                                     const std::optional<QuestionContext>& asked) {
   if (!asked) return std::nullopt;
-  Answer answer{op.trials, *asked, {}, ""};
-  conclude(context, answer);
-  return answer;
+  Answer further{answer.trials, *asked, {}, ""};
+  conclude(context, further);
+  return further;
 }
 
 PackEdits pack_edits_at(const Context& context, const Setup& setup) {

@@ -25,9 +25,15 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
 /// manifest whose peak was measured.
 std::optional<QuestionContext> memory_question(const Manifest& manifest, const QuestionContext& op,
                                                const std::vector<Observation>& seen);
-/// That question asked of an answer; the verdict is recorded. nullopt where nothing was bounded and
-/// measured.
-std::optional<Answer> memory_answer(const Context& context, const Setup& setup, const Answer& op);
+/// Whether the edit costs no more than the manifest's ratios allow: the question that follows a
+/// validation, where a case with such a bound was run.
+std::optional<QuestionContext> regression_question(const Manifest& manifest,
+                                                   const QuestionContext& validation,
+                                                   const std::vector<Observation>& seen);
+/// The question that follows `answer` (memory, regression), asked of its observations; the verdict
+/// is recorded. nullopt where the manifest bounds nothing that was run.
+std::optional<Answer> further_answer(const Context& context, const Answer& answer,
+                                     const std::optional<QuestionContext>& asked);
 
 /// What `validate` asks of a pack: whether the fix holds, of a refactor whether it is equivalent.
 Question validation_of(const Manifest& manifest);

@@ -195,8 +195,12 @@ class Builder {
   }
 
   void check_bounds() const {
-    for (const auto& [name, bound] : manifest_.bounds.items())
-      need_case(name, "/bounds/" + pointer_segment(name));
+    for (const auto& [name, bound] : manifest_.bounds.items()) {
+      const std::string pointer = "/bounds/" + pointer_segment(name);
+      need_case(name, pointer);
+      if (bound.contains("growth_max"))
+        need_case(bound["growth_max"]["over"].get<std::string>(), pointer + "/growth_max/over");
+    }
   }
 
   void check_runnable() const {

@@ -86,7 +86,14 @@ void check_consistent(const Observation& o, const FieldReader& fields) {
 
 bool is_in_process(std::string_view subject) {
   return subject == "plain" || subject == "model" || subject == "model_fixed" || subject == "op" ||
-         subject.starts_with("op_mutant:");
+         subject.starts_with("op_mutant:") || subject.starts_with("model_mutant:");
+}
+
+std::optional<double> Observation::number(const std::string& name) const {
+  const Json numbers = self_reported.is_object() ? self_reported.value("numbers", Json()) : Json();
+  const auto found = numbers.find(name);
+  if (found == numbers.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
 }
 
 std::string seen_name(Seen seen) { return kSeenNames.at(static_cast<std::size_t>(seen)); }

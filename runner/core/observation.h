@@ -52,6 +52,8 @@ struct Observation {
   Json self_reported;  ///< what the subject says of itself (versions, times, peak)
   Json outside;        ///< what we measured from outside (wall_s, peak_bytes, exit)
 
+  /// What the subject counted under that name; nullopt where it did not.
+  std::optional<double> number(const std::string& name) const;
   /// A measure is `[tensor, layer, got, plain, limit, pass, where]`; non-finite numbers go by name,
   /// numbers keep every digit. `reason` becomes one line of at most 400 bytes: part of it may come
   /// from a subject. Empty `failure_class`, `reason`, digests and objects, and `counts` where it is

@@ -30,8 +30,8 @@ constexpr std::array kVerdictNames = {"reproduced", "validated",   "unexpectedly
                                       "not_fixed",  "present",     "absent",
                                       "unjudged",   "unsupported", "unresolved"};
 constexpr std::array kExpectationNames = {"present", "absent", "nothing"};
-constexpr std::array kQuestionNames = {"reproduce", "validate", "op",         "mitigation",
-                                       "memory",    "claim",    "equivalence"};
+constexpr std::array kQuestionNames = {"reproduce", "validate", "op",          "mitigation",
+                                       "memory",    "claim",    "equivalence", "regression"};
 
 /// Repeats of one subject × case × seed, folded into one: equal ones become one, mixed ones
 /// unresolved.
@@ -373,7 +373,54 @@ Outcome memory_saved(const std::vector<Observation>& seen, const QuestionContext
                                           context.measured_bytes, context.bound_bytes);
   if (context.measured_bytes > context.bound_bytes)
     return none("the peak is over the bound: " + figures);
-  return {Sentinel::kMemorySaveVerified, "", figures, ""};
+  if (context.bound_growth > 0 && context.measured_growth <= 0)
+    return none("no measured peak at half the length");
+  const std::string growth = fmt::format("{:.2f} times the peak at half the length, bound {:.2f}",
+                                         context.measured_growth, context.bound_growth);
+  if (context.measured_growth > context.bound_growth)
+    return none("the peak grows over the bound: " + growth);
+  return {Sentinel::kMemorySaveVerified, "",
+          context.bound_growth > 0 ? figures + "; " + growth : figures, ""};
+}
+
+Outcome not_regressed(const std::vector<Observation>& seen, const QuestionContext& context) {
+  const std::vector<Observation> upstream = of_subject(seen, "upstream");
+  const std::vector<Observation> patched = of_subject(seen, "patched");
+  if (const std::string why = inputs_differ(upstream, seen); !why.empty()) return none(why);
+  std::set<std::pair<std::string, uint64_t>> must;
+  for (const Observation& o : upstream) {
+    if (o.role != CaseRole::kTrigger && o.seen == Seen::kAbsent) must.insert({o.case_name, o.seed});
+  }
+  const GreenCheck green = green_on(patched, must);
+  std::string figures, caught;
+  for (const Observation& before : upstream) {
+    const auto bounds = context.ratios_max.find(before.case_name);
+    if (bounds == context.ratios_max.end()) continue;
+    for (const auto& [name, ratio_max] : bounds->second) {
+      const std::optional<double> base = before.number(name);
+      const std::string what = before.case_name + " " + name;
+      if (!base) return none(what + ": upstream reports no such number");
+      std::optional<double> edited;
+      for (const Observation& o : seen) {
+        if (o.case_name != before.case_name || o.seed != before.seed) continue;
+        if (o.subject == "patched") edited = o.number(name);
+        if (o.subject.starts_with("mutant:") && o.number(name) > ratio_max * *base)
+          caught = o.subject;
+      }
+      if (!edited) return none(what + ": patched reports no such number");
+      const std::string figure = fmt::format("{} {:g}, upstream {:g}", what, *edited, *base);
+      if (*edited > ratio_max * *base)
+        return none(fmt::format("{}: over {:g} times", figure, ratio_max));
+      figures += "; " + figure;
+    }
+  }
+  if (!green.red.empty()) return none(green.red);
+  if (!green.unanswered.empty()) return none(green.unanswered);
+  if (must.empty() || figures.empty()) return none("no case that upstream does right has a bound");
+  if (caught.empty())
+    return none("no mutant went over a bound: a check that cannot fail shows nothing");
+  return {Sentinel::kNoRegression, "",
+          fmt::format("{} cases right{}; {} is over a bound", must.size(), figures, caught), ""};
 }
 
 /// Whether an observation is what the claim says, the opposite, or neither.
@@ -470,8 +517,7 @@ Expectation expectation_of(const Observation& o, const QuestionContext& context)
     if (!context.is_red_pin) return Expectation::kNothing;
     return is_trigger ? Expectation::kPresent : Expectation::kAbsent;
   }
-  if (o.subject.starts_with("mutant:") || o.subject.starts_with("op_mutant:"))
-    return Expectation::kNothing;
+  if (o.subject.find("mutant:") != std::string::npos) return Expectation::kNothing;
   return Expectation::kAbsent;
 }
 
@@ -490,6 +536,11 @@ Json QuestionContext::to_json() const {
     json["bound_bytes"] = bound_bytes;
     json["measured_bytes"] = measured_bytes;
   }
+  if (bound_growth > 0) {
+    json["bound_growth"] = bound_growth;
+    json["measured_growth"] = measured_growth;
+  }
+  if (question == Question::kRegression) json["ratios_max"] = ratios_max;
   if (question == Question::kClaim) {
     if (!claim.empty()) json["claim"] = claim;
     json["contrast"] = contrast;
@@ -508,6 +559,9 @@ QuestionContext QuestionContext::from_json(const Json& json) {
     context.classes = json.at("classes").get<std::vector<std::string>>();
     context.bound_bytes = json.value("bound_bytes", 0.0);
     context.measured_bytes = json.value("measured_bytes", 0.0);
+    context.bound_growth = json.value("bound_growth", 0.0);
+    context.measured_growth = json.value("measured_growth", 0.0);
+    context.ratios_max = json.value("ratios_max", context.ratios_max);
     context.claim = json.value("claim", "");
     context.contrast = json.value("contrast", "");
     context.failure_class = json.value("failure_class", "");
@@ -535,6 +589,8 @@ Outcome sentinel_of(const std::vector<Observation>& observations, const Question
       return claimed(seen, context);
     case Question::kEquivalence:
       return equivalent(seen, context);
+    case Question::kRegression:
+      return not_regressed(seen, context);
   }
   throw Error(ErrorCode::kInternal, "a question outside its enum");
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,7 +47,16 @@ enum class Sentinel {
 std::string sentinel_name(Sentinel sentinel);
 
 /// What a run set out to show; fixes which predicate is computed.
-enum class Question { kReproduce, kValidate, kOp, kMitigation, kMemory, kClaim, kEquivalence };
+enum class Question {
+  kReproduce,
+  kValidate,
+  kOp,
+  kMitigation,
+  kMemory,
+  kClaim,
+  kEquivalence,
+  kRegression,
+};
 std::string question_name(Question question);
 Question question_from(std::string_view name);
 
@@ -63,13 +73,16 @@ struct Outcome {
 /// What the predicates need beside the observations; all of it stands in the verdict record.
 struct QuestionContext {
   Question question = Question::kReproduce;
-  std::string subject = "upstream";            ///< kReproduce: the subject asked about
-  bool is_red_pin = false;                     ///< the version is the manifest's red_pin
-  std::vector<std::string> classes;            ///< declared failure classes, primary first
-  double bound_bytes = 0, measured_bytes = 0;  ///< kMemory
-  std::string claim;                           ///< kClaim: the test's name in the manifest
-  std::string contrast, failure_class;         ///< kClaim: `subject` is the one it speaks of
-  Seen expects = Seen::kAbsent;                ///< kClaim: absent, or present in `failure_class`
+  std::string subject = "upstream";              ///< kReproduce: the subject asked about
+  bool is_red_pin = false;                       ///< the version is the manifest's red_pin
+  std::vector<std::string> classes;              ///< declared failure classes, primary first
+  double bound_bytes = 0, measured_bytes = 0;    ///< kMemory
+  double bound_growth = 0, measured_growth = 0;  ///< kMemory: over half the length; 0: not bounded
+  /// kRegression: case -> number -> how often upstream's the edit's may be.
+  std::map<std::string, std::map<std::string, double>> ratios_max;
+  std::string claim;                    ///< kClaim: the test's name in the manifest
+  std::string contrast, failure_class;  ///< kClaim: `subject` is the one it speaks of
+  Seen expects = Seen::kAbsent;         ///< kClaim: absent, or present in `failure_class`
   Json to_json() const;
   static QuestionContext from_json(const Json& json);
 };
@@ -89,7 +102,9 @@ Expectation expectation_of(const Observation& observation, const QuestionContext
 /// where its own are not. kEquivalence, the kValidate of a
 /// refactor: as there, with every output of every silent and control case equal bit for bit between
 /// `upstream` and `patched`, and a mutant caught by a red case or by an unequal output; shown, or
-/// proved where there are code cases and their outputs are equal too.
+/// proved where there are code cases and their outputs are equal too. kRegression: `patched`, given
+/// the same inputs, is green on every silent and control case on which upstream is, no number that
+/// is bounded there is above its bound, and some mutant's is. Numbers are self-reported.
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context);
 
 }  // namespace patchbench

@@ -263,6 +263,57 @@ TEST(Memory, NeedsCorrectnessAndAPeakUnderTheBound) {
   EXPECT_FALSE(sentinel_of(run_of("op", P, A, A), asked).sentinel);
 }
 
+TEST(Memory, MayBeBoundedInItsGrowthToo) {
+  auto asked = asking(Question::kMemory, "op");
+  asked.bound_bytes = asked.measured_bytes = 100;
+  asked.bound_growth = 2.2;
+  const auto green = joined({run_of("op", A, A, A), run_of("op_mutant:zeros", P, P, P)});
+  EXPECT_FALSE(sentinel_of(green, asked).sentinel);
+  asked.measured_growth = 3.8;
+  EXPECT_FALSE(sentinel_of(green, asked).sentinel);
+  asked.measured_growth = 2.1;
+  EXPECT_EQ(sentinel_of(green, asked).text(), "MEMORY_SAVE_VERIFIED");
+}
+
+/// upstream, patched and one mutant, each with a number of products on the control.
+Outcome cost_of(Json upstream, Json patched, Json mutant, Seen patched_control = A) {
+  auto all = joined({run_of("upstream", P, A, A), run_of("patched", A, A, patched_control),
+                     run_of("mutant:half", P, A, A)});
+  for (auto& o : all) {
+    if (o.case_name != "c") continue;
+    const Json& said = o.subject == "upstream"  ? upstream
+                       : o.subject == "patched" ? patched
+                                                : mutant;
+    if (!said.is_null()) o.self_reported = {{"numbers", {{"products", said}}}};
+  }
+  auto asked = asking(Question::kRegression, "patched");
+  asked.ratios_max = {{"c", {{"products", 1.03}}}};
+  return sentinel_of(all, asked);
+}
+
+TEST(Regression, IsRuledOutWhereNoBoundedNumberGrowsAndAMutantsDoes) {
+  EXPECT_EQ(cost_of(100, 103, 104).text(), "NO_REGRESSION");
+  EXPECT_EQ(cost_of(100, 90, 104).text(), "NO_REGRESSION");
+}
+
+TEST(Regression, IsNotRuledOutWithout) {
+  const auto why = [](const Outcome& o) {
+    EXPECT_EQ(o.text(), "NONE");
+    return o.why;
+  };
+  EXPECT_NE(why(cost_of(100, 104, 104)).find("over 1.03 times"), std::string::npos);
+  EXPECT_NE(why(cost_of(100, 100, 103)).find("no mutant went over"), std::string::npos);
+  EXPECT_NE(why(cost_of(100, 100, {})).find("no mutant went over"), std::string::npos);
+  EXPECT_NE(why(cost_of({}, 100, 104)).find("upstream reports no"), std::string::npos);
+  EXPECT_NE(why(cost_of(100, {}, 104)).find("patched reports no"), std::string::npos);
+  EXPECT_NE(why(cost_of(100, "100", 104)).find("patched reports no"), std::string::npos);
+  EXPECT_NE(why(cost_of(100, 100, 104, P)).find("patched c is red"), std::string::npos);
+  EXPECT_NE(why(cost_of(100, 100, 104, X)).find("crashed"), std::string::npos);
+  auto asked = asking(Question::kRegression, "patched");
+  EXPECT_NE(why(sentinel_of(run_of("upstream", P, A, A), asked)).find("was not judged green"),
+            std::string::npos);
+}
+
 /// The same observations in any order give the same outcome, and no random mix of observations
 /// without a red upstream ever earns FIX_VALIDATED.
 /// The claim "t1 and t2 are absent on `upstream`", beside `patched`.
@@ -427,6 +478,11 @@ TEST(Question, RoundTripsThroughJson) {
   asked.bound_bytes = 5;
   asked.measured_bytes = 4;
   EXPECT_EQ(QuestionContext::from_json(asked.to_json()).to_json(), asked.to_json());
+  asked.bound_growth = 2.2;
+  EXPECT_EQ(QuestionContext::from_json(asked.to_json()).to_json(), asked.to_json());
+  auto cost = asking(Question::kRegression, "patched");
+  cost.ratios_max = {{"c", {{"products", 1.03}}}};
+  EXPECT_EQ(QuestionContext::from_json(cost.to_json()).ratios_max, cost.ratios_max);
   auto claim = asking(Question::kClaim, "mutant:half");
   claim.claim = "it_holds";
   claim.contrast = "patched";
