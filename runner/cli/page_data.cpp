@@ -36,7 +36,10 @@ std::set<std::string> cases_today(const Manifest& pack, const Finding& finding) 
   const std::string subject = runs_no_release ? finding.asked : "upstream";
   std::set<std::string> names;
   for (const Case& item : pack.cases) {
-    const bool is_of_it = item.upstream.empty() || item.upstream == finding.upstream;
+    bool is_of_it = item.upstream.empty() || item.upstream == finding.upstream;
+    for (const UpstreamUse& use : pack.upstreams) {
+      if (use.name == finding.upstream) is_of_it = item.runs_on(use);
+    }
     const bool is_judged = item.role != CaseRole::kSurvey && item.role != CaseRole::kCode;
     if (is_judged && is_of_it && item.is_for(subject) && item.counts_on(kind))
       names.insert(item.name);

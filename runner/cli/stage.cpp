@@ -105,7 +105,7 @@ void stage(const Context& context, const StageWords& words) {
       programs.push_back(context.bin / ("bench_" + slug));
     const std::string of = upstream_use(manifest, words.upstream_name).name;
     for (const UpstreamUse& use : manifest.upstreams) {
-      if (use.from_environment && use.name != of) continue;
+      if ((use.from_environment || use.stands_alone) && use.name != of) continue;
       std::vector<Pin> needed = {pins.resolve(use.name, use.red_pin)};
       if (words.window) needed = pins.upstream(use.name).releases;
       for (const std::string& version : words.versions) {

@@ -78,8 +78,7 @@ Json cases_document(const Setup& setup, const std::string& subject,
     const bool is_idle = c.role == CaseRole::kSurvey ||
                          (c.role == CaseRole::kCode && setup.manifest.kind == "refactor");
     if (chosen.empty() && is_idle && subject.starts_with("mutant:")) continue;
-    if (!is_in_process(subject) && !c.upstream.empty() && c.upstream != setup.upstream.name)
-      continue;
+    if (!is_in_process(subject) && !c.runs_on(setup.upstream)) continue;
     const std::string kind = setup.device.substr(0, setup.device.find(':'));
     // A case that only a GPU can judge is too large for the interpreter; it runs there when asked
     // for by name.
@@ -161,7 +160,7 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
 }
 
 /// The pack's upstreams that are not under test: at the versions named, else at their red pins or,
-/// where the environment has one, not at all.
+/// where the environment has one or either stands alone, not at all.
 std::vector<Pin> pins_beside(const Context& context, const Setup& setup,
                              const std::vector<std::string>& named) {
   std::map<std::string, std::string> versions;
@@ -169,7 +168,8 @@ std::vector<Pin> pins_beside(const Context& context, const Setup& setup,
   for (const UpstreamUse& use : setup.manifest.upstreams) {
     if (use.name == setup.upstream.name) continue;
     names.push_back(use.name);
-    if (!use.from_environment) versions[use.name] = use.red_pin;
+    if (!use.from_environment && !use.stands_alone && !setup.upstream.stands_alone)
+      versions[use.name] = use.red_pin;
   }
   for (const std::string& word : named) {
     const std::string name = word.substr(0, word.find('='));

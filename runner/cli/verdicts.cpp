@@ -35,9 +35,7 @@ std::vector<std::string> selftest_cases(const Setup& setup, const std::string& s
   std::vector<std::string> names;
   for (const CaseRole role : {CaseRole::kTrigger, CaseRole::kControl}) {
     for (const Case& c : setup.manifest.cases) {
-      const bool is_of_it = is_in_process(subject)
-                                ? c.counts_on("cpu")
-                                : c.upstream.empty() || c.upstream == setup.upstream.name;
+      const bool is_of_it = is_in_process(subject) ? c.counts_on("cpu") : c.runs_on(setup.upstream);
       if (c.role == role && c.is_for(subject) && is_of_it && c.counts_on(kind)) {
         names.push_back(c.name);
         break;

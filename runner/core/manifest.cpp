@@ -85,7 +85,8 @@ class Builder {
     for (size_t i = 0; i < rows.size(); ++i) {
       UpstreamUse use{rows[i].at("name"), rows[i].at("red_pin"),
                       rows[i].at("files").get<std::vector<std::string>>(),
-                      rows[i].value("from_environment", false)};
+                      rows[i].value("from_environment", false),
+                      rows[i].value("stands_alone", false)};
       const std::string pointer = item("/upstreams", i);
       if (!seen.insert(use.name).second) fail(pointer + "/name", "this upstream stands twice");
       for (size_t k = 0; k < use.files.size(); ++k) {
@@ -270,6 +271,10 @@ bool Case::is_for(const std::string& subject) const {
                            : subject.starts_with("model") ? "model"
                                                           : "upstream";
   return subjects.empty() || std::find(subjects.begin(), subjects.end(), kind) != subjects.end();
+}
+
+bool Case::runs_on(const UpstreamUse& use) const {
+  return upstream.empty() ? !use.stands_alone : upstream == use.name;
 }
 
 std::optional<std::string> Manifest::waived(Column column) const {

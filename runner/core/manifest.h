@@ -22,6 +22,8 @@ enum class CaseRole {
 std::string role_name(CaseRole role);
 CaseRole role_from(std::string_view name);
 
+struct UpstreamUse;
+
 /// One named point of the case table: axes are the pack's own (dtype, sizes, features).
 struct Case {
   std::string name;
@@ -33,6 +35,8 @@ struct Case {
   bool counts_on(std::string_view device_kind) const;
   /// `subject` with its kind in front: patched, mitigated and mutants are upstream.
   bool is_for(const std::string& subject) const;
+  /// One that stands alone runs what names it, the others what names no other.
+  bool runs_on(const UpstreamUse& use) const;
 };
 
 /// One upstream a pack names: `red_pin` is the only version where `present` is expected.
@@ -43,6 +47,8 @@ struct UpstreamUse {
       files;  ///< package-relative files that the edits touch; their digests are recorded
   bool from_environment =
       false;  ///< the environment has it; a pin of it is used where one is named
+  /// Another project with the same code: beside it, and it beside others, only what is named.
+  bool stands_alone = false;
 };
 
 /// How a claim is tested: what `subject` of `version` shows on the row's cases, beside `contrast`.

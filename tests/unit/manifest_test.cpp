@@ -244,6 +244,33 @@ TEST(Manifest, AnUpstreamMayComeWithTheEnvironment) {
                   .from_environment);
 }
 
+TEST(Manifest, AnUpstreamThatStandsAloneRunsOnlyWhatNamesIt) {
+  const Manifest manifest = parse(with("\"red_pin\"", "\"stands_alone\": true, \"red_pin\""));
+  const UpstreamUse alone = manifest.upstreams[0], usual = parse(sample()).upstreams[0];
+  EXPECT_TRUE(alone.stands_alone);
+  EXPECT_FALSE(usual.stands_alone);
+  Case item = manifest.cases[0];
+  item.upstream.clear();
+  EXPECT_FALSE(item.runs_on(alone));
+  EXPECT_TRUE(item.runs_on(usual));
+  item.upstream = alone.name;
+  EXPECT_TRUE(item.runs_on(alone));
+  item.upstream = "another";
+  EXPECT_FALSE(item.runs_on(alone) || item.runs_on(usual));
+}
+
+TEST(Manifest, AGrowthIsBoundedOverACaseThatThereIs) {
+  const auto bounded = [](const std::string& over) {
+    const std::string name = parse(sample()).cases[0].name;
+    Json document = parse_json(sample(), "sample");
+    document["bounds"][name] = {
+        {"growth_max", {{"over", over.empty() ? name : over}, {"times", 2.2}}}, {"why", "linear"}};
+    return document.dump();
+  };
+  EXPECT_NO_THROW(parse(bounded("")));
+  EXPECT_NE(error_of(bounded("elsewhere")).find("/growth_max/over"), std::string::npos);
+}
+
 TEST(Manifest, AClaimMayBeTested) {
   const auto tested = [](const std::string& failure_class, const std::string& cases) {
     return with("\"scope\": [",
