@@ -8,21 +8,26 @@ directly), "memory" (the first again, with every live storage counted), "fits" (
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import stand_in
 import torch
-from absent import optional_module
+from absent import optional_module, stand_in_for
+from automodel import glm_kernels
 from subject_runtime import Case, Unsupported
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-PACKAGE = "megatron.core"
+UPSTREAM = os.environ.get("PATCHBENCH_UPSTREAM", "megatron-core")
+PACKAGE = {"nemo-automodel": "nemo_automodel", "tilelang-examples": "deepseek_v32"}.get(UPSTREAM, "megatron.core")
 VARIANT = "megatron.core.transformer.experimental_attention_variant"
 
 
@@ -39,6 +44,21 @@ def kernels() -> tuple[ModuleType, ModuleType]:
     if need_module("ops.tilelang_dsa").SparseMLA is None:
         raise RuntimeError("TileLang cannot be imported, so the release declines every shape")
     return need_module("ops.tilelang_sparse_mla_fwd"), need_module("ops.tilelang_sparse_mla_bwd")
+
+
+def forward_wrapper() -> tuple[Callable[..., tuple[torch.Tensor, torch.Tensor]], list[ModuleType]]:
+    """The wrapper of the forward kernel in the project under test, taking a batch, and the modules that hold builders."""
+    if UPSTREAM == "tilelang-examples":
+        stand_in_for(["tilelang"])
+        sys.modules["utils"] = ModuleType("utils")  # the example's own comparison
+        sys.modules["utils"].assert_tensors_similar = None
+        module = importlib.import_module("deepseek_v32.sparse_mla_fwd")
+        return module.sparse_mla_fwd_interface, [module]
+    if UPSTREAM != "nemo-automodel":
+        forward, backward = kernels()
+        return forward.sparse_mla_fwd_interface, [forward, backward]
+    module = glm_kernels("tilelang_sparse_mla_fwd")
+    return lambda q, kv, indices, **words: module.sparse_mla_fwd_interface(q[0], kv[0], indices[0], **words), [module]
 
 
 class Announcements(logging.Handler):
@@ -126,10 +146,10 @@ def run_interface(case: Case) -> dict[str, Any]:
     query, kv, indices, _ = operands(case)
     q, k = (t.detach().transpose(0, 1).contiguous() for t in (query, kv))
     words = {"sm_scale": case.tensors["softmax_scale"].item(), "d_v": case.axes["head_dim_v"]}
-    forward, backward = kernels()
-    with stand_in.serving(case.device, forward, backward):
-        out, _ = forward.sparse_mla_fwd_interface(q, k, indices.unsqueeze(2).contiguous(), **words)
-    return {"out": out.transpose(0, 1).float()}
+    wrapper, modules = forward_wrapper()
+    with stand_in.serving(case.device, *modules):
+        out, _ = wrapper(q, k, indices.unsqueeze(2).contiguous(), **words)
+    return {"out": out.view(*q.shape[:3], -1).transpose(0, 1).float()}
 
 
 def held_bytes(case: Case, seqlen: int) -> dict[str, int]:

@@ -24,6 +24,12 @@ def test_the_release_declines_without_a_word_and_asserts(tmp_path: Path) -> None
     assert numbers["native"] == {"sparse_mla_fwd": 2, "preprocess": 1, "bwd": 1, "postprocess": 1}
 
 
+def test_another_project_asserts_in_its_wrapper(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--of", "nemo-automodel")
+    assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(shape_asserted)"), document["why"]
+    assert seen(document, "upstream")["automodel_native"] == "absent"
+
+
 def test_the_edit_takes_what_lowers_and_says_what_it_declines(tmp_path: Path) -> None:
     status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "patched", *FEW, "--case", "lowers_backward_rope_free")
     assert set(seen(document, "patched").values()) == {"absent"}, (status, document)
