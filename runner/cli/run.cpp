@@ -272,6 +272,8 @@ void add_claim(CLI::App& app, Context& context) {
       "claim", "test what a pack claims: CLAIM_CONFIRMED or CLAIM_REFUTED, with a contrast");
   command->add_option("slug", words->run.slug, "the pack")->required();
   command->add_option("name", *name, "one claim (default: all that have a test)");
+  command->add_option("--beside", words->run.beside,
+                      "NAME=VERSION of another upstream of the pack (repeatable)");
   command->add_option("--device", words->run.device,
                       "cpu or cuda:N (default: a GPU if there is one)");
   command->add_option("--sandbox", words->sandbox, "podman, docker, bwrap or process");
