@@ -72,7 +72,7 @@ Cost cost_of(const Trial& trial) {
 std::string mutant_line(const Trial& trial, bool holds) {
   const Observation* caught = nullptr;
   for (const Observation& o : trial.observations) {
-    const bool is_asked = o.role == CaseRole::kTrigger || (holds && o.role == CaseRole::kControl);
+    const bool is_asked = o.role == CaseRole::kTrigger || holds;
     if (o.seen == Seen::kPresent && is_asked && caught == nullptr) caught = &o;
   }
   const std::string subject =

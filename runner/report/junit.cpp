@@ -81,9 +81,7 @@ std::string case_element(const JunitCase& c) {
   return out + outcome_element(c) + "    </testcase>\n";
 }
 
-bool is_mutant(const Observation& o) {
-  return o.subject.starts_with("mutant:") || o.subject.starts_with("op_mutant:");
-}
+bool is_mutant(const Observation& o) { return o.subject.find("mutant:") != std::string::npos; }
 
 JunitStatus status_of(const Outcome& outcome, const QuestionContext& question) {
   if (!outcome.sentinel) return JunitStatus::kError;
