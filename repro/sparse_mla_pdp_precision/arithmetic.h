@@ -16,6 +16,13 @@ using harness::Tensors;
 
 inline Tensor to_bf16(const Tensor& x) { return x.to(at::kBFloat16).to(x.scalar_type()); }
 
+/// Rounded to that many significant bits, at every exponent.
+inline Tensor to_bits(const Tensor& x, int bits) {
+  const auto [mantissa, exponent] = at::frexp(x);
+  const double steps = std::ldexp(1.0, bits);
+  return at::ldexp((mantissa * steps).round() / steps, exponent);
+}
+
 struct Shape {
   int64_t rows, keys, heads, width, width_v, topk;
 };

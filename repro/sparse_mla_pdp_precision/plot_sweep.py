@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Draws the context sweep from ledger records: `plot_sweep.py RECORDS.jsonl > sweep.svg`.
+"""Draws errors over the length of the context: `plot_sweep.py RECORDS.jsonl > sweep.svg` from the ledger records of the sweep,
+`plot_sweep.py context-h200.json > context-h200.svg` from what context_error.py printed for two trees.
 
-One panel for each set of tracked keys, both axes logarithmic; one colour for each error source, one line for each distribution of the
-data. The same records give the same bytes.
+One panel for each set of tracked keys or gradient, both axes logarithmic; one colour for each error source or tree, one line for each
+distribution of the data. The same file gives the same bytes.
 """
 
 from __future__ import annotations
@@ -11,22 +12,31 @@ import json
 import math
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 SLUG = "sparse_mla_pdp_precision"
 SOURCES = {
     "output_bf16": ("#888888", "dKV rounded to bf16"), "delta_bf16": ("#c0392b", "Delta from a bf16 output"),
     "pdp_bf16": ("#1f5fa8", "P, dP staged in bf16"), "sums_fp32": ("#2e8b57", "sums in fp32"), "pdp_split": ("#d08700", "P, dP as two bf16 terms"),
 }  # fmt: skip
+TREES = {"cast": ("#888888", "fp64 rounded to bf16"), "released": ("#c0392b", "released"), "edited": ("#1f5fa8", "with the edit")}
 WIDTH, HEIGHT, LEFT, TOP, GAP = 360, 300, 62, 46, 40
-LOW, HIGH = 1e-8, 1e-2
 
-Curves = dict[tuple[str, str], list[tuple[int, float]]]  # (key set, case) -> (context in k, error)
+Curves = dict[tuple[str, str], list[tuple[int, float]]]  # (panel, what ends in a source's name) -> (context in k, error)
 
 
-def curves_of(records: Path) -> Curves:
+class Drawing(NamedTuple):
+    curves: Curves
+    panels: dict[str, str]  # name -> title
+    sources: dict[str, tuple[str, str]]  # name -> colour, meaning
+    low: float
+    high: float
+
+
+def sweep_of(text: str) -> Drawing:
     """The model's errors by key set and case; of a case that was run twice the later one."""
     curves: Curves = {}
-    for line in records.read_text().splitlines():
+    for line in text.splitlines():
         observation = json.loads(line)["predicate"].get("observation", {})
         case = observation.get("case", "")
         if observation.get("subject") != "model" or not case.startswith("sweep_") or case.endswith("_today"):
@@ -35,44 +45,59 @@ def curves_of(records: Path) -> Curves:
             measured = [(name, got) for name, _, got, *_ in observation["measures"] if name.startswith(f"{keys}_")]
             points = sorted((int(name.removeprefix(f"{keys}_").removesuffix("k")), float(got)) for name, got in measured)
             curves[(keys, case)] = points
-    return curves
+    panels = {keys: f"{keys} keys: relative error of dKV by context" for keys in ("sink", "random")}
+    return Drawing(curves, panels, SOURCES, 1e-8, 1e-2)
+
+
+def contexts_of(measured: dict) -> Drawing:
+    """The errors of two trees on a GPU, and of the cast."""
+    curves: Curves = {}
+    panels = {name: f"{name}: relative error by context" for name in ("grad_q", "grad_kv of the sinks")}
+    for tree in ("released", "edited"):
+        for row in measured[tree]:
+            for name in panels:
+                curves.setdefault((name, f"{row['data']}_{tree}"), []).append((row["context"] // 1024, row[name]))
+                if tree == "released":
+                    curves.setdefault((name, f"{row['data']}_cast"), []).append((row["context"] // 1024, row[f"cast of {name}"]))
+    return Drawing(curves, panels, TREES, 1e-3, 1e-1)
 
 
 def text(x: float, y: float, words: str, anchor: str = "middle", fill: str = "#222222") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}">{words}</text>'
 
 
-def panel(curves: Curves, keys: str, left: float) -> list[str]:
-    """Axes and lines of one key set."""
-    contexts = sorted({context for (of, _), points in curves.items() if of == keys for context, _ in points})
+def panel(drawing: Drawing, name: str, left: float) -> list[str]:
+    """Axes and lines of one panel."""
+    curves, low, high = drawing.curves, drawing.low, drawing.high
+    contexts = sorted({context for (of, _), points in curves.items() if of == name for context, _ in points})
     span = math.log(contexts[-1] / contexts[0])
 
     def at(context: float, error: float) -> tuple[float, float]:
-        height = math.log(max(error, LOW) / LOW) / math.log(HIGH / LOW)
+        height = math.log(max(error, low) / low) / math.log(high / low)
         return left + WIDTH * math.log(context / contexts[0]) / span, TOP + HEIGHT * (1 - height)
 
     drawn = [f'<rect x="{left}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#444444"/>']
-    drawn.append(text(left + WIDTH / 2, TOP - 8, f"{keys} keys: relative error of dKV by context"))
-    for exponent in range(round(math.log10(LOW)), round(math.log10(HIGH)) + 1):
+    drawn.append(text(left + WIDTH / 2, TOP - 8, drawing.panels[name]))
+    for exponent in range(round(math.log10(low)), round(math.log10(high)) + 1):
         y = at(contexts[0], 10.0**exponent)[1]
         drawn.append(f'<path d="M{left} {y:.1f}h{WIDTH}" stroke="#dddddd"/>' + text(left - 6, y + 4, f"1e{exponent}", "end"))
-    drawn += [text(at(context, LOW)[0], TOP + HEIGHT + 16, f"{context}k") for context in contexts]
-    for source, (colour, _) in SOURCES.items():
+    drawn += [text(at(context, low)[0], TOP + HEIGHT + 16, f"{context}k") for context in contexts]
+    for source, (colour, _) in drawing.sources.items():
         for (of, case), points in sorted(curves.items()):
-            if of == keys and case.endswith(source):
+            if of == name and case.endswith(source):
                 path = " ".join("{:.1f},{:.1f}".format(*at(*point)) for point in points)
                 drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.4"><title>{case}</title></polyline>')
     return drawn
 
 
-def plot(curves: Curves) -> str:
+def plot(drawing: Drawing) -> str:
     """The whole drawing."""
     width, height = 2 * WIDTH + 2 * LEFT + GAP, TOP + HEIGHT + 48
     drawn = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">']
     drawn.append(f'<rect width="{width}" height="{height}" fill="white"/>')
-    for i, keys in enumerate(("sink", "random")):
-        drawn += panel(curves, keys, LEFT + i * (WIDTH + LEFT + GAP / 2))
-    for i, (colour, meaning) in enumerate(SOURCES.values()):
+    for i, name in enumerate(drawing.panels):
+        drawn += panel(drawing, name, LEFT + i * (WIDTH + LEFT + GAP / 2))
+    for i, (colour, meaning) in enumerate(drawing.sources.values()):
         drawn.append(text(LEFT - 40 + i * 172, TOP + HEIGHT + 38, f"&#9632; {meaning}", "start", colour))
     return "\n".join([*drawn, "</svg>", ""])
 
@@ -81,11 +106,12 @@ def main(words: list[str]) -> int:
     if len(words) != 1:
         print(__doc__, file=sys.stderr)
         return 2
-    curves = curves_of(Path(words[0]))
-    if not curves:
+    text_of = Path(words[0]).read_text()
+    drawing = contexts_of(json.loads(text_of)) if words[0].endswith(".json") else sweep_of(text_of)
+    if not drawing.curves:
         print(f"plot_sweep.py: {words[0]} holds no sweep; run patchbench reproduce {SLUG} --subject model", file=sys.stderr)
         return 2
-    sys.stdout.write(plot(curves))
+    sys.stdout.write(plot(drawing))
     return 0
 
 

@@ -1,6 +1,6 @@
-// Pack sparse_mla_pdp_precision: which rounding in the sparse-MLA backward costs precision, and
-// whether the cost grows with the context; whether the release's kernels lower, and where the
-// compiler puts their buffers.
+// Pack sparse_mla_pdp_precision: which rounding in the sparse-MLA backward costs precision, in a
+// model, in patchbench::sparse_mla and in the release, and whether the cost grows with the context;
+// whether the release's kernels lower, and where the compiler puts their buffers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,12 +8,14 @@
 #include "harness/axes.h"
 #include "harness/program.h"
 #include "harness/tensor_file.h"
+#include "sparse_mla_dims/op.h"
 #include "sparse_mla_pdp_precision/arithmetic.h"
 #include "sparse_mla_pdp_precision/sweep.h"
 
 namespace patchbench::sparse_mla_pdp_precision {
 namespace {
 
+namespace ops = patchbench::ops::sparse_mla_dims;
 using harness::choice;
 using harness::extent;
 using harness::Judgement;
@@ -25,6 +27,9 @@ const std::map<std::string, std::vector<std::string>> kAxes = {
      {"site", "data", "source", "contexts", "num_heads", "head_dim_qk", "head_dim_v", "topk"}},
     {"delta",
      {"site", "data", "seqlen_q", "seqlen_k", "num_heads", "head_dim_qk", "head_dim_v", "topk"}},
+    {"op",
+     {"site", "data", "staging", "seqlen_q", "seqlen_k", "num_heads", "head_dim_qk", "head_dim_v",
+      "topk"}},
     {"lowering", {"site", "arch", "num_heads", "head_dim_qk", "head_dim_v", "topk"}},
     {"smem_overlap",
      {"site", "arch", "num_heads", "head_dim_qk", "head_dim_v", "topk", "max_block_h", "num_stages",
@@ -44,6 +49,7 @@ std::vector<std::string> names_of(const auto& map) {
 
 std::string site_of(const Case& item) { return choice(item, "site", names_of(kAxes)); }
 std::string source_of(const Case& item) { return choice(item, "source", names_of(kSources)); }
+std::string staging_of(const Case& item) { return choice(item, "staging", {"bf16", "split"}); }
 std::string data_of(const Case& item) {
   return choice(item, "data", {"iid", "mean", "sink", "cancel"});
 }
@@ -74,6 +80,11 @@ Shape shape_of(const Case& item) {
   if (shape.rows > shape.keys || shape.width_v > shape.width || shape.topk <= kNumSinks)
     harness::refuse(item, "wants seqlen_q <= seqlen_k, head_dim_v <= head_dim_qk, topk > 4");
   return shape;
+}
+
+/// Rows at the beginning that have no gradient: their few keys would be another question.
+bool has_silent_rows(const Case& item) {
+  return site_of(item) == "delta" && item.axes.contains("silent_rows");
 }
 
 /// "random_64k"
@@ -156,19 +167,41 @@ Tensors sweep_reference(const Case& item, const Pass& pass, Source source, bool 
   return outputs;
 }
 
-harness::InProcessSubject subject_of(const std::string& name) {
+bool is_backward(const std::string& site) { return site == "delta" || site == "op"; }
+
+const std::map<std::string, Source> kMutants = {
+    {"model_mutant:sums_bf16", Source::kSumsBf16},
+    {"model_mutant:staged_in_4_bits", Source::kStagedCoarsely}};
+
+harness::InProcessSubject model_subject(const std::string& name) {
   return [name](const Case& item, const Tensors& inputs) -> Tensors {
     const std::string site = site_of(item);
-    if (site == "delta" && name != "op_mutant:sums_bf16")
+    if (is_backward(site) && !kMutants.contains(name))
       return backward(inputs, {.is_staged_in_bf16 = true,
                                .has_delta_of_bf16 = name == "model",
                                .is_output_bf16 = true});
     if (site != "sweep") throw harness::UnsupportedCase("this site is run on the release");
     const Source source = name == "model"         ? kSources.at(source_of(item))
                           : name == "model_fixed" ? Source::kExact
-                                                  : Source::kSumsBf16;
+                                                  : kMutants.at(name);
     const bool is_cast = source_of(item) == "output_bf16" || source_of(item) == "today";
     return sweep_outputs(item, pass_of(item, inputs), source, is_cast);
+  };
+}
+
+/// The op, forward and backward; `staging` is the case's unless it is given.
+harness::InProcessSubject op_subject(const std::string& delta, const std::string& staging = "") {
+  return [delta, staging](const Case& item, const Tensors& inputs) -> Tensors {
+    const Tensor q = inputs.at("q").unsqueeze(0), kv = inputs.at("kv").unsqueeze(0).unsqueeze(2),
+                 grad_out = inputs.at("grad_out").unsqueeze(0),
+                 indices = inputs.at("indices").unsqueeze(0).unsqueeze(2);
+    const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+    const auto [out, lse, remainder] =
+        ops::sparse_mla_forward(q, kv, indices, scale, grad_out.size(3));
+    const auto [grad_q, grad_kv] =
+        ops::sparse_mla_backward(grad_out, out, remainder, lse, q, kv, indices, scale, delta,
+                                 staging.empty() ? staging_of(item) : staging);
+    return {{"grad_q", grad_q.squeeze(0)}, {"grad_kv", grad_kv.squeeze(2).squeeze(0)}};
   };
 }
 
@@ -205,6 +238,12 @@ const Tolerances kPlain = {{1.6, 0, kNearPlain},
                            {1.6, 0, kNearPlain},
                            {2, 0, "the square of the row's"},
                            {2, 0x1p-6, "and 1.2e-4: plain's own bias is near 0"}};
+constexpr const char* kCastAlone =
+    "what the cast of the gradients to bf16 costs: staging in bf16 costs as much again, 1.4 in all";
+const Tolerances kAfterCast = {{1.2, 0, kCastAlone},
+                               {1.2, 0, kCastAlone},
+                               {2, 0, "the square of the row's"},
+                               {2, 0x1p-6, "and 1.2e-4: plain's own bias is near 0"}};
 
 /// The error of grad_q must be this many times plain's to be the loss that the pack is about. A
 /// right one is within 1.6 times plain's, so that a red release and a green edit are 5 times apart.
@@ -216,11 +255,16 @@ class PrecisionPack : public harness::Pack {
 
   void check(const Case& item) const override {
     const std::string site = site_of(item);
-    harness::check_axes(item, kAxes.at(site));
+    std::vector<std::string> axes = kAxes.at(site);
+    if (has_silent_rows(item)) axes.push_back("silent_rows");
+    harness::check_axes(item, axes);
     if (site == "sweep") source_of(item);
-    if (site == "sweep" || site == "delta") {
+    if (site == "op") staging_of(item);
+    if (site == "sweep" || is_backward(site)) {
       data_of(item);
-      shape_of(item);
+      const int64_t rows = shape_of(item).rows;
+      if (has_silent_rows(item) && extent(item, "silent_rows") >= rows)
+        harness::refuse(item, "axis 'silent_rows' leaves no row with a gradient");
       return;
     }
     choice(item, "arch", {"sm_90a", "sm_100a"});
@@ -232,7 +276,7 @@ class PrecisionPack : public harness::Pack {
   }
 
   at::ScalarType dtype(const Case& item) const override {
-    return site_of(item) == "delta" ? at::kBFloat16 : at::kFloat;
+    return is_backward(site_of(item)) ? at::kBFloat16 : at::kFloat;
   }
   /// The kernels are run in torch there (stand_in.py).
   bool rounds_bf16_on_cpu(const Case& item) const override { return site_of(item) == "delta"; }
@@ -243,14 +287,17 @@ class PrecisionPack : public harness::Pack {
     const std::string site = site_of(item);
     if (site == "sweep")
       return drawn_inputs(data_of(item), shape_of(item), seed, "sweep/" + data_of(item));
-    if (site == "delta") return drawn_inputs(data_of(item), shape_of(item), seed, item.name);
-    return {};
+    if (!is_backward(site)) return {};
+    Tensors drawn = drawn_inputs(data_of(item), shape_of(item), seed, item.name);
+    if (has_silent_rows(item))
+      drawn.at("grad_out").narrow(0, 0, extent(item, "silent_rows")).zero_();
+    return drawn;
   }
 
   Tensors oracle(const Case& item, const Tensors& inputs) const override {
     const std::string site = site_of(item);
     if (site == "sweep") return sweep_reference(item, pass_of(item, inputs), Source::kExact, false);
-    if (site == "delta") return backward(inputs, {});
+    if (is_backward(site)) return backward(inputs, {});
     return {{site == "lowering" ? "lowers" : "disjoint", torch::ones({})}};
   }
 
@@ -260,13 +307,15 @@ class PrecisionPack : public harness::Pack {
       return sweep_reference(item, pass_of(item, inputs),
                              is_today ? Source::kUnstaged : Source::kExact, true);
     }
-    if (site_of(item) != "delta") return oracle(item, inputs);
-    return backward(inputs, {.is_staged_in_bf16 = true, .is_output_bf16 = true});
+    if (!is_backward(site_of(item))) return oracle(item, inputs);
+    const bool is_split = site_of(item) == "op" && staging_of(item) == "split";
+    return backward(inputs, {.is_staged_in_bf16 = !is_split, .is_output_bf16 = true});
   }
 
   Tolerances tolerances(const Case& item, const std::string& tensor) const override {
     const std::string site = site_of(item);
-    if (site == "delta") return kPlain;
+    if (site == "op" && staging_of(item) == "split") return kAfterCast;
+    if (is_backward(site)) return kPlain;
     if (site != "sweep") return kExact;
     if (tensor == "growth") return kGrowth;
     if (tensor == "law") return kLaw;
@@ -274,9 +323,12 @@ class PrecisionPack : public harness::Pack {
   }
 
   std::map<std::string, harness::InProcessSubject> subjects() const override {
-    std::map<std::string, harness::InProcessSubject> subjects;
-    for (const char* name : {"model", "model_fixed", "op_mutant:sums_bf16"})
-      subjects.emplace(name, subject_of(name));
+    std::map<std::string, harness::InProcessSubject> subjects = {
+        {"op", op_subject("exact")},
+        {"op_mutant:delta_of_rounded_output", op_subject("rounded")},
+        {"op_mutant:staged_in_bf16", op_subject("exact", "bf16")}};
+    for (const char* name : {"model", "model_fixed"}) subjects.emplace(name, model_subject(name));
+    for (const auto& [name, source] : kMutants) subjects.emplace(name, model_subject(name));
     return subjects;
   }
 
@@ -284,13 +336,17 @@ class PrecisionPack : public harness::Pack {
     const std::string site = site_of(item);
     if (site == "smem_overlap") return "buffers_overlap";
     if (site == "lowering") return "";
-    if (site == "sweep") return judgement.is_right("growth") ? "precision_lost" : "drift";
+    // Beside all other roundings the cost of one is asked, not its growth.
+    if (site == "sweep")
+      return judgement.is_right("growth") || source_of(item) == "today" ? "precision_lost"
+                                                                        : "drift";
     // Of another shape it is wrong in another way.
     if (!judgement.got.at("grad_q").sizes().equals(judgement.oracle.at("grad_q").sizes()))
       return "";
     const auto error_of = [&](const Tensors& tensors) {
       return relative_error(tensors.at("grad_q").to(at::kDouble), judgement.oracle.at("grad_q"));
     };
+    if (site == "op") return "precision_lost";
     return error_of(judgement.got) > kLost * error_of(judgement.plain) ? "precision_lost" : "";
   }
 

@@ -16,12 +16,14 @@ import math
 import textwrap
 import types
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch
 from absent import Absent
 
 MASKS: list[torch.Tensor] = []
+KINDS = {"bool": torch.bool, "bfloat16": torch.bfloat16, "float": torch.float32, "float32": torch.float32, "int32": torch.int32}
 
 
 class Extent:
@@ -84,13 +86,20 @@ def tensor_of(side: Buffer | torch.Tensor) -> torch.Tensor:
 
 
 def allocate(shape: Any, dtype: Any, *_: Any, **__: Any) -> Buffer:
-    kind = torch.bool if dtype == "bool" else dtype
+    kind = KINDS.get(dtype, dtype)
     return Buffer(torch.full([int(size) for size in shape], float("nan") if kind.is_floating_point else 0, dtype=kind))
 
 
 def copy(source: Any, target: Any) -> None:
-    to = tensor_of(target)
-    to.copy_(tensor_of(source).reshape(to.shape))
+    """Whole tiles; of one that reaches over the end of a tensor the part within, the rest is 0."""
+    to, given = tensor_of(target), tensor_of(source)
+    if to.numel() == given.numel():
+        to.copy_(given.reshape(to.shape))
+        return
+    common = tuple(slice(min(sizes)) for sizes in zip(to.shape, given.shape, strict=True))
+    kept = given[common].to(to.dtype)
+    to.zero_()
+    to[common] = kept
 
 
 def gemm(
@@ -229,6 +238,7 @@ def jit(out_idx: list[int] = (), **_: Any) -> Callable[..., Any]:
 
 def module_of(name: str, **members: Any) -> types.ModuleType:
     module = Absent(name)
+    module.__spec__ = ModuleSpec(name, None)
     for member, value in members.items():
         setattr(module, member, value)
     return module
@@ -239,7 +249,7 @@ def modules() -> dict[str, types.ModuleType]:
     language = module_of(
         "tilelang.language",
         bfloat16=torch.bfloat16, float32=torch.float32, int32=torch.int32,
-        Tensor=lambda shape, dtype: (shape, dtype), dynamic=Extent, prim_func=PrimFunc, Kernel=Grid.kernel,
+        Tensor=lambda shape, dtype: (shape, KINDS.get(dtype, dtype)), dynamic=Extent, prim_func=PrimFunc, Kernel=Grid.kernel,
         alloc_shared=allocate, alloc_fragment=allocate, copy=copy, gemm=gemm, atomic_addx4=atomic_addx4,
         fill=lambda buffer, value: buffer.data.fill_(value), clear=lambda buffer: buffer.data.zero_(),
         reduce_max=reduce_with(torch.amax, torch.maximum), reduce_sum=reduce_with(torch.sum, torch.add),

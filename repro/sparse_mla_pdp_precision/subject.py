@@ -1,4 +1,4 @@
-"""Runs the real sparse-MLA backward of the installed megatron-core, and lowers its real TileLang kernels for a GPU that is not there.
+"""Runs the real sparse-MLA backward of the project on the path, and lowers megatron-core's real TileLang kernels for a GPU that is not there.
 
 Axes of a case: `site` ("delta": the gradients; "lowering": whether the kernels lower; "smem_overlap": whether the compiler lays the
 staging buffers of dKV over Q), the shape and, where it lowers, `arch`. At "delta" without a GPU the kernels are run as written by
@@ -7,57 +7,100 @@ stand_in.py; elsewhere TileLang is the real one.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
 import re
 import sys
+import types
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import shared_memory
 import stand_in
 import torch
+from automodel import glm_kernels
 from subject_runtime import Case, Unsupported
 
-PACKAGE = "megatron.core" if os.environ.get("PATCHBENCH_UPSTREAM") != "tilelang" else "tilelang"
+UPSTREAM = os.environ.get("PATCHBENCH_UPSTREAM", "megatron-core")
+PACKAGES = {"tilelang": "tilelang", "nemo-automodel": "nemo_automodel", "tilelang-examples": "deepseek_v32"}
+PACKAGE = PACKAGES.get(UPSTREAM, "megatron.core")
 OPS = "megatron.core.transformer.experimental_attention_variant.ops"
+#: What an example of TileLang takes for no key: an index after every query. Rows of 0 are there to be read.
+NUM_PADDED = 64
 
 
-@functools.cache
-def ops_module(name: str, is_stood_in: bool) -> Any:
-    """A module of the release's kernels, imported once beside stand_in's TileLang and once beside the installed one: what a
-    mitigation replaced in it stays replaced in the next case."""
+@contextlib.contextmanager
+def language_of(is_stood_in: bool) -> Iterator[None]:
+    """stand_in's TileLang in the place of the installed one while open, or that one."""
     language = stand_in.modules() if is_stood_in else {}
-    for loaded in [one for one in sys.modules if one.startswith(f"{OPS}.")]:
-        del sys.modules[loaded]
     hidden = {one: sys.modules.pop(one) for one in language if one in sys.modules}
     sys.modules.update(language)
     try:
-        return importlib.import_module(f"{OPS}.{name}")
-    except ModuleNotFoundError as e:
-        if not (e.name or "").startswith("megatron"):
-            raise
-        raise Unsupported(f"no {e.name} in this release") from e
+        yield
     finally:
         for one in language:
             del sys.modules[one]
         sys.modules.update(hidden)
 
 
+@functools.cache
+def ops_module(name: str, is_stood_in: bool) -> Any:
+    """A module of the release's kernels, imported once beside stand_in's TileLang and once beside the installed one: what a
+    mitigation replaced in it stays replaced in the next case."""
+    for loaded in [one for one in sys.modules if one.startswith(f"{OPS}.")]:
+        del sys.modules[loaded]
+    try:
+        with language_of(is_stood_in):
+            return importlib.import_module(f"{OPS}.{name}")
+    except ModuleNotFoundError as e:
+        if not (e.name or "").startswith("megatron"):
+            raise
+        raise Unsupported(f"no {e.name} in this release") from e
+
+
+def automodel_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor) -> None:
+    """By nemo-automodel's autograd function, which imports TileLang where it is called."""
+    out, _ = glm_kernels("sparse_mla").SparseMLA.apply(q, kv, indices.unsqueeze(1), q.shape[-1] ** -0.5)
+    out.backward(grad_out)
+
+
+def example_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor) -> None:
+    """By the two functions of TileLang's example for DeepSeek V3.2, whose kernels take every index up to a query's own position."""
+    sys.modules["utils"] = types.ModuleType("utils")
+    sys.modules["utils"].assert_tensors_similar = None
+    forward, backward = (importlib.import_module(f"deepseek_v32.sparse_mla_{step}") for step in ("fwd", "bwd"))
+    q_all, index = q.detach().unsqueeze(0), indices.masked_fill(indices < 0, len(kv)).unsqueeze(0).unsqueeze(2)
+    kv_all = torch.cat([kv.detach(), kv.new_zeros(NUM_PADDED, *kv.shape[1:])]).unsqueeze(0)
+    out, lse = forward.sparse_mla_fwd_interface(q_all, kv_all, index)
+    grad_q, grad_kv = backward.sparse_mla_bwd(q_all, kv_all, out, grad_out.unsqueeze(0), index, lse)
+    q.grad, kv.grad = grad_q[0], grad_kv[0, : len(kv)]
+
+
+def megatron_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor) -> None:
+    """By megatron-core's autograd function."""
+    # Rows and keys are otherwise padded to 256.
+    with mock.patch.dict(os.environ, {"MCORE_DSA_TILELANG_SEQ_BUCKET": "1"}):
+        sparse_mla = ops_module("sparse_mla", not q.is_cuda)
+        out, _ = sparse_mla.SparseMLA.apply(q, kv, indices.unsqueeze(1), q.shape[-1] ** -0.5)
+        out.backward(grad_out)
+
+
 def gradients(case: Case) -> dict[str, torch.Tensor]:
-    """grad_q and grad_kv by the release's autograd function."""
+    """grad_q and grad_kv by the project's own functions."""
     words = case.tensors
     is_stood_in = not case.device.startswith("cuda")
     if is_stood_in:
         torch.set_num_threads(1)  # tensors of one block: threads that wait for one another cost more than they give
-    sparse_mla = ops_module("sparse_mla", is_stood_in)
     q, kv = words["q"].clone().requires_grad_(), words["kv"].unsqueeze(1).clone().requires_grad_()
-    scaling = q.shape[-1] ** -0.5
-    # Rows and keys are otherwise padded to 256.
-    with mock.patch.dict(os.environ, {"MCORE_DSA_TILELANG_SEQ_BUCKET": "1"}):
-        out, _ = sparse_mla.SparseMLA.apply(q, kv, words["indices"].unsqueeze(1), scaling)
-        out.backward(words["grad_out"])
+    run = {"nemo-automodel": automodel_gradients, "tilelang-examples": example_gradients}.get(UPSTREAM)
+    if run is None:
+        megatron_gradients(q, kv, words["indices"], words["grad_out"])
+    else:
+        with language_of(is_stood_in):
+            run(q, kv, words["indices"], words["grad_out"])
     return {"grad_q": q.grad, "grad_kv": kv.grad.squeeze(1)}
 
 
@@ -86,14 +129,17 @@ def shared_bytes(artifact: Any) -> float:
 
 
 def lowering(case: Case) -> dict[str, torch.Tensor]:
-    """`lowers`: the kernel of the gradients and, where the tree has one, that of the row statistics."""
+    """`lowers`: the kernel of the gradients and what the backward runs before it, the row statistics or else the forward again."""
+    words, arch = words_of(case), case.axes["arch"]
     module = ops_module("tilelang_sparse_mla_bwd", False)
-    artifact = lowered(module.bwd, case.axes["arch"], **words_of(case))
+    artifact = lowered(module.bwd, arch, **words)
     products = re.findall(r"\btl::(?:wgmma|mma_sync)\w*<", artifact.kernel_source)
     case.numbers |= {"backward_shared_bytes": shared_bytes(artifact), "backward_products": float(len(products))}
-    statistics = getattr(module, "row_statistics", None)
-    if statistics is not None:
-        case.numbers["statistics_shared_bytes"] = shared_bytes(lowered(statistics, case.axes["arch"], **words_of(case)))
+    again = getattr(module, "row_statistics", None)
+    if again is None:
+        again = ops_module("tilelang_sparse_mla_fwd", False).sparse_mla_fwd
+        words = {{"H": "heads", "D": "dim", "D_tail": "tail_dim"}.get(name, name): value for name, value in words.items()}
+    case.numbers["recompute_shared_bytes"] = shared_bytes(lowered(again, arch, **words))
     return {"lowers": torch.ones(())}
 
 

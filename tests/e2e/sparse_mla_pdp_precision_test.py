@@ -32,7 +32,23 @@ def swept(tmp_path: Path, subject: str, *names: str) -> dict[str, dict]:
 def test_staging_does_not_drift_and_sums_in_bf16_would_be_seen_to(tmp_path: Path) -> None:
     names = ("sweep_mean_pdp_bf16", "sweep_iid_pdp_bf16")
     assert {o["seen"] for o in swept(tmp_path, "model", *names).values()} == {"absent"}
-    assert {o.get("class") for o in swept(tmp_path, "op_mutant:sums_bf16", *names).values()} == {"drift"}
+    assert {o.get("class") for o in swept(tmp_path, "model_mutant:sums_bf16", *names).values()} == {"drift"}
+
+
+def test_a_staging_of_four_bits_would_be_seen_to_cost(tmp_path: Path) -> None:
+    names = ("sweep_mean_today", "sweep_sink_today")
+    assert {o["seen"] for o in swept(tmp_path, "model", *names).values()} == {"absent"}
+    assert {o.get("class") for o in swept(tmp_path, "model_mutant:staged_in_4_bits", *names).values()} == {"precision_lost"}
+
+
+def test_the_op_keeps_what_rounding_took_and_stages_in_two_terms(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "op")
+    assert (status, document["sentinel"]) == (0, "OP_VALIDATED"), document["why"]
+    assert seen(document, "op")["op_sink"] == "precision_lost"
+    wanted = [("op_delta_of_rounded_output", "CLAIM_CONFIRMED"), ("op_delta_of_16_bits", "CLAIM_REFUTED(precision_lost)")]
+    for claim, sentinel in [*wanted, ("split_leaves_the_cast", "CLAIM_CONFIRMED")]:
+        _, (found,) = answer(tmp_path, "claim", SLUG, claim)
+        assert found["sentinel"] == sentinel, found["why"]
 
 
 def test_the_release_loses_dq_and_the_edit_does_not(tmp_path: Path) -> None:
