@@ -17,7 +17,7 @@ target_link_libraries(patchbench_runner_pch PRIVATE nlohmann_json::nlohmann_json
 add_patchbench_module(patchbench_core runner/core DEPS nlohmann_json::nlohmann_json fmt::fmt OpenSSL::Crypto)
 add_patchbench_module(patchbench_git runner/git DEPS patchbench_core patchbench_exec PkgConfig::GIT2)
 add_patchbench_module(patchbench_exec runner/exec DEPS patchbench_core Threads::Threads)
-add_patchbench_module(patchbench_ledger runner/ledger DEPS patchbench_core SQLiteCpp PkgConfig::SQLITE3)
+add_patchbench_module(patchbench_ledger runner/ledger DEPS patchbench_core Threads::Threads SQLiteCpp PkgConfig::SQLITE3)
 add_patchbench_module(patchbench_env runner/env DEPS patchbench_core PkgConfig::HS)
 add_patchbench_module(patchbench_report runner/report DEPS patchbench_core)
 add_patchbench_module(patchbench_cli runner/cli DEPS patchbench_report patchbench_git patchbench_exec

@@ -102,7 +102,48 @@ std::string number_text(double value) {
   return value < 0 ? "-" + out : out;
 }
 
-/// A recursive-descent reader; depth is bounded, so the stack is too.
+std::u16string utf16(std::string_view text) {
+  std::u16string out;
+  while (!text.empty()) {
+    uint32_t code = 0;
+    const size_t length = utf8_length(text, code);
+    if (length == 0) throw Error(ErrorCode::kInternal, "canonical JSON: a string is not UTF-8");
+    if (code < 0x10000) {
+      out += static_cast<char16_t>(code);
+    } else {
+      out += static_cast<char16_t>(0xd800 + ((code - 0x10000) >> 10));
+      out += static_cast<char16_t>(0xdc00 + ((code - 0x10000) & 0x3ff));
+    }
+    text.remove_prefix(length);
+  }
+  return out;
+}
+
+/// One byte of a string as RFC 8785 writes it.
+void write_character(char c, std::string& out) {
+  constexpr std::string_view kMeanings = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
+  const size_t index = kMeanings.find(c);
+  if (index != std::string_view::npos) {
+    out += '\\';
+    out += kLetters[index];
+  } else if (static_cast<unsigned char>(c) < 0x20) {
+    constexpr std::string_view kHex = "0123456789abcdef";
+    out += "\\u00";
+    out += kHex[static_cast<size_t>(c) >> 4];
+    out += kHex[static_cast<size_t>(c) & 15];
+  } else {
+    out += c;
+  }
+}
+
+/// Whether RFC 8785 puts key `a` before key `b`. Keys of ASCII stand in the order of their bytes.
+bool is_before(const std::string& a, const std::string& b) {
+  const bool is_plain = plain_length(a) == a.size() && plain_length(b) == b.size();
+  return is_plain ? a < b : utf16(a) < utf16(b);
+}
+
+/// A recursive-descent reader; depth is bounded, so the stack is too. It notes whether what it read
+/// is the RFC 8785 form of it: to write the value again and compare takes as long as to read it.
 class Reader {
  public:
   Reader(std::string_view text, const std::string& where, JsonLines* lines)
@@ -114,6 +155,9 @@ class Reader {
     if (at_ < text_.size()) fail("text after the end of the JSON value");
     return out;
   }
+
+  /// Whether all that was read so far is in RFC 8785 form.
+  bool is_canonical() const { return is_canonical_; }
 
  private:
   [[noreturn]] void fail(const std::string& reason) const {
@@ -127,6 +171,7 @@ class Reader {
       const char c = text_[at_];
       if (c == '\n') ++line_;
       if (c != ' ' && c != '\t' && c != '\n' && c != '\r') return;
+      is_canonical_ = false;
     }
   }
 
@@ -174,16 +219,19 @@ class Reader {
     ++at_;
     Json out = Json::object();
     if (take('}')) return out;
+    std::string last;
     do {
       skip_space();
       if (done() || text_[at_] != '"') fail("a key in double quotes should stand here");
-      const std::string key = string();
+      std::string key = string();
       const auto [member, is_first] = out.emplace(key, nullptr);
+      is_canonical_ = is_canonical_ && (out.size() == 1 || is_before(last, key));
       if (!is_first) fail("key \"" + shown(key) + "\" stands twice in one object");
       if (!take(':')) fail("\":\" should follow key \"" + shown(key) + "\"");
       const size_t mark = push(key);
       *member = value(depth + 1);
       pointer_.resize(mark);
+      last = std::move(key);
     } while (take(','));
     if (!take('}')) fail("\",\" or \"}\" should stand here");
     return out;
@@ -220,7 +268,11 @@ class Reader {
       const char c = text_[at_];
       if (c == '"') break;
       if (c == '\\') {
+        const size_t start = at_, length = out.size();
         escape(out);
+        std::string wanted;
+        if (out.size() == length + 1) write_character(out.back(), wanted);
+        is_canonical_ = is_canonical_ && text_.substr(start, at_ - start) == wanted;
       } else if (static_cast<unsigned char>(c) < 0x20) {
         fail("a control character inside a string; write it as \\u00XX");
       } else {
@@ -295,12 +347,13 @@ class Reader {
     return number_of(text_.substr(start, at_ - start), is_integer);
   }
 
-  Json number_of(std::string_view literal, bool is_integer) const {
+  Json number_of(std::string_view literal, bool is_integer) {
     const char* end = literal.data() + literal.size();
     if (is_integer) {
       int64_t integer = 0;
       if (std::from_chars(literal.data(), end, integer).ec == std::errc() &&
           integer >= -kMaxExact && integer <= kMaxExact) {
+        is_canonical_ = is_canonical_ && literal != "-0";
         return integer < 0 ? Json(integer) : Json(static_cast<uint64_t>(integer));
       }
     }
@@ -312,7 +365,9 @@ class Reader {
       real = std::strtod(std::string(literal).c_str(), nullptr);
       if (!std::isfinite(real)) fail("the number " + shown(literal) + " is out of range");
     }
-    if (is_integer && number_text(real) != literal) {
+    const bool is_its_text = number_text(real) == literal;
+    is_canonical_ = is_canonical_ && is_its_text;
+    if (is_integer && !is_its_text) {
       fail("the integer " + shown(literal) +
            " lies beyond 2^53 and would lose digits; write it as a string");
     }
@@ -325,46 +380,16 @@ class Reader {
   std::string pointer_;
   size_t at_ = 0;
   int line_ = 1;
+  bool is_canonical_ = true;
 };
 
-std::u16string utf16(std::string_view text) {
-  std::u16string out;
-  while (!text.empty()) {
-    uint32_t code = 0;
-    const size_t length = utf8_length(text, code);
-    if (length == 0) throw Error(ErrorCode::kInternal, "canonical JSON: a string is not UTF-8");
-    if (code < 0x10000) {
-      out += static_cast<char16_t>(code);
-    } else {
-      out += static_cast<char16_t>(0xd800 + ((code - 0x10000) >> 10));
-      out += static_cast<char16_t>(0xdc00 + ((code - 0x10000) & 0x3ff));
-    }
-    text.remove_prefix(length);
-  }
-  return out;
-}
-
 void write_string(std::string_view text, std::string& out) {
-  constexpr std::string_view kMeanings = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
   const size_t num_plain = plain_length(text);
   out += '"';
   out += text.substr(0, num_plain);
   text.remove_prefix(num_plain);
   utf16(text);  // throws if it is not UTF-8
-  for (const char c : text) {
-    const size_t index = kMeanings.find(c);
-    if (index != std::string_view::npos) {
-      out += '\\';
-      out += kLetters[index];
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      constexpr std::string_view kHex = "0123456789abcdef";
-      out += "\\u00";
-      out += kHex[static_cast<size_t>(c) >> 4];
-      out += kHex[static_cast<size_t>(c) & 15];
-    } else {
-      out += c;
-    }
-  }
+  for (const char c : text) write_character(c, out);
   out += '"';
 }
 
@@ -462,6 +487,13 @@ void write(const Json& value, std::string& out) {
 
 Json parse_json(std::string_view text, const std::string& where, JsonLines* lines) {
   return Reader(text, where, lines).document();
+}
+
+Json parse_canonical_json(std::string_view text, const std::string& where) {
+  Reader reader(text, where, nullptr);
+  Json out = reader.document();
+  if (!reader.is_canonical()) throw Error(ErrorCode::kUsage, where + ": not in RFC 8785 form");
+  return out;
 }
 
 std::string canonical_json(const Json& value) {

@@ -17,6 +17,10 @@ using JsonLines = std::map<std::string, int>;
 /// is not null it receives the line of every value.
 Json parse_json(std::string_view text, const std::string& where, JsonLines* lines = nullptr);
 
+/// The same for a text that must be the RFC 8785 form of its value: `<where>: not in RFC 8785
+/// form`.
+Json parse_canonical_json(std::string_view text, const std::string& where);
+
 /// The RFC 8785 form (keys sorted by UTF-16 code units, shortest round-trip numbers, no white
 /// space). Throws Error(kInternal) on a non-finite number (put `number_or_name` around any
 /// measure), on an integer beyond 2^53 and on a string that is not UTF-8.

@@ -118,7 +118,7 @@ void check_statement(const Json& statement) {
   check_predicate(type, predicate, context);
 }
 
-/// One run's observations of one subject on one tree: what a sentinel may not pick from.
+/// What a sentinel may not pick from.
 std::string group_of(const Record& record) {
   const Json& predicate = record.predicate();
   const Json& context = predicate.at("context");
@@ -273,9 +273,7 @@ Record parse_record(std::string_view line, const std::string& where) {
     throw Error(ErrorCode::kUsage, where + ": a record may have at most 1 MiB");
   Record record;
   try {
-    record.statement = parse_json(line, "JSON");
-    if (canonical_json(record.statement) != line)
-      throw Error(ErrorCode::kUsage, "not in RFC 8785 form");
+    record.statement = parse_canonical_json(line, "JSON");
     check_statement(record.statement);
     if (record.type() == "verdict") outcome_of(record);
     if (record.type() == "observation" && line.size() > kMaxObservationBytes) {
@@ -290,7 +288,13 @@ Record parse_record(std::string_view line, const std::string& where) {
   return record;
 }
 
-void check_verdict(const Record& verdict, const std::map<std::string, Record>& observations) {
+Witness witness_of(const Record& record) {
+  Witness witness{record.run_id(), group_of(record), observation_of(record)};
+  witness.observation.self_reported = witness.observation.outside = Json();
+  return witness;
+}
+
+void check_verdict(const Record& verdict, const std::map<std::string, Witness>& observations) {
   const std::vector<std::string> cited = cited_by(verdict);
   std::vector<Observation> seen;
   std::set<std::string> done, groups;
@@ -298,13 +302,13 @@ void check_verdict(const Record& verdict, const std::map<std::string, Record>& o
     const auto found = observations.find(digest);
     if (found == observations.end()) broken("cites observation " + digest + ", which is not there");
     if (!done.insert(digest).second) broken("cites observation " + digest + " twice");
-    if (found->second.run_id() != verdict.run_id())
+    if (found->second.run_id != verdict.run_id())
       broken("cites observation " + digest + " of another run");
-    seen.push_back(observation_of(found->second));
-    groups.insert(group_of(found->second));
+    seen.push_back(found->second.observation);
+    groups.insert(found->second.group);
   }
-  for (const auto& [digest, record] : observations) {
-    if (!done.contains(digest) && groups.contains(group_of(record))) {
+  for (const auto& [digest, witness] : observations) {
+    if (!done.contains(digest) && groups.contains(witness.group)) {
       broken("leaves out observation " + digest + " of the same run and subject");
     }
   }

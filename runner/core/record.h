@@ -68,12 +68,20 @@ std::vector<std::string> cited_by(const Record& verdict);
 /// `<where>: <reason>`.
 Record parse_record(std::string_view line, const std::string& where);
 
+/// What the check of a verdict asks of an observation record.
+struct Witness {
+  std::string run_id, group;  ///< group: one run's observations of one subject on one tree
+  Observation observation;    ///< without self_reported and outside, which no predicate reads
+};
+/// Throws Error(kUsage) on another type.
+Witness witness_of(const Record& observation);
+
 /// Recomputes a verdict record's outcome from the observations it cites; `observations` are by
 /// digest. Throws Error(kIntegrity)
 /// if sentinel, argument or alias differ, if a cited digest is not among `observations`, if one is
 /// cited twice or belongs to another run, and if `observations` holds one of the same run, subject,
 /// pin and edits that is not cited: a sentinel rests on all that was seen.
-void check_verdict(const Record& verdict, const std::map<std::string, Record>& observations);
+void check_verdict(const Record& verdict, const std::map<std::string, Witness>& observations);
 
 /// chain_i = SHA-256(chain_{i-1} || digest_i), both as 64 hex digits; chain_{-1} is 64 zeros ("" is
 /// taken for it).

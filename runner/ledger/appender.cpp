@@ -21,11 +21,29 @@ std::optional<Row> last_row(const SQLite::Database& database) {
   return row_of(last);
 }
 
+/// What a message calls an incoming record.
+std::string name_of(const Incoming& incoming) {
+  return incoming.where.empty()
+             ? incoming.record.type() + " record " + incoming.digest.substr(0, 16)
+             : incoming.where;
+}
+
 }  // namespace
 
-std::string name_of(const Incoming& incoming, const std::string& digest) {
-  return incoming.where.empty() ? incoming.record.type() + " record " + digest.substr(0, 16)
-                                : incoming.where;
+void complete(Incoming& incoming) {
+  if (incoming.text.empty()) {
+    incoming.text = canonical_json(incoming.record.statement);
+    parse_record(incoming.text, incoming.where.empty() ? "record" : incoming.where);
+  }
+  if (incoming.digest.empty()) incoming.digest = sha256_hex(incoming.text);
+  if (!incoming.witness && incoming.record.type() == "observation")
+    incoming.witness = witness_of(incoming.record);
+  if (incoming.origin != "local" && incoming.origin != "import") {
+    throw Error(ErrorCode::kInternal,
+                "ledger: origin must be local or import, got '" + incoming.origin + "'");
+  }
+  if (incoming.signature && !holds(*incoming.signature, incoming.text))
+    throw Error(ErrorCode::kIntegrity, name_of(incoming) + ": the signature does not hold");
 }
 
 Appender::Appender(SQLite::Database& database)
@@ -36,42 +54,40 @@ Appender::Appender(SQLite::Database& database)
       sign_(database, "INSERT OR IGNORE INTO signatures VALUES (?, ?, ?, ?)"),
       last_(last_row(database)) {}
 
-bool Appender::append(Incoming incoming, const std::string& text) {
-  const std::string digest = sha256_hex(text);
+bool Appender::append(Incoming incoming) {
   known_.reset();
-  known_.bind(1, digest);
+  known_.bind(1, incoming.digest);
   const bool is_known = known_.executeStep();
-  if (!is_known) insert(incoming, text, digest);
+  // Before the row is there, or it would be read back.
+  if (!is_known && incoming.witness) hold(incoming.witness->run_id);
+  if (!is_known) insert(incoming);
   if (incoming.signature) {
     sign_.reset();
-    sign_.bind(1, digest);
+    sign_.bind(1, incoming.digest);
     sign_.bind(2, incoming.signature->key_id);
     sign_.bind(3, incoming.signature->public_key);
     sign_.bind(4, incoming.signature->signature);
     sign_.exec();
   }
-  if (!is_known && incoming.record.type() == "observation") {
-    hold(incoming.record.run_id());
-    observations_.insert({digest, std::move(incoming.record)});
-  }
+  if (!is_known && incoming.witness)
+    observations_.insert({std::move(incoming.digest), std::move(*incoming.witness)});
   return !is_known;
 }
 
 void Appender::hold(const std::string& run) {
   if (run == run_) return;
   run_ = run;
-  observations_ = parsed_observations(observations_of_run(database_, run, kEnd));
+  observations_ = witnesses_among(observations_of_run(database_, run, kEnd));
 }
 
-void Appender::insert(const Incoming& incoming, const std::string& text,
-                      const std::string& digest) {
+void Appender::insert(const Incoming& incoming) {
   Row row{.index = last_ ? last_->index + 1 : 0,
-          .digest = digest,
-          .chain = chain_next(last_ ? last_->chain : "", digest),
+          .digest = incoming.digest,
+          .chain = chain_next(last_ ? last_->chain : "", incoming.digest),
           .received = utc_now(),
           .origin = incoming.origin,
           .run = incoming.record.run_id(),
-          .record = text,
+          .record = incoming.text,
           .seal = ""};
   row.seal = seal_of(row);
   if (incoming.record.type() == "verdict") {
@@ -79,7 +95,7 @@ void Appender::insert(const Incoming& incoming, const std::string& text,
     try {
       check_verdict(incoming.record, observations_);
     } catch (const Error& e) {
-      throw e.in(name_of(incoming, digest));
+      throw e.in(name_of(incoming));
     }
   }
   add_.reset();

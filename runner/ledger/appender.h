@@ -15,21 +15,23 @@ namespace patchbench::ledger {
 class Appender {
  public:
   explicit Appender(SQLite::Database& database);
-  /// Appends the record whose RFC 8785 text is `text`, and its signature. Returns whether it was
-  /// new. Throws Error(kIntegrity) if it is a verdict that does not follow from what stands before.
-  bool append(Incoming incoming, const std::string& text);
+  /// Appends a record that `complete` saw, and its signature. Returns whether it was new. Throws
+  /// Error(kIntegrity) if it is a verdict that does not follow from what stands before.
+  bool append(Incoming incoming);
 
  private:
-  void insert(const Incoming& incoming, const std::string& text, const std::string& digest);
+  void insert(const Incoming& incoming);
   void hold(const std::string& run);
   SQLite::Database& database_;
   SQLite::Statement known_, add_, sign_;
-  std::optional<Row> last_;                     ///< the end of the chain; nullopt where it is empty
-  std::string run_;                             ///< the run whose observations are held
-  std::map<std::string, Record> observations_;  ///< all of that run in the ledger, by digest
+  std::optional<Row> last_;  ///< the end of the chain; nullopt where it is empty
+  std::string run_;          ///< the run whose observations are held
+  std::map<std::string, Witness> observations_;  ///< all of that run in the ledger, by digest
 };
 
-/// What a message calls an incoming record.
-std::string name_of(const Incoming& incoming, const std::string& digest);
+/// Fills in what may be left out of an incoming record and checks the rest: what `verify` would
+/// refuse never gets in. Throws as parse_record; Error(kIntegrity) on a signature that does not
+/// hold.
+void complete(Incoming& incoming);
 
 }  // namespace patchbench::ledger

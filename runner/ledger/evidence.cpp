@@ -28,7 +28,7 @@ std::vector<Entry> evidence(const std::filesystem::path& root,
   each_evidence_file(root, slugs, [&](const std::string& text, const std::string& file) {
     for (Incoming& one : read_jsonl(text, file)) {
       Entry entry;
-      entry.digest = one.record.digest();
+      entry.digest = std::move(one.digest);
       entry.origin = "local";
       entry.record = std::move(one.record);
       entries.push_back(std::move(entry));

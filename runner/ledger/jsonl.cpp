@@ -5,8 +5,10 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "ledger/appender.h"
 #include "ledger/dsse.h"
 #include "ledger/ledger.h"
+#include "ledger/read_ahead.h"
 #include "ledger/verify.h"
 
 namespace patchbench::ledger {
@@ -42,11 +44,13 @@ class LineSource {
     ++number_;
     const std::string where = fmt::format("{}:{}", where_, number_);
     Opened read = read_line(text, trusted_, where);
-    return Incoming{.record = parse_record(read.text, where),
-                    .origin = "import",
-                    .signature = std::move(read.signature),
-                    .where = where,
-                    .text = std::move(read.text)};
+    Incoming incoming{.record = parse_record(read.text, where),
+                      .origin = "import",
+                      .signature = std::move(read.signature),
+                      .where = where,
+                      .text = std::move(read.text)};
+    complete(incoming);
+    return incoming;
   }
 
  private:
@@ -98,12 +102,13 @@ int import_jsonl(Ledger& ledger, const std::vector<ImportFile>& files,
   std::vector<LineSource> sources;
   for (const ImportFile& file : files) sources.emplace_back(file.text, file.where, trusted);
   auto source = sources.begin();
-  return ledger.append_each([&]() -> std::optional<Incoming> {
+  ReadAhead ahead([&]() -> std::optional<Incoming> {
     for (; source != sources.end(); ++source) {
       if (std::optional<Incoming> one = source->record()) return one;
     }
     return std::nullopt;
   });
+  return ledger.append_each([&] { return ahead.take(); });
 }
 
 VerifyReport verify_jsonl(std::string_view text, const std::string& where,

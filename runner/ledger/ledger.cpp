@@ -32,8 +32,8 @@ class SqliteLedger : public Ledger {
       Appender appender(database_);
       int num_new = 0;
       while (std::optional<Incoming> incoming = next()) {
-        const std::string text = checked_text(*incoming);
-        num_new += appender.append(std::move(*incoming), text);
+        if (incoming->digest.empty()) complete(*incoming);
+        num_new += appender.append(std::move(*incoming));
       }
       transaction.commit();
       return num_new;
@@ -111,24 +111,6 @@ class SqliteLedger : public Ledger {
       throw Error(ErrorCode::kInternal,
                   path_.string() + ": " + e.what() + "; see patchbench ledger verify");
     }
-  }
-
-  /// The bytes that are stored; what `verify` would refuse never gets in.
-  static std::string checked_text(const Incoming& incoming) {
-    std::string text = incoming.text;
-    if (text.empty()) {
-      text = canonical_json(incoming.record.statement);
-      parse_record(text, incoming.where.empty() ? "record" : incoming.where);
-    }
-    if (incoming.origin != "local" && incoming.origin != "import") {
-      throw Error(ErrorCode::kInternal,
-                  "ledger: origin must be local or import, got '" + incoming.origin + "'");
-    }
-    if (incoming.signature && !holds(*incoming.signature, text)) {
-      throw Error(ErrorCode::kIntegrity,
-                  name_of(incoming, sha256_hex(text)) + ": the signature does not hold");
-    }
-    return text;
   }
 
   std::vector<Entry> entries(const std::string& condition,

@@ -44,6 +44,8 @@ struct Incoming {
   std::string where;                   ///< "file:line" for messages; may be empty
   /// The RFC 8785 text that parse_record took `record` from; "" where it was not read from one.
   std::string text;
+  std::string digest;              ///< of `text`; "" as long as `complete` has not seen it
+  std::optional<Witness> witness;  ///< of an observation, as `digest`
 };
 
 /// What `verify` found. `where` names the first row that does not hold.

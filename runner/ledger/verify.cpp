@@ -7,13 +7,13 @@
 
 namespace patchbench::ledger {
 
-std::map<std::string, Record> parsed_observations(const std::vector<std::string>& texts) {
-  std::map<std::string, Record> observations;
+std::map<std::string, Witness> witnesses_among(const std::vector<std::string>& texts) {
+  std::map<std::string, Witness> witnesses;
   for (const std::string& text : texts) {
-    Record record{parse_json(text, "record")};
-    if (record.type() == "observation") observations.insert({sha256_hex(text), std::move(record)});
+    const Record record{parse_json(text, "record")};
+    if (record.type() == "observation") witnesses.insert({sha256_hex(text), witness_of(record)});
   }
-  return observations;
+  return witnesses;
 }
 
 ChainWalk::ChainWalk(std::optional<int64_t> expected_count, std::string expected_head,
@@ -37,7 +37,7 @@ std::optional<Record> ChainWalk::step(const std::string& text, const std::string
     }
     if (record.type() == "verdict") {
       try {
-        check_verdict(record, parsed_observations(records_of_run_(record.run_id(), report_.count)));
+        check_verdict(record, witnesses_among(records_of_run_(record.run_id(), report_.count)));
       } catch (const Error& e) {
         doubts_.push_back({report_.count, report_.head, computed, e.what()});
       }

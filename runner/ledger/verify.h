@@ -14,7 +14,7 @@ using RunRecords = std::function<std::vector<std::string>(const std::string& run
 
 /// The observations among records of one run, by digest. Their form was checked where they stand in
 /// the chain.
-std::map<std::string, Record> parsed_observations(const std::vector<std::string>& texts);
+std::map<std::string, Witness> witnesses_among(const std::vector<std::string>& texts);
 
 /// Walks a chain record by record. The first thing that does not hold ends it.
 class ChainWalk {

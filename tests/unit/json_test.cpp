@@ -167,6 +167,31 @@ TEST(CanonicalJson, RefusesWhatJsonCannotHold) {
   EXPECT_EQ(canonical_json(Json(int64_t{1} << 53)), "9007199254740992");
 }
 
+TEST(CanonicalJson, IsReadWhereWritingTheValueGivesTheSameText) {
+  const std::vector<std::string> texts = {
+      R"({"a":1,"b":[1,-2,0.5,1e+21,1e-7],"c":{}})", R"({"b":1,"a":2})", R"({"a": 1})", "[1 ]",
+      " []", "[]\n", "-0", "0", "-0.0", "5.0", "1e2", "100", "1E21", "1e21", "1e+21", "1e-400",
+      "0.1", "0.10", "9007199254740992", "333333333.33333329", R"("\"\\\b\f\n\r\t")", R"("\/")",
+      R"("/")", R"("\u0008")", R"("\u000b")", R"("\u000B")", R"("\u0061")", R"("\u20ac")",
+      "\"\u20ac\"", R"("\ud83d\ude00")", "\"\U0001f600\"", "\"\x7f\"", R"("\u007f")",
+      // U+E000 follows U+1F600 by code units and precedes it by bytes.
+      "{\"\U0001f600\":1,\"\ue000\":2}", "{\"\ue000\":2,\"\U0001f600\":1}",
+      "{\"a\":1,\"\u00e9\":2}", R"({"a\"":1,"a#":2})", R"({"a":1,"a\"":2})"};
+  int num_canonical = 0;
+  for (const std::string& text : texts) {
+    const bool is_canonical = canonical_json(parse_json(text, "f")) == text;
+    num_canonical += is_canonical;
+    try {
+      EXPECT_EQ(parse_canonical_json(text, "f"), parse_json(text, "f"));
+      EXPECT_TRUE(is_canonical) << text;
+    } catch (const Error& e) {
+      EXPECT_STREQ(e.what(), "f: not in RFC 8785 form");
+      EXPECT_FALSE(is_canonical) << text;
+    }
+  }
+  EXPECT_EQ(num_canonical, 16);
+}
+
 TEST(NumberOrName, NamesWhatIsNotFiniteAndBack) {
   EXPECT_EQ(number_or_name(std::numeric_limits<double>::quiet_NaN()), "nan");
   EXPECT_EQ(number_or_name(std::numeric_limits<double>::infinity()), "inf");

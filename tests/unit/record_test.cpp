@@ -21,9 +21,9 @@ std::string refusal(const Json& statement) {
   return "";
 }
 
-std::map<std::string, Record> by_digest(const std::vector<Record>& records) {
-  std::map<std::string, Record> out;
-  for (const Record& record : records) out.insert({record.digest(), record});
+std::map<std::string, Witness> by_digest(const std::vector<Record>& records) {
+  std::map<std::string, Witness> out;
+  for (const Record& record : records) out.insert({record.digest(), witness_of(record)});
   return out;
 }
 
