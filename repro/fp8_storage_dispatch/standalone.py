@@ -1,13 +1,19 @@
 """What TransformerEngine's FP8 tensors tell a consumer that takes pointers: bfloat16, and null.
 
-Needs: transformer-engine and torch, on whatever device it runs on. Exit: 0 refused or told, 1 null under the name of bfloat16.
+Needs: transformer-engine and torch, on whatever device it runs on. Exit: 0 refused or told, 1 null under the name of
+bfloat16, 2 cannot say.
 """
 
 import sys
 
 import torch
-import transformer_engine_torch as extension
-from transformer_engine.pytorch.tensor.float8_tensor import Float8Tensor
+
+try:
+    import transformer_engine_torch as extension
+    from transformer_engine.pytorch.tensor.float8_tensor import Float8Tensor
+except ImportError as error:
+    print(f"cannot say: {error}; pip install transformer-engine[pytorch]==2.20.2", file=sys.stderr)
+    sys.exit(2)
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 payload = torch.full((64, 64), 0x38, dtype=torch.uint8, device=device)  # 0x38 is 1.0 in e4m3

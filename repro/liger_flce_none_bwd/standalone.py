@@ -1,13 +1,18 @@
 """Gradients of liger-kernel's fused linear cross entropy with reduction="none", beside torch in float64.
 
-Needs: liger-kernel, torch and a GPU (or TRITON_INTERPRET=1 on a CPU). Exit: 0 right, 1 wrong.
+Needs: liger-kernel, torch and a GPU (or TRITON_INTERPRET=1 on a CPU). Exit: 0 right, 1 wrong, 2 cannot say.
 """
 
 import inspect
 import sys
 
 import torch
-from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction as Fused
+
+try:
+    from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction as Fused
+except ImportError as error:
+    print(f"cannot say: {error}; pip install liger-kernel==0.8.0", file=sys.stderr)
+    sys.exit(2)
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(1)
