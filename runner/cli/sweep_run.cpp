@@ -95,7 +95,7 @@ void take_known(const Context& context, const SweepFolder& sweep) {
       if (is_of_type(finding.device, cells[cell].device)) known[cell] = finding;
     }
   };
-  ledger::Ledger::open(context.ledger)->each_finding({}, take);
+  ledger::Ledger::open(context.ledger)->each_answer({}, take);
   for (const auto& [cell, finding] : known) {
     sweep.publish(
         cell,

@@ -46,7 +46,7 @@ std::map<std::string, ReleaseState> known_states(const Context& context, const R
   const Json beside = setup.beside_json();
   const std::string device = exec::describe_machine(setup.device).value("device", "");
   ledger::Ledger::open(context.ledger)
-      ->each_finding({.slug = options.slug, .before = {}}, [&](const Finding& finding) {
+      ->each_answer({.slug = options.slug, .before = {}}, [&](const Finding& finding) {
         const bool is_same = finding.manifest_sha256 == setup.manifest.sha256 &&
                              finding.asked == "reproduce" &&
                              finding.upstream == setup.upstream.name && finding.device == device &&

@@ -253,6 +253,14 @@ bool counts_for_quorum(const Entry& entry) {
   return entry.origin == "local" || !entry.signer.empty();
 }
 
+void Ledger::each_answer(const FindingFilter& filter,
+                         const std::function<void(const Finding&)>& take) const {
+  const std::set<std::string> gone = evicted();
+  each_finding(filter, [&](const Finding& finding) {
+    if (finding.is_counted && !gone.contains(finding.digest)) take(finding);
+  });
+}
+
 std::set<std::string> evicted_digests(const std::vector<Entry>& entries) {
   std::set<std::string> evicted;
   for (const Entry& entry : entries) {

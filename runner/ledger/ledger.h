@@ -87,6 +87,9 @@ class Ledger {
                             const std::function<void(const Finding&)>& take) const = 0;
   /// Digests taken out of use by evictions that count for a quorum.
   virtual std::set<std::string> evicted() const = 0;
+  /// Those verdicts that may stand for a run of one's own: they count, and none is evicted.
+  void each_answer(const FindingFilter& filter,
+                   const std::function<void(const Finding&)>& take) const;
   /// Every row, in chain order. Throws Error(kIntegrity) naming the row if one cannot be read.
   virtual std::vector<Entry> all() const = 0;
   /// The record whose digest begins with 4 or more hex digits. Throws Error(kUsage) if several do.

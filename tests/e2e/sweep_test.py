@@ -88,6 +88,9 @@ def test_a_killed_sweep_goes_on_where_it_was(sweeps: Sweeps) -> None:
     # Another sweep of the same ledger finds every answer there.
     known = json.loads(sweeps.run("--json", "sweep", "--dir", sweeps.dir + "2", *MATRIX).stdout)
     assert {c["why"] for c in known["cells"]} == {"in the ledger"} and sweeps.verdicts().total() == 4
+    assert sweeps.run("ledger", "evict", known["cells"][2]["verdict"], "--why", "a broken disk").returncode == 0
+    again = json.loads(sweeps.run("--json", "sweep", "--dir", sweeps.dir + "3", *MATRIX).stdout)["cells"]
+    assert [c["why"] == "in the ledger" for c in again] == [True, True, False, True]
 
 
 def test_cancel_ends_a_sweep_and_keeps_what_has_ended(sweeps: Sweeps) -> None:
