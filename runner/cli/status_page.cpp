@@ -64,9 +64,11 @@ std::string status_summary(const Standing& standing) {
         for (const auto& [device, cell] : devices) {
           const Finding* finding = cell.newest();
           if (finding == nullptr) continue;
-          std::string& list = by_device[device];
-          // A verdict about the model or a mutant must not read as one about the release.
+          // A verdict about the model or a mutant must not read as one about the release, nor a run
+          // of surveys, which has none, as one without an answer.
           const bool is_of_the_release = place.asked == "reproduce" || place.asked == "validate";
+          if (!is_of_the_release && finding->sentinel == "NONE") continue;
+          std::string& list = by_device[device];
           const bool is_named =
               is_of_the_release || finding->sentinel.find("REPRODUCED") == std::string::npos;
           list +=
