@@ -149,22 +149,25 @@ void run_lifecycle(Context& context, const Words& words) {
   const std::string today = words.today.empty() ? ledger::utc_now().substr(0, 10) : words.today;
   check_since(today);
   const Standing standing = standing_of(context, {.slug = words.slug, .before = {}});
-  report::Table table({"pack", "keep", "review on", "due", "why"});
+  report::Table table({"pack", "role", "keep", "review on", "due", "why"});
   Json rows = Json::array();
   for (const Manifest& pack : standing.packs) {
     const std::string keep = pack.lifecycle.value("keep", ""),
-                      review = pack.lifecycle.value("review_on", "");
+                      review = pack.lifecycle.value("review_on", ""),
+                      role = pack.lifecycle.value("catalog", Json::object()).value("role", "");
     const std::vector<Due> due = due_of(context, standing, pack, today);
     Json list = Json::array();
-    if (due.empty()) table.add({pack.slug.str(), keep, review, "nothing", ""});
+    if (due.empty()) table.add({pack.slug.str(), role, keep, review, "nothing", ""});
     for (const Due& one : due) {
       const bool is_first = &one == &due.front();
-      table.add({is_first ? pack.slug.str() : "", is_first ? keep : "", is_first ? review : "",
-                 one.what, one.why});
+      table.add({is_first ? pack.slug.str() : "", is_first ? role : "", is_first ? keep : "",
+                 is_first ? review : "", one.what, one.why});
       list.push_back({{"what", one.what}, {"why", one.why}, {"records", one.records}});
     }
     if (words.use_exit_code && !due.empty()) context.exit_code = 1;
     rows.push_back({{"slug", pack.slug.str()},
+                    {"catalog", pack.lifecycle.value("catalog", Json::object())},
+                    {"admission", pack.lifecycle.value("admission", "")},
                     {"keep", keep},
                     {"review_on", review},
                     {"retire_when", pack.lifecycle.value("retire_when", "")},

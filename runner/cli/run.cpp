@@ -321,18 +321,22 @@ void add_window(CLI::App& app, Context& context) {
   CLI::App* command = app.add_subcommand(
       "window", "measure every locked release; bisect commits inside measured edges");
   command->add_option("slug", words->run.slug, "the pack (or --all)");
-  command->add_flag("--all", words->all,
-                    "every pack and upstream, resumed from the ledger: run it again after a break");
+  command->add_flag(
+      "--all", words->all,
+      "every pack and upstream, resumed from the records: run it again after a break");
   command->add_flag("--show", *is_shown, "the window from the records; nothing is run");
+  command->add_flag("--plan", words->plan,
+                    "how many releases the records know and which would be run; nothing is run");
   command->add_flag("--commits", words->commits,
                     "bisect the commits inside each measured edge (needs the git upstream)");
   command->add_flag(
       "--resume", words->resume,
-      "take releases already judged with this manifest, seed and device from the ledger");
+      "take releases already judged on these cases and such a device from the records");
   add_shared(*command, *words);
   command->footer(
       "Exit: 0 every release was judged, 3 one was not.\nExamples:\n"
-      "  patchbench window liger_flce_none_bwd --show\n  patchbench window --all --device cpu");
+      "  patchbench window liger_flce_none_bwd --show\n"
+      "  patchbench window --all --device cpu --plan\n  patchbench window --all --device cpu");
   command->callback([words, is_shown, &context] {
     if (words->all == !words->run.slug.empty())
       throw Error(ErrorCode::kUsage, "window: name one pack, or --all");
@@ -340,6 +344,10 @@ void add_window(CLI::App& app, Context& context) {
       throw Error(ErrorCode::kUsage, "window --all runs; patchbench status --windows shows all");
     if (*is_shown) return show_windows(context, words->run.slug);
     words->run.needs_pin = true;
+    if (words->plan) {
+      const Json plans = plan_windows(context, options_of(*words));
+      return context.json ? print_json(plans) : print_plans(plans);
+    }
     WindowAnswer answer =
         words->all ? measure_all_windows(context, options_of(*words))
                    : measure_window(context, options_of(*words),

@@ -40,19 +40,6 @@ std::vector<std::string> versions_of(const Upstream& upstream) {
   return versions;
 }
 
-/// The observations that a verdict rests on, as far as they are there.
-std::vector<Observation> cited_observations(const ledger::Archive& archive,
-                                            const std::string& verdict) {
-  std::vector<Observation> observations;
-  const std::optional<Record> record = archive.find(verdict);
-  if (!record) return observations;
-  for (const std::string& digest : cited_by(*record)) {
-    if (const std::optional<Record> cited = archive.find(digest))
-      observations.push_back(observation_of(*cited));
-  }
-  return observations;
-}
-
 TierWindow window_on(const Standing& standing, const std::string& slug, const Upstream& upstream,
                      const std::string& device) {
   TierWindow window{upstream.name, device, {}, {}};
@@ -93,6 +80,18 @@ Standing standing_of(const Context& context, const StandingOptions& options) {
 
 Board board_of(const Standing& standing, const StandingOptions& options) {
   return board_from(standing.archive, standing.packs, options);
+}
+
+std::vector<Observation> cited_observations(const ledger::Archive& archive,
+                                            const std::string& verdict) {
+  std::vector<Observation> observations;
+  const std::optional<Record> record = archive.find(verdict);
+  if (!record) return observations;
+  for (const std::string& digest : cited_by(*record)) {
+    if (const std::optional<Record> cited = archive.find(digest))
+      observations.push_back(observation_of(*cited));
+  }
+  return observations;
 }
 
 int64_t TierWindow::count(const std::string& state) const {

@@ -31,6 +31,10 @@ Board board_of(const Standing& standing, const StandingOptions& options);
 /// What stood beside a release (Finding::beside), red pins left out: "" where nothing unusual did.
 std::string unusual(const std::string& beside, const Manifest& pack);
 
+/// The observations that a verdict rests on, as far as they are there.
+std::vector<Observation> cited_observations(const ledger::Archive& archive,
+                                            const std::string& verdict);
+
 /// The window of one tier: a kind of device.
 struct TierWindow {
   std::string upstream, device;

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <map>
+#include <set>
 
 #include "cli/standing.h"
 #include "cli/verdicts.h"
@@ -39,22 +41,67 @@ Measured measure(const Context& context, RunOptions options, const std::string& 
   }
 }
 
-/// Verdicts already in the ledger that answer the same question: version -> (state, digest).
-std::map<std::string, ReleaseState> known_states(const Context& context, const RunOptions& options,
-                                                 const Setup& setup) {
-  std::map<std::string, ReleaseState> known;
+/// What the records say already: version -> state.
+struct Known {
+  std::map<std::string, ReleaseState> states;  ///< judged on the cases as they are now
+  std::set<std::string> outdated;              ///< judged, but on other cases
+};
+
+using Roles = std::map<std::string, CaseRole>;
+
+/// Whether a case is part of the answer of a reproduction.
+bool is_asked(CaseRole role) { return role != CaseRole::kSurvey && role != CaseRole::kCode; }
+
+/// The cases of a reproduction of a release, as the manifest has them.
+Roles cases_of(const Setup& setup) {
+  Roles roles;
+  const std::string kind = setup.device.substr(0, setup.device.find(':'));
+  for (const Case& c : setup.manifest.cases) {
+    const bool is_of_it = c.upstream.empty() || c.upstream == setup.upstream.name;
+    if (is_asked(c.role) && is_of_it && c.is_for("upstream") && c.counts_on(kind))
+      roles[c.name] = c.role;
+  }
+  return roles;
+}
+
+Roles cases_among(const std::vector<Observation>& observations) {
+  Roles roles;
+  for (const Observation& o : observations) {
+    if (is_asked(o.role) && o.counts) roles[o.case_name] = o.role;
+  }
+  return roles;
+}
+
+/// The newest reproduction of each release on this kind of device counts if it judged the cases of
+/// today by name and role. A manifest changes with every claim that cites a record, so its digest
+/// would let nothing count; that a case got other axes under its old name is not seen.
+Known known_states(const Context& context, const RunOptions& options, const Setup& setup) {
+  Known known;
   const Json beside = setup.beside_json();
   const std::string device = exec::describe_machine(setup.device).value("device", "");
-  ledger::Ledger::open(context.ledger)
-      ->each_answer({.slug = options.slug, .before = {}}, [&](const Finding& finding) {
-        const bool is_same = finding.manifest_sha256 == setup.manifest.sha256 &&
-                             finding.asked == "reproduce" &&
-                             finding.upstream == setup.upstream.name && finding.device == device &&
-                             finding.beside == (beside.is_null() ? "" : canonical_json(beside));
-        const std::string state = state_of_sentinel(finding.sentinel);
-        if (is_same && state != "unresolved")
-          known[finding.version] = {finding.version, state, finding.digest};
-      });
+  const std::string beside_text = beside.is_null() ? "" : canonical_json(beside);
+  const ledger::Archive archive(context.ledger, context.root, {options.slug});
+  std::map<std::string, Finding> newest;
+  archive.each_finding({.slug = options.slug, .before = {}}, [&](const Finding& finding) {
+    const bool is_same = finding.asked == "reproduce" && finding.is_counted &&
+                         finding.upstream == setup.upstream.name && finding.device == device &&
+                         finding.beside == beside_text;
+    Finding& last = newest[finding.version];
+    if (is_same && last.started <= finding.started) last = finding;
+  });
+  const Roles today = cases_of(setup);
+  for (const auto& [version, finding] : newest) {
+    if (finding.digest.empty()) continue;
+    const std::vector<Observation> seen = cited_observations(archive, finding.digest);
+    std::string state = state_of_sentinel(finding.sentinel);
+    if (state == "unresolved" && has_no_such_code(seen)) state = "unsupported";
+    if (state == "unresolved") continue;
+    if (cases_among(seen) == today) {
+      known.states[version] = {version, state, finding.digest};
+    } else {
+      known.outdated.insert(version);
+    }
+  }
   return known;
 }
 
@@ -160,8 +207,8 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
                             const WindowOptions& window) {
   const Setup setup = prepare(context, options);
   const Upstream upstream = context.pins().upstream(setup.upstream.name);
-  const auto known =
-      window.resume ? known_states(context, options, setup) : std::map<std::string, ReleaseState>{};
+  const auto known = window.resume ? known_states(context, options, setup).states
+                                   : std::map<std::string, ReleaseState>{};
   std::vector<ReleaseState> states;
   Json releases = Json::array();
   for (const Pin& pin : upstream.releases) {
@@ -169,7 +216,7 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
                          upstream.releases.size()));
     Measured one;
     if (const auto it = known.find(pin.version); it != known.end()) {
-      one = {it->second, {std::nullopt, "", "from the ledger", ""}};
+      one = {it->second, {std::nullopt, "", "from the records", ""}};
     } else {
       one = measure(context, options, pin.version);
     }
@@ -215,9 +262,14 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
   return {document, complete ? 0 : 3};
 }
 
-WindowAnswer measure_all_windows(const Context& context, RunOptions options) {
-  WindowAnswer all{Json::array(), 0};
-  for (const std::string& slug : context.slugs()) {
+namespace {
+
+/// Does `work` for each upstream of each pack that has a reproducer.
+void each_window(const Context& context, RunOptions options,
+                 const std::function<void(const std::string& name, const RunOptions&)>& work) {
+  const std::vector<std::string> slugs =
+      options.slug.empty() ? context.slugs() : std::vector<std::string>{options.slug};
+  for (const std::string& slug : slugs) {
     const Manifest pack = context.manifest(slug);
     for (const UpstreamUse& use : pack.upstreams) {
       if (use.from_environment) continue;
@@ -228,22 +280,68 @@ WindowAnswer measure_all_windows(const Context& context, RunOptions options) {
       }
       options.slug = slug;
       options.upstream_name = use.name;
-      try {
-        WindowAnswer one = measure_window(context, options, {.resume = true});
-        all.status = std::max(all.status, one.status);
-        if (!context.json) {
-          std::cout << name << "\n";
-          print_window(one.document);
-          std::cout << "\n";
-        }
-        all.document.push_back(std::move(one.document));
-      } catch (const Error& e) {
-        if (e.code() != ErrorCode::kNotRunnable) throw e.in(name);
-        std::cerr << "patchbench: " << name << ": " << e.what() << "\n";
-        all.document.push_back({{"slug", slug}, {"upstream", use.name}, {"not_run", e.what()}});
-      }
+      work(name, options);
     }
   }
+}
+
+Json plan_document(const Context& context, const RunOptions& options) {
+  const Setup setup = prepare(context, options);
+  const Known known = known_states(context, options, setup);
+  Json to_measure = Json::array();
+  int num_known = 0, num_outdated = 0;
+  for (const Pin& pin : context.pins().upstream(setup.upstream.name).releases) {
+    const bool is_known = known.states.contains(pin.version);
+    num_known += is_known;
+    num_outdated += known.outdated.contains(pin.version);
+    if (!is_known) to_measure.push_back(pin.version);
+  }
+  return {{"slug", options.slug},     {"upstream", setup.upstream.name},
+          {"device", setup.device},   {"known", num_known},
+          {"to_measure", to_measure}, {"on_other_cases", num_outdated}};
+}
+
+}  // namespace
+
+Json plan_windows(const Context& context, const RunOptions& options) {
+  Json plans = Json::array();
+  each_window(context, options, [&](const std::string&, const RunOptions& one) {
+    plans.push_back(plan_document(context, one));
+  });
+  return plans;
+}
+
+void print_plans(const Json& plans) {
+  std::size_t num_runs = 0;
+  report::Table table({"pack", "upstream", "known", "to run", "judged on other cases"});
+  for (const Json& plan : plans) {
+    num_runs += plan.at("to_measure").size();
+    table.add({plan.at("slug"), plan.at("upstream"), plan.at("known").dump(),
+               std::to_string(plan.at("to_measure").size()), plan.at("on_other_cases").dump()});
+  }
+  std::cout << table.render(report::style_of(STDOUT_FILENO));
+  fmt::print(std::cout, "{} releases would be run; nothing was\n", num_runs);
+}
+
+WindowAnswer measure_all_windows(const Context& context, const RunOptions& options) {
+  WindowAnswer all{Json::array(), 0};
+  each_window(context, options, [&](const std::string& name, const RunOptions& chosen) {
+    try {
+      WindowAnswer one = measure_window(context, chosen, {.resume = true});
+      all.status = std::max(all.status, one.status);
+      if (!context.json) {
+        std::cout << name << "\n";
+        print_window(one.document);
+        std::cout << "\n";
+      }
+      all.document.push_back(std::move(one.document));
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kNotRunnable) throw e.in(name);
+      std::cerr << "patchbench: " << name << ": " << e.what() << "\n";
+      all.document.push_back(
+          {{"slug", chosen.slug}, {"upstream", chosen.upstream_name}, {"not_run", e.what()}});
+    }
+  });
   return all;
 }
 

@@ -22,9 +22,15 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
 /// States and intervals, for people.
 void print_window(const Json& window);
 
-/// Every pack and upstream, one after the other, releases already judged taken from the ledger. A
+/// Every pack and upstream, one after the other, releases already judged taken from the records. A
 /// pack that cannot run here is named and left out. Returns the documents and the greatest status.
-WindowAnswer measure_all_windows(const Context& context, RunOptions options);
+WindowAnswer measure_all_windows(const Context& context, const RunOptions& options);
+
+/// What that would run, an entry an upstream of one pack or of all ("slug" empty): {"slug",
+/// "upstream", "device", "known" and "on_other_cases" (counts), "to_measure" (versions)}.
+Json plan_windows(const Context& context, const RunOptions& options);
+/// The same for people.
+void print_plans(const Json& plans);
 
 /// The windows of a pack from its records; nothing is run.
 void show_windows(const Context& context, const std::string& slug);

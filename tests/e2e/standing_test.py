@@ -120,11 +120,30 @@ def test_lifecycle_computes_what_is_due(run, tmp_path: Path) -> None:
     assert any("39.93 ms against 53.27 ms" in why for why in now["demotion"])
     root = changed_root(tmp_path, keep="drop", admission="owed: a number")
     assert {"deletion", "admission"} <= set(due(run, root, "2026-11-22"))
+    (pack,) = json.loads(run("--json", "lifecycle", SLUG, root=root).stdout)["packs"]
+    assert (pack["keep"], pack["admission"], pack["catalog"]["role"]) == ("drop", "owed: a number", "donor")
     for path in (root / f"reports/evidence/{SLUG}").glob("*.jsonl"):
         if path.name != "cpu.jsonl":
             path.unlink()
     assert "retirement" not in due(run, root, "2026-11-22")
     assert run("lifecycle", SLUG, "--exit-code").returncode == 1
+
+
+def test_a_plan_counts_what_the_records_know(run, tmp_path: Path) -> None:
+    def plan(root: Path) -> tuple[int, int, int]:
+        (found,) = json.loads(run("--json", "window", SLUG, "--device", "cpu", "--plan", root=root).stdout)
+        return found["known"], len(found["to_measure"]), found["on_other_cases"]
+
+    assert plan(ROOT) == (29, 0, 0)
+    root = changed_root(tmp_path, keep="drop")
+    assert plan(root) == (29, 0, 0), "what no case depends on changes nothing"
+    path = root / f"packs/{SLUG}/manifest.json"
+    document = json.loads(path.read_text())
+    document["cases"].append(document["cases"][0] | {"name": "one_more"})
+    path.write_text(json.dumps(document))
+    assert plan(root) == (0, 29, 29)
+    shutil.rmtree(root / "reports/evidence")
+    assert plan(root) == (0, 29, 0)
 
 
 def test_every_due_record_is_in_the_evidence(run) -> None:
