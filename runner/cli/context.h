@@ -61,5 +61,6 @@ void add_filing_command(CLI::App& app, Context& context);         // filing
 void add_export_command(CLI::App& app, Context& context);         // export
 void add_goodput_command(CLI::App& app, Context& context);        // goodput
 void add_sweep_command(CLI::App& app, Context& context);          // sweep …
+void add_replay_command(CLI::App& app, Context& context);         // replay
 
 }  // namespace patchbench::cli

@@ -135,6 +135,7 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   add_goodput_command(app, context);
   add_sweep_command(app, context);
   add_judge_command(app, context);
+  add_replay_command(app, context);
   add_env_command(app, context);
   try {
     app.parse(argc, argv);

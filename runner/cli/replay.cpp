@@ -1,0 +1,269 @@
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "cli/verdicts.h"
+#include "core/digest.h"
+#include "core/error.h"
+#include "core/replay.h"
+#include "ledger/book.h"
+#include "ledger/evidence.h"
+#include "report/table.h"
+
+namespace patchbench::cli {
+namespace {
+
+constexpr std::string_view kSpoiled = "op_mutant:";
+
+/// The recorded observations of one subject and the context they were made in.
+struct Part {
+  RunContext context;
+  std::vector<Observation> observations;
+};
+
+/// A recorded run: one observation, or all that a verdict cites.
+struct Recorded {
+  std::string digest, slug;
+  std::optional<Record> verdict;
+  std::map<std::string, Part> parts;  ///< by subject; spoiled outputs of an op are one part
+};
+
+[[noreturn]] void not_here(const std::string& reason) {
+  throw Error(ErrorCode::kNotRunnable, "replay: " + reason);
+}
+
+void add_part(Recorded& recorded, const Record& observation) {
+  Observation o = observation_of(observation);
+  const std::string subject = o.subject.starts_with(kSpoiled) ? std::string(kSpoiled) : o.subject;
+  Part& part = recorded.parts[subject];
+  part.context = RunContext::from_json(observation.predicate().at("context"));
+  part.observations.push_back(std::move(o));
+}
+
+Recorded recorded_at(const Context& context, const std::string& prefix) {
+  const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
+  const ledger::Entry* entry = book.find(prefix);
+  if (entry == nullptr)
+    throw Error(ErrorCode::kUsage, "replay: no record '" + shown(prefix) +
+                                       "' in the ledger or the committed evidence; give 4 or more "
+                                       "digits of a digest (patchbench ledger list)");
+  Recorded recorded{entry->digest, entry->record.predicate().at("context").at("slug"), {}, {}};
+  const std::string type = entry->record.type();
+  if (type == "observation") {
+    add_part(recorded, entry->record);
+    return recorded;
+  }
+  if (type != "verdict")
+    throw Error(ErrorCode::kUsage,
+                "replay: a " + type + " record is no run; give a verdict or an observation");
+  recorded.verdict = entry->record;
+  for (const std::string& digest : cited_by(entry->record)) {
+    const ledger::Entry* cited = book.find(digest);
+    if (cited == nullptr)
+      throw Error(ErrorCode::kUsage, "replay: observation " + digest.substr(0, 16) +
+                                         ", which the verdict cites, is not here; import it");
+    add_part(recorded, cited->record);
+  }
+  if (recorded.parts.empty()) not_here("the verdict rests on no observation");
+  return recorded;
+}
+
+/// The options that make a part again.
+RunOptions options_of(const Recorded& recorded, const std::string& subject, const Part& part,
+                      const std::string& sandbox) {
+  RunOptions options;
+  const Json& pin = part.context.pin;
+  options.slug = recorded.slug;
+  options.subject = subject == kSpoiled ? "op" : subject;
+  options.needs_pin = true;
+  options.upstream_name = pin.value("upstream", "");
+  options.version = pin.value("version", "");
+  if (options.version == "host")
+    not_here("it judged an installed stack (--python), which no record can rebuild");
+  const Json beside = pin.value("beside", Json::object());
+  for (const auto& [name, version] : beside.items())
+    options.beside.push_back(name + "=" + version.get<std::string>());
+  const std::string kind = part.context.sandbox.value("kind", "");
+  if (!sandbox.empty()) {
+    options.sandbox = exec::sandbox_from(sandbox);
+  } else if (kind != "in_process" && !kind.empty()) {
+    options.sandbox = exec::sandbox_from(kind);
+  }
+  for (const Observation& o : part.observations) {
+    options.device = o.device;
+    options.seed = o.seed;
+    options.repeats = std::max(options.repeats, o.repeat + 1);
+    if (std::find(options.cases.begin(), options.cases.end(), o.case_name) == options.cases.end())
+      options.cases.push_back(o.case_name);
+  }
+  return options;
+}
+
+/// What must be here for the same run: cases, device, environment.
+void check_setup(const Setup& setup, const Part& part) {
+  const auto differ = [](const char* what, const std::string& then, const std::string& now) {
+    if (then != now) not_here(fmt::format("{}: {} recorded, {} here", what, then, now));
+  };
+  differ("device", part.context.machine.value("device", "cpu"),
+         exec::describe_machine(setup.device).value("device", "cpu"));
+  if (!part.context.pin.empty()) {
+    differ("environment", part.context.environment, setup.environment.address);
+    differ("release's file", part.context.pin.value("sha256", ""), setup.pin->sha256);
+  }
+}
+
+/// The pack's edits of the recorded digests, in their order.
+std::vector<Edit> edits_by_digest(const Context& context, const Setup& setup, const Part& part) {
+  std::vector<Edit> edits;
+  if (part.context.edits.empty()) return edits;
+  PackEdits all = pack_edits_at(context, setup);
+  all.edits.insert(all.edits.end(), all.mutants.begin(), all.mutants.end());
+  for (const std::string& digest : part.context.edits) {
+    const auto at = std::find_if(all.edits.begin(), all.edits.end(), [&](const Edit& edit) {
+      return sha256_hex(format_edit(edit)) == digest;
+    });
+    if (at == all.edits.end())
+      not_here("edit " + digest.substr(0, 16) + " of the record is not among the pack's any more");
+    edits.push_back(*at);
+  }
+  return edits;
+}
+
+Trial run_again(const Context& context, const Recorded& recorded, const std::string& subject,
+                const Part& part, const std::string& sandbox) {
+  RunOptions options = options_of(recorded, subject, part, sandbox);
+  const Manifest manifest = context.manifest(recorded.slug);
+  for (const std::string& name : options.cases) {
+    if (manifest.find_case(name) == nullptr)
+      not_here("case " + name + " of the record is not in the manifest any more");
+  }
+  const Setup setup = prepare(context, options);
+  check_setup(setup, part);
+  if (setup.manifest.sha256 != part.context.manifest_sha256)
+    progress("the manifest was changed since; the digests of the inputs tell whether a case was");
+  progress("again: " + (subject == kSpoiled ? "op, spoiled" : subject));
+  Trial trial = run_trial(context, setup, options, options.subject,
+                          edits_by_digest(context, setup, part), subject == kSpoiled ? "all" : "");
+  if (trial.context.tree != part.context.tree)
+    not_here(fmt::format("the tree is {}, recorded {}", trial.context.tree, part.context.tree));
+  return trial;
+}
+
+/// One line of the answer.
+struct Line {
+  const Observation* recorded;
+  Replayed replayed;
+};
+
+std::vector<Line> compared(const Part& part, const Trial& trial, Determinism kind) {
+  std::vector<Line> lines;
+  for (const Observation& o : part.observations) {
+    const auto at = std::find_if(
+        trial.observations.begin(), trial.observations.end(), [&](const Observation& now) {
+          return now.subject == o.subject && now.case_name == o.case_name && now.seed == o.seed &&
+                 now.repeat == o.repeat;
+        });
+    const bool is_there = at != trial.observations.end();
+    lines.push_back({&o, is_there ? compare_replay(o, *at, kind)
+                                  : Replayed{Replayed::How::kDiffers, "not observed now"}});
+  }
+  return lines;
+}
+
+/// "" where the verdict is the recorded one, or holds none.
+std::string verdict_differs(const Recorded& recorded, const std::vector<Trial>& trials) {
+  if (!recorded.verdict) return "";
+  const Outcome then = outcome_of(*recorded.verdict);
+  const Outcome now =
+      sentinel_of(observations_of(trials),
+                  QuestionContext::from_json(recorded.verdict->predicate().at("question")));
+  if (then.text() == now.text()) return "";
+  return fmt::format("{} recorded, {} now{}", then.text(), now.text(),
+                     now.why.empty() ? "" : ": " + now.why);
+}
+
+void print(const Context& context, const Recorded& recorded, const std::vector<Line>& lines,
+           const std::string& verdict) {
+  std::map<Replayed::How, int> counts;
+  Json rows = Json::array();
+  report::Table table({"subject", "case", "seed", "replayed", "why"});
+  for (const Line& line : lines) {
+    const Observation& o = *line.recorded;
+    const std::string how = replayed_name(line.replayed.how);
+    ++counts[line.replayed.how];
+    rows.push_back({{"subject", o.subject},
+                    {"case", o.case_name},
+                    {"seed", o.seed},
+                    {"repeat", o.repeat},
+                    {"replayed", how},
+                    {"why", line.replayed.why}});
+    table.add({o.subject, o.case_name, std::to_string(o.seed), how, line.replayed.why});
+  }
+  const bool is_same = counts[Replayed::How::kDiffers] == 0 && verdict.empty();
+  if (context.json)
+    return print_json({{"record", recorded.digest},
+                       {"slug", recorded.slug},
+                       {"same", is_same},
+                       {"observations", rows},
+                       {"verdict", verdict.empty() ? "as recorded" : verdict}});
+  std::cout << table.render(report::style_of(STDOUT_FILENO));
+  if (!verdict.empty()) fmt::print(std::cout, "verdict: {}\n", verdict);
+  fmt::print(std::cout, "{}: {} bitwise, {} within tolerance, {} differ\n",
+             is_same ? "same" : "differs", counts[Replayed::How::kBitwise],
+             counts[Replayed::How::kWithinTolerance], counts[Replayed::How::kDiffers]);
+}
+
+void replay(Context& context, const std::string& digest, const std::string& sandbox) {
+  const Recorded recorded = recorded_at(context, digest);
+  const bool is_bitwise =
+      recorded.verdict && recorded.verdict->predicate().at("question").at("question") ==
+                              question_name(Question::kEquivalence);
+  std::vector<Trial> trials;
+  std::vector<Line> lines;
+  for (const auto& [subject, part] : recorded.parts) {
+    trials.push_back(run_again(context, recorded, subject, part, sandbox));
+    for (Line& line : compared(part, trials.back(),
+                               is_bitwise ? Determinism::kBitwise : Determinism::kWithinTolerance))
+      lines.push_back(std::move(line));
+  }
+  const std::string verdict = verdict_differs(recorded, trials);
+  const bool is_same =
+      verdict.empty() && std::none_of(lines.begin(), lines.end(), [](const Line& l) {
+        return l.replayed.how == Replayed::How::kDiffers;
+      });
+  context.exit_code = is_same ? 0 : 1;
+  print(context, recorded, lines, verdict);
+}
+
+}  // namespace
+
+void add_replay_command(CLI::App& app, Context& context) {
+  struct Words {
+    std::string digest, sandbox;
+  };
+  auto words = std::make_shared<Words>();
+  CLI::App* command = app.add_subcommand(
+      "replay", "make a recorded run again and compare its numbers with the record");
+  command
+      ->add_option("record", words->digest, "digest of a verdict or an observation (or its start)")
+      ->required();
+  command->add_option("--sandbox", words->sandbox,
+                      "another sandbox than the recorded one: podman, docker, bwrap or process");
+  command->footer(
+      "From the record come the release by its digest, the edits by theirs, cases, seed, repeats,\n"
+      "sandbox and kind of device. The inputs must have the recorded digests. Each answer must be\n"
+      "the recorded one and each error within the case's limit of the recorded error; where the\n"
+      "record compares outputs bit for bit (EQUIVALENCE_*) the outputs must have the same bits.\n"
+      "Nothing is written to the ledger.\n"
+      "Exit: 0 the same, 1 it differs, 2 usage, 4 not runnable here (no such device, release,\n"
+      "edit, case or environment).\nExample:\n"
+      "  patchbench ledger list --slug liger_flce_none_bwd && patchbench replay 3f9a0c");
+  command->callback([words, &context] { replay(context, words->digest, words->sandbox); });
+}
+
+}  // namespace patchbench::cli
