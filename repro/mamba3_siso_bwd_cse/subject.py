@@ -90,8 +90,14 @@ def words_of(case: Case) -> dict[str, Any]:
 
 
 def gradients(case: Case) -> dict[str, torch.Tensor]:
-    """Every gradient that the case's inputs have, in fp32; the host function's own exceptions reach the caller."""
-    found = release().compute_dqkv(**words_of(case))
+    """Every gradient that the case's inputs have, in fp32; the host function's own exceptions reach the caller.
+
+    The configuration that the autotuner launched goes into the case's numbers.
+    """
+    module = release()
+    found = module.compute_dqkv(**words_of(case))
+    launched = getattr(module, stand_in.KERNEL).best_config
+    case.numbers |= {name: float(getattr(launched, name)) for name in stand_in.LAUNCH}
     named = zip(GRADIENTS, found, strict=True)
     return {f"grad_{name}": grad.as_subclass(torch.Tensor).float() for name, grad in named if grad is not None}
 

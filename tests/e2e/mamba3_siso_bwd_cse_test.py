@@ -18,8 +18,10 @@ def test_the_edit_is_proved_equivalent(tmp_path: Path) -> None:
     before, after = seen(document, "upstream"), seen(document, "patched")
     assert before == {"source_dense": "redundant_product", "packed_short": "absent", "half_one_chunk": "absent", "ptx_sm90": "unjudged"}
     assert after == before | {"source_dense": "absent"}
-    counted = next(o for s in document["subjects"] for o in s["observations"] if o["case"] == "source_dense")
-    assert counted["self_reported"]["numbers"] == {"value_products": 3}
+    observed = [o for s in document["subjects"] for o in s["observations"]]
+    numbers = {name: [o["self_reported"].get("numbers") for o in observed if o["case"] == name] for name in cases}
+    assert numbers["source_dense"][0] == {"value_products": 3}
+    assert all(launch == {"num_warps": 4, "num_stages": 1} for launch in numbers["half_one_chunk"])
 
 
 def test_a_release_without_the_layer_has_no_verdict(tmp_path: Path) -> None:
