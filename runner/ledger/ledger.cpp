@@ -28,6 +28,9 @@ class SqliteLedger : public Ledger {
 
   int append_each(const std::function<std::optional<Incoming>()>& next) override {
     return guarded([&] {
+      // Digests come in no order: a large import touches every page of their index, 90 MB of a
+      // million records, and what does not fit is written and read again.
+      database_.exec("PRAGMA cache_size=-262144");
       SQLite::Transaction transaction(database_, SQLite::TransactionBehavior::IMMEDIATE);
       Appender appender(database_);
       int num_new = 0;
