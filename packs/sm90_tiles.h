@@ -89,8 +89,8 @@ struct SoftmaxShared {
 
 /// Raises the maxima to those of a tile's logits, half of which are in the warpgroup's `s`: P is
 /// exp2(s - base), and `alpha` is what earlier sums are worth.
-PB_DEVICE void raise_top(const float (&s)[16], const Fragment& f, SoftmaxShared& shared, Softmax& state,
-                     float (&base)[2], float (&alpha)[2]) {
+PB_DEVICE void raise_top(const float (&s)[16], const Fragment& f, SoftmaxShared& shared,
+                         Softmax& state, float (&base)[2], float (&alpha)[2]) {
   float top[2] = {-INFINITY, -INFINITY};
   PB_UNROLL
   for (int i = 0; i < 16; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], s[i]);
