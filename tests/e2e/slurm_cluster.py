@@ -62,7 +62,10 @@ class Cluster:
         key.write_bytes(secrets.token_bytes(64))
         key.chmod(0o400)
         self.env = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
-        self.start("munged", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket", f"--pid-file={folder}/munged.pid",
+
+    def start_all(self) -> None:
+        folder = self.folder
+        self.start("munged", "--force", f"--key-file={folder}/munge.key", f"--socket={folder}/munge.socket", f"--pid-file={folder}/munged.pid",
                    f"--log-file={folder}/munged.log", f"--seed-file={folder}/munge.seed")  # fmt: skip
         self.start("slurmctld")
         for node in NODES:
@@ -91,8 +94,13 @@ class Cluster:
 
     def kill_node(self, node: str) -> None:
         """As a power cut has it: the daemon and every process of its tasks at once."""
-        pid = int((self.folder / f"{node}.pid").read_text())
-        doomed = {pid} | {p for p in processes() if f"SLURMD_NODENAME={node}\0" in environment_of(p)} | steps_of(self.folder, node)
+        file = self.folder / f"{node}.pid"
+        doomed = {int(file.read_text())} if file.exists() else set()
+        for pid in processes():  # another cluster of this machine may have a node of that name
+            held = environment_of(pid)
+            if f"SLURMD_NODENAME={node}\0" in held and f"SLURM_CONF={self.folder}/" in held:
+                doomed.add(pid)
+        doomed |= steps_of(self.folder, node)
         for one in doomed:
             try:
                 os.kill(one, signal.SIGKILL)
@@ -100,7 +108,6 @@ class Cluster:
                 pass
 
     def stop(self) -> None:
-        self.words("scancel", "--user=root")
         for node in NODES:
             self.kill_node(node)
         for name in ("slurmctld", "munged"):
