@@ -37,7 +37,7 @@ int days_since(const fs::path& path) {
 }
 
 /// SHA-256 -> the release whose file has it, or the lock that names it.
-std::map<std::string, std::string> named_files(const Context& context,
+std::map<std::string, std::string> named_files(const Context& context, const Pins& pins,
                                                const std::vector<fs::path>& locks) {
   std::map<std::string, std::string> named;
   for (const fs::path& lock : locks) {
@@ -45,7 +45,6 @@ std::map<std::string, std::string> named_files(const Context& context,
     for (std::size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1))
       named[text.substr(at + mark.size(), 64)] = "lock " + lock.stem().string();
   }
-  const Pins pins = context.pins();
   for (const auto& [name, upstream] : pins.all()) {
     for (const Pin& pin : upstream.releases) named[pin.sha256] = name;
   }
@@ -89,15 +88,16 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
 
 std::vector<CacheEntry> cache_entries(const Context& context) {
   const std::vector<fs::path> locks = entries_of(context.root / "env/locks");
-  const auto files = named_files(context, locks), environments = named_environments(context, locks);
-  const std::map<std::string, Upstream> upstreams = context.pins().all();
+  const Pins pins = context.pins();
+  const auto files = named_files(context, pins, locks),
+             environments = named_environments(context, locks);
   // Folder of the cache -> kind, and what needs an entry of a name.
   using NeededBy = std::function<std::string(const std::string&)>;
   const NeededBy nothing = [](const std::string&) { return ""; };
   const NeededBy machine = [](const std::string&) { return "this machine"; };
   const NeededBy upstream = [&](const std::string& name) {
     const std::string known = name.substr(0, name.find('.'));
-    return upstreams.contains(known) ? known : "";
+    return pins.all().contains(known) ? known : "";
   };
   const std::vector<std::tuple<std::string, std::string, NeededBy>> parts = {
       {"files", "file", [&](const std::string& name) { return found_in(files, name); }},

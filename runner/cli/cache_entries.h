@@ -12,7 +12,7 @@ namespace patchbench::cli {
 struct CacheEntry {
   std::filesystem::path path;
   std::string kind;       ///< "file", "environment", "checkout", "git", "image", "run", …
-  std::string needed_by;  ///< "liger-kernel 0.8.0" of a file, "lock torch-2.11"; "" if nothing is
+  std::string needed_by;  ///< "liger-kernel" (a release of it), "lock torch-2.11"; "" if nothing is
   uintmax_t bytes = 0;
   int days_old = 0;  ///< since it was last written
 };

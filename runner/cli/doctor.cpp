@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include "cli/cache_entries.h"
 #include "core/json.h"
 #include "exec/environment.h"
 #include "exec/process.h"
@@ -150,11 +151,10 @@ std::vector<Finding> gpus() {
 /// what runs.
 std::string packages_in(const fs::path& site) {
   std::map<std::string, std::string> versions;
-  std::error_code failed;
-  for (fs::directory_iterator it(site, failed), end; !failed && it != end; it.increment(failed)) {
-    const std::string name = it->path().stem().string();
+  for (const fs::path& entry : entries_of(site)) {
+    const std::string name = entry.stem().string();
     const std::size_t dash = name.rfind('-');
-    if (it->path().extension() == ".dist-info" && dash != std::string::npos)
+    if (entry.extension() == ".dist-info" && dash != std::string::npos)
       versions[name.substr(0, dash)] = name.substr(dash + 1);
   }
   std::string text;
@@ -172,10 +172,7 @@ std::string packages_in(const fs::path& site) {
 /// The unpacked environment of a lock for one interpreter.
 Finding unpacked(const Context& context, const fs::path& lock, const std::string& tag) {
   const std::string name = lock.stem().string(), part = name + " " + tag;
-  std::error_code failed;
-  for (fs::directory_iterator it(context.cache / "env", failed), end; !failed && it != end;
-       it.increment(failed)) {
-    const fs::path site = it->path();
+  for (const fs::path& site : entries_of(context.cache / "env")) {
     if (!site.filename().string().starts_with(name + "-" + tag + "-") ||
         !fs::exists(site / "patchbench-env.json"))
       continue;
@@ -187,11 +184,8 @@ Finding unpacked(const Context& context, const fs::path& lock, const std::string
 }
 
 std::vector<Finding> environments(const Context& context, const std::string& tag) {
-  std::vector<fs::path> locks;
-  for (const auto& entry : fs::directory_iterator(context.root / "env/locks")) {
-    if (entry.path().stem() != "tools") locks.push_back(entry.path());
-  }
-  std::sort(locks.begin(), locks.end());
+  std::vector<fs::path> locks = entries_of(context.root / "env/locks");
+  std::erase_if(locks, [](const fs::path& lock) { return lock.stem() == "tools"; });
   std::vector<Finding> found;
   for (const fs::path& lock : locks) {
     // The base image has Python 3.11, whatever this machine has.

@@ -28,11 +28,6 @@ std::vector<Pin> versions_of(const Upstream& upstream, const Words& words) {
   return versions;
 }
 
-/// A commit in ten digits, a release as it is.
-std::string short_version(const std::string& version) {
-  return version.starts_with("git:") ? version.substr(0, 14) : version;
-}
-
 /// What one edit does on one release.
 struct State {
   std::string version, name;  ///< name: "applies", "rebased", "landed", "conflict", "file_gone"

@@ -122,18 +122,13 @@ std::string block(const Standing& standing, const Manifest& pack, const Upstream
   return out.empty() ? "   no record\n" : out;
 }
 
-/// A release as it is, a commit by ten digits.
-std::string short_pin(const std::string& version) {
-  return version.starts_with("git:") ? version.substr(0, 14) : version;
-}
-
 void print_overview(const Standing& standing, const Words& words) {
   if (words.by == "pack") {
     for (const Manifest& pack : standing.packs) {
       for (const UpstreamUse& use : pack.upstreams) {
         if (use.from_environment) continue;
         std::cout << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
-                                 short_pin(use.red_pin))
+                                 short_version(use.red_pin))
                   << block(standing, pack, use) << "\n";
       }
     }
@@ -145,7 +140,7 @@ void print_overview(const Standing& standing, const Words& words) {
       for (const UpstreamUse& use : pack.upstreams) {
         if (use.name != name || use.from_environment) continue;
         out += fmt::format("{:02} {} · red pin {}\n", pack.number, pack.slug.str(),
-                           short_pin(use.red_pin)) +
+                           short_version(use.red_pin)) +
                block(standing, pack, use);
       }
     }

@@ -88,8 +88,7 @@ std::string mutant_line(const Trial& trial, bool holds) {
 }
 
 bool is_mutants(const Trial& trial) {
-  return !trial.observations.empty() &&
-         trial.observations.front().subject.find("mutant:") != std::string::npos;
+  return !trial.observations.empty() && is_mutant(trial.observations.front().subject);
 }
 
 }  // namespace

@@ -57,8 +57,7 @@ Roles cases_of(const Setup& setup) {
   Roles roles;
   const std::string kind = setup.device.substr(0, setup.device.find(':'));
   for (const Case& c : setup.manifest.cases) {
-    const bool is_of_it = c.upstream.empty() || c.upstream == setup.upstream.name;
-    if (is_asked(c.role) && is_of_it && c.is_for("upstream") && c.counts_on(kind))
+    if (is_asked(c.role) && c.runs_on(setup.upstream) && c.is_for("upstream") && c.counts_on(kind))
       roles[c.name] = c.role;
   }
   return roles;

@@ -89,6 +89,10 @@ bool is_in_process(std::string_view subject) {
          subject.starts_with("op_mutant:") || subject.starts_with("model_mutant:");
 }
 
+bool is_mutant(std::string_view subject) {
+  return subject.find("mutant:") != std::string_view::npos;
+}
+
 std::optional<double> Observation::number(const std::string& name) const {
   const Json numbers = self_reported.is_object() ? self_reported.value("numbers", Json()) : Json();
   const auto found = numbers.find(name);

@@ -11,6 +11,8 @@ namespace patchbench {
 
 /// Whether a subject runs inside the reproducer itself: needs no checkout and no sandbox.
 bool is_in_process(std::string_view subject);
+/// Whether a subject is a spoiled one: mutant:*, op_mutant:*, model_mutant:*.
+bool is_mutant(std::string_view subject);
 
 /// What was seen of the bug in one subject × case × seed.
 enum class Seen {

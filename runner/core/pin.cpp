@@ -218,6 +218,10 @@ Pins Pins::parse(std::string_view text, const std::string& path) {
   return pins;
 }
 
+std::string short_version(const std::string& version) {
+  return version.starts_with("git:") ? version.substr(0, 14) : version;
+}
+
 const Upstream& Pins::upstream(std::string_view name) const {
   const auto found = upstreams_.find(std::string(name));
   if (found != upstreams_.end()) return found->second;

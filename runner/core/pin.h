@@ -29,6 +29,9 @@ struct Pin {
   Json to_json() const;
 };
 
+/// A version for people: a commit by ten digits, a release as it is.
+std::string short_version(const std::string& version);
+
 /// One upstream of env/pins.json.
 struct Upstream {
   std::string name, package, license, url, git_prefix, environment;

@@ -290,7 +290,12 @@ Record parse_record(std::string_view line, const std::string& where) {
 
 Witness witness_of(const Record& record) {
   Witness witness{record.run_id(), group_of(record), observation_of(record)};
-  witness.observation.self_reported = witness.observation.outside = Json();
+  Observation& o = witness.observation;
+  Json kept = Json::object();
+  if (o.self_reported.is_object() && o.self_reported.contains("numbers"))
+    kept["numbers"] = std::move(o.self_reported["numbers"]);
+  o.self_reported = std::move(kept);
+  o.outside = Json();
   return witness;
 }
 

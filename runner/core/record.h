@@ -71,7 +71,8 @@ Record parse_record(std::string_view line, const std::string& where);
 /// What the check of a verdict asks of an observation record.
 struct Witness {
   std::string run_id, group;  ///< group: one run's observations of one subject on one tree
-  Observation observation;    ///< without self_reported and outside, which no predicate reads
+  /// Without what no predicate reads: of self_reported the numbers are kept, `outside` is null.
+  Observation observation;
 };
 /// Throws Error(kUsage) on another type.
 Witness witness_of(const Record& observation);

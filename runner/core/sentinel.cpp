@@ -517,7 +517,7 @@ Expectation expectation_of(const Observation& o, const QuestionContext& context)
     if (!context.is_red_pin) return Expectation::kNothing;
     return is_trigger ? Expectation::kPresent : Expectation::kAbsent;
   }
-  if (o.subject.find("mutant:") != std::string::npos) return Expectation::kNothing;
+  if (is_mutant(o.subject)) return Expectation::kNothing;
   return Expectation::kAbsent;
 }
 

@@ -81,8 +81,6 @@ std::string case_element(const JunitCase& c) {
   return out + outcome_element(c) + "    </testcase>\n";
 }
 
-bool is_mutant(const Observation& o) { return o.subject.find("mutant:") != std::string::npos; }
-
 JunitStatus status_of(const Outcome& outcome, const QuestionContext& question) {
   if (!outcome.sentinel) return JunitStatus::kError;
   switch (*outcome.sentinel) {
@@ -137,9 +135,9 @@ JunitStatus junit_status(const Observation& observation, const QuestionContext& 
     case Verdict::kNotFixed:
       return JunitStatus::kFailed;
     case Verdict::kSeenPresent:
-      return is_mutant(observation) ? JunitStatus::kPassed : JunitStatus::kFailed;
+      return is_mutant(observation.subject) ? JunitStatus::kPassed : JunitStatus::kFailed;
     case Verdict::kSeenAbsent:
-      return is_mutant(observation) ? JunitStatus::kSkipped : JunitStatus::kPassed;
+      return is_mutant(observation.subject) ? JunitStatus::kSkipped : JunitStatus::kPassed;
     case Verdict::kUnjudged:
     case Verdict::kUnsupported:
       return JunitStatus::kSkipped;
@@ -172,7 +170,7 @@ std::string junit_of_run(const std::string& slug, const std::vector<Observation>
                 .status = junit_status(o, question),
                 .verdict = verdict_name(verdict_of(o.seen, expectation_of(o, question))),
                 .reason = o.reason.empty() ? measure_text(o) : o.reason};
-    if (c.status == JunitStatus::kSkipped && is_mutant(o) && o.seen == Seen::kAbsent)
+    if (c.status == JunitStatus::kSkipped && is_mutant(o.subject) && o.seen == Seen::kAbsent)
       c.reason = "this case does not tell the mutant apart";
     if (o.outside.is_object() && o.outside.contains("wall_s") && o.outside["wall_s"].is_number()) {
       c.seconds = o.outside["wall_s"].get<double>();

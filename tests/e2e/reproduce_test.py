@@ -150,6 +150,13 @@ def test_status_shows_what_was_recorded(run) -> None:
     assert any(r["sentinel"] == "BUG_REPRODUCED(wrong_gradients)" for r in rows)
 
 
+def test_the_committed_evidence_holds(run) -> None:
+    """Every verdict follows from the observations beside it."""
+    files = sorted((ROOT / "reports/evidence").glob("*/*.jsonl"))
+    broken = [done.stdout + done.stderr for file in files if (done := run("ledger", "verify", str(file))).returncode != 0]
+    assert files and not broken, broken
+
+
 def test_documents_show_the_committed_evidence(run) -> None:
     assert (ROOT / "reports/STATUS.md").read_text() == run("status", "--markdown").stdout
     inside = (ROOT / "README.md").read_text().split("<!-- status -->\n")[1].split("<!-- /status -->")[0]
