@@ -27,8 +27,10 @@ if [ ! -e "$folder/build.ninja" ]; then
   say "configuring $preset"
   (cd "$root" && cmake --preset "$preset" >"$log" 2>&1) || { tail -n 20 "$log" >&2; say "cmake failed; log: $log"; rm -f "$folder/build.ninja"; exit 1; }
 fi
-if ! ninja -C "$folder" -n "$@" 2>/dev/null | grep -q 'no work to do'; then
-  say "compiling $preset (once; minutes on 2 cores the first time)"
-fi
-ninja -C "$folder" "$@" >"$log" 2>&1 || { grep -m 5 -A 8 'error' "$log" >&2 || tail -n 20 "$log" >&2; say "the build failed; log: $log"; exit 1; }
+ninja -C "$folder" "$@" >"$log" 2>&1 &
+ninja=$!
+trap 'kill $ninja 2>/dev/null; exit 130' INT TERM
+for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 $ninja 2>/dev/null && sleep 0.1; done
+kill -0 $ninja 2>/dev/null && say "compiling $preset (once; minutes on 2 cores the first time)"
+wait $ninja || { grep -m 5 -A 8 'error' "$log" >&2 || tail -n 20 "$log" >&2; say "the build failed; log: $log"; exit 1; }
 printf '%s\n' "$folder"

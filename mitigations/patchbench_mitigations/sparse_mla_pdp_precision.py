@@ -1,11 +1,13 @@
-"""Megatron-LM's sparse-MLA backward: Delta summed in float32 from P and dO, not from an output rounded to bfloat16.
+"""Megatron-LM's sparse-MLA backward: Delta summed in float32 from P and dO, not from an output rounded to bfloat16; dQ with it.
 
 Delta[b,s,h] = sum_j P_j <dO, v_j> is the same for all keys of a row: an error in it goes into every dS_j of that row, and
 from there, times the sum of P_j k_j, into the gradient of q. The release forms it as <O, dO> from its bfloat16 O. Replaced is
-`sparse_mla_bwd`, wherever a module of megatron holds it: Delta is computed anew from its arguments, in plain torch, and all
-else is the release's. One mode, "exact_delta" ("auto" is the same).
+`sparse_mla_bwd`, wherever a module of megatron holds it: Delta and dQ are computed anew from its arguments, in plain torch, and
+dKV is the release's, given that Delta. dQ is because dS_j = P_j (dP_j - Delta) cancels where one key holds the mass: float32's
+rounding of Delta is then a part in a hundred of it. All dP are taken from the heaviest key's, which changes no dS_j and leaves
+nothing to cancel. One mode, "exact_delta" ("auto" is the same).
 
-Cost: the scores and <dO, v> of all chosen keys once more, and the keys that fit into CHUNK_BYTES in float32.
+Cost: the scores, <dO, v> and dQ of all chosen keys once more, and the keys that fit into CHUNK_BYTES in float32.
 """
 
 from __future__ import annotations
@@ -34,15 +36,18 @@ CHUNK_BYTES = 256 << 20  # of the gathered keys in float32
 Function = Callable[..., Any]
 
 
-def exact_delta(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor, scale: float) -> torch.Tensor:
-    """[batch, seqlen_q, num_heads] float32: sum_j P_j <grad_out, v_j> with P = softmax(scale q k) over the slots that name a key,
-    a key that is named twice counted twice; 0 for a row without any. q [b, s, h, d], kv [b, s_k, g, d], indices [b, s, g, k],
-    grad_out [b, s, h, d_v]; v_j is the first d_v columns of its key. Products of bfloat16 are exact in float32."""
+def exact_delta(
+    q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(Delta, dQ): Delta = sum_j P_j dP_j, [b, s, h] float32, with P = softmax(scale q k) over the slots that name a key, one
+    named twice counted twice, and dP_j = <grad_out, v_j>; dQ = scale sum_j P_j (dP_j - Delta) k_j, q's shape and dtype. Both 0
+    for a row without a key. q [b, s, h, d], kv [b, s_k, g, d], indices [b, s, g, k], grad_out [b, s, h, d_v]; v_j is the first
+    d_v columns of its key. Products of bfloat16 are exact in float32."""
     batch, seqlen_q, num_heads, _ = q.shape
     num_groups, topk = indices.shape[2:]
     step = max(1, CHUNK_BYTES // (4 * max(1, topk) * num_groups * kv.shape[-1]))
     is_key = (indices >= 0) & (indices < kv.shape[1])
-    delta = torch.empty(batch, seqlen_q, num_heads, dtype=torch.float32, device=q.device)
+    delta, grad_q = torch.empty(batch, seqlen_q, num_heads, dtype=torch.float32, device=q.device), torch.empty_like(q)
     for b in range(batch):
         for first in range(0, seqlen_q, step):
             rows = slice(first, first + step)
@@ -52,12 +57,16 @@ def exact_delta(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_o
             scores = scale * (q_rows @ keys.transpose(-1, -2))
             weights = scores.masked_fill(~is_key[b, rows].unsqueeze(2), float("-inf")).softmax(-1).nan_to_num(0.0)
             grad_weights = grad_rows @ keys[..., : grad_out.shape[-1]].transpose(-1, -2)
-            delta[b, rows] = (weights * grad_weights).sum(-1).flatten(1)
-    return delta
+            top = grad_weights.gather(-1, weights.argmax(-1, keepdim=True))
+            beside_top = grad_weights - top
+            rest = (weights * beside_top).sum(-1, keepdim=True)
+            delta[b, rows] = (rest + top * weights.sum(-1, keepdim=True)).squeeze(-1).flatten(1)
+            grad_q[b, rows] = (scale * (weights * (beside_top - rest)) @ keys).flatten(1, 2).to(q.dtype)
+    return delta, grad_q
 
 
 def with_exact_delta(original: Function, hook: Hook) -> Function:
-    """The release's backward with Delta from its own arguments."""
+    """The release's backward with Delta from its own arguments, and dQ from that Delta."""
     arguments = Arguments(inspect.signature(original))
 
     @functools.wraps(original)
@@ -68,9 +77,10 @@ def with_exact_delta(original: Function, hook: Hook) -> Function:
         is_batched = given["q"].dim() == 4
         scale = given["q"].shape[-1] ** -0.5 if given["sm_scale"] is None else float(given["sm_scale"])
         with torch.no_grad():
-            delta = exact_delta(*(operands if is_batched else [t.unsqueeze(0) for t in operands]), scale)
+            delta, grad_q = exact_delta(*(operands if is_batched else [t.unsqueeze(0) for t in operands]), scale)
         given["delta"] = delta if is_batched else delta.squeeze(0)
-        return arguments.call(original, given)
+        _, grad_kv = arguments.call(original, given)
+        return grad_q if is_batched else grad_q.squeeze(0), grad_kv
 
     return replacement
 

@@ -224,18 +224,36 @@ def test_delta_is_exact_and_the_gradient_of_q_with_it(kernels: Kernels, modules:
 
 @pytest.mark.parametrize("chunk_rows", [1, 3, 100])
 @pytest.mark.parametrize("num_groups", [1, 2])
-def test_delta_in_chunks_and_groups(monkeypatch: pytest.MonkeyPatch, chunk_rows: int, num_groups: int) -> None:
+def test_delta_and_dq_in_chunks_and_groups(monkeypatch: pytest.MonkeyPatch, chunk_rows: int, num_groups: int) -> None:
     generator = torch.Generator().manual_seed(3)
     q, kv, grad = (torch.randn(*n, generator=generator) for n in ((2, 5, 4, 24), (2, 9, num_groups, 24), (2, 5, 4, 16)))
     indices = torch.randint(-1, 10, (2, 5, num_groups, 7), generator=generator)  # 9 is past the end
     indices[1, 3] = -1
     monkeypatch.setattr(pdp, "CHUNK_BYTES", chunk_rows * 7 * num_groups * 24 * 4)
-    got = pdp.exact_delta(q, kv, indices, grad, 0.3)
+    delta, grad_q = pdp.exact_delta(q, kv, indices, grad, 0.3)
     for b, s, h in torch.cartesian_prod(torch.arange(2), torch.arange(5), torch.arange(4)).tolist():
         group = h * num_groups // 4
         keys = kv[b, [i for i in indices[b, s, group].tolist() if 0 <= i < 9], group].double()
         p = (0.3 * keys @ q[b, s, h].double()).softmax(-1)
-        assert abs((p * (keys[:, :16] @ grad[b, s, h].double())).sum().item() - got[b, s, h].item()) < 1e-5
+        grad_p = keys[:, :16] @ grad[b, s, h].double()
+        wanted = (p * grad_p).sum()
+        assert abs(wanted - delta[b, s, h]) < 1e-5
+        assert (0.3 * (p * (grad_p - wanted)) @ keys - grad_q[b, s, h]).abs().max() < 1e-5
+
+
+def test_dq_where_one_key_holds_the_mass() -> None:
+    """Where a weight is 1 - 3e-5 and all dP are near 1200, float32's own rounding of Delta is a hundredth of dS and more."""
+    generator = torch.Generator().manual_seed(4)
+    q, kv, grad = (torch.randn(*n, generator=generator) for n in ((1, 6, 2, 49), (1, 40, 1, 49), (1, 6, 2, 48)))
+    q, kv, grad = 0.1 * q, kv + 5, grad + 5
+    q[..., 48], kv[..., 48] = 1, 0
+    kv[0, 0, 0, 48] = 14
+    keys = kv[0, :, 0].double()
+    p = torch.einsum("shd,kd->shk", q[0].double(), keys).softmax(-1)
+    grad_p = torch.einsum("shd,kd->shk", grad[0].double(), keys[:, :48])
+    wanted = (p * (grad_p - (p * grad_p).sum(-1, keepdim=True))) @ keys
+    _, got = pdp.exact_delta(q, kv, torch.arange(40).expand(1, 6, 1, 40), grad, 1.0)
+    assert error(got[0], wanted) < 1e-4
 
 
 def test_what_was_not_measured_is_refused(kernels: Kernels, modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
