@@ -1,12 +1,14 @@
-"""Two processes on gloo: alike they train, unlike or silent they end at once."""
+"""Two processes, on gloo and, where two GPUs are, on NCCL: alike they train, unlike or silent they end at once."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
@@ -14,6 +16,8 @@ from mitigation_liger_flce_none_bwd_test import Upstream  # noqa: E402
 
 MITIGATIONS = Path(__file__).parents[2] / "mitigations"
 SLUG = "liger_flce_none_bwd"
+BACKENDS = ["gloo", pytest.param("nccl", marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no two GPUs"))]
+pytestmark = pytest.mark.parametrize("backend", BACKENDS)
 # Each rank has a token of its own; the loss of rank 0 counts 0, so that the faulty release would give no gradient there.
 SCRIPT = """
 import os, sys
@@ -25,7 +29,10 @@ if rank != int(os.environ.get("SILENT", -1)):
     ranks.PATIENCE_S = 3.0
 if os.environ.get("EARLY"):
     import liger_kernel.ops.fused_linear_cross_entropy
-torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
+device = f"cuda:{rank}" if sys.argv[2] == "nccl" else "cpu"
+if device != "cpu":
+    torch.cuda.set_device(device)
+torch.distributed.init_process_group(sys.argv[2], init_method="file://" + sys.argv[1], rank=rank, world_size=2)
 from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction as Loss
 
 class Model(torch.nn.Module):
@@ -37,9 +44,10 @@ class Model(torch.nn.Module):
     def forward(self, hidden, target):
         return Loss.apply(hidden, self.head.weight, target, None, None, -100, 0.0, 0.0, "none", None, False, False)[0]
 
-model = torch.nn.parallel.DistributedDataParallel(Model())
+model = torch.nn.parallel.DistributedDataParallel(Model().to(device))
 hidden = torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(2))
 target, weight = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.5, 0.25]])
+hidden, target, weight = hidden.to(device), target.to(device), weight.to(device)
 (model(hidden[rank], target[rank]) * weight[rank]).sum().backward()
 head = model.module.head.weight
 loss = torch.nn.functional.cross_entropy(hidden.flatten(0, 1) @ (w := head.detach().clone().requires_grad_()).T, target.flatten(), reduction="none")
@@ -52,7 +60,7 @@ if os.environ["PATCHBENCH_MITIGATE"] != "off":  # another mode, on all ranks, is
 """
 
 
-def run(tmp_path: Path, *per_rank: dict[str, str]) -> list[subprocess.CompletedProcess[str]]:
+def run(tmp_path: Path, backend: str, *per_rank: dict[str, str]) -> list[subprocess.CompletedProcess[str]]:
     """The script as rank 0 and rank 1, each with its own environment."""
     if not (tmp_path / "liger_kernel").exists():
         Upstream(tmp_path, "faulty", "0.8.0")
@@ -60,10 +68,11 @@ def run(tmp_path: Path, *per_rank: dict[str, str]) -> list[subprocess.CompletedP
     script.parent.mkdir()
     script.write_text(SCRIPT)
     path = ":".join([str(MITIGATIONS), str(tmp_path), *filter(None, sys.path)])
-    common = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "",
-              "PATCHBENCH_FORCE": SLUG, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+    on_gpus = {"CUDA_VISIBLE_DEVICES": ""} if backend == "gloo" else {k: v for k, v in os.environ.items() if k.startswith("NCCL")}
+    common = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "TRITON_INTERPRET": "1", "PATCHBENCH_FORCE": SLUG,
+              "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **on_gpus}  # fmt: skip
     started = [
-        subprocess.Popen([sys.executable, script, str(tmp_path / "store")], stdout=subprocess.PIPE,
+        subprocess.Popen([sys.executable, script, str(tmp_path / "store"), backend], stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, text=True, env={**common, "RANK": str(rank), **env})
         for rank, env in enumerate(per_rank)
     ]  # fmt: skip
@@ -71,38 +80,38 @@ def run(tmp_path: Path, *per_rank: dict[str, str]) -> list[subprocess.CompletedP
     return [subprocess.CompletedProcess([], p.returncode, *output) for p, output in zip(started, outputs, strict=True)]
 
 
-def test_alike_ranks_train_under_ddp_and_each_says_so(tmp_path: Path) -> None:
-    found = run(tmp_path, *[{"PATCHBENCH_MITIGATE": f"{SLUG}:plain"}] * 2)
+def test_alike_ranks_train_under_ddp_and_each_says_so(backend: str, tmp_path: Path) -> None:
+    found = run(tmp_path, backend, *[{"PATCHBENCH_MITIGATE": f"{SLUG}:plain"}] * 2)
     for rank, one in enumerate(found):
         assert one.returncode == 0, one.stderr
         assert float(one.stdout.split()[1]) < 1e-6 and one.stdout.endswith("auto\n")
         assert "first use, mode plain" in one.stderr and f"[rank {rank}]" in one.stderr
 
 
-def test_without_it_the_same_training_is_wrong(tmp_path: Path) -> None:
-    found = run(tmp_path, *[{"PATCHBENCH_MITIGATE": "off"}] * 2)
+def test_without_it_the_same_training_is_wrong(backend: str, tmp_path: Path) -> None:
+    found = run(tmp_path, backend, *[{"PATCHBENCH_MITIGATE": "off"}] * 2)
     assert all(one.returncode == 0 and float(one.stdout.split()[1]) > 0.1 for one in found), found[0].stderr
 
 
 @pytest.mark.parametrize("other", ["off", SLUG])
-def test_ranks_that_ask_for_something_else_end(tmp_path: Path, other: str) -> None:
-    found = run(tmp_path, {"PATCHBENCH_MITIGATE": f"{SLUG}:plain"}, {"PATCHBENCH_MITIGATE": other})
+def test_ranks_that_ask_for_something_else_end(backend: str, tmp_path: Path, other: str) -> None:
+    found = run(tmp_path, backend, {"PATCHBENCH_MITIGATE": f"{SLUG}:plain"}, {"PATCHBENCH_MITIGATE": other})
     assert found[0].returncode == 1 and "1 of 2 ranks ask for other mitigations than" in found[0].stderr
     assert not found[0].stdout
 
 
-def test_a_rank_that_has_none_ends_the_run(tmp_path: Path) -> None:
-    found = run(tmp_path, {"PATCHBENCH_MITIGATE": SLUG, "SILENT": "1"}, {"SILENT": "1"})
+def test_a_rank_that_has_none_ends_the_run(backend: str, tmp_path: Path) -> None:
+    found = run(tmp_path, backend, {"PATCHBENCH_MITIGATE": SLUG, "SILENT": "1"}, {"SILENT": "1"})
     assert found[0].returncode == 1 and "1 of 2 ranks have not told their mitigations in 3 s" in found[0].stderr
 
 
 @pytest.mark.parametrize("early", ["", "1"])
 @pytest.mark.parametrize(("value", "kind", "version"), [(f"{SLUG}:plain", "faulty", "0.7.0"), ("auto", "right", "0.8.0")])
-def test_ranks_in_another_state_end(tmp_path: Path, value: str, kind: str, version: str, early: str) -> None:
+def test_ranks_in_another_state_end(backend: str, tmp_path: Path, value: str, kind: str, version: str, early: str) -> None:
     """They ask alike, but the release of one is another: also where it was imported before there is a process group."""
     Upstream(tmp_path / "other", kind, version)
     path = ":".join([str(MITIGATIONS), str(tmp_path / "other"), *filter(None, sys.path)])
     alike = {"PATCHBENCH_MITIGATE": value, "EARLY": early}
-    found = run(tmp_path, alike, {**alike, "PYTHONPATH": path})
+    found = run(tmp_path, backend, alike, {**alike, "PYTHONPATH": path})
     assert any("they must be alike" in one.stderr for one in found), found[0].stderr + found[1].stderr
     assert not any(one.returncode == 0 for one in found)
