@@ -88,7 +88,9 @@ struct SoftmaxShared {
 };
 
 /// Raises the maxima to those of a tile's logits, half of which are in the warpgroup's `s`: P is
-/// exp2(s - base), and `alpha` is what earlier sums are worth.
+/// exp2(s - base), and `alpha` is what earlier sums are worth. Maxima are rounded up to whole
+/// numbers: P before its rounding is then the same but for powers of two whatever the maximum was
+/// when its key came by, and who rounds P again gets these weights.
 PB_DEVICE void raise_top(const float (&s)[16], const Fragment& f, SoftmaxShared& shared,
                          Softmax& state, float (&base)[2], float (&alpha)[2]) {
   float top[2] = {-INFINITY, -INFINITY};
@@ -106,9 +108,9 @@ PB_DEVICE void raise_top(const float (&s)[16], const Fragment& f, SoftmaxShared&
     const int row = f.row + 8 * half;
     const float highest = fmaxf(state.top[half], fmaxf(shared.top[0][row], shared.top[1][row]));
     // Before the first key the maximum is -inf, and -inf - -inf is no number.
-    base[half] = highest == -INFINITY ? 0.0f : highest;
+    base[half] = highest == -INFINITY ? 0.0f : ceilf(highest);
     alpha[half] = exp2_of(state.top[half] - base[half]);
-    state.top[half] = highest;
+    state.top[half] = highest == -INFINITY ? highest : base[half];
     state.sum[half] *= alpha[half];
     state.weight[half] *= alpha[half];
   }

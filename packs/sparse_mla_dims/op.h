@@ -55,7 +55,8 @@ constexpr int64_t kScratchBytes = 256 << 20;
 ///                    Where that is nearly all of it "exact", with 16 bits, does not do either:
 ///                    2.7e-2 off in such a row (sparse_mla_pdp_precision), "rounded" 29.
 /// staging  what P and dS are rounded to before they are multiplied, on bfloat16 alone: "bf16", or
-///          "split": a bfloat16 and the bfloat16 of what that left (always in plain torch).
+///          "split": a bfloat16 and the bfloat16 of what that left (always in plain torch; on CUDA
+///          out, and with it Delta, is still of weights rounded once).
 std::tuple<at::Tensor, at::Tensor> sparse_mla_backward(
     const at::Tensor& grad_out, const at::Tensor& out, const at::Tensor& out_remainder,
     const at::Tensor& lse, const at::Tensor& q, const at::Tensor& kv,

@@ -10,13 +10,14 @@
 //   grad_kv: [64 keys, 64 columns] at a time, every second block a warpgroup, 32 registers a
 //   thread; added to memory in float32, 16 bytes a thread, 64 heads at once. The next tile is
 //   gathered meanwhile, for this step needs no keys.
-// Shared memory: blocks of q, grad_out, one tile of keys, P, dS, and 1 KiB: 225 KiB at 576/512.
+// Shared memory: blocks of q, grad_out, one tile of keys, P, dS, and 1.25 KiB: 225 KiB at 576/512.
 // Rounded to bfloat16: P, dS, grad_q. Sums are float32.
 namespace patchbench::ops::sparse_mla_dims {
 
 struct BackwardShared {
-  float delta[kRows], lse[kRows];
-  int32_t index[2][kRows];  ///< of the keys, by tile
+  float delta[kRows];
+  float base[kRows], share[kRows];  ///< P = exp2(z log2(e) - base) share; base is a whole number
+  int32_t index[2][kRows];          ///< of the keys, by tile
 };
 
 PB_CONSTEXPR int64_t backward_bytes(int head_dim_qk, int head_dim_v) {
@@ -45,27 +46,33 @@ PB_DEVICE void load_sums(const SparseMla& p, const SparseMlaGrads& g, const Cta&
   delta = quad_sum(delta);
   if (quarter != 0) return;
   shared.delta[row] = delta;
-  // Rows of no head: exp2(0 - inf) = 0.
-  shared.lse[row] = row < cta.num_rows ? g.lse[cta.first_row + row] : INFINITY;
+  const float lse = row < cta.num_rows ? g.lse[cta.first_row + row] : 0.0f;
+  shared.base[row] = floorf(lse);
+  shared.share[row] = row < cta.num_rows ? exp2_of(floorf(lse) - lse) : 0.0f;
 }
 
-/// P and dS of the warpgroup's half of a tile.
+/// P and dS of the warpgroup's half of a tile. dS is formed with P as the forward rounded it: out
+/// is a mean with those weights, so that Delta is theirs, and sum_j dS_j is 0 but for the rounding
+/// of dS.
 PB_DEVICE void differentiate(const float (&s)[16], const float (&grad_p)[16], float softmax_scale,
                              const int32_t (&index)[kRows], const BackwardShared& shared,
                              const Fragment& f, unsigned char* p, unsigned char* ds) {
   PB_UNROLL
   for (int i = 0; i < 16; i += 2) {
     const int row = f.row + i / 2 % 2 * 8, key = f.key(i);
-    float weight[2], slope[2];
+    float weight[2];
     PB_UNROLL
     for (int e = 0; e < 2; ++e) {
       const float logit = s[i + e] * (softmax_scale * kLog2e);
-      weight[e] = index[key + e] < 0 ? 0.0f : exp2_of(logit - shared.lse[row]);
-      slope[e] = softmax_scale * weight[e] * (grad_p[i + e] - shared.delta[row]);
+      weight[e] = index[key + e] < 0 ? 0.0f : exp2_of(logit - shared.base[row]);
     }
+    const uint32_t rounded = pack(weight[0], weight[1]);
+    const float share = shared.share[row], factor = softmax_scale * share;
+    const float first = factor * low_of(rounded) * (grad_p[i] - shared.delta[row]);
+    const float second = factor * high_of(rounded) * (grad_p[i + 1] - shared.delta[row]);
     const uint32_t at = in_block(row, 2 * key);
-    *reinterpret_cast<uint32_t*>(p + at) = pack(weight[0], weight[1]);
-    *reinterpret_cast<uint32_t*>(ds + at) = pack(slope[0], slope[1]);
+    *reinterpret_cast<uint32_t*>(p + at) = pack(share * weight[0], share * weight[1]);
+    *reinterpret_cast<uint32_t*>(ds + at) = pack(first, second);
   }
 }
 

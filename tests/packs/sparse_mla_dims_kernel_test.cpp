@@ -190,10 +190,12 @@ TEST(SparseMlaKernel, TakesDeltaFromWhatItIsGiven) {
                                 .topk = 512,
                                 .data = "mean"},
                                at::kBFloat16);
-  const Tensor wanted = oracle(p).grad_q;
-  const double exact = relative(result_of_kernels(p, {}).grad_q, wanted);
+  const Tensor wanted = oracle(p).grad_q, got = result_of_kernels(p, {}).grad_q;
+  const double exact = relative(got, wanted);
   const double rounded = relative(result_of_kernels(p, {}, Delta::kRounded).grad_q, wanted);
   EXPECT_GE(rounded, 5 * exact) << rounded << " " << exact;
+  // 5.2e-3, of rounding dS; 9.2e-3 where dS is formed with other weights than out.
+  EXPECT_LE(harness::errors_of(got, wanted).row, 7e-3);
 }
 
 TEST(SparseMlaKernel, ReadsStridedOperands) {
