@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws errors over the length of the context: `plot_sweep.py RECORDS.jsonl > sweep.svg` from the ledger records of the sweep,
+"""Draws errors over the length of the context (PYTHONPATH=repro/harness): `plot_sweep.py RECORDS.jsonl > sweep.svg` from the ledger records of the sweep,
 `plot_sweep.py context-h200.json > context-h200.svg` from what context_error.py printed for two trees.
 
 One panel for each set of tracked keys or gradient, both axes logarithmic; one colour for each error source or tree, one line for each
@@ -14,13 +14,14 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from curves import Panel, drawing
+
 SLUG = "sparse_mla_pdp_precision"
 SOURCES = {
     "output_bf16": ("#888888", "dKV rounded to bf16"), "delta_bf16": ("#c0392b", "Delta from a bf16 output"),
     "pdp_bf16": ("#1f5fa8", "P, dP staged in bf16"), "sums_fp32": ("#2e8b57", "sums in fp32"), "pdp_split": ("#d08700", "P, dP as two bf16 terms"),
 }  # fmt: skip
 TREES = {"cast": ("#888888", "fp64 rounded to bf16"), "released": ("#c0392b", "released"), "edited": ("#1f5fa8", "with the edit")}
-WIDTH, HEIGHT, LEFT, TOP, GAP = 360, 300, 62, 46, 40
 
 Curves = dict[tuple[str, str], list[tuple[int, float]]]  # (panel, what ends in a source's name) -> (context in k, error)
 
@@ -62,44 +63,24 @@ def contexts_of(measured: dict) -> Drawing:
     return Drawing(curves, panels, TREES, 1e-3, 1e-1)
 
 
-def text(x: float, y: float, words: str, anchor: str = "middle", fill: str = "#222222") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}">{words}</text>'
-
-
-def panel(drawing: Drawing, name: str, left: float) -> list[str]:
-    """Axes and lines of one panel."""
-    curves, low, high = drawing.curves, drawing.low, drawing.high
-    contexts = sorted({context for (of, _), points in curves.items() if of == name for context, _ in points})
-    span = math.log(contexts[-1] / contexts[0])
-
-    def at(context: float, error: float) -> tuple[float, float]:
-        height = math.log(max(error, low) / low) / math.log(high / low)
-        return left + WIDTH * math.log(context / contexts[0]) / span, TOP + HEIGHT * (1 - height)
-
-    drawn = [f'<rect x="{left}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#444444"/>']
-    drawn.append(text(left + WIDTH / 2, TOP - 8, drawing.panels[name]))
-    for exponent in range(round(math.log10(low)), round(math.log10(high)) + 1):
-        y = at(contexts[0], 10.0**exponent)[1]
-        drawn.append(f'<path d="M{left} {y:.1f}h{WIDTH}" stroke="#dddddd"/>' + text(left - 6, y + 4, f"1e{exponent}", "end"))
-    drawn += [text(at(context, low)[0], TOP + HEIGHT + 16, f"{context}k") for context in contexts]
-    for source, (colour, _) in drawing.sources.items():
-        for (of, case), points in sorted(curves.items()):
-            if of == name and case.endswith(source):
-                path = " ".join("{:.1f},{:.1f}".format(*at(*point)) for point in points)
-                drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.4"><title>{case}</title></polyline>')
-    return drawn
-
-
-def plot(drawing: Drawing) -> str:
-    """The whole drawing."""
-    width, height = 2 * WIDTH + 2 * LEFT + GAP, TOP + HEIGHT + 48
-    drawn = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">']
-    drawn.append(f'<rect width="{width}" height="{height}" fill="white"/>')
-    for i, name in enumerate(drawing.panels):
-        drawn += panel(drawing, name, LEFT + i * (WIDTH + LEFT + GAP / 2))
-    for i, (colour, meaning) in enumerate(drawing.sources.values()):
-        drawn.append(text(LEFT - 40 + i * 172, TOP + HEIGHT + 38, f"&#9632; {meaning}", "start", colour))
-    return "\n".join([*drawn, "</svg>", ""])
+def panel(drawn: Drawing, name: str) -> Panel:
+    """Axes and lines of one panel, in logarithms."""
+    contexts = sorted({context for (of, _), points in drawn.curves.items() if of == name for context, _ in points})
+    exponents = range(round(math.log10(drawn.low)), round(math.log10(drawn.high)) + 1)
+    lines = [
+        (colour, case, [(math.log(context), math.log(max(error, drawn.low))) for context, error in points])
+        for source, (colour, _) in drawn.sources.items()
+        for (of, case), points in sorted(drawn.curves.items())
+        if of == name and case.endswith(source)
+    ]
+    return Panel(
+        drawn.panels[name],
+        (math.log(contexts[0]), math.log(contexts[-1])),
+        (math.log(drawn.low), math.log(drawn.high)),
+        [(math.log(context), f"{context}k") for context in contexts],
+        [(math.log(10.0**exponent), f"1e{exponent}") for exponent in exponents],
+        lines,
+    )
 
 
 def main(words: list[str]) -> int:
@@ -107,11 +88,11 @@ def main(words: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     text_of = Path(words[0]).read_text()
-    drawing = contexts_of(json.loads(text_of)) if words[0].endswith(".json") else sweep_of(text_of)
-    if not drawing.curves:
+    drawn = contexts_of(json.loads(text_of)) if words[0].endswith(".json") else sweep_of(text_of)
+    if not drawn.curves:
         print(f"plot_sweep.py: {words[0]} holds no sweep; run patchbench reproduce {SLUG} --subject model", file=sys.stderr)
         return 2
-    sys.stdout.write(plot(drawing))
+    sys.stdout.write(drawing([panel(drawn, name) for name in drawn.panels], list(drawn.sources.values())))
     return 0
 
 
