@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
 import importlib.metadata
 import itertools
 import json
@@ -42,6 +43,7 @@ class Problem(NamedTuple):
     keys: torch.Tensor  # the tracked ones
     queries: torch.Tensor  # the sampled ones
     scale: float = WIDTH**-0.5
+    about: dict[str, object] = {}  # of captured tensors
 
 
 def drawn(data: str, context: int, heads: int, topk: int) -> Problem:
@@ -71,6 +73,12 @@ def drawn(data: str, context: int, heads: int, topk: int) -> Problem:
     return Problem(q, kv, grad_out, indices, keys.cuda(), torch.linspace(1, context - 1, QUERIES).long().cuda())
 
 
+def described(x: torch.Tensor) -> str:
+    """Shape, dtype and SHA-256 of the contiguous bytes."""
+    digest = hashlib.sha256(x.contiguous().view(torch.uint8).cpu().numpy()).hexdigest()
+    return f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')} {digest}"
+
+
 def captured(path: Path) -> Problem:
     """The operands that a run kept of one layer. ValueError if they are not of the kernels' widths."""
     kept = torch.load(path, map_location="cuda")
@@ -82,7 +90,8 @@ def captured(path: Path) -> Problem:
     others = often.index_fill(0, sinks, 0).nonzero().flatten()
     drawn_ones = others[torch.randperm(len(others), generator=torch.Generator().manual_seed(1))[:CAPTURED_DRAWN].cuda()]
     every = torch.arange(len(q), device="cuda")
-    return Problem(q, kv, kept["grad_out"], indices, torch.cat([sinks, drawn_ones]), every, kept["scale"])
+    about = {"tensors": {name: described(one) for name, one in sorted(kept.items()) if isinstance(one, torch.Tensor)}}
+    return Problem(q, kv, kept["grad_out"], indices, torch.cat([sinks, drawn_ones]), every, kept["scale"], about)
 
 
 def slopes_of(p: Problem, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -149,7 +158,7 @@ def row_of(p: Problem, wanted: dict[str, torch.Tensor]) -> dict[str, float]:
 def problems(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Problem]]]:
     """Each problem that was asked for: its name among the answers, and how it is made."""
     if arguments.captured:
-        yield from ((str(path), functools.partial(captured, path)) for path in arguments.captured)
+        yield from ((path.stem, functools.partial(captured, path)) for path in arguments.captured)
         return
     heads, topk = arguments.heads, arguments.topk
     for data, context in itertools.product(arguments.data.split(","), map(int, arguments.contexts.split(","))):
@@ -175,7 +184,7 @@ def main() -> None:
             answers[name] = answer(p)
             answers[name]["likeness"] = likeness(p, answers[name]["grad_kv"])
             torch.save(answers, arguments.oracle)
-        rows.append({"data": name.split()[0], "context": len(p.q), **row_of(p, answers[name]), **answers[name]["likeness"]})
+        rows.append({"data": name.split()[0], "context": len(p.q), **row_of(p, answers[name]), **answers[name]["likeness"], **p.about})
         print(rows[-1], file=sys.stderr, flush=True)
         del p
     shape = {} if arguments.captured else {"heads": arguments.heads, "topk": arguments.topk}
