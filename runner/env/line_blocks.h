@@ -8,7 +8,7 @@ namespace patchbench::env {
 /// kept whole: a longer one is handed out in pieces and counted.
 class LineBlocks {
  public:
-  static constexpr std::size_t kBlock = 1 << 20, kLongestLine = 32 << 20;
+  static constexpr std::size_t kBlock = 256 << 10, kLongestLine = 32 << 20;
 
   enum class Read { kSome, kEnd, kWait };
   /// Reads on: kSome after which `block` holds something new, kEnd at the end of the text, kWait

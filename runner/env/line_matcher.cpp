@@ -46,10 +46,12 @@ struct Database {
 void compile(Database& database, const std::vector<LinePattern>& patterns, unsigned flag) {
   std::vector<std::string> texts;
   std::vector<const char*> raw;
-  std::vector<unsigned> flags(patterns.size(), HS_FLAG_MULTILINE | flag), ids;
+  std::vector<unsigned> flags, ids;
   for (const LinePattern& p : patterns) {
     texts.push_back(p.is_regex ? p.text : escaped(p.text));
     ids.push_back(static_cast<unsigned>(ids.size()));
+    // Of a look-alike's matches any may be the one that is meant.
+    flags.push_back(HS_FLAG_MULTILINE | (p.is_meant == nullptr ? flag : 0U));
   }
   for (const std::string& text : texts) raw.push_back(text.c_str());
   hs_compile_error_t* error = nullptr;
@@ -72,26 +74,43 @@ struct LineMatcher::State {
   Database where, what;
   hs_scratch_t* scratch = nullptr;
   std::vector<bool> may_cross;  ///< by pattern
+  std::vector<decltype(LinePattern::is_meant)> is_meant;
 
   /// A line on which something matched; its ids are those from `first_id` to the next line's.
   struct Found {
     std::size_t begin, end, first_id;
     bool is_sure;
   };
-  std::string_view block;
+  std::string_view block, one_line;  ///< `one_line`: what is looked at alone
   std::vector<Found> found;
-  std::vector<unsigned> ids;
+  std::vector<unsigned> ids, alone;
   ~State() { hs_free_scratch(scratch); }
+
+  /// Where the line begins of which `to` is past a byte.
+  std::size_t begin_of_line(std::size_t to) const {
+    const void* const before = ::memrchr(block.data(), '\n', to == 0 ? 0 : to - 1);
+    return before == nullptr
+               ? 0
+               : static_cast<std::size_t>(static_cast<const char*>(before) - block.data()) + 1;
+  }
+
+  bool is_match(unsigned id, std::string_view before, std::string_view after) const {
+    return is_meant[id] == nullptr || is_meant[id](before, after);
+  }
+
+  void note_alone(unsigned id, std::size_t to) {
+    if (!is_match(id, one_line.substr(0, to), one_line.substr(to))) return;
+    if (std::find(alone.begin(), alone.end(), id) == alone.end()) alone.push_back(id);
+  }
 
   void note(unsigned id, std::size_t to) {
     // `to` is past the last byte of the match. Matches come in the order of their ends.
-    if (found.empty() || to > found.back().end) {
-      const std::size_t at = to == 0 ? 0 : to - 1;
-      const char* const data = block.data();
-      const void* const before = ::memrchr(data, '\n', at);
-      const auto* const begin = before == nullptr ? data : static_cast<const char*>(before) + 1;
-      found.push_back({.begin = static_cast<std::size_t>(begin - data),
-                       .end = std::min(block.find('\n', at), block.size()),
+    const bool is_known = !found.empty() && to <= found.back().end;
+    const std::size_t begin = is_known ? found.back().begin : begin_of_line(to);
+    if (!is_match(id, block.substr(begin, to - begin), block.substr(to))) return;
+    if (!is_known) {
+      found.push_back({.begin = begin,
+                       .end = std::min(block.find('\n', to == 0 ? 0 : to - 1), block.size()),
                        .first_id = ids.size(),
                        .is_sure = true});
     }
@@ -108,7 +127,10 @@ LineMatcher::LineMatcher(const std::vector<LinePattern>& patterns)
     if (p.text.find('\0') != std::string::npos || p.text.find('\n') != std::string::npos)
       throw Error(ErrorCode::kUsage, "rule " + shown(p.name) + ": a pattern is of one line");
   }
-  for (const LinePattern& p : patterns) state_->may_cross.push_back(may_cross_lines(p));
+  for (const LinePattern& p : patterns) {
+    state_->may_cross.push_back(may_cross_lines(p));
+    state_->is_meant.push_back(p.is_meant);
+  }
   compile(state_->where, patterns, 0);
   const bool is_any_crossing = std::find(state_->may_cross.begin(), state_->may_cross.end(),
                                          true) != state_->may_cross.end();
@@ -133,30 +155,30 @@ void LineMatcher::scan(std::string_view block, const std::function<void(const Hi
   if (hs_scan(state.where.handle, block.data(), static_cast<unsigned>(block.size()), 0,
               state.scratch, note, &state) != HS_SUCCESS)
     throw Error(ErrorCode::kInternal, "vectorscan: the scan failed");
-  const auto collect = [](unsigned id, unsigned long long, unsigned long long, unsigned,
+  const auto collect = [](unsigned id, unsigned long long, unsigned long long to, unsigned,
                           void* context) {
-    static_cast<std::vector<unsigned>*>(context)->push_back(id);
+    static_cast<State*>(context)->note_alone(id, to);
     return 0;
   };
-  std::vector<unsigned> alone;
   for (std::size_t i = 0; i < state.found.size(); ++i) {
     const State::Found& line = state.found[i];
     const std::size_t last =
         i + 1 < state.found.size() ? state.found[i + 1].first_id : state.ids.size();
     std::span<unsigned> ids(state.ids.data() + line.first_id, last - line.first_id);
     if (!line.is_sure) {
-      alone.clear();
-      hs_scan(state.what.handle, block.data() + line.begin,
-              static_cast<unsigned>(line.end - line.begin), 0, state.scratch, collect, &alone);
-      if (alone.empty()) continue;
-      ids = alone;
+      state.alone.clear();
+      state.one_line = block.substr(line.begin, line.end - line.begin);
+      hs_scan(state.what.handle, state.one_line.data(),
+              static_cast<unsigned>(state.one_line.size()), 0, state.scratch, collect, &state);
+      if (state.alone.empty()) continue;
+      ids = state.alone;
     }
     std::sort(ids.begin(), ids.end());
     on_hit({line.begin, line.end, ids});
   }
 }
 
-__attribute__((optimize("O3"))) int64_t count_lines(std::string_view text) {
+int64_t count_lines(std::string_view text) {
   int64_t lines = 0;
   // Bytes are added up in runs of 255, so that the compiler can keep the sums in bytes.
   for (std::size_t at = 0; at < text.size(); at += 255) {

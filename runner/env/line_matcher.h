@@ -14,6 +14,9 @@ struct LinePattern {
   std::string text;
   bool is_regex = false;
   std::string name;  ///< for the message if it is refused
+  /// What a regex says slowly, of a match: false if it is none. Given the line up to the match's
+  /// end, and what follows in the block. May be null.
+  bool (*is_meant)(std::string_view before, std::string_view after) = nullptr;
 };
 
 /// Finds the lines of a block of text on which at least one of many patterns matches, in one pass

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cstring>
 
@@ -15,20 +14,33 @@ namespace {
 
 constexpr std::size_t kStepsKept = 31, kStepsForBaseline = 5, kMostPending = 8;
 
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Whether a log record is of a level that is no warning.
+bool is_below_warning(std::string_view message) {
+  if (message.starts_with('[')) message.remove_prefix(1);
+  return message.size() > 5 && (message[0] == 'V' || message[0] == 'D' || message[0] == 'I') &&
+         is_digit(message[1]) && message[5] == ' ';
+}
+
+/// Whether "file.py:1" goes on as a log record's prefix does, "23] ", and its level may be a
+/// warning's. Of TORCH_LOGS lines there are many: as a regex, `\d+\] `, it is slower.
+bool is_record(std::string_view before, std::string_view after) {
+  std::size_t end = 0;
+  while (end < after.size() && is_digit(after[end])) ++end;
+  if (end + 1 >= after.size() || after[end] != ']' || after[end + 1] != ' ') return false;
+  std::string_view message;
+  rank_of_line(before, &message);
+  return !is_below_warning(message);
+}
+
 /// What marks a line as a warning, as the formats of Python, its logging, torch and NCCL have it.
 const LinePattern kWarnings[] = {{"\\bWARN(ING)?\\b", true, "warning"},
                                  {"Warning: ", false, "warning"},
                                  {"\\bERROR\\b", true, "error"},
                                  {"[a-z]Error: ", true, "error"},
                                  {"Traceback (most recent", false, "error"},
-                                 {"\\.(py|cpp):\\d+\\] ", true, "log record"}};
-
-/// Whether a log record is of a level that is no warning.
-bool is_below_warning(std::string_view message) {
-  if (message.starts_with('[')) message.remove_prefix(1);
-  return message.size() > 5 && std::strchr("VDI", message[0]) != nullptr &&
-         std::isdigit(static_cast<unsigned char>(message[1])) != 0 && message[5] == ' ';
-}
+                                 {"\\.(py|cpp):\\d", true, "log record", is_record}};
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -308,9 +320,6 @@ void Triage::feed(std::string_view block) {
     const std::string_view text = block.substr(hit.begin, hit.end - hit.begin);
     std::string_view message;
     const std::string_view named = rank_of_line(text, &message);
-    // Of TORCH_LOGS lines there are many; one of a level below a warning's says nothing more.
-    const bool is_record_alone = hit.ids.front() + 1 == state.acting.size() + state.signs.size();
-    if (is_record_alone && is_below_warning(message)) return;
     state.line({.text = text,
                 .before = block.substr(0, hit.begin),
                 .after = block.substr(std::min(block.size(), hit.end + 1)),

@@ -54,6 +54,21 @@ TEST(LineMatcher, AMatchNeverSpansLines) {
   EXPECT_EQ(scan({{"(?s)begin.*end", true, "r"}}, block), (Lines{{"begin end", {0}}}));
 }
 
+TEST(LineMatcher, OfLookAlikesOnlyWhatIsMeantCounts) {
+  const LinePattern record = {"\\.py:\\d", true, "record", [](std::string_view before, auto after) {
+                                return before.starts_with("W") && after.starts_with("] ");
+                              }};
+  const std::string block = "W a.py:1 b.py:2] x\nI a.py:2] x\nW a.py:3 x\nW a.py:4] y";
+  const Lines wanted = {{"W a.py:1 b.py:2] x", {0}}, {"W a.py:4] y", {0}}};
+  EXPECT_EQ(scan({record}, block), wanted);
+  // Where another pattern may cross lines, the line is looked at alone.
+  const Lines both = {{"W a.py:1 b.py:2] x", {0, 1}},
+                      {"I a.py:2] x", {1}},
+                      {"W a.py:3 x", {1}},
+                      {"W a.py:4] y", {0}}};
+  EXPECT_EQ(scan({record, {"[^q]x$", true, "crossing"}}, block), both);
+}
+
 TEST(LineMatcher, RefusesByNameWhatCannotBeLookedFor) {
   EXPECT_NE(refusal({"a(", true, "open"}).find("rule open: a(: "), std::string::npos);
   EXPECT_NE(refusal({"(?=a)b", true, "ahead"}).find("rule ahead"), std::string::npos);
