@@ -48,15 +48,26 @@ def tail_of(run: dict[str, Any]) -> float:
 
 
 def wrongness(of_variant: list[dict[str, Any]]) -> dict[str, Any]:
-    """The head's gradients against float32 (median and largest relative error), and the steps that trained nothing."""
-    checks = [check for one in of_variant for check in one["checks"]]
-    still = [(norm == 0, masked) for one in of_variant for norm, masked in zip(one["norms"], one["is_first_row_masked"], strict=True)]
+    """The head's relative errors against float32, in all checked steps and in those whose row 0 counts, and the steps that trained
+    nothing."""
+    checks = [(check, one["is_first_row_masked"][check["step"]]) for one in of_variant for check in one["checks"]]
+    steps = [(norm == 0, masked) for one in of_variant for norm, masked in zip(one["norms"], one["is_first_row_masked"], strict=True)]
     found: dict[str, Any] = {
-        name: {"median": statistics.median(c[name] for c in checks), "largest": max(c[name] for c in checks)}
-        for name in ("grad_hidden", "grad_weight")
+        "num_checks": len(checks),
+        "num_steps": len(steps),
+        "steps_with_row_0_masked": sum(masked for _, masked in steps),
+        "steps_without_gradient": sum(zero for zero, _ in steps),
+        "of_those_with_row_0_masked": sum(zero and masked for zero, masked in steps),
     }
-    found |= {"num_checks": len(checks), "num_steps": len(still), "steps_without_gradient": sum(zero for zero, _ in still)}
-    return found | {"of_those_with_row_0_masked": sum(zero and masked for zero, masked in still)}
+    for name in ("grad_hidden", "grad_weight"):
+        errors, counted = [c[name] for c, _ in checks], [c[name] for c, masked in checks if not masked]
+        found[name] = {"median": shortened(statistics.median(errors)), "largest": max(errors)}
+        found[name] |= {"median_where_row_0_counts": shortened(statistics.median(counted)), "least_there": min(counted)} if counted else {}
+    return found
+
+
+def shortened(x: float) -> float:
+    return float(f"{x:.4g}")
 
 
 def judge(runs: Runs) -> dict[str, Any]:
@@ -67,7 +78,7 @@ def judge(runs: Runs) -> dict[str, Any]:
     for a, b in itertools.combinations(sorted(means), 2):
         same_seed = max(abs(x - y) for x, y in zip(tails[a], tails[b], strict=True))
         apart = abs(means[a] - means[b])
-        pairs[f"{a} - {b}"] = {"apart": apart, "largest_of_a_seed": same_seed, "agree": apart <= noise}
+        pairs[f"{a} - {b}"] = {"apart": shortened(apart), "largest_of_a_seed": shortened(same_seed), "agree": apart <= noise}
     first = runs["patched"][0]
     return {
         "rule": " ".join((__doc__ or "").split("Rule, made before the runs: ")[1].split()),
@@ -76,8 +87,8 @@ def judge(runs: Runs) -> dict[str, Any]:
         "seeds": [one["seed"] for one in runs["patched"]],
         "revisions": {variant: of_variant[0]["revisions"] for variant, of_variant in runs.items()},
         "mitigations": runs["mitigated"][0]["mitigations"],
-        "tails": tails,
-        "noise": noise,
+        "tails": {variant: [shortened(x) for x in of_variant] for variant, of_variant in tails.items()},
+        "noise": shortened(noise),
         "pairs": pairs,
         "head": {variant: wrongness(of_variant) for variant, of_variant in runs.items()},
         "losses": {variant: {str(one["seed"]): one["losses"] for one in of_variant} for variant, of_variant in runs.items()},
@@ -110,7 +121,7 @@ def main(words: list[str] | None = None) -> int:
     except (OSError, ValueError, KeyError) as e:
         print(f"hybrid_verdict.py: {e}", file=sys.stderr)
         return 2
-    print(json.dumps(judge(runs), indent=1))
+    print("{" + ",".join(f"\n {json.dumps(key)}: {json.dumps(value)}" for key, value in judge(runs).items()) + "\n}")
     if arguments.svg:
         arguments.svg.write_text(plot(runs))
     return 0

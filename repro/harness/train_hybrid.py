@@ -174,11 +174,11 @@ class Run:
                 for attention in self.model.attentions:
                     attention.captured = {}
             self.step(i)
+        self.wall = time.perf_counter() - self.began  # what is captured is written after it
         if capture:
             capture.mkdir(parents=True, exist_ok=True)
             for layer, attention in enumerate(self.model.attentions):
                 torch.save(attention.captured | {"scale": attention.scale}, capture / f"layer-{layer}-seed-{self.seed}.pt")
-        self.wall = time.perf_counter() - self.began
 
 
 def revisions(is_cuda: bool) -> dict[str, str]:
@@ -208,10 +208,12 @@ def siso_errors(sizes: Sizes, siso: Siso, device: torch.device) -> dict[str, flo
 
 
 def report_of(run: Run, variant: str, made_of: dict[str, str]) -> dict[str, Any]:
-    """What `patchbench goodput` reads. What the first step took beyond the median of the others is called compilation."""
+    """What `patchbench goodput` reads. What the first step took beyond the median of the others is called compilation; the tokens of
+    a step count for nothing where every gradient was zero."""
     is_cuda = run.device.type == "cuda"
     compiled = max(0.0, run.walls[0] - statistics.median(run.walls))
-    steps = [{"tokens": run.sizes.sequences * run.sizes.seqlen, "wall_s": wall} for wall in run.walls]
+    tokens = run.sizes.sequences * run.sizes.seqlen
+    steps = [{"tokens": tokens if norm else 0, "wall_s": wall} for norm, wall in zip(run.norms, run.walls, strict=True)]
     steps[0]["compile_s"] = compiled
     name = "cpu" if not is_cuda else "{} (sm_{}{})".format(torch.cuda.get_device_name(), *torch.cuda.get_device_capability())
     peak = torch.cuda.max_memory_allocated() if is_cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

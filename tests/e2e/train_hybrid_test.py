@@ -93,7 +93,10 @@ def test_goodput_takes_the_reports(runs: Path) -> None:
     words = [PROGRAM, "--json", "goodput", runs / "raw.json", runs / "patched.json"]
     done = subprocess.run(words, env=os.environ | {"PATCHBENCH_ROOT": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["after"]["adapter"] == "patched"
+    compared = json.loads(done.stdout)
+    assert compared["after"]["adapter"] == "patched" and compared["after"]["share_lost"] == 0
+    # A step without a gradient lost its work.
+    assert compared["before"]["share_lost"] > 0.2
 
 
 def test_the_captured_operands_give_the_captured_output(runs: Path) -> None:
