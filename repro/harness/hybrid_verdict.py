@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import sys
 from pathlib import Path
@@ -101,14 +102,19 @@ def smoothed(losses: list[float]) -> list[tuple[float, float]]:
 
 
 def plot(runs: Runs) -> str:
+    """The whole curves, and their later half with an axis of its own."""
     lines = [(COLOURS[v], f"{v}, seed {one['seed']}", smoothed(one["losses"])) for v in COLOURS for one in runs[v]]
-    values = [y for _, _, points in lines for _, y in points]
-    most, low, high = len(runs["raw"][0]["losses"]), 0.0, max(values)
-    ticks_x = [(float(x), str(x)) for x in range(0, most + 1, max(1, most // 4))]
-    ticks_y = [(float(y), str(y)) for y in range(int(high) + 1)]
-    title = f"loss of the counted tokens by step, mean of {MANY} steps"
-    panel = Panel(title, (0.0, float(most)), (low, high), ticks_x, ticks_y, lines)
-    return drawing([panel], list(zip(COLOURS.values(), COLOURS, strict=True)))
+    most = len(runs["raw"][0]["losses"])
+    panels = []
+    for first, tenths in ((0, 10), (most // 2, 1)):
+        cut = [(colour, name, [point for point in points if point[0] >= first]) for colour, name, points in lines]
+        values = [y * 10 for _, _, points in cut for _, y in points]
+        low, high = (math.floor(min(values)) if first else 0), math.ceil(max(values))
+        ticks_x = [(float(x), str(x)) for x in range(first, most + 1, max(1, (most - first) // 4))]
+        ticks_y = [(y / 10, f"{y / 10:g}") for y in range(low, high + 1, tenths)]
+        title = f"loss of the counted tokens by step, mean of {MANY} steps"
+        panels.append(Panel(title, (float(first), float(most)), (low / 10, high / 10), ticks_x, ticks_y, cut))
+    return drawing(panels, list(zip(COLOURS.values(), COLOURS, strict=True)))
 
 
 def main(words: list[str] | None = None) -> int:

@@ -151,7 +151,7 @@ def test_runs_agree_within_the_noise_of_seeds_and_not_beyond(tmp_path: Path, cap
     assert {pair: one["agree"] for pair, one in found["pairs"].items()} == {
         "mitigated - patched": True, "mitigated - raw": False, "patched - raw": False,
     }  # fmt: skip
-    assert (tmp_path / "drawn.svg").read_text().count("<polyline") == 6
+    assert (tmp_path / "drawn.svg").read_text().count("<polyline") == 12
 
 
 @pytest.mark.parametrize("ends", [{"raw": [1.0], "patched": [1.0]}, {"raw": [1.0], "mitigated": [1.0], "patched": [1.0]}])
