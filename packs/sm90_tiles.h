@@ -15,6 +15,8 @@ constexpr float kLog2e = 1.4426950408889634f;
 // bfloat16 serve as an operand that is dense along its columns and, transposed, as one that is
 // dense along the other axis.
 constexpr uint32_t kRowBytes = 128, kBlockBytes = kRows * kRowBytes;
+constexpr int kColumns = kRowBytes / 2;  // of a block of bfloat16
+PB_CONSTEXPR int num_blocks(int columns) { return (columns + kColumns - 1) / kColumns; }
 /// Of what one product sums along its rows; of 16 rows, summed across.
 constexpr uint32_t kStepColumns = 32, kStepRows = 16 * kRowBytes;
 
@@ -37,20 +39,28 @@ struct Fragment {
       : warpgroup(uniform(thread_index() / 128)),
         row(thread_index() / 32 % 4 * 16 + thread_index() % 32 / 4),
         quad(thread_index() % 4) {}
+  /// What is made of it is made anew from here on, not held in registers since before: a compiler
+  /// does not see through the trade.
+  PB_DEVICE void renew() {
+    const auto both = static_cast<uint32_t>(shuffle_xor(row * 4 + quad, 0));
+    row = static_cast<int>(both / 4);
+    quad = static_cast<int>(both % 4);
+  }
   PB_DEVICE int column(int i) const { return i / 4 * 8 + quad * 2 + i % 2; }
   /// Of 32 keys a warpgroup.
   PB_DEVICE int key(int i) const { return warpgroup * 32 + column(i); }
 };
 
-/// d (+)= a b^T over `blocks` blocks of bfloat16, for 32 rows of b.
-PB_DEVICE void dot_rows(float (&d)[16], uint32_t a, uint32_t b, int blocks, bool accumulates) {
+/// d (+)= a b^T over `blocks` blocks of bfloat16, for 2 kCount rows of b.
+template <int kCount>
+PB_DEVICE void dot_rows(float (&d)[kCount], uint32_t a, uint32_t b, int blocks, bool accumulates) {
   const uint64_t from_a = descriptor(a), from_b = descriptor(b);
   for (int block = 0; block < blocks; ++block) {
     PB_UNROLL
     for (uint32_t step = 0; step < kRowBytes; step += kStepColumns) {
       const uint64_t offset = (block * kBlockBytes + step) >> 4;
-      wgmma<32, Major::kK, Major::kK>(d, from_a + offset, from_b + offset,
-                                      accumulates || block + step > 0);
+      wgmma<2 * kCount, Major::kK, Major::kK>(d, from_a + offset, from_b + offset,
+                                              accumulates || block + step > 0);
     }
   }
 }

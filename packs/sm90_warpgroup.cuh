@@ -17,9 +17,18 @@ PB_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 /// Of a value that is one in each warp: lets the compiler know.
 PB_DEVICE int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 PB_DEVICE void sync_threads() { __syncthreads(); }
-PB_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
+template <typename T>
+PB_DEVICE T shuffle_xor(T value, int mask) {
+  return __shfl_xor_sync(~0u, value, mask);
+}
 PB_DEVICE bool any_in_warp(bool value) { return __any_sync(~0u, value); }
 PB_DEVICE float exp2_of(float value) { return exp2f(value); }
+/// The same, but 0 below 2^-126.
+PB_DEVICE float exp2_flushed(float value) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
+  return power;
+}
 PB_DEVICE float log2_of(float value) { return log2f(value); }
 
 /// Two bfloat16, rounded to nearest even, the first in the low half.
@@ -56,6 +65,11 @@ PB_DEVICE Chunk load_chunk(const void* from) {
 }
 PB_DEVICE void store_chunk(uint32_t to, const Chunk& c) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(c.words[0]), "r"(c.words[1]),
+               "r"(c.words[2]), "r"(c.words[3])
+               : "memory");
+}
+PB_DEVICE void store_chunk(void* to, const Chunk& c) {
+  asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(c.words[0]), "r"(c.words[1]),
                "r"(c.words[2]), "r"(c.words[3])
                : "memory");
 }

@@ -10,9 +10,6 @@ namespace patchbench::ops::sparse_mla_dims {
 // The names of the primitives and of the tiles.
 using namespace sm90;  // NOLINT: all of it
 
-constexpr int kColumns = kRowBytes / 2;  // of a block
-PB_CONSTEXPR int num_blocks(int columns) { return (columns + kColumns - 1) / kColumns; }
-
 /// 64 heads of one query, for which a CTA works.
 struct Cta {
   int64_t batch, query;  // query: in [0, batch * seqlen_q)

@@ -4,6 +4,7 @@
 #include <ucontext.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -65,10 +66,10 @@ class Machine {
     while (meeting.generation == generation) yield();
   }
 
-  float shuffle(float value, int mask) {
+  uint32_t shuffle(uint32_t value, int mask) {
     lanes_[static_cast<size_t>(thread_)] = value;
     meet(kWarp, [] {});
-    const float other = lanes_[static_cast<size_t>(thread_ ^ mask)];
+    const uint32_t other = lanes_[static_cast<size_t>(thread_ ^ mask)];
     meet(kWarp, [] {});
     return other;
   }
@@ -224,7 +225,7 @@ class Machine {
   unsigned char* shared_ = nullptr;
   std::vector<Fiber> fibers_;
   std::map<std::pair<int, int>, Meeting> meetings_;
-  std::array<float, kThreads> lanes_ = {};
+  std::array<uint32_t, kThreads> lanes_ = {};
   std::array<std::vector<Product>, kThreads / kGroup> products_;
   const std::function<void()>* body_ = nullptr;
   ucontext_t main_ = {};
@@ -247,13 +248,17 @@ inline int uniform(int value) { return value; }
 inline void sync_threads() {
   Machine::running().meet(Machine::kThreads, [] {});
 }
-inline float shuffle_xor(float value, int mask) { return Machine::running().shuffle(value, mask); }
+template <typename T>
+T shuffle_xor(T value, int mask) {
+  return std::bit_cast<T>(Machine::running().shuffle(std::bit_cast<uint32_t>(value), mask));
+}
 inline bool any_in_warp(bool value) {
   float any = value ? 1.0f : 0.0f;
   for (int mask = 1; mask < Machine::kWarp; mask *= 2) any += shuffle_xor(any, mask);
   return any != 0;
 }
 inline float exp2_of(float value) { return std::exp2(value); }
+inline float exp2_flushed(float value) { return value < -126 ? 0.0f : std::exp2(value); }
 inline float log2_of(float value) { return std::log2(value); }
 
 inline float low_of(uint32_t pair) {
@@ -284,6 +289,7 @@ inline Chunk load_chunk(const void* from) {
 inline void store_chunk(uint32_t to, const Chunk& c) {
   std::memcpy(Machine::running().shared() + to, c.words, sizeof(c.words));
 }
+inline void store_chunk(void* to, const Chunk& c) { std::memcpy(to, c.words, sizeof(c.words)); }
 inline void copy_async(uint32_t to, const void* from, bool is_valid) {
   Machine::running().copy(to, from, is_valid);
 }
