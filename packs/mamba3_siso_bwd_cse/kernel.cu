@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
+#include "tiles.cuh"
+
 // Axes: b batch, s seqlen, h num_heads, n head_dim_qk, p head_dim_v; i, j tokens of a chunk of 64.
 // scan_kernel: grid (p / slice * h, sequences), 256 threads (128 for 32 x 32).
 //   A CTA walks the chunks of one sequence and head backwards with a slice of 32 or 64 rows of the
 //   p x n state gradient in float32 registers (at most 32 per thread), writes it rounded at each
-//   chunk's end and in float32 before the first. Four stages of q, grad_out and adt by cp.async:
-//   99 KiB of shared memory at n = 128, slice 64; two CTAs per SM.
-// chunk_kernel: grid (h, b, chunks), 256 threads.
+//   kept chunk's end (chunks_per_cta) and in float32 before the first. Four stages of q, grad_out
+//   and adt by cp.async: 99 KiB of shared memory at n = 128, slice 64; two CTAs per SM.
+// chunk_kernel: grid (h, b, chunks), 256 threads; where sm90_walk.cu does not serve.
 //   A CTA holds q, k, v, grad_out, both states and the masked E and T of one chunk and head in
 //   shared memory: 101 KiB at n = 128, p = 64, two CTAs per SM. Heads are neighbours in the grid as
 //   they are in memory. E = grad_out v^T and T = q k^T are formed and masked once, kept in float32
@@ -62,8 +64,10 @@ __device__ void write_spans(const SisoBackward& problem, int64_t sequence, Span 
   const int end = is_last ? static_cast<int>(problem.num_chunks) - first : num_chunks;
   for (int c = static_cast<int>(threadIdx.x); c < end; c += static_cast<int>(blockDim.x)) {
     const int length = c < num_chunks ? min(kC, span.length - c * kC) : 0;
-    problem.chunk_spans[2 * (first + c)] = span.begin + c * kC;
-    problem.chunk_spans[2 * (first + c) + 1] = length;
+    int32_t* const to = problem.chunk_spans + 3 * (first + c);
+    to[0] = span.begin + c * kC;
+    to[1] = length;
+    to[2] = c;
   }
 }
 
@@ -143,6 +147,7 @@ __global__ void __launch_bounds__(ScanShared<scalar_t, kN, kSlice>::kWarps * 32,
   auto* grad_states =
       static_cast<scalar_t*>(problem.grad_states) +
       (((batch * problem.num_heads + head) * problem.num_chunks + first) * p_dim + slice) * kN;
+  const int period = max(static_cast<int>(problem.chunks_per_cta), 1);
   float* decay = shared.decay[warp];
   for (int c = num_chunks - 1; c >= 0; --c) {
     wait_for_copies<kStages - 2>();
@@ -150,7 +155,8 @@ __global__ void __launch_bounds__(ScanShared<scalar_t, kN, kSlice>::kWarps * 32,
     __syncthreads();
     load(c - (kStages - 1));
     const auto& stage = shared.stages[c % kStages];
-    store(state, grad_states + int64_t{c} * p_dim * kN, kN, kSlice);
+    if (c == num_chunks - 1 || (first + c + 1) % period == 0)
+      store(state, grad_states + int64_t{c} * p_dim * kN, kN, kSlice);
     const float2 own = make_float2(stage.adt[2 * lane], stage.adt[2 * lane + 1]);
     const float2 cs = prefix_sum(own);
     const float2 e = make_float2(exp2f(cs.x * kLog2e), exp2f(cs.y * kLog2e));
@@ -222,8 +228,8 @@ __device__ Chunk chunk_of(const SisoBackward& problem) {
   int64_t begin = chunk * kC;
   int length = static_cast<int>(min(int64_t{kC}, problem.seqlen - begin));
   if (problem.cu_seqlens != nullptr) {
-    begin = problem.chunk_spans[2 * chunk];
-    length = problem.chunk_spans[2 * chunk + 1];
+    begin = problem.chunk_spans[3 * chunk];
+    length = problem.chunk_spans[3 * chunk + 1];
   }
   return {length, batch * problem.seqlen + begin,
           (batch * problem.num_heads + head) * problem.seqlen + begin};
@@ -518,10 +524,13 @@ template <typename scalar_t, int kN, int kP>
 cudaError_t launch_both(const SisoBackward& problem, cudaStream_t stream) {
   const bool is_wide =
       kP >= 64 && problem.num_sequences * problem.num_heads * (kP / 64) >= kEnoughCtas;
-  const cudaError_t status = is_wide ? launch_scan<scalar_t, kN, 64>(problem, stream)
-                                     : launch_scan<scalar_t, kN, 32>(problem, stream);
+  cudaError_t status = cudaSuccess;
+  if (problem.has_scan)
+    status = is_wide ? launch_scan<scalar_t, kN, 64>(problem, stream)
+                     : launch_scan<scalar_t, kN, 32>(problem, stream);
   if (status != cudaSuccess) return status;
-  return launch_chunks<scalar_t, kN, kP>(problem, stream);
+  return problem.chunks_per_cta > 0 ? launch_walk(problem, stream)
+                                    : launch_chunks<scalar_t, kN, kP>(problem, stream);
 }
 
 bool is_head_dim(int64_t extent) { return extent == 32 || extent == 64 || extent == 128; }

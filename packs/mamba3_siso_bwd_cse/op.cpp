@@ -318,10 +318,11 @@ void launch(const SisoInputs& in, const SisoSaved& saved, const Gradients& to) {
   const auto pointer = [](const OptionalTensor& tensor) {
     return tensor ? tensor->const_data_ptr<float>() : nullptr;
   };
+  const auto type =
+      in.q.scalar_type() == at::kBFloat16 ? ElementType::kBFloat16 : ElementType::kFloat16;
   SisoBackward problem = extents_of(in);
   problem.num_chunks = saved.states.size(2);
-  const Tensor grad_states = at::empty_like(saved.states);
-  Tensor spans;
+  Tensor grad_states, spans;
   problem.q = in.q.const_data_ptr();
   problem.k = in.k.const_data_ptr();
   problem.v = in.v.const_data_ptr();
@@ -332,7 +333,7 @@ void launch(const SisoInputs& in, const SisoSaved& saved, const Gradients& to) {
   problem.d = pointer(in.d);
   problem.grad_final_state = pointer(saved.grad_final_state);
   if (in.cu_seqlens) {
-    spans = at::empty({problem.num_chunks, 2}, in.cu_seqlens->options());
+    spans = at::empty({problem.num_chunks, 3}, in.cu_seqlens->options());
     problem.cu_seqlens = in.cu_seqlens->const_data_ptr<int32_t>();
     problem.chunk_spans = spans.mutable_data_ptr<int32_t>();
   }
@@ -342,9 +343,14 @@ void launch(const SisoInputs& in, const SisoSaved& saved, const Gradients& to) {
   problem.grad_adt = grad_adt.mutable_data_ptr<float>();
   problem.grad_qk_dot = grad_qk_dot.mutable_data_ptr<float>();
   problem.grad_initial_state = grad_initial.mutable_data_ptr<float>();
-  problem.grad_states = grad_states.mutable_data_ptr();
-  const auto type =
-      in.q.scalar_type() == at::kBFloat16 ? ElementType::kBFloat16 : ElementType::kFloat16;
+  if (is_walked(problem, type) && at::cuda::getDeviceProperties(in.q.get_device())->major == 9)
+    problem.chunks_per_cta = chunks_per_cta(problem);
+  problem.has_scan = problem.chunks_per_cta == 0 || in.cu_seqlens.has_value() ||
+                     problem.chunks_per_cta < problem.num_chunks;
+  if (problem.has_scan) {
+    grad_states = at::empty_like(saved.states);
+    problem.grad_states = grad_states.mutable_data_ptr();
+  }
   C10_CUDA_CHECK(launch_siso_backward(problem, type, at::cuda::getCurrentCUDAStream()));
 }
 #endif

@@ -55,12 +55,16 @@ struct SisoGradients {
 ///   r_i = e^{cs_i} <grad_out_i, S0 q_i> + sum_j W_ij - sum_j W_ji     w_j = e^{rev_j} <v_j, dS
 ///   k_j>
 ///
-/// Products are summed in float32 and gradients rounded once. On CUDA two kernels on tensor cores
-/// (bf16 or fp16, chunk_size 64, head dims of 32, 64 or 128, compute capability 8.0 with up to 150
-/// KiB of shared memory a CTA), which also round masked E and T, dS as an operand and
-/// e^{cs} grad_out to that dtype. Elsewhere, and where PATCHBENCH_OP_FALLBACK=mamba3_siso_bwd_cse
-/// forces it, plain torch in float32; packed on CUDA that form reads cu_seqlens on the host, so
-/// only the kernel path is then capturable. Bitwise deterministic on one path. Not differentiable.
+/// Products are summed in float32 and gradients rounded once. On CUDA kernels on tensor cores (bf16
+/// or fp16, chunk_size 64, head dims of 32, 64 or 128, compute capability 8.0 with up to 150 KiB of
+/// shared memory a CTA), which also round masked E and T, dS as an operand and e^{cs} grad_out to
+/// that dtype: a scan that leaves dS at each chunk's end, and a CTA per chunk and head. On compute
+/// capability 9.0, bf16, head dims of 64 or 128: one kernel on wgmma that walks a head's chunks
+/// with dS in registers and also rounds d + qk_dot; packed, or where batch * num_heads leave a
+/// quarter of the GPU idle, behind a scan that leaves dS, rounded, every few chunks. Elsewhere, and
+/// where PATCHBENCH_OP_FALLBACK=mamba3_siso_bwd_cse forces it, plain torch in float32; packed on
+/// CUDA that form reads cu_seqlens on the host, so only the kernel path is then capturable. Bitwise
+/// deterministic on one path. Not differentiable.
 ///
 /// Throws c10::Error, one line: `mamba3_siso_bwd: v must have shape [2, 64, 4, head_dim_v], got
 /// [2, 64, 3, 32]`.

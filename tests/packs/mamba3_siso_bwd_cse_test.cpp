@@ -53,7 +53,7 @@ std::vector<SisoCase> siso_cases() {
       {.name = "no_final", .has_final = false},
       {.name = "steep", .has_d = false, .has_final = false, .steepest = 30},
       {.name = "one_token", .batch = 1, .seqlen = 1},
-      {.name = "no_tokens", .seqlen = 0},
+      {.name = "no_tokens", .seqlen = 0, .num_heads = 132, .head_dim_qk = 64, .head_dim_v = 64},
       {.name = "no_heads", .num_heads = 0},
       {.name = "widest", .batch = 1, .seqlen = 70, .head_dim_qk = 128, .head_dim_v = 128},
       {.name = "wide_qk", .batch = 1, .seqlen = 70, .head_dim_qk = 128},
@@ -61,11 +61,16 @@ std::vector<SisoCase> siso_cases() {
       {.name = "wider_v", .seqlen = 65, .head_dim_qk = 64, .head_dim_v = 128},
       {.name = "many_heads", .seqlen = 70, .num_heads = 66, .head_dim_v = 64, .device = kCudaOnly},
       {.name = "many_wide_heads",
-       .batch = 1,
        .seqlen = 66,
        .num_heads = 132,
        .head_dim_qk = 128,
        .head_dim_v = 64,
+       .device = kCudaOnly},
+      {.name = "packed_segments",
+       .num_heads = 32,
+       .head_dim_qk = 128,
+       .head_dim_v = 64,
+       .lengths = {129, 64, 1, 200, 65},
        .device = kCudaOnly},
       {.name = "narrow", .batch = 1, .seqlen = 77, .head_dim_v = 16, .chunk_size = 32},
       {.name = "packed", .head_dim_qk = 64, .head_dim_v = 64, .lengths = {33, 64, 1, 52}},
@@ -365,7 +370,9 @@ TEST(SisoBackwardOp, RefusesInOneLine) {
 #ifdef PATCHBENCH_CUDA
 TEST(SisoBackwardCudaGraph, IsCapturedAndReplaysOnOtherLengths) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
-  const Problem p = problem_of({.name = "graph", .lengths = {70, 3, 64}}, at::kBFloat16);
+  const Problem p =
+      problem_of({.name = "graph", .head_dim_qk = 64, .head_dim_v = 64, .lengths = {70, 3, 64}},
+                 at::kBFloat16);
   SisoInputs in = inputs_on(p, at::kBFloat16, at::Device("cuda:0"));
   if (mamba3_siso_bwd_path(in) != "cuda") GTEST_SKIP() << "no kernel for this GPU";
   const SisoSaved saved = saved_on(p, in);
