@@ -8,6 +8,7 @@
 #include "cli/lint_claims.h"
 #include "cli/patch.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "ledger/evidence.h"
 #include "report/template.h"
 
@@ -59,7 +60,7 @@ void write_bundle(Context& context, const Words& words) {
   const fs::path folder = empty_folder(words);
   const fs::path from =
       words.body_template.empty() ? context.root / kTemplate : fs::path(words.body_template);
-  const std::string body_template = context.read_file(from);
+  const std::string body_template = read_file(from);
   const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
   const fs::path script = context.root / cell_path(manifest.slug, Column::kRepro) / "standalone.py";
   const Pins pins = context.pins();
@@ -73,7 +74,7 @@ void write_bundle(Context& context, const Words& words) {
   for (const std::string& line : body.commands) commands += line + "\n";
   write_whole(folder / "commands.sh", commands);
   write_whole(folder / "records.jsonl", lines_of(body.evidence));
-  if (facts.has_script) write_whole(folder / "reproduce.py", context.read_file(script));
+  if (facts.has_script) write_whole(folder / "reproduce.py", read_file(script));
   const auto problems = report::lint_claims(text, citable_in(book));
   for (const report::ClaimProblem& p : problems)
     fmt::print(std::cerr, "patchbench: {}:{}: {}: {}\n", (folder / "body.md").string(), p.line,

@@ -10,6 +10,7 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "exec/process.h"
 
 namespace patchbench::cli {
@@ -37,11 +38,11 @@ int days_since(const fs::path& path) {
 }
 
 /// SHA-256 -> the release whose file has it, or the lock that names it.
-std::map<std::string, std::string> named_files(const Context& context, const Pins& pins,
+std::map<std::string, std::string> named_files(const Pins& pins,
                                                const std::vector<fs::path>& locks) {
   std::map<std::string, std::string> named;
   for (const fs::path& lock : locks) {
-    const std::string text = context.read_file(lock), mark = "sha256:";
+    const std::string text = read_file(lock), mark = "sha256:";
     for (std::size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1))
       named[text.substr(at + mark.size(), 64)] = "lock " + lock.stem().string();
   }
@@ -89,8 +90,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
 std::vector<CacheEntry> cache_entries(const Context& context) {
   const std::vector<fs::path> locks = entries_of(context.root / "env/locks");
   const Pins pins = context.pins();
-  const auto files = named_files(context, pins, locks),
-             environments = named_environments(context, locks);
+  const auto files = named_files(pins, locks), environments = named_environments(context, locks);
   // Folder of the cache -> kind, and what needs an entry of a name.
   using NeededBy = std::function<std::string(const std::string&)>;
   const NeededBy nothing = [](const std::string&) { return ""; };

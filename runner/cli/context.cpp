@@ -9,13 +9,13 @@
 #include <chrono>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <mutex>
 #include <streambuf>
 #include <utility>
 
 #include "core/day.h"
 #include "core/error.h"
+#include "core/file_text.h"
 
 namespace patchbench::cli {
 namespace {
@@ -99,18 +99,6 @@ std::vector<std::string> Context::slugs() const {
 
 Pins Context::pins() const {
   return Pins::parse(read_file(root / "env/pins.json"), "env/pins.json");
-}
-
-std::string Context::read_file(const fs::path& path) const {
-  std::error_code error;
-  std::ifstream file;
-  if (fs::is_regular_file(path, error)) file.open(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.is_open() || file.bad()) {
-    throw Error(ErrorCode::kUsage,
-                path.string() + ": cannot be read as a file; check the path and its permissions");
-  }
-  return text;
 }
 
 void check_since(const std::string& since) {

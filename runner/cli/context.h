@@ -23,7 +23,6 @@ struct Context {
   Manifest manifest(const std::string& slug) const;  ///< Error(kUsage) with did-you-mean
   std::vector<std::string> slugs() const;            ///< every pack, by number
   Pins pins() const;
-  std::string read_file(const std::filesystem::path& path) const;  ///< Error(kUsage) if unreadable
 };
 
 /// A progress line on stderr (a terminal gets it rewritten in place; elsewhere one line each).

@@ -6,13 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <set>
 #include <sstream>
 
 #include "cli/cache_entries.h"
+#include "core/file_text.h"
 #include "core/json.h"
 #include "exec/environment.h"
 #include "exec/process.h"
@@ -55,21 +55,17 @@ Finding engine(const Context& context, exec::SandboxKind kind) {
                                                                 : ""};
 }
 
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 /// Whether a user who is not root may make namespaces, which bubblewrap and rootless podman need.
 Finding user_namespaces() {
-  const std::string most = first_line(text_of("/proc/sys/user/max_user_namespaces"));
+  const std::string most = first_line(file_text("/proc/sys/user/max_user_namespaces").value_or(""));
   if (most.empty() || most == "0")
     return {"user namespaces", false, "none allowed: sandboxes need root here",
             "sysctl user.max_user_namespaces=15000"};
-  if (first_line(text_of("/proc/sys/kernel/unprivileged_userns_clone")) == "0")
+  if (first_line(file_text("/proc/sys/kernel/unprivileged_userns_clone").value_or("")) == "0")
     return {"user namespaces", false, "for root alone",
             "sysctl kernel.unprivileged_userns_clone=1"};
-  if (first_line(text_of("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")) == "1")
+  if (first_line(
+          file_text("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").value_or("")) == "1")
     return {"user namespaces", false, "AppArmor keeps them from programs without a profile",
             "sysctl kernel.apparmor_restrict_unprivileged_userns=0"};
   return {"user namespaces", true, "at most " + most, ""};
@@ -199,7 +195,7 @@ std::vector<Finding> environments(const Context& context, const std::string& tag
 
 Json policy(const Context& context) {
   const fs::path file = context.root / "env/policy.json";
-  return parse_json(context.read_file(file), file.string());
+  return parse_json(read_file(file), file.string());
 }
 
 Finding packages(const Context& context) {

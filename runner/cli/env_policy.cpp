@@ -4,13 +4,12 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <memory>
 
 #include "cli/context.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "env/policy.h"
 #include "exec/environment.h"
 #include "exec/process.h"
@@ -52,11 +51,9 @@ std::optional<std::map<std::string, std::string>> environment_of(int pid) {
   const fs::path folder = fmt::format("/proc/{}", pid);
   if (!fs::exists(folder))
     throw Error(ErrorCode::kUsage, fmt::format("--pid {}: no such process here", pid));
-  std::ifstream file(folder / "environ", std::ios::binary);
-  if (!file) return std::nullopt;
-  const std::string block{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad()) return std::nullopt;
-  return split_environment(block, '\0');
+  const std::optional<std::string> block = file_text(folder / "environ");
+  if (!block) return std::nullopt;
+  return split_environment(*block, '\0');
 }
 
 /// The config lines and packages of an interpreter, in the caller's own environment.
@@ -88,8 +85,8 @@ void ask_python(const Context& context, const env::Policy& policy, const std::st
 }
 
 env::Policy read_policy(const Context& context) {
-  return env::Policy::parse(context.read_file(context.root / "env/policy.json"), "env/policy.json",
-                            context.read_file(context.root / "env/policy.schema.json"));
+  return env::Policy::parse(read_file(context.root / "env/policy.json"), "env/policy.json",
+                            read_file(context.root / "env/policy.schema.json"));
 }
 
 std::set<std::string> as_set(const std::vector<std::string>& words) {

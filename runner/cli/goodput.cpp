@@ -8,6 +8,7 @@
 
 #include "cli/context.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "env/goodput.h"
 #include "report/table.h"
 
@@ -54,9 +55,9 @@ void show(const Json& compared) {
 }
 
 void run(const Context& context, const Words& words) {
-  const std::string schema = context.read_file(context.root / "env/run_report.schema.json");
+  const std::string schema = read_file(context.root / "env/run_report.schema.json");
   const auto read = [&](const std::string& path) {
-    return env::RunReport::parse(context.read_file(path), path, schema);
+    return env::RunReport::parse(read_file(path), path, schema);
   };
   const Json compared = env::compare_runs(read(words.before), read(words.after));
   if (!words.evidence.empty()) write_evidence(words.evidence, compared);

@@ -4,24 +4,17 @@
 
 #include <cctype>
 #include <fstream>
-#include <iterator>
 #include <set>
 #include <sstream>
 
 #include "core/error.h"
+#include "core/file_text.h"
 #include "core/json.h"
 
 namespace patchbench::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string read_text(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in || fs::is_directory(file))
-    throw Error(ErrorCode::kUsage, file.string() + ": cannot be read; name a file");
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 std::string trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\r\n");
@@ -80,7 +73,7 @@ void read_requirement(const std::string& line, Installed& found) {
 
 void read_requirements(const fs::path& file, Installed& found, std::set<fs::path>& read) {
   if (!read.insert(fs::weakly_canonical(file)).second) return;
-  std::istringstream in(read_text(file));
+  std::istringstream in(read_file(file));
   std::string line, joined;
   while (std::getline(in, line)) {
     joined += line.substr(0, line.starts_with("#") ? 0 : line.find(" #"));
@@ -184,7 +177,7 @@ Installed installed_in(const fs::path& python) {
 }
 
 Installed locked_in(const fs::path& lock) {
-  const std::string text = read_text(lock);
+  const std::string text = read_file(lock);
   if (text.find("[[package") != std::string::npos) return named(toml_packages(text), lock);
   if (trimmed(text).starts_with("{")) return named(pipfile_packages(text, lock), lock);
   return required_in(lock);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 #include <unistd.h>
+#include <fstream>
 
 #include <charconv>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 #include "cli/ledger_words.h"
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "core/slug.h"
 #include "report/record_line.h"
 #include "report/table.h"
@@ -64,8 +66,12 @@ Expected expected_of(const std::string& text) {
   return {count, head};
 }
 
-bool is_sqlite(const Context& context, const fs::path& file) {
-  return context.read_file(file).starts_with("SQLite format 3");
+bool is_sqlite(const fs::path& file) {
+  constexpr std::string_view kMark = "SQLite format 3";
+  std::string head(kMark.size(), '\0');
+  std::ifstream(file, std::ios::binary)
+      .read(head.data(), static_cast<std::streamsize>(head.size()));
+  return head == kMark;
 }
 
 std::string origins_text(const ledger::Origins& origins) {
@@ -82,9 +88,9 @@ void verify(Context& context, const LedgerWords& words) {
   const fs::path file = words.file.empty() ? context.ledger : words.file;
   ledger::VerifyReport report;
   std::string contents;
-  if (!words.file.empty() && !is_sqlite(context, file)) {
-    report = ledger::verify_jsonl(context.read_file(file), file.string(),
-                                  trusted_keys_file(words.trusted), expected.count, expected.head);
+  if (!words.file.empty() && !is_sqlite(file)) {
+    report = ledger::verify_jsonl(read_file(file), file.string(), trusted_keys_file(words.trusted),
+                                  expected.count, expected.head);
   } else {
     Context named = context;
     named.ledger = file;
@@ -160,13 +166,13 @@ void export_records(const Context& context, const LedgerWords& words) {
 void import_records(const Context& context, const LedgerWords& words) {
   std::vector<ledger::ImportFile> files;
   for (const fs::path& file : words.files) {
-    if (is_sqlite(context, file)) {
+    if (is_sqlite(file)) {
       throw Error(
           ErrorCode::kUsage,
           file.string() +
               ": is a ledger; export it first (patchbench --ledger FILE ledger export -o OUT)");
     }
-    files.push_back({context.read_file(file), file.string()});
+    files.push_back({read_file(file), file.string()});
   }
   const auto opened = ledger::Ledger::open(context.ledger);
   const int num_new = ledger::import_jsonl(*opened, files, trusted_keys_file(words.trusted));

@@ -8,6 +8,7 @@
 #include "cli/context.h"
 #include "cli/ledger_words.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "ledger/dsse.h"
 
 namespace patchbench::cli {
@@ -36,7 +37,7 @@ void sign(const Context& context, const fs::path& file, const fs::path& key_file
   const ledger::SigningKey key = ledger::SigningKey::load(key_file);
   std::string text;
   int count = 0;
-  for (const std::string& document : documents_of(context.read_file(file), file)) {
+  for (const std::string& document : documents_of(read_file(file), file)) {
     const std::string where = fmt::format("{}:{}", file.string(), ++count);
     const Json statement = parse_json(document, where);
     if (statement.is_object() && statement.contains("payload"))
@@ -80,7 +81,7 @@ void verify_signature(Context& context, const fs::path& file, const fs::path& tr
   const ledger::TrustedKeys trusted = ledger::load_trusted_keys(trusted_file);
   Json rows = Json::array();
   int number = 0, num_bad = 0;
-  for (const std::string& document : documents_of(context.read_file(file), file)) {
+  for (const std::string& document : documents_of(read_file(file), file)) {
     std::string key_id;
     const std::string trouble =
         trouble_of(document, fmt::format("{}:{}", file.string(), ++number), trusted, key_id);

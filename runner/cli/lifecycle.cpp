@@ -11,6 +11,7 @@
 
 #include "cli/page_data.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "report/bench.h"
 #include "report/table.h"
 
@@ -192,7 +193,7 @@ std::vector<Bench> benches_of(const Context& context, const Slug& slug) {
       files.insert(file.path());
   }
   for (const fs::path& file : files)
-    benches.push_back({file.string(), parse_json(context.read_file(file), file.string())});
+    benches.push_back({file.string(), parse_json(read_file(file), file.string())});
   return benches;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/lint_claims.h"
+#include "core/file_text.h"
 #include "ledger/evidence.h"
 
 namespace patchbench::cli {
@@ -28,7 +29,7 @@ void add_lint_claims_command(CLI::App& app, Context& context) {
   command->callback([file, &context] {
     const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
     const std::vector<report::ClaimProblem> problems =
-        report::lint_claims(context.read_file(*file), citable_in(book));
+        report::lint_claims(read_file(*file), citable_in(book));
     context.exit_code = problems.empty() ? 0 : 1;
     Json rows = Json::array();
     for (const report::ClaimProblem& p : problems) {

@@ -10,6 +10,7 @@
 #include "cli/behaviour.h"
 #include "cli/context.h"
 #include "cli/lifecycle.h"
+#include "core/file_text.h"
 #include "report/table.h"
 
 namespace patchbench::cli {
@@ -183,7 +184,7 @@ void show_pack(const Context& context, const std::string& slug) {
   const Json cells = cells_json(context, manifest);
   if (context.json) {
     const std::string path = cell_path(manifest.slug, Column::kPack) + "/manifest.json";
-    const Json document = parse_json(context.read_file(context.root / path), path);
+    const Json document = parse_json(read_file(context.root / path), path);
     print_json({{"manifest", document}, {"sha256", manifest.sha256}, {"cells", cells}});
     return;
   }

@@ -8,6 +8,7 @@
 #include "cli/context.h"
 #include "cli/installed.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "report/table.h"
 
 namespace patchbench::cli {
@@ -34,7 +35,7 @@ std::vector<Json> shipped_data(const Context& context) {
   const fs::path folder = context.root / "mitigations/patchbench_mitigations/data";
   for (const std::string& slug : context.slugs()) {
     const fs::path file = folder / (slug + ".json");
-    if (fs::exists(file)) all.push_back(Json::parse(context.read_file(file)));
+    if (fs::exists(file)) all.push_back(Json::parse(read_file(file)));
   }
   return all;
 }

@@ -11,6 +11,7 @@
 #include "cli/context.h"
 #include "cli/skeleton.h"
 #include "core/error.h"
+#include "core/file_text.h"
 
 namespace patchbench::cli {
 void add_new_command(CLI::App& app, Context& context);
@@ -98,8 +99,7 @@ void make_pack(const Context& context, const Words& words) {
     pack.upstreams.push_back(read_upstream(text, pins));
   const std::map<std::string, std::string> files = skeleton_of(pack, review_day());
   const std::string path = cell_path(pack.slug, Column::kPack) + "/manifest.json";
-  parse_manifest(files.at(path), path,
-                 context.read_file(context.root / "packs/manifest.schema.json"));
+  parse_manifest(files.at(path), path, read_file(context.root / "packs/manifest.schema.json"));
   write_all(context.root, files);
   Json written = Json::array();
   for (const auto& [file, text] : files) written.push_back(file);

@@ -10,6 +10,7 @@
 #include "cli/lifecycle.h"
 #include "cli/status_page.h"
 #include "core/digest.h"
+#include "core/file_text.h"
 #include "report/bench.h"
 
 namespace patchbench::cli {
@@ -23,8 +24,7 @@ std::set<std::string> edit_digests(const Context& context, const Slug& slug) {
   const fs::path folder = context.root / cell_path(slug, Column::kPatches);
   if (!fs::is_directory(folder)) return digests;
   for (const auto& file : fs::directory_iterator(folder)) {
-    if (file.path().extension() == ".edit")
-      digests.insert(sha256_hex(context.read_file(file.path())));
+    if (file.path().extension() == ".edit") digests.insert(sha256_hex(read_file(file.path())));
   }
   return digests;
 }

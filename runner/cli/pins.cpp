@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <regex>
@@ -11,6 +10,7 @@
 #include "cli/context.h"
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "core/observation.h"
 #include "exec/process.h"
 #include "report/table.h"
@@ -116,7 +116,7 @@ std::vector<Proposed> newer(const Upstream& upstream, const Json& page) {
 /// network.
 Json index_pages(const Context& context, const std::string& offline,
                  const std::vector<std::string>& projects) {
-  if (!offline.empty()) return parse_json(context.read_file(offline), offline);
+  if (!offline.empty()) return parse_json(read_file(offline), offline);
   std::vector<std::string> argv = {"python3", (context.root / "env/fetch.py").string(), "index"};
   argv.insert(argv.end(), projects.begin(), projects.end());
   const exec::Exit done = exec::run({.argv = argv});
@@ -177,7 +177,7 @@ void run_update(Context& context, const Words& words) {
   std::erase_if(asked, [](const Upstream* upstream) { return upstream->releases.empty(); });
   for (const Upstream* upstream : asked) projects.push_back(upstream->releases.back().project);
   const Json pages = index_pages(context, words.offline, projects);
-  std::string text = context.read_file(context.root / "env/pins.json");
+  std::string text = read_file(context.root / "env/pins.json");
   report::Table table({"upstream", "version", "date", "file", "not measured for"});
   Json rows = Json::array();
   std::string lines;

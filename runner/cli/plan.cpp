@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/file_text.h"
 #include "exec/process.h"
 #include "ledger/evidence.h"
 
@@ -28,7 +29,7 @@ double size_on_index(const Context& context, const Pin& pin) {
 /// The two numbers of a lock's "# Size: F bytes to fetch, U bytes unpacked" line; zeros without
 /// one.
 std::pair<double, double> sizes_of_lock(const Context& context, const std::string& name) {
-  const std::string text = context.read_file(context.root / "env/locks" / (name + ".txt"));
+  const std::string text = read_file(context.root / "env/locks" / (name + ".txt"));
   const auto line = text.find("# Size: ");
   double fetch = 0, unpacked = 0;
   if (line != std::string::npos &&

@@ -10,6 +10,7 @@
 #include "cli/verdicts.h"
 #include "cli/window_run.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "git/series.h"
 #include "report/junit.h"
 #include "report/markdown.h"
@@ -205,9 +206,9 @@ std::vector<Edit> user_edits(const Context& context, const Setup& setup,
     } else if (fs::is_directory(name)) {
       for (Edit& edit : git::load_series(name).edits) edits.push_back(std::move(edit));
     } else if (name.ends_with(".edit")) {
-      edits.push_back(parse_edit(context.read_file(name), fs::path(name).filename().string()));
+      edits.push_back(parse_edit(read_file(name), fs::path(name).filename().string()));
     } else {
-      edits.push_back(git::edit_from_diff(context.read_file(name), *setup.pin, store,
+      edits.push_back(git::edit_from_diff(read_file(name), *setup.pin, store,
                                           fs::path(name).filename().string()));
     }
   }

@@ -9,6 +9,7 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "env/cache_sync.h"
 
 namespace patchbench::cli {
@@ -76,11 +77,6 @@ SweepPlan plan_from(const Json& json, const std::string& where) {
   } catch (const Json::exception& e) {
     throw Error(ErrorCode::kUsage, where + ": is no plan of a sweep: " + shown(e.what()));
   }
-}
-
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 fs::path default_parent(const Context& context) { return context.ledger.parent_path() / "sweeps"; }
@@ -157,7 +153,7 @@ SweepFolder SweepFolder::open(const Context& context, const std::string& named) 
                                        "; patchbench sweep --help");
   path = fs::absolute(path);
   const std::string where = (path / "plan.json").string();
-  return {path, plan_from(parse_json(text_of(path / "plan.json"), where), where)};
+  return {path, plan_from(parse_json(file_text(path / "plan.json").value_or(""), where), where)};
 }
 
 SweepFolder SweepFolder::create(const fs::path& path, const SweepPlan& plan) {
@@ -169,7 +165,7 @@ SweepFolder SweepFolder::create(const fs::path& path, const SweepPlan& plan) {
   }
   const fs::path file = path / "plan.json";
   if (fs::exists(file)) {
-    const SweepPlan there = plan_from(parse_json(text_of(file), file), file);
+    const SweepPlan there = plan_from(parse_json(file_text(file).value_or(""), file), file);
     if (digest_of(there) != digest_of(plan))
       throw Error(ErrorCode::kUsage, path.string() + ": holds another sweep; name another --dir");
   }
@@ -180,7 +176,7 @@ SweepFolder SweepFolder::create(const fs::path& path, const SweepPlan& plan) {
 std::optional<Json> SweepFolder::result(std::size_t cell) const {
   const fs::path file = path_ / "cells" / std::to_string(cell) / "result.json";
   if (!fs::exists(file)) return std::nullopt;
-  return parse_json(text_of(file), file);
+  return parse_json(file_text(file).value_or(""), file);
 }
 
 std::string SweepFolder::records(std::size_t cell) const {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/file_text.h"
 #include "core/schema.h"
 
 namespace patchbench::cli {
@@ -47,9 +48,8 @@ int days_between(const std::string& from, const std::string& to) {
 std::vector<Thread> read_threads(const Context& context) {
   const std::string path = "env/threads.json";
   JsonLines lines;
-  const Json document =
-      check_schema(context.read_file(context.root / path), path,
-                   context.read_file(context.root / "env/threads.schema.json"), &lines);
+  const Json document = check_schema(read_file(context.root / path), path,
+                                     read_file(context.root / "env/threads.schema.json"), &lines);
   const std::vector<std::string> slugs = context.slugs();
   std::vector<Thread> threads;
   std::set<std::string> names;

@@ -13,6 +13,7 @@
 
 #include "cli/context.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "env/line_blocks.h"
 #include "env/triage.h"
 #include "exec/spawn.h"
@@ -125,10 +126,10 @@ void follow(const Context& context, std::vector<Log>& logs, env::Triage& triage)
 }
 
 env::TriageRules read_rules(const Context& context, const std::string& file) {
-  const std::string schema = context.read_file(context.root / "env/triage.schema.json");
+  const std::string schema = read_file(context.root / "env/triage.schema.json");
   env::TriageRules rules;
-  if (!file.empty()) rules.add(context.read_file(file), file, schema, false);
-  rules.add(context.read_file(context.root / "env/triage.json"), "env/triage.json", schema, true);
+  if (!file.empty()) rules.add(read_file(file), file, schema, false);
+  rules.add(read_file(context.root / "env/triage.json"), "env/triage.json", schema, true);
   return rules;
 }
 
@@ -188,8 +189,8 @@ void show(const Json& report) {
 
 void run(Context& context, const Words& words) {
   const env::Policy policy =
-      env::Policy::parse(context.read_file(context.root / "env/policy.json"), "env/policy.json",
-                         context.read_file(context.root / "env/policy.schema.json"));
+      env::Policy::parse(read_file(context.root / "env/policy.json"), "env/policy.json",
+                         read_file(context.root / "env/policy.schema.json"));
   env::Triage triage(read_rules(context, words.rules), policy.budgets,
                      {.torch_version = words.torch, .today = today(), .is_hung = words.is_hung});
   std::vector<Log> logs;

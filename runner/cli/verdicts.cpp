@@ -7,6 +7,7 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "exec/process.h"
 #include "git/series.h"
 
@@ -22,7 +23,7 @@ std::string selftest_key(const Context& context, const Setup& setup) {
   for (const fs::path& file :
        {context.bin / ("repro_" + setup.manifest.slug.str()), context.bin / "patchbench-sandbox",
         context.root / "repro/harness/subject_runtime.py"}) {
-    hash.update(context.read_file(file));
+    hash.update(read_file(file));
   }
   hash.update(exec::sandbox_name(setup.sandbox) + setup.device + setup.manifest.sha256);
   return hash.hex().substr(0, 16);

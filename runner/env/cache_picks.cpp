@@ -1,7 +1,6 @@
 #include <cmath>
-#include <fstream>
-#include <iterator>
 
+#include "core/file_text.h"
 #include "core/json.h"
 #include "env/cache_sync.h"
 
@@ -80,8 +79,7 @@ std::vector<BadPick> bad_picks(const fs::path& folder, int64_t& num_checked) {
     const bool may_hold =
         name.ends_with(".json") || entry.path().parent_path().filename() == "cache";
     if (!may_hold || !entry.is_regular_file()) continue;
-    std::ifstream in(entry.path(), std::ios::binary);
-    const Json json = parse_of_python({std::istreambuf_iterator<char>(in), {}});
+    const Json json = parse_of_python(file_text(entry.path()).value_or(""));
     if (!json.is_object()) {
       if (name.ends_with(".autotune.json") || name == "latency.json")
         bad.push_back({entry.path(), "is cut off or no JSON"});

@@ -9,14 +9,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "core/json.h"
 
 namespace patchbench::env {
@@ -79,11 +78,6 @@ std::vector<fs::path> files_below(const fs::path& folder, std::vector<std::strin
   std::sort(files.begin(), files.end(),
             [&](const fs::path& a, const fs::path& b) { return key(a) < key(b); });
   return files;
-}
-
-std::string read_all(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 /// Triton's index names the files of its entry by absolute paths: those of the source are turned
@@ -167,7 +161,7 @@ struct Sync {
     // A compiler may remove what it has just replaced.
     if (in.fd < 0 || ::fstat(in.fd, &before) != 0) return leave_out(from, reason());
     std::optional<std::string> index;
-    if (is_index(relative)) index = moved_index(read_all(from), source, destination);
+    if (is_index(relative)) index = moved_index(file_text(from).value_or(""), source, destination);
     const std::string there = file_sha256(to);
     if (!there.empty() && there == (index ? sha256_hex(*index) : file_sha256(from))) {
       ++report.num_matched;

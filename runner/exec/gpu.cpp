@@ -1,11 +1,10 @@
 #include "exec/gpu.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 
+#include "core/file_text.h"
 #include "exec/process.h"
 
 namespace patchbench::exec {
@@ -55,9 +54,7 @@ std::vector<fs::path> gpu_driver_libraries() {
 bool has_gpu_cdi() {
   for (const char* folder : {"/etc/cdi", "/var/run/cdi"}) {
     for (const fs::path& file : entries_of(folder)) {
-      std::ifstream in(file);
-      const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-      if (text.find("nvidia.com/gpu") != std::string::npos) return true;
+      if (file_text(file).value_or("").find("nvidia.com/gpu") != std::string::npos) return true;
     }
   }
   return false;

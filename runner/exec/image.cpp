@@ -10,6 +10,7 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "exec/engine.h"
 #include "exec/process.h"
 
@@ -17,13 +18,6 @@ namespace patchbench::exec {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string text_of(const fs::path& file) {
-  std::ifstream in(file);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
 
 /// Where a recipe's results are: named by what the recipe says, so that a changed recipe is a new
 /// image.
@@ -39,7 +33,7 @@ Place place_of(const std::string& name, const fs::path& cache, const fs::path& r
     if (!fs::exists(place.recipe / file))
       throw Error(ErrorCode::kUsage,
                   (place.recipe / file).string() + ": not there; no base image of this name");
-    all += text_of(place.recipe / file);
+    all += file_text(place.recipe / file).value_or("");
   }
   const std::string stem = name + "-" + sha256_hex(all).substr(0, 12);
   const fs::path folder = cache / "images";
@@ -50,7 +44,7 @@ Place place_of(const std::string& name, const fs::path& cache, const fs::path& r
 }
 
 std::optional<BaseImage> recorded(SandboxKind kind, const Place& place) {
-  const Json json = Json::parse(text_of(place.record), nullptr, false);
+  const Json json = Json::parse(file_text(place.record).value_or(""), nullptr, false);
   if (!json.is_object() || !json.contains("ids") || !json["ids"].contains(sandbox_name(kind)))
     return std::nullopt;
   return BaseImage{json["ids"][sandbox_name(kind)].get<std::string>(),
@@ -140,7 +134,7 @@ BaseImage ensure_base_image(SandboxKind kind, const std::string& name, const fs:
   if (const auto found = find_base_image(kind, name, cache, root)) return *found;
   const EngineSettings settings = engine_settings(kind, cache);
   const Json built = build(place);
-  Json record = Json::parse(text_of(place.record), nullptr, false);
+  Json record = Json::parse(file_text(place.record).value_or(""), nullptr, false);
   if (!record.is_object() || record.value("tree_digest", "") != built.at("tree_digest"))
     record = built;
   record["ids"][sandbox_name(kind)] = import(kind, settings, place);

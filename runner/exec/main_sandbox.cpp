@@ -1,9 +1,8 @@
 #include <csignal>
-#include <fstream>
 #include <iostream>
-#include <sstream>
 
 #include "core/error.h"
+#include "core/file_text.h"
 #include "exec/sandbox.h"
 #include "exec/supervisor.h"
 
@@ -12,15 +11,6 @@ namespace {
 constexpr int kSubjectFailed = 1;
 constexpr int kUsage = 2;
 constexpr int kEngineFailed = 3;
-
-std::string text_of(const char* file) {
-  std::ifstream in(file);
-  if (!in)
-    throw patchbench::Error(patchbench::ErrorCode::kUsage, std::string(file) + ": cannot be read");
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
 
 }  // namespace
 
@@ -35,7 +25,7 @@ int main(int argc, char** argv) {
   }
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) std::signal(number, exec::request_stop);
   try {
-    const auto spec = exec::SandboxSpec::from_json(parse_json(text_of(argv[1]), argv[1]));
+    const auto spec = exec::SandboxSpec::from_json(parse_json(read_file(argv[1]), argv[1]));
     const exec::SandboxReport report = exec::run_sandboxed(spec);
     if (!report.error.empty()) std::cerr << "patchbench-sandbox: " << report.error << "\n";
     if (report.engine_failed) return kEngineFailed;

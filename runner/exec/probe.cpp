@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
-#include <sstream>
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "exec/engine.h"
 #include "exec/process.h"
 
@@ -24,17 +24,11 @@ using Words = std::vector<std::string>;
 constexpr int64_t kProbeMemory = 387973120;
 constexpr int kProbeProcesses = 61;
 
-std::string text_of(const fs::path& file) {
-  std::ifstream in(file);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
 /// Changes whenever an old answer may be wrong: after a boot, for another user, with other
 /// programs.
 std::string fingerprint() {
-  std::string text = text_of("/proc/sys/kernel/random/boot_id") + std::to_string(::geteuid());
+  std::string text =
+      file_text("/proc/sys/kernel/random/boot_id").value_or("") + std::to_string(::geteuid());
   for (const char* name : {"podman", "docker", "runc", "crun", "bwrap", "newuidmap"}) {
     const std::string path = find_program(name);
     struct stat info {};
@@ -96,7 +90,7 @@ SandboxSpec probe_spec(SandboxKind kind, const fs::path& folder) {
 std::string failure_of(const SandboxReport& report, const fs::path& log) {
   if (report.engine_failed || report.timed_out) return report.error;
   if (report.exit_code == 0 && report.signal == 0) return "";
-  const std::string words = text_of(log);
+  const std::string words = file_text(log).value_or("");
   return fmt::format("a trivial command ended with {}: {}", report.exit_code,
                      shown(words.substr(0, words.find('\n'))));
 }
@@ -171,7 +165,7 @@ void find_limits(SandboxSpec& spec, EngineSettings& settings) {
         limit == &EngineSettings::limits_memory ? kProbeMemory : int64_t{kProbeProcesses});
     const bool took_effect =
         failure_of(report, spec.log).empty() &&
-        ("\n" + text_of(spec.log)).find("\n" + figure + "\n") != std::string::npos;
+        ("\n" + file_text(spec.log).value_or("")).find("\n" + figure + "\n") != std::string::npos;
     settings.*limit = took_effect;
   }
 }
@@ -246,7 +240,7 @@ Found found_engine(SandboxKind kind, const fs::path& cache) {
   const fs::path file = cache / "probe" / (sandbox_name(kind) + ".json");
   const std::string mark = fingerprint();
   if (fs::exists(file)) {
-    const Json kept = Json::parse(text_of(file), nullptr, false);
+    const Json kept = Json::parse(file_text(file).value_or(""), nullptr, false);
     if (kept.is_object() && kept.value("fingerprint", "") == mark) {
       return {EngineSettings::from_json(kept.at("settings")),
               kept.at("failure").get<std::string>()};

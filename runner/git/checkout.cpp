@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <utility>
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "git/source.h"
 
 namespace patchbench::git {
@@ -18,12 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 void say(const std::string& text) { std::cerr << "patchbench: " << text << std::endl; }
-
-std::string read_text(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw Error(ErrorCode::kUsage, path.string() + ": cannot be read");
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 void write_text(const fs::path& path, std::string_view text) {
   std::ofstream out(path, std::ios::binary);
@@ -212,7 +206,7 @@ Store::Store(fs::path cache, fs::path root)
 
 Upstream Store::upstream_of(const Pin& pin) const {
   const fs::path path = root_ / "env" / "pins.json";
-  return Pins::parse(read_text(path), path.string()).upstream(pin.upstream);
+  return Pins::parse(read_file(path), path.string()).upstream(pin.upstream);
 }
 
 Checkout Store::materialize(const Pin& pin, const std::vector<Edit>& edits) {
@@ -247,7 +241,7 @@ std::map<std::string, std::string> Store::digests(const Checkout& checkout,
   std::map<std::string, std::string> digests;
   for (const std::string& file : files) {
     const fs::path path = checkout.package / file;
-    digests[file] = fs::is_regular_file(path) ? sha256_hex(read_text(path)) : "absent";
+    digests[file] = fs::is_regular_file(path) ? sha256_hex(read_file(path)) : "absent";
   }
   return digests;
 }

@@ -1,13 +1,13 @@
 #include "git/series.h"
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <regex>
 #include <set>
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "git/source.h"
 
 namespace patchbench::git {
@@ -16,9 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 Edit load_edit(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw Error(ErrorCode::kUsage, path.string() + ": cannot be read");
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const std::string text = read_file(path);
   try {
     Edit edit = parse_edit(text, path.filename().string());
     const std::vector<std::string> missing = missing_fields(edit);

@@ -8,13 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <map>
 #include <string_view>
 
 #include "core/edit.h"
+#include "core/file_text.h"
 #include "exec/process.h"
 
 namespace patchbench::git {
@@ -263,9 +262,7 @@ void make_partial(const fs::path& bare, const std::string& url) {
 
 DiskFile read_disk_file(const fs::path& path) {
   if (fs::is_symlink(path)) return {fs::read_symlink(path).string(), "120000"};
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw Error(ErrorCode::kUsage, path.string() + ": cannot be read");
-  DiskFile file{{std::istreambuf_iterator<char>(in), {}}, "100644"};
+  DiskFile file{read_file(path), "100644"};
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0 && (info.st_mode & S_IXUSR) != 0) file.mode = "100755";
   return file;

@@ -3,12 +3,12 @@
 #include <sys/stat.h>
 
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/file_text.h"
 #include "core/json.h"
 #include "git/source.h"
 
@@ -124,12 +124,12 @@ void make_work_folder(const fs::path& folder, const Checkout& checkout, WorkFold
 
 WorkFolder read_work_folder(const fs::path& folder) {
   const fs::path path = folder / kNote;
-  std::ifstream in(path);
-  if (!in) {
+  const std::optional<std::string> text = file_text(path);
+  if (!text) {
     throw Error(ErrorCode::kUsage,
                 folder.string() + ": not opened by `patchbench patch new` (no " + kNote + ")");
   }
-  const Json note = parse_json(std::string(std::istreambuf_iterator<char>(in), {}), path.string());
+  const Json note = parse_json(*text, path.string());
   try {
     return {note.at("slug"), note.at("upstream"), note.at("version"), note.at("prefix"),
             note.at("series").get<std::vector<std::string>>()};

@@ -1,7 +1,6 @@
 #include "ledger/evidence.h"
+#include "core/file_text.h"
 
-#include <fstream>
-#include <iterator>
 #include <set>
 
 namespace patchbench::ledger {
@@ -16,8 +15,7 @@ void each_evidence_file(const std::filesystem::path& root, const std::vector<std
       if (file.path().extension() == ".jsonl") files.insert(file.path());
     }
     for (const std::filesystem::path& file : files) {
-      std::ifstream in(file, std::ios::binary);
-      take({std::istreambuf_iterator<char>(in), {}}, file.string());
+      take(read_file(file), file.string());
     }
   }
 }

@@ -8,13 +8,12 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/fields.h"
+#include "core/file_text.h"
 
 namespace patchbench::ledger {
 namespace {
@@ -66,12 +65,6 @@ void write_private(const fs::path& path, const std::string& text) {
       ::fsync(fd) == 0;
   if (::close(fd) != 0 || !is_written)
     throw Error(ErrorCode::kInternal, path.string() + ": cannot be written");
-}
-
-std::string read_text(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw Error(ErrorCode::kUsage, path.string() + ": cannot be read");
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 std::string key_id_of(std::string_view raw_public_key) { return sha256_hex(raw_public_key); }
@@ -133,7 +126,7 @@ SigningKey SigningKey::create(const fs::path& path) {
 }
 
 SigningKey SigningKey::load(const fs::path& path) {
-  const std::string text = read_text(path);
+  const std::string text = read_file(path);
   const std::unique_ptr<BIO, BioDeleter> bio(
       BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
   auto key = std::make_unique<Key>(
@@ -179,7 +172,7 @@ TrustedKeys load_trusted_keys(const fs::path& path) {
   TrustedKeys keys;
   if (path.empty()) return keys;
   const std::string where = path.string();
-  const Json document = parse_json(read_text(path), where);
+  const Json document = parse_json(read_file(path), where);
   FieldReader fields(document, where);
   const Json& list = fields.value("keys");
   fields.finish();
