@@ -3,181 +3,264 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-// reduce_rows_kernel: grid (row blocks, num_ranks * head_dim / 32, 2 * num_groups), 256 threads.
-//   A CTA holds one tensor, rank, group and 32 columns over a block of rows. A unit is 8 columns of
-//   one head: a thread loads one or more units of a row, adds them to its bias sums in registers
-//   and hands the sum over its own heads to shared memory, where the group's sum is formed.
-//   shared memory: 256 threads x 8 columns x kUnroll rows in float32 = 32 KiB
-// sum_partials_kernel: one thread per bias element, row blocks in order.
-//   limits: head_dim a multiple of 32, heads per group <= 256 (4 units a thread), checked in op.cpp
+#include <algorithm>
+#include <type_traits>
+
+// reduce_rows_kernel: grid (column blocks, row blocks, 2 tensors), 256 threads, no shared memory.
+//   A unit is 8 columns of one output, (rank, group, head_dim / 8) flattened. kLanes threads of a
+//   warp share a unit, each has up to kHeads heads of the group; the others of the warp lie beside
+//   it in memory. A thread walks its block of rows with kRows rows of loads in flight, keeps the
+//   bias sums of its heads in registers (8 kHeads floats) and adds its heads to the group's sum,
+//   which the kLanes threads then exchange so that each stores 8 / kLanes columns.
+// sum_partials_kernel: one thread per 4 bias elements, row blocks in order.
+//   limits: head_dim a multiple of 8, heads per group <= 256, checked in op.cpp
 namespace patchbench::ops::mamba3_mimo_gqa_bwd {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kColumns = 32, kVector = 8;
-constexpr int kVectors = kColumns / kVector;  // units of a head in a CTA
-constexpr int kUnroll = 4;                    // rows in flight per thread
-constexpr int64_t kMinRows = 64, kMaxRowBlocks = 256;
+constexpr int kThreads = 256, kWarp = 32;
+constexpr int kVector = 8;         // columns of a unit
+constexpr int kLoadsInFlight = 8;  // units per thread
+constexpr int kMaxHeads = 256;     // of a group: 8 a thread, 32 threads
+constexpr int kSumThreads = 64;
+constexpr int64_t kMinRows = 32;  // of a block: its bias sums are written once per block
+constexpr int kBlocksPerProcessor = 2;
 
-__host__ __device__ int64_t rows_per_block(int64_t rows) {
-  const int64_t wanted = (rows + kMaxRowBlocks - 1) / kMaxRowBlocks;
-  return wanted > kMinRows ? wanted : kMinRows;
-}
-
+/// 8 columns of one head as they lie in memory.
 template <typename scalar_t>
-__device__ void load(const scalar_t* from, float (&to)[kVector]) {
-  constexpr int kWords = static_cast<int>(kVector * sizeof(scalar_t) / 16);
+struct Unit {
+  static constexpr int kWords = kVector * sizeof(scalar_t) / 16;
   uint4 words[kWords];
+
+  __device__ void load(const scalar_t* from) {
 #pragma unroll
-  for (int w = 0; w < kWords; ++w) words[w] = __ldcs(reinterpret_cast<const uint4*>(from) + w);
-  const auto* values = reinterpret_cast<const scalar_t*>(words);
+    for (int w = 0; w < kWords; ++w) words[w] = __ldcs(reinterpret_cast<const uint4*>(from) + w);
+  }
+  __device__ float at(int i) const {
+    const uint4& word = words[i * sizeof(scalar_t) / 16];
+    const int lane = i % (16 / sizeof(scalar_t));
+    const int part = lane * sizeof(scalar_t) / 4;
+    const uint32_t bits = part == 0 ? word.x : part == 1 ? word.y : part == 2 ? word.z : word.w;
+    if constexpr (std::is_same_v<scalar_t, float>) {
+      return __uint_as_float(bits);
+    } else if constexpr (std::is_same_v<scalar_t, __nv_bfloat16>) {
+      return __uint_as_float(lane % 2 == 0 ? bits << 16 : bits & 0xffff0000u);
+    } else {
+      const __half2_raw pair{static_cast<uint16_t>(bits), static_cast<uint16_t>(bits >> 16)};
+      return lane % 2 == 0 ? __low2float(pair) : __high2float(pair);
+    }
+  }
+};
+
+/// Sums `own` over the kLanes threads of a unit, which are kWarp / kLanes lanes apart. Each pair
+/// swaps halves, so that a thread ends with 8 / kLanes columns (one from 8 threads on) in the front
+/// of `own`; returns the first of them.
+template <int kLanes>
+__device__ int reduce_scatter(float (&own)[kVector], int head_lane) {
+  int first = 0;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) to[i] = static_cast<float>(values[i]);
+  for (int step = kLanes / 2, width = kVector; step > 0; step /= 2) {
+    const int distance = step * (kWarp / kLanes);
+    const int half = width / 2;
+    const bool is_upper = (head_lane & step) != 0;
+    if (half == 0) {
+      own[0] += __shfl_xor_sync(0xffffffffu, own[0], distance);
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < kVector / 2; ++i) {
+      if (i >= half) continue;
+      const float kept = is_upper ? own[i + half] : own[i];
+      const float sent = is_upper ? own[i] : own[i + half];
+      own[i] = kept + __shfl_xor_sync(0xffffffffu, sent, distance);
+    }
+    if (is_upper) first += half;
+    width = half;
+  }
+  return first;
 }
 
-template <typename scalar_t, int kUnits>
-__global__ void __launch_bounds__(kThreads) reduce_rows_kernel(GroupReduce problem) {
-  __shared__ float sums[kUnroll][kThreads][kVector];
+template <typename scalar_t, int kCount>
+__device__ void store_columns(scalar_t* to, const float (&from)[kVector]) {
+  struct alignas(sizeof(scalar_t) * kCount < 16 ? sizeof(scalar_t) * kCount : 16) Columns {
+    scalar_t value[kCount];
+  } columns;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) columns.value[i] = static_cast<scalar_t>(from[i]);
+  *reinterpret_cast<Columns*>(to) = columns;
+}
+
+template <typename scalar_t, int kHeads, int kLanes, int kRows, int kMinBlocks>
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
+    reduce_rows_kernel(GroupReduce problem, int64_t rows_per_block) {
+  constexpr int kBeside = kWarp / kLanes;  // units of a warp
+  constexpr int kStored = kLanes < kVector ? kVector / kLanes : 1;
+  const int64_t head_dim = problem.head_dim, units = head_dim / kVector;
   const int heads = static_cast<int>(problem.num_heads / problem.num_groups);
-  // Threads of one row: each takes the units u, u + width, ... of the group's heads.
-  const int units = heads * kVectors;
-  const int width = min(units, kThreads);
-  const int lanes = kThreads / width;  // rows at a time
-  const int lane = threadIdx.x / width, unit = threadIdx.x % width;
-  const int tensor = blockIdx.z % 2;
-  const int64_t group = blockIdx.z / 2;
-  const int64_t slices = problem.head_dim / kColumns;
-  const int64_t rank = blockIdx.y / slices, slice = blockIdx.y % slices;
-  const int64_t row_stride = problem.num_ranks * problem.num_heads * problem.head_dim;
-  const auto* raw = static_cast<const scalar_t*>(problem.raw[tensor]) +
-                    (rank * problem.num_heads + group * heads) * problem.head_dim +
-                    slice * kColumns;
-  auto* grad = static_cast<scalar_t*>(problem.grad[tensor]) +
-               (rank * problem.num_groups + group) * problem.head_dim + slice * kColumns;
-  const int64_t grad_stride = problem.num_ranks * problem.num_groups * problem.head_dim;
-  const int64_t first = blockIdx.x * rows_per_block(problem.rows);
-  const int64_t end = min(first + rows_per_block(problem.rows), problem.rows);
-  float bias[kUnits][kVector] = {};
-  for (int64_t base = first; base < end; base += lanes * kUnroll) {
+  const int lane = threadIdx.x % kWarp, head_lane = lane / kBeside;
+  const int64_t warp = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  const int64_t unit = warp * kBeside + lane % kBeside;
+  const bool is_used = unit < problem.num_ranks * problem.num_groups * units;
+  const int64_t output = unit / units, column = unit % units * kVector;
+  const int64_t row_stride = problem.num_ranks * problem.num_heads * head_dim;
+  const int64_t grad_stride = problem.num_ranks * problem.num_groups * head_dim;
+  const int tensor = blockIdx.z;
+  // Chosen, not indexed: an index that is not a constant would copy the arguments to local memory.
+  const auto* raw = static_cast<const scalar_t*>(tensor == 0 ? problem.raw[0] : problem.raw[1]) +
+                    (output * heads + head_lane) * head_dim + column;
+  auto* grad = static_cast<scalar_t*>(tensor == 0 ? problem.grad[0] : problem.grad[1]) +
+               output * head_dim + column;
+  const int64_t first = blockIdx.y * rows_per_block;
+  const int64_t end = min(first + rows_per_block, problem.rows);
+  float bias[kHeads][kVector] = {};
+  for (int64_t base = first; base < end; base += kRows) {
+    Unit<scalar_t> loaded[kRows][kHeads] = {};
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t row = base + u * lanes + lane;
-      float own[kVector] = {};
-      if (row < end && lane < lanes) {
+    for (int u = 0; u < kRows; ++u) {
 #pragma unroll
-        for (int k = 0; k < kUnits; ++k) {
-          const int at = unit + k * width;
-          if (at >= units) continue;
-          float values[kVector];
-          load(raw + row * row_stride + at / kVectors * problem.head_dim + at % kVectors * kVector,
-               values);
+      for (int k = 0; k < kHeads; ++k) {
+        if (is_used && base + u < end && k * kLanes + head_lane < heads)
+          loaded[u][k].load(raw + (base + u) * row_stride + k * kLanes * head_dim);
+      }
+    }
 #pragma unroll
-          for (int i = 0; i < kVector; ++i) {
-            bias[k][i] += values[i];
-            own[i] += values[i];
-          }
+    for (int u = 0; u < kRows; ++u) {
+      float own[kVector];
+#pragma unroll
+      for (int k = 0; k < kHeads; ++k) {
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          const float value = loaded[u][k].at(i);
+          bias[k][i] += value;
+          own[i] = k == 0 ? value : own[i] + value;
         }
       }
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) sums[u][threadIdx.x][i] = own[i];
+      const int at = reduce_scatter<kLanes>(own, head_lane);
+      // From 16 threads on, several end with the same column.
+      const bool is_first = head_lane % (kLanes * kStored / kVector) == 0;
+      if (is_used && base + u < end && is_first)
+        store_columns<scalar_t, kStored>(grad + (base + u) * grad_stride + at, own);
     }
-    // A group's sum is formed from what all threads of a row wrote.
-    __syncthreads();
-    for (int out = threadIdx.x; out < kUnroll * lanes * kColumns; out += kThreads) {
-      const int column = out % kColumns, at = out / kColumns % lanes, u = out / kColumns / lanes;
-      const int64_t row = base + u * lanes + at;
-      if (row >= end) continue;
-      float total = 0.0f;
-      for (int w = column / kVector; w < width; w += kVectors)
-        total += sums[u][at * width + w][column % kVector];
-      grad[row * grad_stride + column] = static_cast<scalar_t>(total);
-    }
-    // The next rows are written over these.
-    __syncthreads();
   }
-  auto* partial = problem.partial + (int64_t{tensor} * gridDim.x + blockIdx.x) * problem.num_heads *
-                                        problem.num_ranks * problem.head_dim;
+  if (!is_used) return;
+  const int64_t rank = output / problem.num_groups, group = output % problem.num_groups;
+  auto* partial = problem.partial + (int64_t{tensor} * gridDim.y + blockIdx.y) * row_stride;
 #pragma unroll
-  for (int k = 0; k < kUnits; ++k) {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) sums[0][threadIdx.x][i] = bias[k][i];
-    // The lanes of a unit are summed by the first of them.
-    __syncthreads();
-    const int at = unit + k * width;
-    if (lane == 0 && at < units) {
-      const int64_t head = group * heads + at / kVectors;
-      auto* to = partial + (head * problem.num_ranks + rank) * problem.head_dim + slice * kColumns +
-                 at % kVectors * kVector;
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        float total = 0.0f;
-        for (int other = 0; other < lanes; ++other) total += sums[0][other * width + unit][i];
-        to[i] = total;
-      }
-    }
-    // The next unit's sums are written over these.
-    __syncthreads();
+  for (int k = 0; k < kHeads; ++k) {
+    const int64_t head = group * heads + k * kLanes + head_lane;
+    if (k * kLanes + head_lane >= heads) continue;
+    auto* to = partial + (head * problem.num_ranks + rank) * head_dim + column;
+    store_columns<float, kVector>(to, bias[k]);
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSumThreads)
     sum_partials_kernel(GroupReduce problem, int64_t row_blocks) {
-  const int64_t size = problem.num_heads * problem.num_ranks * problem.head_dim;
-  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (at >= 2 * size) return;
-  const int tensor = at >= size;
-  const int64_t element = at - tensor * size;
-  float total = 0.0f;
-  for (int64_t block = 0; block < row_blocks; ++block)
-    total += problem.partial[(tensor * row_blocks + block) * size + element];
-  problem.grad_bias[tensor][element] = total;
+  const int64_t size = problem.num_heads * problem.num_ranks * problem.head_dim / 4;
+  const int64_t element = int64_t{blockIdx.x} * kSumThreads + threadIdx.x;
+  if (element >= size) return;
+  const int tensor = blockIdx.y;
+  const auto* partial =
+      reinterpret_cast<const float4*>(problem.partial) + tensor * row_blocks * size + element;
+  float4 total = {};
+#pragma unroll 8
+  for (int64_t block = 0; block < row_blocks; ++block) {
+    const float4 part = partial[block * size];
+    total.x += part.x;
+    total.y += part.y;
+    total.z += part.z;
+    total.w += part.w;
+  }
+  auto* sum = tensor == 0 ? problem.grad_bias[0] : problem.grad_bias[1];
+  reinterpret_cast<float4*>(sum)[element] = total;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Threads of a unit and heads of each, as measured on an H200: from 8 threads on, whose loads are
+/// scattered, two rows of 8 heads in flight beat two blocks on a multiprocessor.
+struct Split {
+  int heads, lanes;
+};
+
+Split split_of(int64_t heads) {
+  if (heads <= 2) return {static_cast<int>(heads), 1};
+  if (heads <= 8) return {4, heads <= 4 ? 1 : 2};
+  int lanes = 2;
+  while (lanes * 8 < heads) lanes *= 2;
+  return {8, lanes};
+}
+
+int64_t num_column_blocks(const GroupReduce& problem) {
+  const int64_t units = problem.num_ranks * problem.num_groups * problem.head_dim / kVector;
+  return ceil_div(units * split_of(problem.num_heads / problem.num_groups).lanes, kThreads);
+}
+
+template <typename scalar_t, int kHeads, int kLanes>
+cudaError_t launch_rows(const GroupReduce& problem, int num_processors, cudaStream_t stream) {
+  const int64_t blocks = num_row_blocks(problem, num_processors);
+  const dim3 grid(static_cast<unsigned>(num_column_blocks(problem)), static_cast<unsigned>(blocks),
+                  2);
+  constexpr int kRows = kLanes < 8 ? kLoadsInFlight / kHeads : 2;
+  constexpr int kMinBlocks = kLanes < 8 ? 2 : 1;
+  const auto kernel = reduce_rows_kernel<scalar_t, kHeads, kLanes, kRows, kMinBlocks>;
+  kernel<<<grid, kThreads, 0, stream>>>(problem, ceil_div(problem.rows, blocks));
+  const cudaError_t status = cudaGetLastError();
+  if (status != cudaSuccess) return status;
+  const int64_t elements = problem.num_heads * problem.num_ranks * problem.head_dim / 4;
+  const dim3 sum_grid(static_cast<unsigned>(ceil_div(elements, kSumThreads)), 2);
+  sum_partials_kernel<<<sum_grid, kSumThreads, 0, stream>>>(problem, blocks);
+  return cudaGetLastError();
 }
 
 template <typename scalar_t>
-cudaError_t launch_rows(const GroupReduce& problem, cudaStream_t stream) {
-  const int64_t blocks = num_row_blocks(problem.rows);
-  const dim3 grid(static_cast<unsigned>(blocks),
-                  static_cast<unsigned>(problem.num_ranks * problem.head_dim / kColumns),
-                  static_cast<unsigned>(2 * problem.num_groups));
-  const int64_t units = problem.num_heads / problem.num_groups * kVectors;
-  if (units <= kThreads) {
-    reduce_rows_kernel<scalar_t, 1><<<grid, kThreads, 0, stream>>>(problem);
-  } else if (units <= 2 * kThreads) {
-    reduce_rows_kernel<scalar_t, 2><<<grid, kThreads, 0, stream>>>(problem);
-  } else {
-    reduce_rows_kernel<scalar_t, 4><<<grid, kThreads, 0, stream>>>(problem);
+cudaError_t launch_split(const GroupReduce& problem, int num_processors, cudaStream_t stream) {
+  const Split split = split_of(problem.num_heads / problem.num_groups);
+  switch (split.heads * 100 + split.lanes) {
+    case 101:
+      return launch_rows<scalar_t, 1, 1>(problem, num_processors, stream);
+    case 201:
+      return launch_rows<scalar_t, 2, 1>(problem, num_processors, stream);
+    case 401:
+      return launch_rows<scalar_t, 4, 1>(problem, num_processors, stream);
+    case 402:
+      return launch_rows<scalar_t, 4, 2>(problem, num_processors, stream);
+    case 802:
+      return launch_rows<scalar_t, 8, 2>(problem, num_processors, stream);
+    case 804:
+      return launch_rows<scalar_t, 8, 4>(problem, num_processors, stream);
+    case 808:
+      return launch_rows<scalar_t, 8, 8>(problem, num_processors, stream);
+    case 816:
+      return launch_rows<scalar_t, 8, 16>(problem, num_processors, stream);
+    case 832:
+      return launch_rows<scalar_t, 8, 32>(problem, num_processors, stream);
   }
-  const cudaError_t status = cudaGetLastError();
-  if (status != cudaSuccess) return status;
-  const int64_t elements = 2 * problem.num_heads * problem.num_ranks * problem.head_dim;
-  sum_partials_kernel<<<static_cast<unsigned>((elements + kThreads - 1) / kThreads), kThreads, 0,
-                        stream>>>(problem, blocks);
-  return cudaGetLastError();
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace
 
-int64_t num_row_blocks(int64_t rows) {
-  const int64_t per_block = rows_per_block(rows);
-  return (rows + per_block - 1) / per_block;
+int64_t num_row_blocks(const GroupReduce& problem, int num_processors) {
+  const int64_t columns = std::max<int64_t>(1, num_column_blocks(problem));
+  const int64_t wanted = int64_t{num_processors} * kBlocksPerProcessor / (2 * columns);
+  return std::clamp<int64_t>(wanted, 1, ceil_div(problem.rows, kMinRows));
 }
 
 bool is_served(const GroupReduce& problem) {
-  return problem.rows > 0 && problem.head_dim % kColumns == 0 &&
-         problem.num_heads / problem.num_groups * kVectors <= 4 * kThreads &&
-         problem.num_ranks * problem.head_dim / kColumns <= 65535 &&
-         2 * problem.num_groups <= 65535;
+  return problem.rows > 0 && problem.head_dim % kVector == 0 &&
+         problem.num_heads / problem.num_groups <= kMaxHeads;
 }
 
-cudaError_t launch_group_reduce(const GroupReduce& problem, ElementType type, cudaStream_t stream) {
+cudaError_t launch_group_reduce(const GroupReduce& problem, ElementType type, int num_processors,
+                                cudaStream_t stream) {
   if (problem.num_heads * problem.num_ranks * problem.head_dim == 0) return cudaSuccess;
   switch (type) {
     case ElementType::kFloat32:
-      return launch_rows<float>(problem, stream);
+      return launch_split<float>(problem, num_processors, stream);
     case ElementType::kBFloat16:
-      return launch_rows<__nv_bfloat16>(problem, stream);
+      return launch_split<__nv_bfloat16>(problem, num_processors, stream);
     case ElementType::kFloat16:
-      return launch_rows<__half>(problem, stream);
+      return launch_split<__half>(problem, num_processors, stream);
   }
   return cudaErrorInvalidValue;
 }

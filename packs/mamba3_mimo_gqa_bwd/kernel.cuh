@@ -14,8 +14,8 @@ namespace patchbench::ops::mamba3_mimo_gqa_bwd {
 
 enum class ElementType { kFloat32, kBFloat16, kFloat16 };
 
-/// Both tensors of one call. All pointers are of one device, contiguous and 16-byte aligned;
-/// nothing is owned.
+/// Both tensors of one call. All pointers are of one device, contiguous and 16-byte aligned (the
+/// kernel reads 16-byte words); nothing is owned.
 struct GroupReduce {
   const void* raw[2] = {nullptr, nullptr};  ///< dq, dk: [rows, num_ranks, num_heads, head_dim]
   void* grad[2] = {nullptr, nullptr};       ///< [rows, num_ranks, num_groups, head_dim]
@@ -25,14 +25,16 @@ struct GroupReduce {
 };
 
 #if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)
-/// How many blocks of rows a problem is cut into: the first extent of `partial`.
-int64_t num_row_blocks(int64_t rows);
-/// Whether the kernel serves these extents: rows, head_dim a multiple of 32, at most 256 heads a
+/// How many blocks of rows a problem is cut into on a device of `num_processors` multiprocessors:
+/// the first extent of `partial`.
+int64_t num_row_blocks(const GroupReduce& problem, int num_processors);
+/// Whether the kernel serves these extents: rows, head_dim a multiple of 8, at most 256 heads a
 /// group.
 bool is_served(const GroupReduce& problem);
 /// Two launches: each raw element is read once, sums in float32 in a fixed order, no atomics.
-/// Bitwise deterministic; capturable. Returns the launches' status.
-cudaError_t launch_group_reduce(const GroupReduce& problem, ElementType type, cudaStream_t stream);
+/// Bitwise deterministic on one kind of device; capturable. Returns the launches' status.
+cudaError_t launch_group_reduce(const GroupReduce& problem, ElementType type, int num_processors,
+                                cudaStream_t stream);
 #endif
 
 }  // namespace patchbench::ops::mamba3_mimo_gqa_bwd

@@ -88,18 +88,26 @@ Tensor bias_of(const Tensor& raw) {
   return raw.sum(at::IntArrayRef{0, 1}, false, at::kFloat).transpose(0, 1).contiguous();
 }
 
+/// `raw` contiguous and at a 16-byte boundary, copied where it is not: a view may start anywhere.
+Tensor in_words(const Tensor& raw) {
+  const Tensor rows = raw.contiguous();
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(rows.const_data_ptr()) % 16 == 0;
+  return is_aligned ? rows : rows.clone();
+}
+
 Gradients reduce_real(const Tensor& dq_any, const Tensor& dk_any, int64_t num_groups) {
   check_inputs(dq_any, dk_any, num_groups);
-  const Tensor dq = dq_any.contiguous(), dk = dk_any.contiguous();
+  const Tensor dq = in_words(dq_any), dk = in_words(dk_any);
   const c10::OptionalDeviceGuard guard(dq.device());
 #ifdef PATCHBENCH_CUDA
   if (has_kernel(dq, num_groups)) {
     const Gradients gradients = reduce_meta(dq, dk, num_groups);
     const auto& [grad_q, grad_k, bias_q, bias_k] = gradients;
     GroupReduce problem = problem_of(dq, num_groups);
-    const Tensor partial = at::empty(
-        {2, num_row_blocks(problem.rows), problem.num_heads, problem.num_ranks, problem.head_dim},
-        dq.options().dtype(at::kFloat));
+    const int num_processors = at::cuda::getDeviceProperties(dq.get_device())->multiProcessorCount;
+    const Tensor partial = at::empty({2, num_row_blocks(problem, num_processors), problem.num_heads,
+                                      problem.num_ranks, problem.head_dim},
+                                     dq.options().dtype(at::kFloat));
     problem.raw[0] = dq.const_data_ptr();
     problem.raw[1] = dk.const_data_ptr();
     problem.grad[0] = grad_q.mutable_data_ptr();
@@ -110,7 +118,8 @@ Gradients reduce_real(const Tensor& dq_any, const Tensor& dk_any, int64_t num_gr
     const ElementType type = dq.scalar_type() == at::kFloat      ? ElementType::kFloat32
                              : dq.scalar_type() == at::kBFloat16 ? ElementType::kBFloat16
                                                                  : ElementType::kFloat16;
-    C10_CUDA_CHECK(launch_group_reduce(problem, type, at::cuda::getCurrentCUDAStream()));
+    C10_CUDA_CHECK(
+        launch_group_reduce(problem, type, num_processors, at::cuda::getCurrentCUDAStream()));
     return gradients;
   }
 #endif

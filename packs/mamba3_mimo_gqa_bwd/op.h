@@ -19,7 +19,7 @@ namespace patchbench::ops::mamba3_mimo_gqa_bwd {
 /// grad_q_bias, grad_k_bias [num_heads, num_ranks, head_dim] float32.
 ///
 /// Sums run in float32 and are rounded once. On CUDA one pass over dq and dk (compute capability
-/// 8.0, head_dim a multiple of 32, at most 256 heads a group; else, on a CPU and where
+/// 8.0, head_dim a multiple of 8, at most 256 heads a group; else, on a CPU and where
 /// PATCHBENCH_OP_FALLBACK=mamba3_mimo_gqa_bwd forces it, plain torch: group_reduce_bwd_path ->
 /// "cuda" or "plain"). Bitwise deterministic on one path; with num_groups = num_heads the
 /// gradients are dq and dk bit for bit. Capturable. Not differentiable: it is a backward.

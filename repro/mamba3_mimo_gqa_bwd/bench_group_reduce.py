@@ -12,12 +12,12 @@ import os
 import torch
 from device_time import need_cuda, print_bench, spread
 
-SHAPE = (1, 4096, 4, 128, 128)  # batch, seqlen, ranks, heads, head_dim
+SEQLEN, GROUPS = 4096, 8  # of the sweeps along the other axis
 
 
-def row_of(num_groups: int) -> dict[str, object]:
-    dq, dk = torch.randn(2, *SHAPE, device="cuda", dtype=torch.bfloat16)
-    heads = SHAPE[3]
+def row_of(seqlen: int, num_groups: int, heads: int = 128) -> dict[str, object]:
+    shape = (1, seqlen, 4, heads, 128)  # batch, seqlen, ranks, heads, head_dim
+    dq, dk = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2))
 
     def ours() -> tuple[torch.Tensor, ...]:
         return torch.ops.patchbench.group_reduce_bwd(dq, dk, num_groups)
@@ -30,7 +30,7 @@ def row_of(num_groups: int) -> dict[str, object]:
     assert all(torch.equal(a, b) for a, b in zip(ours(), ours(), strict=True))
     moved = dq.nbytes + dk.nbytes + sum(t.nbytes for t in ours())
     copied = torch.empty_like(dq)
-    row = {"shape": [*SHAPE, num_groups], "ours": spread(ours), "torch": spread(plain), "copy of dq": spread(lambda: copied.copy_(dq))}
+    row = {"shape": [*shape, num_groups], "ours": spread(ours), "torch": spread(plain), "copy of dq": spread(lambda: copied.copy_(dq))}
     return row | {"floor_bytes": moved, "GB/s": round(moved / row["ours"][0] / 1e6)}
 
 
@@ -38,7 +38,10 @@ def main() -> None:
     need_cuda("bench_group_reduce.py")
     torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
     shape_is = "batch, seqlen, ranks, heads, head_dim, groups"
-    print_bench("patchbench::group_reduce_bwd", [row_of(g) for g in (1, 2, 8, 32, 128)], dtype="bfloat16", shape_is=shape_is)
+    rows = [row_of(SEQLEN, groups) for groups in (1, 2, 4, 8, 16, 32, 64, 128)]
+    rows += [row_of(SEQLEN, 8, heads=96)]  # 12 heads a group: a quarter of the threads' heads are idle
+    rows += [row_of(seqlen, GROUPS) for seqlen in (512, 1024, 2048, 8192, 16384)]
+    print_bench("patchbench::group_reduce_bwd", rows, dtype="bfloat16", shape_is=shape_is)
 
 
 if __name__ == "__main__":

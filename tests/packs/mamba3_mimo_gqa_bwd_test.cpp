@@ -35,7 +35,15 @@ std::vector<ReduceCase> reduce_cases() {
           {.name = "four_groups", .num_groups = 4},
           {.name = "all_heads", .num_groups = 8},
           {.name = "six_heads", .num_heads = 6, .num_groups = 2, .head_dim = 64},
-          {.name = "narrow", .head_dim = 16, .has_kernel = false},
+          {.name = "narrow", .head_dim = 8},
+          {.name = "broken_words", .head_dim = 12, .has_kernel = false},
+          {.name = "idle_threads", .num_heads = 26, .num_groups = 2, .head_dim = 40},
+          {.name = "too_many_heads",
+           .seqlen = 2,
+           .num_heads = 257,
+           .num_groups = 1,
+           .head_dim = 8,
+           .has_kernel = false},
           {.name = "one_token", .batch = 1, .seqlen = 1},
           {.name = "many_tokens", .batch = 1, .seqlen = 700, .num_ranks = 1, .num_heads = 4},
           {.name = "many_heads", .batch = 1, .seqlen = 70, .num_heads = 128, .num_groups = 1},
@@ -114,6 +122,18 @@ TEST(GroupReduceOp, TakesStridedGradients) {
   const Tensor strided = dq.transpose(2, 3).contiguous().transpose(2, 3);
   EXPECT_TRUE(at::equal(std::get<0>(group_reduce_bwd(strided, strided, 2)),
                         std::get<0>(group_reduce_bwd(dq, dq, 2))));
+}
+
+TEST(GroupReduceOp, TakesGradientsThatStartOffAWord) {
+  for (const std::string& device : devices()) {
+    const ReduceCase c{.name = "off_word"};
+    const Tensor dq = raw_of(c, "dq", at::kBFloat16).to(at::Device(device));
+    const Tensor off = torch::zeros({dq.numel() + 1}, dq.options()).narrow(0, 1, dq.numel());
+    const Tensor same = off.copy_(dq.flatten()).view(dq.sizes());
+    const auto got = group_reduce_bwd(same, same, 2), wanted = group_reduce_bwd(dq, dq, 2);
+    EXPECT_TRUE(at::equal(std::get<0>(got), std::get<0>(wanted))) << device;
+    EXPECT_TRUE(at::equal(std::get<3>(got), std::get<3>(wanted))) << device;
+  }
 }
 
 TEST(GroupReduceOp, HasAFakeImplementation) {
