@@ -1,10 +1,18 @@
 // One path serves every architecture from sm_80 on: both passes are bound by memory and need no
 // instruction that only one generation has; the GEMMs around them are cuBLAS's.
 //
-// row_pass_kernel     grid: one block per row (x). Shared memory: 4 * 32 * 3 bytes. Each thread
-//                     keeps a running (max, sum) and, with label smoothing, sum_j w_j y_ij.
-// grad_pass_kernel    grid: one row (x) times one segment of kSegment classes (y). No shared
-// memory.
+// row_pass_kernel           grid: one block per row (x). Shared memory: 4 * 32 * 3 bytes. Each warp
+//                           keeps a running maximum, each thread its sums.
+// grad_pass_kernel          grid: one row (x) times one segment of its classes (y). No shared
+//                           memory.
+// row_and_grad_pass_kernel  grid: one block per row (x), two blocks on a multiprocessor, so that
+// one
+//                           reads while the other writes; a row is read again from L2 as far as it
+//                           is still there. Shared memory as above.
+// scale_kernel              grid: a fixed number of blocks over all 16-byte words.
+//
+// kIsBare: neither softcap nor label smoothing. In bfloat16 the exponential is the hardware's,
+// whose error of some 1e-6 lies far below the 4e-3 of a logit.
 //
 // Rows are read in 16-byte words. A row starts at any element, so each block first peels the
 // classes up to the next 16-byte boundary and leaves a tail behind the last whole word: a 16-byte
@@ -12,16 +20,21 @@
 // shapes.
 #include <cuda_bf16.h>
 
+#include <algorithm>
+#include <type_traits>
+
 #include "kernel.cuh"
 
 namespace patchbench::ops::liger_flce_none_bwd {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kRowThreads = 512;
+constexpr int kRowThreads = 256, kRowBlocks = 3;
 constexpr int kGradThreads = 256;
+constexpr int kRowGradThreads = 384, kRowGradBlocks = 2;
+constexpr int kScaleThreads = 512, kScaleBlocks = 1024;
 constexpr int kRowWords = 4;   // words in flight per thread
-constexpr int kGradWords = 4;  // words per thread and segment
+constexpr int kGradWords = 4;  // the same
 static_assert(kRowThreads % kWarp == 0 && kRowThreads / kWarp <= kWarp,
               "the block reduction's second step is done by one warp");
 
@@ -36,6 +49,12 @@ struct alignas(16) Word {
   scalar_t value[kLength];
 };
 
+struct HardwareExp {
+  __device__ float operator()(float x) const { return __expf(x); }
+};
+template <typename scalar_t>
+using ExpOf = std::conditional_t<std::is_same_v<scalar_t, float>, AccurateExp, HardwareExp>;
+
 /// The whole 16-byte words of a row: elements [head, head + words * kLength).
 struct Body {
   int64_t head, words;
@@ -49,8 +68,46 @@ __device__ Body body_of(const scalar_t* row, int64_t length) {
   return {head, (length - head) / kLength};
 }
 
+/// Running softmax of a warp: its lanes agree on the maximum, so that the terms of a batch below
+/// it, which most are, need no look at each. Terms of 1 are counted apart (see
+/// RunningSoftmax::add).
+template <typename scalar_t>
+struct WarpSoftmax {
+  using Exp = ExpOf<scalar_t>;
+  using Running = RunningSoftmax<float, Exp>;
+  float max = -std::numeric_limits<float>::infinity();  ///< of the warp
+  float sum = 0, ones = 0;                              ///< of the lane
+
+  /// Adds a batch of each lane; -inf adds nothing. All lanes call it together.
+  template <int kLength>
+  __device__ void add(const float (&y)[kLength]) {
+    float largest = y[0];
+#pragma unroll
+    for (int k = 1; k < kLength; ++k) largest = fmaxf(largest, y[k]);
+    for (int offset = kWarp / 2; offset > 0; offset /= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+    if (largest < max) {
+#pragma unroll
+      for (int k = 0; k < kLength; ++k) sum += Exp()(y[k] - max);
+      return;
+    }
+    if (largest > max) {
+      sum = (sum + ones) * Running::shifted_exp(max, largest);
+      ones = 0;
+      max = largest;
+    }
+#pragma unroll
+    for (int k = 0; k < kLength; ++k) {
+      const float term = Running::shifted_exp(y[k], max);
+      sum += term >= 1 ? 0 : term;
+      ones += term >= 1 ? 1 : 0;
+    }
+  }
+};
+
+template <typename scalar_t>
 struct RowState {
-  RunningSoftmax<float> softmax;
+  RunningSoftmax<float, ExpOf<scalar_t>> softmax;
   float weighted_sum = 0;
 
   __device__ void merge(float other_max, float other_rest, float other_weighted) {
@@ -67,12 +124,27 @@ struct RowState {
   }
 };
 
-/// The state of the whole block, valid in thread 0.
-__device__ RowState merge_block(RowState state) {
+/// The state of a warp, the same in all lanes.
+template <typename scalar_t>
+__device__ RowState<scalar_t> state_of_warp(WarpSoftmax<scalar_t> softmax, float weighted_sum) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    softmax.sum += __shfl_xor_sync(0xffffffffu, softmax.sum, offset);
+    softmax.ones += __shfl_xor_sync(0xffffffffu, softmax.ones, offset);
+    weighted_sum += __shfl_xor_sync(0xffffffffu, weighted_sum, offset);
+  }
+  RowState<scalar_t> state;
+  state.softmax.max = softmax.max;
+  state.softmax.rest = softmax.sum + (softmax.ones - 1);
+  state.weighted_sum = weighted_sum;
+  return state;
+}
+
+/// The state of the whole block of those of its warps, valid in thread 0.
+template <typename scalar_t>
+__device__ RowState<scalar_t> merge_block(RowState<scalar_t> state) {
   __shared__ float maxima[kWarp], rests[kWarp], weighted[kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int num_warps = blockDim.x / kWarp;
-  state.merge_lanes();
   if (lane == 0) {
     maxima[warp] = state.softmax.max;
     rests[warp] = state.softmax.rest;
@@ -81,7 +153,7 @@ __device__ RowState merge_block(RowState state) {
   // Without it the first warp may read the slots of warps that have not written them yet.
   __syncthreads();
   if (warp == 0) {
-    RowState total;
+    RowState<scalar_t> total;
     if (lane < num_warps) total.merge(maxima[lane], rests[lane], weighted[lane]);
     total.merge_lanes();
     return total;
@@ -89,79 +161,96 @@ __device__ RowState merge_block(RowState state) {
   return state;
 }
 
-template <typename scalar_t>
-__device__ void add_classes(RowState& state, const RowPass<float>& pass, const scalar_t* values,
-                            int count, int64_t first_class) {
-  const float softcap = static_cast<float>(pass.terms.softcap);
-  float y[Word<scalar_t>::kLength];
-#pragma unroll
-  for (int k = 0; k < Word<scalar_t>::kLength; ++k) {
-    if (k >= count) continue;
-    y[k] = capped(load(values[k]), softcap);
-    if (pass.terms.label_smoothing != 0) {
-      const float weight = pass.class_weight ? pass.class_weight[first_class + k] : 1.0f;
-      state.weighted_sum += weight * y[k];
-    }
-  }
-  state.softmax.add(y, count);
+/// y of one logit, and its part of the weighted sum. `tile_class` counts from the tile's first.
+template <bool kIsBare, typename scalar_t>
+__device__ float logit_of(const RowPass<float>& pass, scalar_t value, int64_t tile_class,
+                          float& weighted_sum) {
+  if (kIsBare) return load(value);
+  const float y = capped(load(value), static_cast<float>(pass.terms.softcap));
+  if (pass.terms.label_smoothing != 0)
+    weighted_sum +=
+        (pass.class_weight ? pass.class_weight[pass.first_class + tile_class] : 1.0f) * y;
+  return y;
 }
 
-template <typename scalar_t>
-__device__ RowState reduce_row(const RowPass<float>& pass, const scalar_t* row) {
+template <bool kIsBare, typename scalar_t>
+__device__ RowState<scalar_t> reduce_row(const RowPass<float>& pass, const scalar_t* row) {
   constexpr int kLength = Word<scalar_t>::kLength;
-  const int64_t vocab = pass.terms.vocab;
-  const Body body = body_of(row, vocab);
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  const Body body = body_of(row, pass.classes);
   const auto* words = reinterpret_cast<const Word<scalar_t>*>(row + body.head);
-  RowState state;
-  if (threadIdx.x < body.head) add_classes(state, pass, row + threadIdx.x, 1, threadIdx.x);
-  for (int64_t base = threadIdx.x; base < body.words; base += int64_t{blockDim.x} * kRowWords) {
+  const int64_t threads = blockDim.x;
+  WarpSoftmax<scalar_t> softmax;
+  float weighted_sum = 0;
+  for (int64_t base = 0; base < body.words; base += kRowWords * threads) {
     Word<scalar_t> batch[kRowWords];
 #pragma unroll
     for (int k = 0; k < kRowWords; ++k) {
-      const int64_t word = base + int64_t{k} * blockDim.x;
+      const int64_t word = base + k * threads + threadIdx.x;
       if (word < body.words) batch[k] = words[word];
     }
+    float y[kRowWords * kLength];
 #pragma unroll
-    for (int k = 0; k < kRowWords; ++k) {
-      const int64_t word = base + int64_t{k} * blockDim.x;
+    for (int i = 0; i < kRowWords * kLength; ++i) {
+      const int64_t word = base + i / kLength * threads + threadIdx.x;
+      y[i] = kNothing;
       if (word < body.words) {
-        add_classes(state, pass, batch[k].value, kLength, body.head + word * kLength);
+        y[i] = logit_of<kIsBare>(pass, batch[i / kLength].value[i % kLength],
+                                 body.head + word * kLength + i % kLength, weighted_sum);
       }
     }
+    softmax.add(y);
   }
   const int64_t tail = body.head + body.words * kLength + threadIdx.x;
-  if (tail < vocab) add_classes(state, pass, row + tail, 1, tail);
-  return state;
+  float ends[2] = {kNothing, kNothing};
+  if (threadIdx.x < body.head)
+    ends[0] = logit_of<kIsBare>(pass, row[threadIdx.x], threadIdx.x, weighted_sum);
+  if (tail < pass.classes) ends[1] = logit_of<kIsBare>(pass, row[tail], tail, weighted_sum);
+  softmax.add(ends);
+  return state_of_warp(softmax, weighted_sum);
 }
 
-template <typename scalar_t>
-__global__ void __launch_bounds__(kRowThreads, 2) row_pass_kernel(RowPass<float> pass) {
-  const int64_t row = blockIdx.x;
+/// Adds a tile to the state of one row, or makes loss, maximum and log-sum of it; thread 0 writes.
+template <bool kIsBare, typename scalar_t>
+__device__ void add_tile(const RowPass<float>& pass, int64_t row) {
   const int64_t target = pass.target[row];
   if (target == pass.terms.ignore_index) {
     if (threadIdx.x == 0) pass.loss[row] = pass.row_max[row] = pass.log_sum[row] = 0;
     return;
   }
-  const auto* logits = static_cast<const scalar_t*>(pass.logits) + row * pass.terms.vocab;
-  const RowState state = merge_block(reduce_row(pass, logits));
+  const auto* logits = static_cast<const scalar_t*>(pass.logits) + row * pass.classes;
+  RowState<scalar_t> state = merge_block(reduce_row<kIsBare>(pass, logits));
   if (threadIdx.x != 0) return;
-  const bool in_range = target >= 0 && target < pass.terms.vocab;
-  const float row_max = state.softmax.max, log_sum = state.softmax.log_sum();
   float target_logit = std::numeric_limits<float>::quiet_NaN(), target_weight = 1;
-  if (in_range) {
-    target_logit = capped(load(logits[target]), static_cast<float>(pass.terms.softcap));
-    if (pass.class_weight) target_weight = pass.class_weight[target];
+  if (pass.first_class > 0) {
+    const float earlier = pass.weighted_sum ? pass.weighted_sum[row] : 0;
+    state.merge(pass.row_max[row], pass.log_sum[row], earlier);
+    target_logit = pass.loss[row];
   }
+  const int64_t tile_class = target - pass.first_class;
+  if (tile_class >= 0 && tile_class < pass.classes)
+    target_logit = capped(load(logits[tile_class]), static_cast<float>(pass.terms.softcap));
+  pass.row_max[row] = state.softmax.max;
+  if (pass.first_class + pass.classes < pass.terms.vocab) {
+    pass.loss[row] = target_logit;
+    pass.log_sum[row] = state.softmax.rest;
+    if (pass.weighted_sum) pass.weighted_sum[row] = state.weighted_sum;
+    return;
+  }
+  if (pass.class_weight && target >= 0 && target < pass.terms.vocab)
+    target_weight = pass.class_weight[target];
   const float weight_total =
       pass.weight_total ? *pass.weight_total : static_cast<float>(pass.terms.vocab);
-  pass.loss[row] = row_loss(pass.terms, row_max, log_sum, target_logit, target_weight, weight_total,
-                            state.weighted_sum);
-  pass.row_max[row] = row_max;
+  const float log_sum = state.softmax.log_sum();
+  pass.loss[row] = row_loss(pass.terms, state.softmax.max, log_sum, target_logit, target_weight,
+                            weight_total, state.weighted_sum);
   pass.log_sum[row] = log_sum;
 }
 
-template <typename scalar_t>
-constexpr int64_t kSegment = int64_t{kGradThreads} * kGradWords * Word<scalar_t>::kLength;
+template <bool kIsBare, typename scalar_t>
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks) row_pass_kernel(RowPass<float> pass) {
+  add_tile<kIsBare, scalar_t>(pass, blockIdx.x);
+}
 
 template <typename scalar_t>
 __device__ float grad_of(const GradPass<float>& pass, const RowGradient<float>& row, scalar_t logit,
@@ -172,46 +261,143 @@ __device__ float grad_of(const GradPass<float>& pass, const RowGradient<float>& 
   return row.at(load(logit), weight, vocab_class == row.target_class);
 }
 
-template <typename scalar_t>
-__global__ void __launch_bounds__(kGradThreads) grad_pass_kernel(GradPass<float> pass) {
+template <bool kIsBare, typename scalar_t>
+__device__ void overwrite_word(const GradPass<float>& pass, const RowGradient<float>& row,
+                               Word<scalar_t>& word, int64_t tile_class) {
   constexpr int kLength = Word<scalar_t>::kLength;
-  const int64_t row_idx = blockIdx.x;
-  auto* row = static_cast<scalar_t*>(pass.logits) + row_idx * pass.classes;
-  const RowGradient<float> gradient(pass, row_idx);
-  const Body body = body_of(row, pass.classes);
-  auto* words = reinterpret_cast<Word<scalar_t>*>(row + body.head);
-  const int64_t base = int64_t{blockIdx.y} * kGradThreads * kGradWords + threadIdx.x;
+  const int64_t target = row.target_class - pass.first_class - tile_class;
+  const bool has_target = target >= 0 && target < kLength;
+  if (kIsBare && !has_target && !row.is_ignored) {
 #pragma unroll
-  for (int k = 0; k < kGradWords; ++k) {
-    const int64_t word = base + int64_t{k} * kGradThreads;
-    if (word >= body.words) break;
-    Word<scalar_t> batch = words[word];
+    for (int e = 0; e < kLength; ++e)
+      store(word.value[e], row.bare_off_target<ExpOf<scalar_t>>(load(word.value[e])));
+  } else {
 #pragma unroll
-    for (int e = 0; e < kLength; ++e) {
-      const int64_t tile_class = body.head + word * kLength + e;
-      store(batch.value[e], grad_of(pass, gradient, batch.value[e], tile_class));
-    }
-    words[word] = batch;
+    for (int e = 0; e < kLength; ++e)
+      store(word.value[e], grad_of(pass, row, word.value[e], tile_class + e));
   }
-  if (blockIdx.y != 0) return;
-  if (threadIdx.x < body.head) {
-    store(row[threadIdx.x], grad_of(pass, gradient, row[threadIdx.x], threadIdx.x));
-  }
-  const int64_t tail = body.head + body.words * kLength + threadIdx.x;
-  if (tail < pass.classes) store(row[tail], grad_of(pass, gradient, row[tail], tail));
 }
 
 template <typename scalar_t>
+__device__ void load_words(Word<scalar_t> (&batch)[kGradWords], const Word<scalar_t>* words,
+                           int64_t base, int64_t end) {
+#pragma unroll
+  for (int k = 0; k < kGradWords; ++k) {
+    const int64_t word = base + k * int64_t{blockDim.x};
+    if (word < end) batch[k] = words[word];
+  }
+}
+
+/// Overwrites the words [first, end) of a row, kGradWords per thread at a time. What a row's
+/// gradient is made from is read while the first words are on their way.
+template <bool kIsBare, typename scalar_t>
+__device__ RowGradient<float> overwrite_words(const GradPass<float>& pass, int64_t row,
+                                              Word<scalar_t>* words, const Body& body,
+                                              int64_t first, int64_t end) {
+  const int64_t threads = blockDim.x;
+  int64_t base = first + threadIdx.x;
+  Word<scalar_t> batch[kGradWords];
+  load_words(batch, words, base, end);
+  const RowGradient<float> gradient(pass, row);
+  while (base < end) {
+#pragma unroll
+    for (int k = 0; k < kGradWords; ++k) {
+      const int64_t word = base + k * threads;
+      if (word >= end) break;
+      overwrite_word<kIsBare>(pass, gradient, batch[k], body.head + word * Word<scalar_t>::kLength);
+      words[word] = batch[k];
+    }
+    base += kGradWords * threads;
+    load_words(batch, words, base, end);
+  }
+  return gradient;
+}
+
+/// Overwrites the classes of a row that lie outside its whole words.
+template <typename scalar_t>
+__device__ void overwrite_ends(const GradPass<float>& pass, const RowGradient<float>& gradient,
+                               scalar_t* row, const Body& body) {
+  if (threadIdx.x < body.head)
+    store(row[threadIdx.x], grad_of(pass, gradient, row[threadIdx.x], threadIdx.x));
+  const int64_t tail = body.head + body.words * Word<scalar_t>::kLength + threadIdx.x;
+  if (tail < pass.classes) store(row[tail], grad_of(pass, gradient, row[tail], tail));
+}
+
+template <bool kIsBare, typename scalar_t>
+__global__ void __launch_bounds__(kGradThreads, 4) grad_pass_kernel(GradPass<float> pass) {
+  const int64_t row_idx = blockIdx.x;
+  auto* row = static_cast<scalar_t*>(pass.logits) + row_idx * pass.classes;
+  const Body body = body_of(row, pass.classes);
+  const int64_t segment = (body.words + gridDim.y - 1) / gridDim.y, first = blockIdx.y * segment;
+  const auto gradient =
+      overwrite_words<kIsBare>(pass, row_idx, reinterpret_cast<Word<scalar_t>*>(row + body.head),
+                               body, first, min(first + segment, body.words));
+  if (blockIdx.y == 0) overwrite_ends(pass, gradient, row, body);
+}
+
+template <bool kIsBare, typename scalar_t>
+__global__ void __launch_bounds__(kRowGradThreads, kRowGradBlocks)
+    row_and_grad_pass_kernel(RowPass<float> row_pass, GradPass<float> grad_pass) {
+  const int64_t row_idx = blockIdx.x;
+  add_tile<kIsBare, scalar_t>(row_pass, row_idx);
+  // Without it the gradient is made from a maximum and log-sum that thread 0 has not written yet.
+  __syncthreads();
+  auto* row = static_cast<scalar_t*>(grad_pass.logits) + row_idx * grad_pass.classes;
+  const Body body = body_of(row, grad_pass.classes);
+  const auto gradient = overwrite_words<kIsBare>(
+      grad_pass, row_idx, reinterpret_cast<Word<scalar_t>*>(row + body.head), body, 0, body.words);
+  overwrite_ends(grad_pass, gradient, row, body);
+}
+
+template <typename scalar_t>
+__global__ void __launch_bounds__(kScaleThreads)
+    scale_kernel(scalar_t* values, int64_t count, const float* factor) {
+  constexpr int kLength = Word<scalar_t>::kLength;
+  const float scale = *factor;
+  if (scale == 1.0f) return;
+  auto* words = reinterpret_cast<Word<scalar_t>*>(values);
+  const int64_t first = int64_t{blockIdx.x} * kScaleThreads + threadIdx.x;
+  for (int64_t i = first; i < count / kLength; i += int64_t{gridDim.x} * kScaleThreads) {
+    Word<scalar_t> word = words[i];
+#pragma unroll
+    for (int e = 0; e < kLength; ++e) store(word.value[e], load(word.value[e]) * scale);
+    words[i] = word;
+  }
+  const int64_t tail = count / kLength * kLength + first;
+  if (tail < count) store(values[tail], load(values[tail]) * scale);
+}
+
+bool is_bare(const LossTerms& terms) { return terms.softcap == 0 && terms.label_smoothing == 0; }
+
+template <typename scalar_t>
 cudaError_t launch_row(const RowPass<float>& pass, cudaStream_t stream) {
-  row_pass_kernel<scalar_t><<<static_cast<unsigned>(pass.rows), kRowThreads, 0, stream>>>(pass);
+  const auto kernel =
+      is_bare(pass.terms) ? row_pass_kernel<true, scalar_t> : row_pass_kernel<false, scalar_t>;
+  // A thread of a short row has two batches too.
+  const int64_t words = pass.classes * static_cast<int64_t>(sizeof(scalar_t)) / 16;
+  int threads = kRowThreads;
+  while (threads > 128 && threads * kRowWords > words / 2) threads /= 2;
+  kernel<<<static_cast<unsigned>(pass.rows), threads, 0, stream>>>(pass);
   return cudaGetLastError();
 }
 
 template <typename scalar_t>
 cudaError_t launch_grad(const GradPass<float>& pass, cudaStream_t stream) {
-  const int64_t segments = (pass.classes + kSegment<scalar_t> - 1) / kSegment<scalar_t>;
+  constexpr int64_t kSegment = int64_t{kGradThreads} * kGradWords * Word<scalar_t>::kLength;
+  const int64_t segments = std::max<int64_t>(1, pass.classes / kSegment);
   const dim3 grid(static_cast<unsigned>(pass.rows), static_cast<unsigned>(segments));
-  grad_pass_kernel<scalar_t><<<grid, kGradThreads, 0, stream>>>(pass);
+  const auto kernel =
+      is_bare(pass.terms) ? grad_pass_kernel<true, scalar_t> : grad_pass_kernel<false, scalar_t>;
+  kernel<<<grid, kGradThreads, 0, stream>>>(pass);
+  return cudaGetLastError();
+}
+
+template <typename scalar_t>
+cudaError_t launch_row_and_grad(const RowPass<float>& row, const GradPass<float>& grad,
+                                cudaStream_t stream) {
+  const auto kernel = is_bare(row.terms) ? row_and_grad_pass_kernel<true, scalar_t>
+                                         : row_and_grad_pass_kernel<false, scalar_t>;
+  kernel<<<static_cast<unsigned>(row.rows), kRowGradThreads, 0, stream>>>(row, grad);
   return cudaGetLastError();
 }
 
@@ -227,6 +413,26 @@ cudaError_t launch_grad_pass(const GradPass<float>& pass, LogitsType type, cudaS
   if (pass.rows == 0 || pass.classes == 0) return cudaSuccess;
   return type == LogitsType::kFloat32 ? launch_grad<float>(pass, stream)
                                       : launch_grad<__nv_bfloat16>(pass, stream);
+}
+
+cudaError_t launch_row_and_grad_pass(const RowPass<float>& row, const GradPass<float>& grad,
+                                     LogitsType type, cudaStream_t stream) {
+  if (row.rows == 0) return cudaSuccess;
+  return type == LogitsType::kFloat32 ? launch_row_and_grad<float>(row, grad, stream)
+                                      : launch_row_and_grad<__nv_bfloat16>(row, grad, stream);
+}
+
+cudaError_t launch_scale(void* values, int64_t count, const float* factor, LogitsType type,
+                         cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  if (type == LogitsType::kFloat32) {
+    scale_kernel<<<kScaleBlocks, kScaleThreads, 0, stream>>>(static_cast<float*>(values), count,
+                                                             factor);
+  } else {
+    scale_kernel<<<kScaleBlocks, kScaleThreads, 0, stream>>>(static_cast<__nv_bfloat16*>(values),
+                                                             count, factor);
+  }
+  return cudaGetLastError();
 }
 
 }  // namespace patchbench::ops::liger_flce_none_bwd

@@ -40,19 +40,23 @@ struct LossTerms {
   int64_t vocab = 0;
 };
 
-/// Reduces whole rows of logits. All pointers are of one device and row-major; nothing is owned.
-/// A row whose target is the ignore_index gets loss, row_max and log_sum 0 and is not read; one
-/// whose target lies outside [0, vocab) gets loss NaN.
+/// Reduces a tile of logits (some rows, the classes [first_class, first_class + classes)). The
+/// tiles of a row come in the order of their classes; until the last one `loss` holds y_it,
+/// `log_sum` the sum that its logarithm is taken of, and `weighted_sum` what it says. All pointers
+/// are of one device and row-major; nothing is owned. A row whose target is the ignore_index gets
+/// loss, row_max and log_sum 0 and is not read; one whose target lies outside [0, vocab) gets loss
+/// NaN.
 template <typename T>
 struct RowPass {
-  const void* logits = nullptr;     ///< [rows, vocab]
+  const void* logits = nullptr;     ///< [rows, classes]
   const int64_t* target = nullptr;  ///< [rows]
   const T* class_weight = nullptr;  ///< [vocab], or null: all 1
   const T* weight_total = nullptr;  ///< [1], or null: vocab
   T* loss = nullptr;                ///< [rows], ce_i
   T* row_max = nullptr;             ///< [rows], m_i
   T* log_sum = nullptr;             ///< [rows], s_i
-  int64_t rows = 0;
+  T* weighted_sum = nullptr;        ///< [rows], sum_j w_j y_ij; may be null for whole rows
+  int64_t rows = 0, classes = 0, first_class = 0;
   LossTerms terms;
 };
 
@@ -78,18 +82,26 @@ PB_HOST_DEVICE T capped(T z, T cap) {
   return cap == T(0) ? z : cap * std::tanh(z / cap);
 }
 
+/// The exponential of a softmax, to the last digits of T.
+struct AccurateExp {
+  template <typename T>
+  PB_HOST_DEVICE T operator()(T x) const {
+    return std::exp(x);
+  }
+};
+
 /// Running maximum m of a stream of values and the sum of exp(y - m) over all but one that has the
 /// maximum: its 1 would cost the others their digits. Exact for -inf, and NaN stays.
-template <typename T>
+template <typename T, typename Exp = AccurateExp>
 struct RunningSoftmax {
   T max = -std::numeric_limits<T>::infinity();
   T rest = -1;  ///< of an empty stream, which has no maximum to leave out
 
   /// exp(y - reference), 0 for y = -inf even where the reference is -inf too.
   static PB_HOST_DEVICE T shifted_exp(T y, T reference) {
-    return std::exp(y - (reference == -std::numeric_limits<T>::infinity() ? T(0) : reference));
+    return Exp()(y - (reference == -std::numeric_limits<T>::infinity() ? T(0) : reference));
   }
-  /// Adds another stream; a single value y is (y, 0).
+  /// Adds another stream.
   PB_HOST_DEVICE void merge(T other_max, T other_rest) {
     if (other_max > max) {
       rest = (T(1) + rest) * shifted_exp(max, other_max) + other_rest;
@@ -98,24 +110,28 @@ struct RunningSoftmax {
       rest += (T(1) + other_rest) * shifted_exp(other_max, max);
     }
   }
-  /// Adds the first `count` values of a block.
+  /// Adds the first `count` values of a block. Terms of 1 are counted apart, so that leaving one
+  /// out is exact.
   template <int kLength>
   PB_HOST_DEVICE void add(const T (&y)[kLength], int count) {
-    T largest = -std::numeric_limits<T>::infinity();
+    T largest = max;
     for (int k = 0; k < kLength; ++k) {
       if (k < count && y[k] > largest) largest = y[k];
     }
-    T others = 0;
-    bool has_left_out = false;
+    T others = 0, ones = 0;
     for (int k = 0; k < kLength; ++k) {
       if (k >= count) continue;
-      if (!has_left_out && y[k] == largest) {
-        has_left_out = true;
-      } else {
-        others += shifted_exp(y[k], largest);
-      }
+      const T term = shifted_exp(y[k], largest);
+      const bool is_one = term >= T(1);
+      others += is_one ? T(0) : term;
+      ones += is_one ? T(1) : T(0);
     }
-    merge(largest, others);
+    if (largest > max) {
+      rest = (T(1) + rest) * shifted_exp(max, largest) + (others + (ones - T(1)));
+      max = largest;
+    } else {
+      rest += others + ones;
+    }
   }
   /// s = log sum exp(y - m).
   PB_HOST_DEVICE T log_sum() const { return std::log1p(rest); }
@@ -169,6 +185,12 @@ struct RowGradient {
     }
   }
 
+  /// dz of a logit off the target, where there is neither softcap nor label smoothing.
+  template <typename Exp>
+  PB_HOST_DEVICE T bare_off_target(T logit) const {
+    return (target_scale + rest) * Exp()((logit - row_max) - log_sum);
+  }
+
   /// dz of one logit. `class_weight` is w_j.
   PB_HOST_DEVICE T at(T logit, T class_weight, bool is_target) const {
     const T y = capped(logit, softcap);
@@ -186,11 +208,19 @@ struct RowGradient {
 };
 
 #if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)
-/// Starts the row pass on `stream`: one read of the logits. Rerun-stable. Returns the launch's
+/// Starts the row pass on `stream`: one read of the tile. Rerun-stable. Returns the launch's
 /// status; rows == 0 launches nothing.
 cudaError_t launch_row_pass(const RowPass<float>& pass, LogitsType type, cudaStream_t stream);
 /// Starts the gradient pass on `stream`: one read and one write of the tile. Rerun-stable.
 cudaError_t launch_grad_pass(const GradPass<float>& pass, LogitsType type, cudaStream_t stream);
+/// Starts both passes over the same whole rows in one launch; `grad` reads what `row` writes. A row
+/// is read again while it is still in L2.
+cudaError_t launch_row_and_grad_pass(const RowPass<float>& row, const GradPass<float>& grad,
+                                     LogitsType type, cudaStream_t stream);
+/// Starts values[i] *= *factor, in float32 with one rounding; reads and writes nothing where the
+/// factor is 1. `values` is 16-byte aligned.
+cudaError_t launch_scale(void* values, int64_t count, const float* factor, LogitsType type,
+                         cudaStream_t stream);
 #endif
 
 }  // namespace patchbench::ops::liger_flce_none_bwd

@@ -1,16 +1,18 @@
 #include "op.h"
 
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "../op_fallback.h"
+#include "checks.h"
 #include "tiles.h"
 #ifdef PATCHBENCH_CUDA
 #include <ATen/cuda/CUDAContext.h>
@@ -20,13 +22,12 @@ namespace patchbench::ops::liger_flce_none_bwd {
 namespace {
 
 using OptionalTensor = std::optional<Tensor>;
-using Mask = std::array<bool, 3>;  // grad_hidden, grad_weight, grad_bias
 
 constexpr std::string_view kSlug = "liger_flce_none_bwd";
-constexpr int64_t kChunkBytesCuda = int64_t{256} << 20;
+constexpr int64_t kRowChunkBytesCuda = int64_t{256} << 20;
+constexpr int64_t kClassChunkBytesCuda = int64_t{132} << 20;  // beside grad_hidden in float32
 constexpr int64_t kChunkBytesCpu = int64_t{64} << 20;
-constexpr int64_t kMaxTokens = (int64_t{1} << 31) - 1;  // grid.x of both kernels
-constexpr int64_t kMaxVocab = int64_t{1} << 28;         // 65535 segments of grid.y
+constexpr int64_t kMaxRoundings = 32;  // of a sum over tiles: fewer err less than plain torch does
 
 Path path_of(const Tensor& hidden) {
   if (is_fallback_forced(kSlug)) return Path::kPlain;
@@ -44,101 +45,11 @@ at::ScalarType compute_type(const Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// ---- checks: written on symbolic sizes, so that Meta and the real devices share them ----
-
-std::string dtype_name(at::ScalarType type) { return c10::getDtypeNames(type).first; }
-
-void check_rank(const char* name, const Tensor& tensor, int64_t rank, const char* axes) {
-  TORCH_CHECK(tensor.dim() == rank, "flce: ", name, " must have ", rank, " axes ", axes, ", got ",
-              tensor.dim());
-}
-
-void check_shape(const char* name, const Tensor& tensor, const std::vector<c10::SymInt>& wanted) {
-  const c10::SymIntArrayRef sizes = tensor.sym_sizes();
-  const bool fits = sizes.size() == wanted.size() &&
-                    std::equal(sizes.begin(), sizes.end(), wanted.begin(),
-                               [](const c10::SymInt& a, const c10::SymInt& b) { return a == b; });
-  TORCH_CHECK(fits, "flce: ", name, " must have shape ", c10::SymIntArrayRef(wanted), ", got ",
-              sizes);
-}
-
-void check_options(const FlceOptions& options) {
-  TORCH_CHECK(
-      options.reduction == "none" || options.reduction == "mean" || options.reduction == "sum",
-      "flce: reduction must be none, mean or sum, got ", options.reduction);
-  TORCH_CHECK(options.label_smoothing >= 0 && options.label_smoothing <= 1,
-              "flce: label_smoothing must lie in [0, 1], got ", options.label_smoothing);
-  TORCH_CHECK(std::isfinite(options.lse_square_scale),
-              "flce: lse_square_scale must be finite, got ", options.lse_square_scale);
-  TORCH_CHECK(!options.softcap || (*options.softcap > 0 && std::isfinite(*options.softcap)),
-              "flce: softcap must be finite and > 0, got ", options.softcap.value_or(0));
-  TORCH_CHECK(!options.chunk_bytes || *options.chunk_bytes > 0,
-              "flce: chunk_bytes must be > 0, got ", options.chunk_bytes.value_or(0));
-}
-
-struct NamedTensor {
-  const char* name;
-  const Tensor& tensor;
-};
-
-void check_kinds(const std::vector<NamedTensor>& tensors, const Tensor& hidden) {
-  for (const auto& [name, tensor] : tensors) {
-    TORCH_CHECK(tensor.device() == hidden.device(), "flce: ", name, " must be on ", hidden.device(),
-                ", got ", tensor.device());
-  }
-  const auto type = hidden.scalar_type();
-  TORCH_CHECK(type == at::kFloat || type == at::kBFloat16 || type == at::kDouble,
-              "flce: hidden must have dtype float32, bfloat16 or float64, got ", dtype_name(type));
-  for (const auto& [name, tensor] : tensors) {
-    const std::string_view which = name;
-    if (which == "target") {
-      TORCH_CHECK(tensor.scalar_type() == at::kLong, "flce: target must have dtype int64, got ",
-                  dtype_name(tensor.scalar_type()));
-    } else if (which == "class_weight" || which == "grad_output" || which == "lse") {
-      TORCH_CHECK(tensor.is_floating_point(), "flce: ", name, " must have a floating dtype, got ",
-                  dtype_name(tensor.scalar_type()));
-    } else {
-      TORCH_CHECK(tensor.scalar_type() == type, "flce: ", name, " must have hidden's dtype ",
-                  dtype_name(type), ", got ", dtype_name(tensor.scalar_type()));
-    }
-  }
-}
-
-void check_inputs(const Tensor& hidden, const Tensor& weight, const Tensor& target,
-                  const FlceOptions& options) {
-  check_options(options);
-  check_rank("hidden", hidden, 2, "[tokens, hidden]");
-  check_rank("weight", weight, 2, "[vocab, hidden]");
-  check_rank("target", target, 1, "[tokens]");
-  std::vector<NamedTensor> tensors{{"hidden", hidden}, {"weight", weight}, {"target", target}};
-  if (options.bias) tensors.push_back({"bias", *options.bias});
-  if (options.class_weight) tensors.push_back({"class_weight", *options.class_weight});
-  const c10::SymInt tokens = hidden.sym_size(0), vocab = weight.sym_size(0);
-  TORCH_CHECK(weight.sym_size(0) > 0 && weight.sym_size(1) > 0,
-              "flce: weight must have at least one class and one feature, got ",
-              weight.sym_sizes());
-  TORCH_CHECK(tokens <= kMaxTokens, "flce: tokens must be at most ", kMaxTokens, ", got ", tokens);
-  TORCH_CHECK(vocab <= kMaxVocab, "flce: vocab must be at most ", kMaxVocab, ", got ", vocab);
-  check_kinds(tensors, hidden);
-  TORCH_CHECK(weight.sym_size(1) == hidden.sym_size(1), "flce: weight must have shape [vocab, ",
-              hidden.sym_size(1), "], got ", weight.sym_sizes());
-  check_shape("target", target, {tokens});
-  if (options.bias) check_shape("bias", *options.bias, {vocab});
-  if (options.class_weight) check_shape("class_weight", *options.class_weight, {vocab});
-  for (const auto& [name, tensor] : tensors) {
-    TORCH_CHECK(tensor.layout() == at::kStrided, "flce: ", name, " must be strided, got ",
-                tensor.layout());
-  }
-}
-
-void check_backward(const Tensor& grad_output, const Tensor& lse, const Tensor& hidden,
-                    const Tensor& weight, const Tensor& target, const FlceOptions& options) {
-  check_inputs(hidden, weight, target, options);
-  check_kinds({{"grad_output", grad_output}, {"lse", lse}}, hidden);
-  std::vector<c10::SymInt> loss_shape;
-  if (options.reduction == "none") loss_shape.push_back(hidden.sym_size(0));
-  check_shape("grad_output", grad_output, loss_shape);
-  check_shape("lse", lse, {2, hidden.sym_size(0)});
+int64_t tile_elements(const Tensor& hidden, const FlceOptions& options, Walk walk) {
+  const int64_t usual = hidden.is_cpu()       ? kChunkBytesCpu
+                        : walk == Walk::kRows ? kRowChunkBytesCuda
+                                              : kClassChunkBytesCuda;
+  return std::max<int64_t>(1, options.chunk_bytes.value_or(usual) / hidden.element_size());
 }
 
 Problem problem_of(const Tensor& hidden, const Tensor& weight, const Tensor& target,
@@ -162,9 +73,8 @@ Problem problem_of(const Tensor& hidden, const Tensor& weight, const Tensor& tar
   problem.reduction = options.reduction;
   problem.tokens = hidden.size(0);
   problem.features = hidden.size(1);
-  const int64_t chunk_bytes =
-      options.chunk_bytes.value_or(hidden.is_cpu() ? kChunkBytesCpu : kChunkBytesCuda);
-  problem.tile_elements = std::max<int64_t>(1, chunk_bytes / hidden.element_size());
+  problem.row_tile_elements = tile_elements(hidden, options, Walk::kRows);
+  problem.class_tile_elements = tile_elements(hidden, options, Walk::kClasses);
   return problem;
 }
 
@@ -217,27 +127,50 @@ Tensor reduced(const Problem& problem, const Tensor& ce, const Tensor& lse) {
 
 // ---- forward ----
 
+RowTerms row_terms(const Problem& problem) {
+  const auto options = problem.hidden.options().dtype(problem.acc);
+  return {at::empty({problem.tokens}, options), at::empty({2, problem.tokens}, options), {}};
+}
+
 std::tuple<Tensor, Tensor> flce_forward(const Tensor& hidden, const Tensor& weight,
                                         const Tensor& target, const FlceOptions& options) {
   check_inputs(hidden, weight, target, options);
   const Problem problem = problem_of(hidden, weight, target, options);
   check_targets(problem);
   const c10::OptionalDeviceGuard guard(hidden.device());
-  const auto acc_options = hidden.options().dtype(problem.acc);
-  const Tensor ce = at::empty({problem.tokens}, acc_options);
-  const Tensor lse = at::empty({2, problem.tokens}, acc_options);
-  if (problem.tokens > 0) {
-    const int64_t step = tile_edge(problem, problem.terms.vocab, problem.tokens);
-    const Tensor slab = at::empty({step * problem.terms.vocab}, hidden.options());
-    for (int64_t first = 0; first < problem.tokens; first += step) {
-      const Tile tile{.first_row = first,
-                      .rows = std::min(step, problem.tokens - first),
-                      .first_class = 0,
-                      .classes = problem.terms.vocab};
-      row_pass(problem, make_logits(problem, tile, slab), tile, ce, lse);
-    }
+  const RowTerms terms = row_terms(problem);
+  const int64_t step = problem.tokens > 0 ? step_of(problem, Walk::kRows) : 1;
+  const Tensor slab = at::empty({step * problem.terms.vocab}, hidden.options());
+  for (int64_t first = 0; first < problem.tokens; first += step) {
+    const Tile tile = tile_of(problem, Walk::kRows, first, step);
+    Tensor logits = place_of(problem, tile, slab, {});
+    make_logits(problem, tile, logits);
+    row_pass(problem, logits, tile, terms);
   }
-  return {reduced(problem, ce, lse), lse};
+  return {reduced(problem, terms.ce, terms.lse), terms.lse};
+}
+
+/// flce_forward on CUDA, by classes, and what it leaves for backward: (loss, lse, memory of Kept).
+std::tuple<Tensor, Tensor, Tensor> forward_keeping(const Tensor& hidden, const Tensor& weight,
+                                                   const Tensor& target,
+                                                   const FlceOptions& options) {
+  check_inputs(hidden, weight, target, options);
+  const Problem problem = problem_of(hidden, weight, target, options);
+  const c10::OptionalDeviceGuard guard(hidden.device());
+  RowTerms terms = row_terms(problem);
+  if (problem.terms.label_smoothing != 0) terms.weighted_sum = at::empty_like(terms.ce);
+  Kept kept = kept_of(problem);
+  if (kept.count > 0) kept.memory = at::empty(weight.sizes(), hidden.options());
+  const int64_t vocab = problem.terms.vocab;
+  const bool is_whole = kept.count * kept.step >= vocab;
+  const Tensor slab = at::empty({is_whole ? 0 : kept.step * problem.tokens}, hidden.options());
+  for (int64_t first = 0; first < vocab; first += kept.step) {
+    const Tile tile = tile_of(problem, Walk::kClasses, first, kept.step);
+    Tensor logits = place_of(problem, tile, slab, kept);
+    make_logits(problem, tile, logits);
+    row_pass(problem, logits, tile, terms);
+  }
+  return {reduced(problem, terms.ce, terms.lse), terms.lse, kept.memory};
 }
 
 // ---- backward ----
@@ -258,12 +191,15 @@ Scales scales_of(const Problem& problem, const Tensor& grad_output) {
 
 /// How backward walks the logits. By class, grad_weight's parts are disjoint and grad_hidden is
 /// summed; by row it is the other way round. The smaller sum is chosen where both are wanted.
-bool walks_by_class(const Problem& problem, const Mask& mask) {
-  if (mask[0] && (mask[1] || mask[2])) return problem.tokens <= problem.terms.vocab;
-  return !mask[0];
+Walk walk_of(const Problem& problem, const Mask& mask) {
+  const bool is_by_class =
+      mask[0] && (mask[1] || mask[2]) ? problem.tokens <= problem.terms.vocab : !mask[0];
+  return is_by_class ? Walk::kClasses : Walk::kRows;
 }
 
-std::tuple<Tensor, Tensor, Tensor> zero_gradients(const Problem& problem, const Mask& mask) {
+using LossAndGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+Gradients zero_gradients(const Problem& problem, const Mask& mask) {
   Tensor grad_hidden, grad_weight, grad_bias;
   if (mask[0]) grad_hidden = at::zeros(problem.hidden.sizes(), problem.hidden.options());
   if (mask[1]) grad_weight = at::zeros(problem.weight.sizes(), problem.weight.options());
@@ -271,53 +207,62 @@ std::tuple<Tensor, Tensor, Tensor> zero_gradients(const Problem& problem, const 
   return {grad_hidden, grad_weight, grad_bias};
 }
 
-std::tuple<Tensor, Tensor, Tensor> project(const Problem& problem, const Tensor& lse,
-                                           const Scales& scales, const Mask& mask) {
-  const bool by_class = walks_by_class(problem, mask);
-  const int64_t vocab = problem.terms.vocab, tokens = problem.tokens;
-  const int64_t step =
-      by_class ? tile_edge(problem, tokens, vocab) : tile_edge(problem, vocab, tokens);
-  const int64_t length = by_class ? vocab : tokens;
-  const bool is_one_tile = step == length;
-  std::optional<Projection> grad_hidden, grad_weight;
-  if (mask[0]) grad_hidden.emplace(problem, tokens, is_one_tile || !by_class);
-  if (mask[1]) grad_weight.emplace(problem, vocab, is_one_tile || by_class);
-  Tensor bias_sum;
-  if (mask[2]) bias_sum = at::zeros({vocab}, problem.hidden.options().dtype(problem.acc));
-  Tensor slab = at::empty({step * (by_class ? tokens : vocab)}, problem.hidden.options());
-  for (int64_t first = 0; first < length; first += step) {
-    const int64_t edge = std::min(step, length - first);
-    const Tile tile{.first_row = by_class ? 0 : first,
-                    .rows = by_class ? tokens : edge,
-                    .first_class = by_class ? first : 0,
-                    .classes = by_class ? edge : vocab};
-    const Tensor grad_logits = make_logits(problem, tile, slab);
-    grad_pass(problem, grad_logits, tile, lse, scales);
-    const Tensor hidden = problem.hidden.narrow(0, tile.first_row, tile.rows);
-    const Tensor weight = problem.weight.narrow(0, tile.first_class, tile.classes);
-    if (grad_hidden) grad_hidden->add(tile.first_row, grad_logits, weight);
-    if (grad_weight) grad_weight->add(tile.first_class, grad_logits.t(), hidden);
-    if (mask[2]) {
-      bias_sum.narrow(0, tile.first_class, tile.classes).add_(column_sum(problem, grad_logits));
-    }
-  }
-  slab.reset();  // before the sums are rounded: that needs memory of its own
-  return {grad_hidden ? grad_hidden->result() : Tensor(),
-          grad_weight ? grad_weight->result() : Tensor(),
-          mask[2] ? bias_sum.to(problem.bias.scalar_type()) : Tensor()};
-}
-
-std::tuple<Tensor, Tensor, Tensor> flce_backward(const Tensor& grad_output, const Tensor& lse,
-                                                 const Tensor& hidden, const Tensor& weight,
-                                                 const Tensor& target, const FlceOptions& options,
-                                                 Mask mask) {
+/// `kept` is the memory that forward_keeping left, or null. It is used up.
+Gradients backward_from(const Tensor& kept, const Tensor& grad_output, const Tensor& lse,
+                        const Tensor& hidden, const Tensor& weight, const Tensor& target,
+                        const FlceOptions& options, Mask mask) {
   check_backward(grad_output, lse, hidden, weight, target, options);
   mask[2] = mask[2] && options.bias.has_value();
   const Problem problem = problem_of(hidden, weight, target, options);
   const c10::OptionalDeviceGuard guard(hidden.device());
   if (problem.tokens == 0 || !(mask[0] || mask[1] || mask[2])) return zero_gradients(problem, mask);
   const Tensor row_lse = lse.to(problem.acc).contiguous();
-  return project(problem, row_lse, scales_of(problem, grad_output), mask);
+  const Scales scales = scales_of(problem, grad_output);
+  Plan plan{walk_of(problem, mask), Sum::kWide, {}};
+  if (kept.defined()) {
+    plan = {Walk::kClasses, Sum::kWide, kept_of(problem)};
+    plan.kept.memory = kept;
+  }
+  return project(problem, plan, mask, [&](const Tensor& logits, const Tile& tile) {
+    grad_pass(problem, logits, tile, row_lse, scales);
+  });
+}
+
+Gradients flce_backward(const Tensor& grad_output, const Tensor& lse, const Tensor& hidden,
+                        const Tensor& weight, const Tensor& target, const FlceOptions& options,
+                        Mask mask) {
+  return backward_from({}, grad_output, lse, hidden, weight, target, options, mask);
+}
+
+// ---- both in one walk, for a reduced loss ----
+
+/// Whether a reduced loss's gradients are taken in forward: where sums over tiles of rows lose
+/// nothing, or where at most kMaxRoundings roundings to bfloat16 enter them.
+bool is_taken_in_forward(const Tensor& hidden, const Tensor& weight, const FlceOptions& options) {
+  if (options.reduction == "none") return false;
+  if (compute_type(hidden) == hidden.scalar_type()) return true;
+  if (path_of(hidden) != Path::kCuda) return false;
+  const int64_t vocab = weight.sym_size(0).guard_int(__FILE__, __LINE__);
+  const int64_t rows = tile_edge(tile_elements(hidden, options, Walk::kRows), vocab, kMaxTokens);
+  return hidden.sym_size(0).sym_le(kMaxRoundings * rows).guard_bool(__FILE__, __LINE__);
+}
+
+LossAndGradients flce_with_gradients(const Tensor& hidden, const Tensor& weight,
+                                     const Tensor& target, const FlceOptions& options, Mask mask) {
+  check_inputs(hidden, weight, target, options);
+  mask[2] = mask[2] && options.bias.has_value();
+  const Problem problem = problem_of(hidden, weight, target, options);
+  check_targets(problem);
+  const c10::OptionalDeviceGuard guard(hidden.device());
+  const RowTerms terms = row_terms(problem);
+  const Scales scales = scales_of(problem, at::ones({}, terms.ce.options()));
+  const auto [grad_hidden, grad_weight, grad_bias] =
+      problem.tokens == 0 ? zero_gradients(problem, mask)
+                          : project(problem, {Walk::kRows, Sum::kRounded, {}}, mask,
+                                    [&](const Tensor& logits, const Tile& tile) {
+                                      row_and_grad_pass(problem, logits, tile, terms, scales);
+                                    });
+  return {reduced(problem, terms.ce, terms.lse), terms.lse, grad_hidden, grad_weight, grad_bias};
 }
 
 // ---- Meta: shapes and dtypes alone ----
@@ -332,11 +277,8 @@ std::tuple<Tensor, Tensor> flce_forward_meta(const Tensor& hidden, const Tensor&
           at::empty_symint({2, hidden.sym_size(0)}, acc_options)};
 }
 
-std::tuple<Tensor, Tensor, Tensor> flce_backward_meta(const Tensor& grad_output, const Tensor& lse,
-                                                      const Tensor& hidden, const Tensor& weight,
-                                                      const Tensor& target,
-                                                      const FlceOptions& options, Mask mask) {
-  check_backward(grad_output, lse, hidden, weight, target, options);
+Gradients gradients_meta(const Tensor& hidden, const Tensor& weight, const FlceOptions& options,
+                         const Mask& mask) {
   Tensor grad_hidden, grad_weight, grad_bias;
   if (mask[0]) grad_hidden = at::empty_symint(hidden.sym_sizes(), hidden.options());
   if (mask[1]) grad_weight = at::empty_symint(weight.sym_sizes(), weight.options());
@@ -344,6 +286,20 @@ std::tuple<Tensor, Tensor, Tensor> flce_backward_meta(const Tensor& grad_output,
     grad_bias = at::empty_symint(options.bias->sym_sizes(), options.bias->options());
   }
   return {grad_hidden, grad_weight, grad_bias};
+}
+
+Gradients flce_backward_meta(const Tensor& grad_output, const Tensor& lse, const Tensor& hidden,
+                             const Tensor& weight, const Tensor& target, const FlceOptions& options,
+                             Mask mask) {
+  check_backward(grad_output, lse, hidden, weight, target, options);
+  return gradients_meta(hidden, weight, options, mask);
+}
+
+LossAndGradients flce_with_gradients_meta(const Tensor& hidden, const Tensor& weight,
+                                          const Tensor& target, const FlceOptions& options,
+                                          Mask mask) {
+  return std::tuple_cat(flce_forward_meta(hidden, weight, target, options),
+                        gradients_meta(hidden, weight, options, mask));
 }
 
 // ---- the dispatcher's side: its schemas are flat ----
@@ -363,10 +319,10 @@ std::tuple<Tensor, Tensor, Tensor> flce_backward_meta(const Tensor& grad_output,
 
 using ForwardImpl = std::tuple<Tensor, Tensor> (*)(const Tensor&, const Tensor&, const Tensor&,
                                                    const FlceOptions&);
-using BackwardImpl = std::tuple<Tensor, Tensor, Tensor> (*)(const Tensor&, const Tensor&,
-                                                            const Tensor&, const Tensor&,
-                                                            const Tensor&, const FlceOptions&,
-                                                            Mask);
+using BackwardImpl = Gradients (*)(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                   const Tensor&, const FlceOptions&, Mask);
+using JointImpl = LossAndGradients (*)(const Tensor&, const Tensor&, const Tensor&,
+                                       const FlceOptions&, Mask);
 
 template <ForwardImpl kImpl>
 std::tuple<Tensor, Tensor> forward_kernel(const Tensor& hidden, const Tensor& weight,
@@ -375,11 +331,16 @@ std::tuple<Tensor, Tensor> forward_kernel(const Tensor& hidden, const Tensor& we
 }
 
 template <BackwardImpl kImpl>
-std::tuple<Tensor, Tensor, Tensor> backward_kernel(const Tensor& grad_output, const Tensor& lse,
-                                                   const Tensor& hidden, const Tensor& weight,
-                                                   const Tensor& target, PB_FLCE_PARAMETERS,
-                                                   Mask output_mask) {
+Gradients backward_kernel(const Tensor& grad_output, const Tensor& lse, const Tensor& hidden,
+                          const Tensor& weight, const Tensor& target, PB_FLCE_PARAMETERS,
+                          Mask output_mask) {
   return kImpl(grad_output, lse, hidden, weight, target, PB_FLCE_OPTIONS, output_mask);
+}
+
+template <JointImpl kImpl>
+LossAndGradients joint_kernel(const Tensor& hidden, const Tensor& weight, const Tensor& target,
+                              PB_FLCE_PARAMETERS, Mask output_mask) {
+  return kImpl(hidden, weight, target, PB_FLCE_OPTIONS, output_mask);
 }
 
 Tensor call_flce(const Tensor& hidden, const Tensor& weight, const Tensor& target,
@@ -401,10 +362,18 @@ std::tuple<Tensor, Tensor> call_forward(const Tensor& hidden, const Tensor& weig
                  o.label_smoothing, o.lse_square_scale, o.softcap, o.chunk_bytes);
 }
 
-std::tuple<Tensor, Tensor, Tensor> call_backward(const Tensor& grad_output, const Tensor& lse,
-                                                 const Tensor& hidden, const Tensor& weight,
-                                                 const Tensor& target, const FlceOptions& o,
-                                                 Mask mask) {
+LossAndGradients call_with_gradients(const Tensor& hidden, const Tensor& weight,
+                                     const Tensor& target, const FlceOptions& o, Mask mask) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("patchbench::flce_with_gradients", "")
+                             .typed<decltype(joint_kernel<flce_with_gradients>)>();
+  return op.call(hidden, weight, target, o.bias, o.class_weight, o.reduction, o.ignore_index,
+                 o.label_smoothing, o.lse_square_scale, o.softcap, o.chunk_bytes, mask);
+}
+
+Gradients call_backward(const Tensor& grad_output, const Tensor& lse, const Tensor& hidden,
+                        const Tensor& weight, const Tensor& target, const FlceOptions& o,
+                        Mask mask) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("patchbench::flce_backward", "")
                              .typed<decltype(backward_kernel<flce_backward>)>();
@@ -418,17 +387,50 @@ Tensor flce_without_grad(const Tensor& hidden, const Tensor& weight, const Tenso
   return std::get<0>(call_forward(hidden, weight, target, PB_FLCE_OPTIONS));
 }
 
-// ---- autograd: both halves go through the dispatcher, so that a tracer records them ----
+// ---- autograd: every part goes through the dispatcher, so that a tracer records it ----
+
+/// held * factor, rounded once. In place where nobody can ask for it again and no tracer looks on:
+/// grad_weight is the largest tensor of the op.
+Tensor scaled(Tensor held, const Tensor& factor) {
+  if (!held.defined()) return held;
+  const Tensor wide = factor.to(compute_type(held));
+  if (at::isTensorSubclassLike(held))
+    return held.to(wide.scalar_type()).mul(wide).to(held.scalar_type());
+  const c10::OptionalDeviceGuard guard(held.device());
+  if (torch::autograd::get_current_graph_task_keep_graph()) held = held.clone();
+  scale_in_place(held, wide);
+  return held;
+}
+
+/// Whether forward may leave logits in the memory that grad_weight takes over: no tracer looks on,
+/// and backward walks the classes.
+bool can_keep_logits(const Tensor& hidden, const Tensor& weight) {
+  return path_of(hidden) == Path::kCuda && !at::areAnyTensorSubclassLike({hidden, weight}) &&
+         hidden.size(0) > 0 && hidden.size(0) <= weight.size(0);
+}
 
 class FlceFunction : public torch::autograd::Function<FlceFunction> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& hidden,
                         const Tensor& weight, const Tensor& target, const OptionalTensor& bias,
-                        const FlceOptions& options) {
+                        const FlceOptions& options, const Mask& mask) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    auto [loss, lse] = call_forward(hidden, weight, target, options);
+    const bool is_held =
+        (mask[0] || mask[1] || mask[2]) && is_taken_in_forward(hidden, weight, options);
+    const bool keeps_logits = !is_held && mask[1] && can_keep_logits(hidden, weight);
+    Tensor loss, lse, kept, grad_hidden, grad_weight, grad_bias;
+    if (is_held) {
+      std::tie(loss, lse, grad_hidden, grad_weight, grad_bias) =
+          call_with_gradients(hidden, weight, target, options, mask);
+    } else if (keeps_logits) {
+      std::tie(loss, lse, kept) = forward_keeping(hidden, weight, target, options);
+    } else {
+      std::tie(loss, lse) = call_forward(hidden, weight, target, options);
+    }
     ctx->save_for_backward({lse, hidden, weight, target, bias.value_or(Tensor()),
-                            options.class_weight.value_or(Tensor())});
+                            options.class_weight.value_or(Tensor()), grad_hidden, grad_weight,
+                            grad_bias, kept});
+    ctx->saved_data["is_held"] = is_held;
     ctx->saved_data["reduction"] = options.reduction;
     ctx->saved_data["ignore_index"] = options.ignore_index;
     ctx->saved_data["label_smoothing"] = options.label_smoothing;
@@ -441,6 +443,16 @@ class FlceFunction : public torch::autograd::Function<FlceFunction> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
+    // With create_graph the gradients are made anew, by an operator that refuses a second one:
+    // those that are held would pass for constants.
+    if (ctx->saved_data["is_held"].toBool() && !at::GradMode::is_enabled()) {
+      return {scaled(saved[6], grads[0]),
+              scaled(saved[7], grads[0]),
+              Tensor(),
+              scaled(saved[8], grads[0]),
+              Tensor(),
+              Tensor()};
+    }
     const auto optional = [](const Tensor& t) {
       return t.defined() ? OptionalTensor(t) : std::nullopt;
     };
@@ -455,9 +467,14 @@ class FlceFunction : public torch::autograd::Function<FlceFunction> {
     // Inputs are counted without an absent bias: hidden, weight, target, bias.
     const Mask mask{ctx->needs_input_grad(0), ctx->needs_input_grad(1),
                     options.bias.has_value() && ctx->needs_input_grad(3)};
+    // Kept logits serve once.
+    const bool uses_kept = saved[9].defined() && !at::GradMode::is_enabled() &&
+                           !torch::autograd::get_current_graph_task_keep_graph();
     const auto [grad_hidden, grad_weight, grad_bias] =
-        call_backward(grads[0], saved[0], saved[1], saved[2], saved[3], options, mask);
-    return {grad_hidden, grad_weight, Tensor(), grad_bias, Tensor()};
+        uses_kept ? backward_from(saved[9], grads[0], saved[0], saved[1], saved[2], saved[3],
+                                  options, mask)
+                  : call_backward(grads[0], saved[0], saved[1], saved[2], saved[3], options, mask);
+    return {grad_hidden, grad_weight, Tensor(), grad_bias, Tensor(), Tensor()};
   }
 };
 
@@ -466,7 +483,10 @@ Tensor flce_with_grad(const Tensor& hidden, const Tensor& weight, const Tensor& 
   TORCH_CHECK(!class_weight || !class_weight->requires_grad(),
               "flce: class_weight must not require grad: the loss is not differentiated by it; "
               "pass class_weight.detach()");
-  return FlceFunction::apply(hidden, weight, target, bias, PB_FLCE_OPTIONS);
+  Mask mask{};
+  if (at::GradMode::is_enabled())
+    mask = {hidden.requires_grad(), weight.requires_grad(), bias && bias->requires_grad()};
+  return FlceFunction::apply(hidden, weight, target, bias, PB_FLCE_OPTIONS, mask);
 }
 
 }  // namespace
@@ -495,6 +515,12 @@ TORCH_LIBRARY_FRAGMENT(patchbench, m) {
       "Tensor? bias=None, Tensor? class_weight=None, *, " PB_FLCE_SCALARS
       ", bool[3] output_mask) -> (Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)",
       {at::Tag::pt2_compliant_tag});
+  m.def(
+      "flce_with_gradients(Tensor hidden, Tensor weight, Tensor target, Tensor? bias=None, "
+      "Tensor? class_weight=None, *, " PB_FLCE_SCALARS
+      ", bool[3] output_mask) -> (Tensor loss, Tensor lse, Tensor grad_hidden, "
+      "Tensor grad_weight, Tensor grad_bias)",
+      {at::Tag::pt2_compliant_tag});
   m.def("flce_path(Tensor hidden) -> str");
 }
 
@@ -506,22 +532,26 @@ TORCH_LIBRARY_IMPL(patchbench, CompositeExplicitAutograd, m) {
 TORCH_LIBRARY_IMPL(patchbench, CPU, m) {
   m.impl("flce_forward", forward_kernel<flce_forward>);
   m.impl("flce_backward", backward_kernel<flce_backward>);
+  m.impl("flce_with_gradients", joint_kernel<flce_with_gradients>);
 }
 
 TORCH_LIBRARY_IMPL(patchbench, CUDA, m) {
   m.impl("flce_forward", forward_kernel<flce_forward>);
   m.impl("flce_backward", backward_kernel<flce_backward>);
+  m.impl("flce_with_gradients", joint_kernel<flce_with_gradients>);
 }
 
 TORCH_LIBRARY_IMPL(patchbench, Meta, m) {
   m.impl("flce_forward", forward_kernel<flce_forward_meta>);
   m.impl("flce_backward", backward_kernel<flce_backward_meta>);
+  m.impl("flce_with_gradients", joint_kernel<flce_with_gradients_meta>);
 }
 
 TORCH_LIBRARY_IMPL(patchbench, Autograd, m) {
   m.impl("flce", flce_with_grad);
   m.impl("flce_forward", torch::autograd::autogradNotImplementedFallback());
   m.impl("flce_backward", torch::autograd::autogradNotImplementedFallback());
+  m.impl("flce_with_gradients", torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace patchbench::ops::liger_flce_none_bwd

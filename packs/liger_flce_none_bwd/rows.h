@@ -30,12 +30,20 @@ struct Problem {
   std::string reduction;
   Path path;
   at::ScalarType acc;  // dtype of softmax and dz before its rounding
-  int64_t tokens, features, tile_elements;
+  int64_t tokens, features;
+  int64_t row_tile_elements, class_tile_elements;  // of a tile of whole rows, of whole columns
 };
 
 /// A tile's place in the whole matrix of logits.
 struct Tile {
   int64_t first_row, rows, first_class, classes;
+};
+
+/// What the row pass makes of all rows.
+struct RowTerms {
+  Tensor ce, lse;  // [tokens], [2, tokens]
+  Tensor
+      weighted_sum;  // [tokens] where classes come tile by tile and labels are smoothed, else null
 };
 
 // ---- elementwise steps on the CPU ----
@@ -198,37 +206,43 @@ const T* data_or_null(const Tensor& tensor) {
 
 template <typename T>
 RowPass<T> row_pass_of(const Problem& problem, const Tensor& logits, const Tile& tile,
-                       const Tensor& loss, const Tensor& lse) {
+                       const RowTerms& terms) {
+  T* weighted_sum =
+      terms.weighted_sum.defined() ? terms.weighted_sum.mutable_data_ptr<T>() : nullptr;
   return {.logits = logits.const_data_ptr(),
           .target = problem.target.const_data_ptr<int64_t>() + tile.first_row,
           .class_weight = data_or_null<T>(problem.class_weight),
           .weight_total = data_or_null<T>(problem.weight_total),
-          .loss = loss.mutable_data_ptr<T>() + tile.first_row,
-          .row_max = lse.mutable_data_ptr<T>() + tile.first_row,
-          .log_sum = lse.mutable_data_ptr<T>() + problem.tokens + tile.first_row,
+          .loss = terms.ce.mutable_data_ptr<T>() + tile.first_row,
+          .row_max = terms.lse.mutable_data_ptr<T>() + tile.first_row,
+          .log_sum = terms.lse.mutable_data_ptr<T>() + problem.tokens + tile.first_row,
+          .weighted_sum = weighted_sum,
           .rows = tile.rows,
+          .classes = tile.classes,
+          .first_class = tile.first_class,
           .terms = problem.terms};
 }
 
-/// loss[i] and lse[:, i] of the tile's rows, from their logits. `loss` and `lse` are of all rows.
+/// ce[i] and lse[:, i] of the tile's rows, from their logits: whole rows, on CUDA also tiles of all
+/// rows in the order of their classes.
 inline void row_pass(const Problem& problem, const Tensor& logits, const Tile& tile,
-                     const Tensor& loss, const Tensor& lse) {
+                     const RowTerms& terms) {
   if (problem.path == Path::kPlain) {
     row_pass_plain(problem, logits, problem.target.narrow(0, tile.first_row, tile.rows),
-                   loss.narrow(0, tile.first_row, tile.rows),
-                   lse.narrow(1, tile.first_row, tile.rows));
+                   terms.ce.narrow(0, tile.first_row, tile.rows),
+                   terms.lse.narrow(1, tile.first_row, tile.rows));
     return;
   }
 #ifdef PATCHBENCH_CUDA
   if (problem.path == Path::kCuda) {
-    C10_CUDA_CHECK(launch_row_pass(row_pass_of<float>(problem, logits, tile, loss, lse),
+    C10_CUDA_CHECK(launch_row_pass(row_pass_of<float>(problem, logits, tile, terms),
                                    logits_type(logits), c10::cuda::getCurrentCUDAStream()));
     return;
   }
 #endif
   AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, logits.scalar_type(), "flce", [&] {
     using acc_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
-    row_pass_cpu<scalar_t, acc_t>(row_pass_of<acc_t>(problem, logits, tile, loss, lse));
+    row_pass_cpu<scalar_t, acc_t>(row_pass_of<acc_t>(problem, logits, tile, terms));
   });
 }
 
@@ -271,6 +285,35 @@ inline void grad_pass(const Problem& problem, const Tensor& logits, const Tile& 
     using acc_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
     grad_pass_cpu<scalar_t, acc_t>(grad_pass_of<acc_t>(problem, logits, tile, lse, scales));
   });
+}
+
+/// Row pass and gradient pass over a tile of whole rows: ce, lse, and dz in place of the logits.
+inline void row_and_grad_pass(const Problem& problem, const Tensor& logits, const Tile& tile,
+                              const RowTerms& terms, const Scales& scales) {
+#ifdef PATCHBENCH_CUDA
+  if (problem.path == Path::kCuda) {
+    C10_CUDA_CHECK(
+        launch_row_and_grad_pass(row_pass_of<float>(problem, logits, tile, terms),
+                                 grad_pass_of<float>(problem, logits, tile, terms.lse, scales),
+                                 logits_type(logits), c10::cuda::getCurrentCUDAStream()));
+    return;
+  }
+#endif
+  row_pass(problem, logits, tile, terms);
+  grad_pass(problem, logits, tile, terms.lse, scales);
+}
+
+/// grad *= factor in place, computed in factor's dtype (that of softmax) and rounded once.
+inline void scale_in_place(Tensor& grad, const Tensor& factor) {
+#ifdef PATCHBENCH_CUDA
+  if (grad.is_cuda() && grad.scalar_type() != at::kDouble) {
+    C10_CUDA_CHECK(launch_scale(grad.mutable_data_ptr(), grad.numel(),
+                                factor.const_data_ptr<float>(), logits_type(grad),
+                                c10::cuda::getCurrentCUDAStream()));
+    return;
+  }
+#endif
+  grad.mul_(factor);
 }
 
 }  // namespace patchbench::ops::liger_flce_none_bwd

@@ -8,6 +8,7 @@
 #include <functional>
 #include <iostream>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -35,15 +36,16 @@ constexpr int kUsage = 2, kUnresolved = 3, kNotRunnable = 4;
 constexpr int64_t kSamples = 64;
 
 constexpr const char* kHelp =
-    "bench_liger_flce_none_bwd [--shape TOKENS,HIDDEN,VOCAB] [--repeats N>=20] [--chunk-mib N] "
+    "bench_liger_flce_none_bwd [--shape TOKENS,HIDDEN,VOCAB] [--repeats N>=20] [--chunk-mib N,...] "
     "[--beside COMMAND] [--json]\n"
+    "  --chunk-mib measures the op at each of these tile sizes too, every one against fp64\n"
     "  COMMAND prints one JSON object {\"rows\": [...]} of this program's keys; see bench_liger.py "
     "beside bench.cpp\n";
 
 struct Options {
   int64_t tokens = 8192, hidden = 4096, vocab = 128256;
   int repeats = 20;
-  std::optional<int64_t> chunk_bytes;
+  std::vector<int64_t> chunks_mib;
   std::string beside;
   bool wants_json = false;
 };
@@ -85,7 +87,9 @@ Options parse(const std::vector<std::string>& words) {
     } else if (flag == "--repeats") {
       options.repeats = static_cast<int>(number(flag, value, 20));
     } else if (flag == "--chunk-mib") {
-      options.chunk_bytes = number(flag, value, 1) << 20;
+      std::istringstream list(value);
+      for (std::string word; std::getline(list, word, ',');)
+        options.chunks_mib.push_back(number(flag, word, 1));
     } else if (flag == "--beside") {
       options.beside = value;
     } else {
@@ -123,9 +127,10 @@ Tensors with_gradients(const at::Tensor& loss, const Tensors& t, const std::stri
   return {{"loss", loss.detach()}, {"grad_hidden", grads[0]}, {"grad_weight", grads[1]}};
 }
 
-Step op_step(const Tensors& t, const std::string& reduction, const Options& options) {
+Step op_step(const Tensors& t, const std::string& reduction,
+             std::optional<int64_t> chunk_bytes = std::nullopt) {
   FlceOptions flce_options{.reduction = reduction};
-  flce_options.chunk_bytes = options.chunk_bytes;
+  flce_options.chunk_bytes = chunk_bytes;
   return [=, &t] {
     return with_gradients(ops::liger_flce_none_bwd::flce(t.at("hidden"), t.at("weight"),
                                                          t.at("target"), flce_options),
@@ -170,13 +175,25 @@ at::Tensor samples_of(int64_t length) {
   return at::floor_divide(steps * (length - 1), kSamples - 1);
 }
 
-/// fp64 rows of grad_hidden and of grad_weight, for "none".
-Tensors sampled_oracle(const Tensors& t, const at::Tensor& rows, const at::Tensor& classes) {
+/// What is compared: rows of grad_hidden and of grad_weight.
+struct Samples {
+  at::Tensor rows, classes;
+
+  Tensors of(const Tensors& outputs) const {
+    return {{"grad_hidden", outputs.at("grad_hidden").index_select(0, rows)},
+            {"grad_weight", outputs.at("grad_weight").index_select(0, classes)}};
+  }
+};
+
+/// The samples in fp64.
+Tensors sampled_oracle(const Tensors& t, const Samples& samples, const std::string& reduction) {
+  const auto& [rows, classes] = samples;
   const at::Tensor x = t.at("hidden").detach().to(torch::kDouble),
                    w = t.at("weight").detach().to(torch::kDouble);
   const at::Tensor target = t.at("target");
+  const at::Tensor valid = target.ne(-100).to(torch::kDouble);
   const at::Tensor grad =
-      torch::where(target.ne(-100), t.at("grad_output").to(torch::kDouble), 0.0);
+      reduction == "none" ? t.at("grad_output").to(torch::kDouble) * valid : valid / valid.sum();
   std::vector<at::Tensor> lse;
   for (int64_t first = 0; first < x.size(0); first += 512) {
     lse.push_back(x.slice(0, first, first + 512).mm(w.t()).logsumexp(1));
@@ -204,32 +221,38 @@ constexpr harness::Tolerances kTolerances = {
     .scale = {2, 1, "a common factor has no excuse beyond one rounding"},
 };
 
-/// Sampled rows of the op and of plain torch against fp64; every deciding measure.
-Json sampled_check(const Tensors& t, const Options& options, bool& passed) {
-  const at::Tensor rows = samples_of(options.tokens), classes = samples_of(options.vocab);
-  const auto sampled = [&](const Tensors& outputs) {
-    return Tensors{{"grad_hidden", outputs.at("grad_hidden").index_select(0, rows)},
-                   {"grad_weight", outputs.at("grad_weight").index_select(0, classes)}};
-  };
-  const Tensors got = sampled(op_step(t, "none", options)());
-  const Tensors plain = sampled(plain_step(t, "none")());
-  const Tensors oracle = sampled_oracle(t, rows, classes);
-  Json checks = Json::array();
-  for (const auto& [name, reference] : oracle) {
-    const auto layers = harness::compare(name, got.at(name), reference.cpu(), plain.at(name),
-                                         kTolerances, harness::epsilon_of(torch::kBFloat16));
-    const Measure& m = harness::deciding(layers);
-    passed = passed && m.pass;
-    checks.push_back({{"tensor", name},
-                      {"layer", m.layer},
-                      {"error", number_or_name(m.got)},
-                      {"plain_error", number_or_name(m.plain)},
-                      {"limit", number_or_name(m.limit)},
-                      {"pass", m.pass},
-                      {"samples", kSamples}});
+/// The op and plain torch against fp64, on samples of one reduction.
+class Judge {
+ public:
+  Judge(const Tensors& t, const Options& options, const std::string& reduction)
+      : samples_{samples_of(options.tokens), samples_of(options.vocab)},
+        oracle_(sampled_oracle(t, samples_, reduction)),
+        plain_(samples_.of(plain_step(t, reduction)())) {}
+
+  /// The deciding measure of each gradient that `step` gives.
+  Json checks(const Step& step, bool& passed) const {
+    const Tensors got = samples_.of(step());
+    Json checks = Json::array();
+    for (const auto& [name, reference] : oracle_) {
+      const auto layers = harness::compare(name, got.at(name), reference.cpu(), plain_.at(name),
+                                           kTolerances, harness::epsilon_of(torch::kBFloat16));
+      const Measure& m = harness::deciding(layers);
+      passed = passed && m.pass;
+      checks.push_back({{"tensor", name},
+                        {"layer", m.layer},
+                        {"error", number_or_name(m.got)},
+                        {"plain_error", number_or_name(m.plain)},
+                        {"limit", number_or_name(m.limit)},
+                        {"pass", m.pass},
+                        {"samples", kSamples}});
+    }
+    return checks;
   }
-  return checks;
-}
+
+ private:
+  Samples samples_;
+  Tensors oracle_, plain_;
+};
 
 double gemm_ms(const Tensors& t, const Options& options) {
   const at::Tensor x = t.at("hidden").detach(), w = t.at("weight").detach();
@@ -252,22 +275,34 @@ Json rows_beside(const std::string& command) {
   return parse_json(result.out, "--beside").at("rows");
 }
 
+/// The op at one size of tile (none: its default), with its errors.
+Json op_row(const Tensors& t, const std::string& reduction, const Options& options,
+            const Judge& judge, std::optional<int64_t> chunk_mib, bool& passed) {
+  const std::string path = ops::liger_flce_none_bwd::flce_path(t.at("hidden"));
+  std::optional<int64_t> chunk_bytes;
+  if (chunk_mib) chunk_bytes = *chunk_mib << 20;
+  const Step step = op_step(t, reduction, chunk_bytes);
+  Json row = row_of("patchbench::flce (" + path + ")", reduction, step, options);
+  if (chunk_mib) row["chunk_mib"] = *chunk_mib;
+  row["checks"] = judge.checks(step, passed);
+  return row;
+}
+
 Json measure(const Options& options, bool& passed) {
   const Tensors t = inputs_of(options);
-  Json checks = sampled_check(t, options, passed);
-  const std::string path = ops::liger_flce_none_bwd::flce_path(t.at("hidden"));
   const double one_gemm = gemm_ms(t, options);
   Json rows = Json::array();
   for (const char* reduction : {"none", "mean"}) {
     const bool is_none = std::string(reduction) == "none";
-    for (const bool is_op : {true, false}) {
-      Json row = row_of(is_op ? "patchbench::flce (" + path + ")" : "plain torch", reduction,
-                        is_op ? op_step(t, reduction, options) : plain_step(t, reduction), options);
-      rows.push_back(row);
-    }
+    const Judge judge(t, options, reduction);
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    rows.push_back(op_row(t, reduction, options, judge, std::nullopt, passed));
+    rows.push_back(row_of("plain torch", reduction, plain_step(t, reduction), options));
     rows.push_back({{"name", is_none ? "floor: 4 GEMMs" : "floor: 3 GEMMs"},
                     {"reduction", reduction},
                     {"median_ms", one_gemm * (is_none ? 4 : 3)}});
+    for (const int64_t mib : options.chunks_mib)
+      rows.push_back(op_row(t, reduction, options, judge, mib, passed));
   }
   return {{"shape", {options.tokens, options.hidden, options.vocab}},
           {"dtype", "bfloat16"},
@@ -276,8 +311,27 @@ Json measure(const Options& options, bool& passed) {
           {"torch", TORCH_VERSION},
           {"repeats", options.repeats},
           {"one_gemm_ms", one_gemm},
-          {"checks", checks},
           {"rows", rows}};
+}
+
+void print_row(const Json& row) {
+  const std::string tile = row.contains("chunk_mib")
+                               ? ", " + std::to_string(row["chunk_mib"].get<int64_t>()) + " MiB"
+                               : "";
+  std::printf("%-34s %-9s %10.2f", (row.at("name").get<std::string>() + tile).c_str(),
+              row.at("reduction").get<std::string>().c_str(), row.at("median_ms").get<double>());
+  if (row.contains("low_ms")) {
+    std::printf(" %8.2f - %6.2f %10.3f", row.at("low_ms").get<double>(),
+                row.at("high_ms").get<double>(), row.at("peak_bytes").get<double>() / (1 << 30));
+  }
+  std::printf("\n");
+  for (const Json& check : row.value("checks", Json::array())) {
+    std::printf("    %s, %ld samples: %s error %.2e, plain torch %.2e, limit %.2e: %s\n",
+                check.at("tensor").get<std::string>().c_str(), check.at("samples").get<long>(),
+                check.at("layer").get<std::string>().c_str(), number_from(check.at("error")),
+                number_from(check.at("plain_error")), number_from(check.at("limit")),
+                check.at("pass").get<bool>() ? "within" : "OUTSIDE");
+  }
 }
 
 void print_table(const Json& report) {
@@ -287,25 +341,9 @@ void print_table(const Json& report) {
               report.at("torch").get<std::string>().c_str(), shape[0].get<long>(),
               shape[1].get<long>(), shape[2].get<long>(), report.at("repeats").get<int>(),
               report.at("clocks_sm_mem_temperature").get<std::string>().c_str());
-  std::printf("%-32s %-9s %12s %19s %12s\n", "forward + backward", "reduction", "median ms",
+  std::printf("%-34s %-9s %10s %17s %10s\n", "forward + backward", "reduction", "median ms",
               "10 % - 90 % ms", "extra GiB");
-  for (const Json& row : report.at("rows")) {
-    std::printf("%-32s %-9s %12.2f", row.at("name").get<std::string>().c_str(),
-                row.at("reduction").get<std::string>().c_str(), row.at("median_ms").get<double>());
-    if (row.contains("low_ms")) {
-      std::printf(" %9.2f - %7.2f %12.2f", row.at("low_ms").get<double>(),
-                  row.at("high_ms").get<double>(), row.at("peak_bytes").get<double>() / (1 << 30));
-    }
-    std::printf("\n");
-  }
-  for (const Json& check : report.at("checks")) {
-    std::printf(
-        "%s, %ld sampled rows against fp64: %s error %.3e, plain torch %.3e, limit %.3e: %s\n",
-        check.at("tensor").get<std::string>().c_str(), check.at("samples").get<long>(),
-        check.at("layer").get<std::string>().c_str(), number_from(check.at("error")),
-        number_from(check.at("plain_error")), number_from(check.at("limit")),
-        check.at("pass").get<bool>() ? "within" : "OUTSIDE");
-  }
+  for (const Json& row : report.at("rows")) print_row(row);
 }
 
 #endif  // PATCHBENCH_CUDA

@@ -63,6 +63,7 @@ def test_opcheck_takes_each_operator(reduction: str) -> None:
     loss, lse = OPS.flce_forward(*bare, **keywords)
     torch.library.opcheck(OPS.flce_forward.default, bare, keywords)
     for mask in ([True, True, True], [True, False, False], [False, True, False]):
+        torch.library.opcheck(OPS.flce_with_gradients.default, bare, {**keywords, "output_mask": mask})
         torch.library.opcheck(OPS.flce_backward.default, (torch.ones_like(loss), lse, *bare),
                               {**keywords, "output_mask": mask})
 
