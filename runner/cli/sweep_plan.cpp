@@ -180,7 +180,7 @@ std::optional<Json> SweepFolder::result(std::size_t cell) const {
 }
 
 std::string SweepFolder::records(std::size_t cell) const {
-  return text_of(path_ / "cells" / std::to_string(cell) / "records.jsonl");
+  return file_text(path_ / "cells" / std::to_string(cell) / "records.jsonl").value_or("");
 }
 
 bool SweepFolder::publish(std::size_t cell, const Json& result, const std::string& records) const {
