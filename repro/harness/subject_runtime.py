@@ -180,6 +180,9 @@ def main(subject_file: Path, work: Path) -> int:
     device, cases = plan["device"], plan["cases"]
     if device.startswith("cuda"):
         torch.cuda.init()
+    else:
+        # A release that builds an extension when imported has torch ask the GPU what to build it for, which raises without one.
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "9.0")
     storages = read_safetensors(work / "inputs.safetensors")
     reports: dict[str, Any] = {}
     outputs: dict[str, torch.Tensor] = {}
