@@ -86,11 +86,11 @@ void Appender::insert(const Incoming& incoming) {
           .chain = chain_next(last_ ? last_->chain : "", incoming.digest),
           .received = utc_now(),
           .origin = incoming.origin,
-          .run = incoming.record.run_id(),
+          .run = incoming.witness ? incoming.witness->run_id : incoming.record.run_id(),
           .record = incoming.text,
           .seal = ""};
   row.seal = seal_of(row);
-  if (incoming.record.type() == "verdict") {
+  if (!incoming.witness && incoming.record.type() == "verdict") {
     hold(row.run);
     try {
       check_verdict(incoming.record, observations_);
@@ -106,7 +106,7 @@ void Appender::insert(const Incoming& incoming) {
     add_.bind(column++, *value);
   }
   add_.exec();
-  note(database_, row, incoming.record);
+  if (!incoming.witness) note(database_, row, incoming.record);
   last_ = std::move(row);
 }
 

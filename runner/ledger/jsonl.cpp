@@ -104,7 +104,10 @@ int import_jsonl(Ledger& ledger, const std::vector<ImportFile>& files,
   auto source = sources.begin();
   ReadAhead ahead([&]() -> std::optional<Incoming> {
     for (; source != sources.end(); ++source) {
-      if (std::optional<Incoming> one = source->record()) return one;
+      std::optional<Incoming> one = source->record();
+      // Freed by the thread that parsed it: else the two wait for each other's heap.
+      if (one && one->witness) one->record = Record();
+      if (one) return one;
     }
     return std::nullopt;
   });

@@ -38,8 +38,8 @@ struct Entry {
 
 /// A record on its way into the ledger.
 struct Incoming {
-  Record record;
-  std::string origin = "local";        ///< "local" or "import"
+  Record record;                 ///< may be empty where there is a witness, which stands for it
+  std::string origin = "local";  ///< "local" or "import"
   std::optional<Signature> signature;  ///< checked against a trusted key by whoever fills this in
   std::string where;                   ///< "file:line" for messages; may be empty
   /// The RFC 8785 text that parse_record took `record` from; "" where it was not read from one.
