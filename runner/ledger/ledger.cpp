@@ -31,6 +31,8 @@ class SqliteLedger : public Ledger {
       // Digests come in no order: a large import touches every page of their index, 90 MB of a
       // million records, and what does not fit is written and read again.
       database_.exec("PRAGMA cache_size=-262144");
+      // What an insert's trigger could make undone, seven pages a record, would go to a file.
+      database_.exec("PRAGMA temp_store=MEMORY");
       SQLite::Transaction transaction(database_, SQLite::TransactionBehavior::IMMEDIATE);
       Appender appender(database_);
       int num_new = 0;
