@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 #include <unistd.h>
-#include <fstream>
 
 #include <charconv>
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -66,7 +66,9 @@ Expected expected_of(const std::string& text) {
   return {count, head};
 }
 
+/// Looks at the first bytes; not at a pipe's, which would be gone for who reads it next.
 bool is_sqlite(const fs::path& file) {
+  if (!fs::is_regular_file(file)) return false;
   constexpr std::string_view kMark = "SQLite format 3";
   std::string head(kMark.size(), '\0');
   std::ifstream(file, std::ios::binary)

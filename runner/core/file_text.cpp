@@ -9,7 +9,10 @@ namespace patchbench {
 std::optional<std::string> file_text(const std::filesystem::path& path) {
   std::error_code error;
   std::ifstream file;
-  if (!std::filesystem::is_directory(path, error)) file.open(path, std::ios::binary);
+  // A device may have no end.
+  const auto kind = std::filesystem::status(path, error).type();
+  if (kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::fifo)
+    file.open(path, std::ios::binary);
   if (!file.is_open()) return std::nullopt;
   std::string text;
   constexpr std::streamsize kPart = 1 << 16;
