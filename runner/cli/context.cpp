@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <iostream>
@@ -37,7 +38,7 @@ std::vector<std::string> pack_folders(const fs::path& root) {
   return out;
 }
 
-bool is_line_pending = false;
+std::atomic<bool> is_line_pending = false;
 
 void write_stderr(const std::string& text) {
   // A progress line that cannot be written is no reason to stop.
@@ -45,7 +46,7 @@ void write_stderr(const std::string& text) {
 }
 
 void clear_line() {
-  if (std::exchange(is_line_pending, false)) write_stderr("\r\x1b[K");
+  if (is_line_pending.exchange(false)) write_stderr("\r\x1b[K");
 }
 
 /// A stream that std::cout and std::cerr are tied to: what they print starts on a clear line.

@@ -228,6 +228,11 @@ void add_validate(CLI::App& app, Context& context) {
   command->add_option("--against", words->against, "a second version the fix must hold on as well");
   command->add_option("--junit", words->junit, "write JUnit XML here");
   command->add_option("--markdown", words->markdown, "write the evidence page here");
+  command
+      ->add_option("-j,--jobs", words->run.jobs,
+                   "subjects at a time, 8 GiB each (64 on a GPU): what compiles long gains")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   add_shared(*command, *words);
   command->footer(
       "Exit: 0 only on FIX_VALIDATED (of a refactor EQUIVALENCE_SHOWN or _PROVED), 1 on "

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <fstream>
+#include <thread>
 
 #include "core/digest.h"
 #include "core/error.h"
@@ -44,6 +47,40 @@ std::vector<std::string> selftest_cases(const Setup& setup, const std::string& s
     }
   }
   return names;
+}
+
+/// One subject of a run and what is changed in it.
+struct Part {
+  std::string subject;
+  std::vector<Edit> edits;
+};
+
+/// The trials of `parts` in their order, options.jobs of them at a time; the first failure ends it.
+std::vector<Trial> run_parts(const Context& context, const Setup& setup, const RunOptions& options,
+                             const std::vector<Part>& parts) {
+  std::vector<Trial> trials(parts.size());
+  std::vector<std::exception_ptr> failures(parts.size());
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t at = next++; at < parts.size(); at = next++) {
+      try {
+        progress(parts[at].subject);
+        trials[at] = run_trial(context, setup, options, parts[at].subject, parts[at].edits);
+      } catch (...) {
+        failures[at] = std::current_exception();
+        next = parts.size();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int i = 1; i < options.jobs; ++i) others.emplace_back(work);
+    work();
+  }
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return trials;
 }
 
 void refuse(const std::string& what) {
@@ -262,15 +299,9 @@ Answer validate(const Context& context, const Setup& setup, const RunOptions& op
   ensure_selftest(context, setup);
   Answer answer;
   answer.question = question_for(setup, validation_of(setup.manifest), "patched");
-  progress("upstream, unpatched");
-  answer.trials.push_back(run_trial(context, setup, options, "upstream", {}));
-  progress("upstream, patched");
-  answer.trials.push_back(run_trial(context, setup, options, "patched", edits));
-  for (const Edit& mutant : mutants) {
-    const std::string subject = mutant_subject(mutant);
-    progress(subject);
-    answer.trials.push_back(run_trial(context, setup, options, subject, {mutant}));
-  }
+  std::vector<Part> parts = {{"upstream", {}}, {"patched", edits}};
+  for (const Edit& mutant : mutants) parts.push_back({mutant_subject(mutant), {mutant}});
+  answer.trials = run_parts(context, setup, options, parts);
   conclude(context, answer);
   return answer;
 }

@@ -230,7 +230,7 @@ UpstreamLock::UpstreamLock(const Places& places, const std::string& upstream) {
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) throw Error(ErrorCode::kInternal, path + ": " + std::strerror(errno));
   if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  say("waiting for another patchbench that works on " + upstream);
+  say("waiting for another run that works on " + upstream);
   while (::flock(fd_, LOCK_EX) != 0) {
     if (errno != EINTR) throw Error(ErrorCode::kInternal, path + ": " + std::strerror(errno));
   }

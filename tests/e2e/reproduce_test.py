@@ -67,6 +67,13 @@ def test_our_edit_is_validated_and_a_half_fix_rejected(run) -> None:
     assert "none_signed" in half.stdout.strip().splitlines()[-1]
 
 
+def test_subjects_that_run_at_a_time_are_judged_as_one_after_the_other(run) -> None:
+    one, four = (json.loads(run("--json", "validate", SLUG, "--jobs", jobs, *FEW).stdout) for jobs in ("1", "4"))
+    seen = [[(o["subject"], o["case"], o["seen"]) for s in document["subjects"] for o in s["observations"]] for document in (one, four)]
+    assert seen[0] == seen[1] and len({subject for subject, *_ in seen[0]}) == 7
+    assert one["sentinel"] == four["sentinel"] == "FIX_VALIDATED"
+
+
 def test_model_and_op_are_judged_in_process(run) -> None:
     assert sentinel(run("reproduce", SLUG, "--subject", "model", *FEW)) == "BUG_REPRODUCED(wrong_gradients)"
     assert sentinel(run("reproduce", SLUG, "--subject", "op", *FEW)) == "OP_VALIDATED"
