@@ -42,6 +42,10 @@ void add_shared(CLI::App& command, Words& words) {
   command.add_option(
       "--python", words.run.python,
       "use the stack installed for this interpreter or venv; alone: judge its release");
+  command
+      .add_option("--compile-cache", words.run.compile_cache,
+                  "a ~/.tilelang: each subject starts with a copy of it and compiles the rest")
+      ->check(CLI::ExistingDirectory);
   command.add_option("--seed", words.run.seed, "seed of the inputs")->capture_default_str();
   command.add_option("--repeat", words.run.repeats, "run N times; mixed results are unresolved")
       ->check(CLI::Range(1, 1000))

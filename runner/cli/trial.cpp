@@ -7,6 +7,7 @@
 #include <chrono>
 #include <fstream>
 #include <random>
+#include <set>
 
 #include "core/digest.h"
 #include "core/error.h"
@@ -157,6 +158,19 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
   spec.log = folder / "subject.log";
   spec.report = folder / "sandbox.json";
   return spec;
+}
+
+/// Copies kernels compiled before to where a subject's TileLang looks for them; returns the digest
+/// of their names, which TileLang makes of their sources.
+std::string give_compiled(const fs::path& cache, const fs::path& to) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator(cache))
+    names.insert(fs::relative(entry.path(), cache).generic_string());
+  Sha256 hash;
+  for (const std::string& name : names) hash.update(name + "\n");
+  fs::create_directories(to.parent_path());
+  fs::copy(cache, to, fs::copy_options::recursive);
+  return hash.hex();
 }
 
 /// The pack's upstreams that are not under test: at the versions named, else at their red pins or,
@@ -390,6 +404,9 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
                     "an installed stack (--python) is judged as it is: it takes no edits");
       trial.context.files = setup.environment.packages.value("files", Json::object());
     }
+    if (!options.compile_cache.empty())
+      trial.context.sandbox["compile_cache"] =
+          give_compiled(options.compile_cache, folder / "work/home/.tilelang");
     const exec::SandboxSpec spec = sandbox_spec(context, setup, subject, checkouts, folder);
     write_file(folder / "spec.json", spec.to_json().dump());
     const Json start = {

@@ -28,7 +28,8 @@ struct RunOptions {
   bool needs_pin = false;  ///< with `python`: judge a pinned release on it, not the installed one
   uint64_t seed = 1;
   int repeats = 1;
-  int jobs = 1;  ///< subjects that run at a time, where there are several
+  std::filesystem::path compile_cache;  ///< copied to each subject's ~/.tilelang; empty: none
+  int jobs = 1;                         ///< subjects that run at a time, where there are several
 };
 
 /// The parts of a run that stay the same for all its subjects.

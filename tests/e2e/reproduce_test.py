@@ -74,6 +74,18 @@ def test_subjects_that_run_at_a_time_are_judged_as_one_after_the_other(run) -> N
     assert one["sentinel"] == four["sentinel"] == "FIX_VALIDATED"
 
 
+def test_a_subject_starts_with_a_copy_of_the_compile_cache(run, tmp_path: Path) -> None:
+    kernel = tmp_path / "compiled" / "cache" / "digest" / "kernel.so"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text("code")
+    result = run("--json", "reproduce", SLUG, *FEW[:4], "--compile-cache", str(tmp_path / "compiled"))
+    context = json.loads(result.stdout)["subjects"][0]["context"]
+    assert len(context["sandbox"]["compile_cache"]) == 64
+    caches = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "patchbench/runs" / context["run_id"]
+    assert (caches / "upstream/work/home/.tilelang/cache/digest/kernel.so").read_text() == "code"
+    assert run("reproduce", SLUG, "--compile-cache", "/nowhere").returncode == 2
+
+
 def test_model_and_op_are_judged_in_process(run) -> None:
     assert sentinel(run("reproduce", SLUG, "--subject", "model", *FEW)) == "BUG_REPRODUCED(wrong_gradients)"
     assert sentinel(run("reproduce", SLUG, "--subject", "op", *FEW)) == "OP_VALIDATED"
