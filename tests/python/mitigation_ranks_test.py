@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,17 @@ if os.environ["PATCHBENCH_MITIGATE"] != "off":  # another mode, on all ranks, is
 """
 
 
+def end_as_torchrun_does(started: list[subprocess.Popen[str]]) -> None:
+    """Once a rank has failed the others get a few seconds, then a signal: NCCL would wait minutes for the one that is gone."""
+    while any(process.poll() is None for process in started):
+        if any(process.poll() for process in started):
+            time.sleep(10)
+            for process in started:
+                process.terminate()
+            return
+        time.sleep(0.2)
+
+
 def run(tmp_path: Path, backend: str, *per_rank: dict[str, str]) -> list[subprocess.CompletedProcess[str]]:
     """The script as rank 0 and rank 1, each with its own environment."""
     if not (tmp_path / "liger_kernel").exists():
@@ -76,6 +88,7 @@ def run(tmp_path: Path, backend: str, *per_rank: dict[str, str]) -> list[subproc
                          stderr=subprocess.PIPE, text=True, env={**common, "RANK": str(rank), **env})
         for rank, env in enumerate(per_rank)
     ]  # fmt: skip
+    end_as_torchrun_does(started)
     outputs = [process.communicate(timeout=300) for process in started]
     return [subprocess.CompletedProcess([], p.returncode, *output) for p, output in zip(started, outputs, strict=True)]
 
