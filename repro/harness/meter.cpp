@@ -60,6 +60,11 @@ int64_t MemoryMeter::peak_bytes() const {
   return std::max<int64_t>(0, status_bytes("VmHWM") - baseline_bytes_);
 }
 
-std::string MemoryMeter::kind() const { return cuda_index_ >= 0 ? "torch_allocator" : "rss"; }
+std::string MemoryMeter::kind() const {
+#ifdef PATCHBENCH_CUDA
+  if (cuda_index_ >= 0) return "torch_allocator";
+#endif
+  return cuda_index_ >= 0 ? "none" : "rss";
+}
 
 }  // namespace patchbench::harness

@@ -10,7 +10,7 @@ namespace patchbench::harness {
 class MemoryMeter {
  public:
   explicit MemoryMeter(const std::string& device);
-  /// Bytes at the peak less bytes at construction; 0 where this machine has no such meter.
+  /// Bytes at the peak less bytes at construction; 0 where there is no such meter.
   int64_t peak_bytes() const;
   /// "torch_allocator" or "rss".
   std::string kind() const;
