@@ -352,7 +352,7 @@ class PrecisionPack : public harness::Pack {
 
   /// "patch_does_not_compile": TileLang turns away the operands of a matrix product.
   std::string classify_error(const Case& item, const Json& exception) const override {
-    if (site_of(item) != "lowering") return "";
+    if (site_of(item) != "lowering" && site_of(item) != "delta") return "";
     const std::string type = exception.value("type", "");
     if (type != "AssertionError" && type != "ValueError") return "";
     for (const Json& frame : exception.value("frames", Json::array())) {

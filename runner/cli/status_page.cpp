@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <map>
 
 namespace patchbench::cli {
 
 std::string version_text(const Place& place) {
+  // Of a folder its name: where it lay concerns the machine alone.
   std::string text = place.version;
+  if (text.starts_with("path:"))
+    text = "path:" + std::filesystem::path(text.substr(5)).filename().string();
   if (place.beside.empty()) return text;
   const Json beside = parse_json(place.beside, "beside");
   for (const auto& [name, version] : beside.items())

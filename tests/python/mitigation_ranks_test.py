@@ -65,7 +65,7 @@ def end_as_torchrun_does(started: list[subprocess.Popen[str]]) -> None:
     """Once a rank has failed the others get a few seconds, then a signal: NCCL would wait minutes for the one that is gone."""
     while any(process.poll() is None for process in started):
         if any(process.poll() for process in started):
-            time.sleep(10)
+            time.sleep(6)
             for process in started:
                 process.terminate()
             return
