@@ -12,7 +12,7 @@ class MemoryMeter {
   explicit MemoryMeter(const std::string& device);
   /// Bytes at the peak less bytes at construction; 0 where there is no such meter.
   int64_t peak_bytes() const;
-  /// "torch_allocator" or "rss".
+  /// "torch_allocator", "rss" or, on a GPU in a build without CUDA, "none".
   std::string kind() const;
 
  private:
