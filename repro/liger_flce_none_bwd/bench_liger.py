@@ -1,6 +1,9 @@
 """Times the installed Liger-Kernel at a shape and prints bench.cpp's rows: {"rows": [...]}, for its --beside.
 
     PYTHONPATH=repro/harness python3 bench_liger.py [--shape 8192,4096,128256] [--repeats 20]
+
+Rows: its fused linear cross entropy in Triton, "none" and "mean", and its per-token scaled one where the release has it: on a
+GPU of compute capability 9.0 in CuTe DSL, where nvidia-cutlass-dsl is installed, else the form in torch that it ships beside.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ import argparse
 import importlib.metadata
 import inspect
 import json
+import sys
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
 from device_time import event_times, need_cuda
@@ -44,6 +49,25 @@ def step_of(function: type, t: dict[str, torch.Tensor], reduction: str) -> Calla
     return step
 
 
+def scaled_step(module: ModuleType, t: dict[str, torch.Tensor]) -> tuple[str, Callable[[], None]]:
+    """The same with the release's per-token scaled cross entropy; the form that runs here, and one step of it."""
+    operands = (t["_input"], t["weight"], t["target"])
+    form, apply = "CuTe DSL", module.LigerFusedLinearScaledCrossEntropyFunction.apply
+    try:
+        apply(*operands)
+    except ImportError as missing:
+        print(f"bench_liger.py: scaled cross entropy without CuTe DSL: {missing}", file=sys.stderr)
+        fallback = module._FusedLinearPPOFallbackFunction
+        form, apply = "torch", lambda *tensors: fallback.apply(*tensors, 1.0, -100, False)
+
+    def step() -> None:
+        result = apply(*operands)
+        loss = result[0] if isinstance(result, tuple) else result
+        torch.autograd.grad(loss, operands[:2], t["grad_output"].to(loss.dtype))
+
+    return form, step
+
+
 def row_of(name: str, reduction: str, step: Callable[[], None], repeats: int) -> dict[str, object]:
     """Allocator peak above what was held, then the median and the 10th and 90th percentile of CUDA-event times."""
     step()
@@ -69,6 +93,13 @@ def main() -> None:
     t = inputs(*map(int, arguments.shape.split(",")))
     name = f"liger-kernel {importlib.metadata.version('liger-kernel')}"
     rows = [row_of(name, r, step_of(LigerFusedLinearCrossEntropyFunction, t, r), arguments.repeats) for r in ("none", "mean")]
+    try:
+        from liger_kernel.ops import fused_linear_scaled_cross_entropy as scaled
+    except ImportError:
+        scaled = None
+    if scaled is not None:
+        form, step = scaled_step(scaled, t)
+        rows.append(row_of(f"{name}, scaled cross entropy in {form}", "none", step, arguments.repeats))
     print(json.dumps({"rows": rows}))
 
 
