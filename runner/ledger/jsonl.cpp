@@ -36,10 +36,18 @@ class LineSource {
   LineSource(std::string_view text, std::string where, const TrustedKeys& trusted)
       : left_(text), where_(std::move(where)), trusted_(trusted) {}
 
-  /// The next one; nullopt at the end. Throws Error(kUsage) if there was none at all.
-  std::optional<Incoming> record() {
+  /// Whether there is a record yet. Throws Error(kUsage) if there was none at all.
+  bool has_record() const {
     if (left_.empty() && number_ == 0) throw Error(ErrorCode::kUsage, where_ + ": holds no record");
-    if (left_.empty()) return std::nullopt;
+    return !left_.empty();
+  }
+  void skip() {
+    next_line(left_);
+    ++number_;
+  }
+  /// The next one; nullopt at the end, as above.
+  std::optional<Incoming> record() {
+    if (!has_record()) return std::nullopt;
     const std::string text(next_line(left_));
     ++number_;
     const std::string where = fmt::format("{}:{}", where_, number_);
@@ -58,6 +66,36 @@ class LineSource {
   std::string where_;
   const TrustedKeys& trusted_;
   int number_ = 0;
+};
+
+/// Every second part of kPart records of all files: two of these, each in a thread of its own, give
+/// all of them.
+class HalfOfRecords {
+ public:
+  static constexpr int64_t kPart = 64;
+  HalfOfRecords(std::vector<LineSource> sources, int64_t half)
+      : sources_(std::move(sources)), half_(half) {}
+
+  std::optional<Incoming> operator()() {
+    for (; at_ < sources_.size(); ++at_) {
+      while (sources_[at_].has_record()) {
+        if (count_++ / kPart % 2 != half_) {
+          sources_[at_].skip();
+          continue;
+        }
+        std::optional<Incoming> one = sources_[at_].record();
+        // Freed by the thread that parsed it: else the two wait for each other's heap.
+        if (one->witness) one->record = Record();
+        return one;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::vector<LineSource> sources_;
+  std::size_t at_ = 0;
+  int64_t count_ = 0, half_;
 };
 
 }  // namespace
@@ -101,17 +139,10 @@ int import_jsonl(Ledger& ledger, const std::vector<ImportFile>& files,
   const TrustedKeys trusted = load_trusted_keys(trusted_keys);
   std::vector<LineSource> sources;
   for (const ImportFile& file : files) sources.emplace_back(file.text, file.where, trusted);
-  auto source = sources.begin();
-  ReadAhead ahead([&]() -> std::optional<Incoming> {
-    for (; source != sources.end(); ++source) {
-      std::optional<Incoming> one = source->record();
-      // Freed by the thread that parsed it: else the two wait for each other's heap.
-      if (one && one->witness) one->record = Record();
-      if (one) return one;
-    }
-    return std::nullopt;
-  });
-  return ledger.append_each([&] { return ahead.take(); });
+  ReadAhead even(HalfOfRecords(sources, 0)), odd(HalfOfRecords(std::move(sources), 1));
+  int64_t count = 0;
+  return ledger.append_each(
+      [&] { return (count++ / HalfOfRecords::kPart % 2 == 0 ? even : odd).take(); });
 }
 
 VerifyReport verify_jsonl(std::string_view text, const std::string& where,

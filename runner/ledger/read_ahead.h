@@ -12,9 +12,8 @@
 
 namespace patchbench::ledger {
 
-/// Takes what `next` gives in a thread of its own, a few batches ahead of who asks: to parse a
-/// record and to append it take about as long, so each gets a core. The order stays. `take` is for
-/// one thread.
+/// Takes what `next` gives in a thread of its own, a few batches ahead of who asks. The order
+/// stays. `take` is for one thread.
 class ReadAhead {
  public:
   explicit ReadAhead(std::function<std::optional<Incoming>()> next);
