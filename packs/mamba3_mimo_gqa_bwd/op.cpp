@@ -6,6 +6,7 @@
 
 #include "../op_fallback.h"
 #include "kernel.cuh"
+#include "mimo_plain.h"
 #ifdef PATCHBENCH_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -126,6 +127,138 @@ Gradients reduce_real(const Tensor& dq_any, const Tensor& dk_any, int64_t num_gr
   return {grouped(dq, num_groups), grouped(dk, num_groups), bias_of(dq), bias_of(dk)};
 }
 
+// ---- the whole backward ----
+
+using OptionalTensor = std::optional<Tensor>;
+using Shape = std::vector<c10::SymInt>;
+using MimoTuple = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                             Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+void check_shape(const char* name, const Tensor& tensor, const Shape& shape, const Tensor& q) {
+  TORCH_CHECK(tensor.sym_sizes() == c10::SymIntArrayRef(shape), "mamba3_mimo_bwd: ", name,
+              " must have shape ", c10::SymIntArrayRef(shape), ", got ", tensor.sym_sizes());
+  TORCH_CHECK(tensor.device() == q.device(), "mamba3_mimo_bwd: ", name, " must be on ", q.device(),
+              ", got ", tensor.device());
+}
+
+void check_tensor(const char* name, const Tensor& tensor, const Shape& shape, at::ScalarType type,
+                  const Tensor& q) {
+  check_shape(name, tensor, shape, q);
+  TORCH_CHECK(tensor.scalar_type() == type, "mamba3_mimo_bwd: ", name, " must have dtype ",
+              dtype_name(type), ", got ", dtype_name(tensor.scalar_type()));
+}
+
+void check_axes(const MimoInputs& in) {
+  const auto type = in.q.scalar_type();
+  TORCH_CHECK(in.q.dim() == 5,
+              "mamba3_mimo_bwd: q must have 5 axes [batch, seqlen, num_ranks, num_groups, "
+              "head_dim_qk], got ",
+              in.q.dim());
+  TORCH_CHECK(
+      type == at::kFloat || type == at::kBFloat16 || type == at::kHalf || type == at::kDouble,
+      "mamba3_mimo_bwd: q must have dtype float32, bfloat16, float16 or float64, got ",
+      dtype_name(type));
+  TORCH_CHECK(in.q.sym_size(2) >= 1, "mamba3_mimo_bwd: q must have at least one rank, got 0");
+  TORCH_CHECK(in.q.sym_size(4) % 2 == 0, "mamba3_mimo_bwd: head_dim_qk must be even, got ",
+              in.q.sym_size(4));
+  TORCH_CHECK(in.v.dim() == 4,
+              "mamba3_mimo_bwd: v must have 4 axes [batch, seqlen, num_heads, head_dim_v], got ",
+              in.v.dim());
+  TORCH_CHECK(in.q.sym_size(3) >= 1 && in.v.sym_size(2) % in.q.sym_size(3) == 0,
+              "mamba3_mimo_bwd: num_groups must divide num_heads = ", in.v.sym_size(2), ", got ",
+              in.q.sym_size(3));
+  TORCH_CHECK(in.angles.dim() == 4 && in.angles.sym_size(3) * 2 <= in.q.sym_size(4),
+              "mamba3_mimo_bwd: angles must have 4 axes, the last at most ", in.q.sym_size(4) / 2,
+              ", got shape ", in.angles.sym_sizes());
+}
+
+void check_mimo(const MimoInputs& in, const Tensor& grad_out) {
+  check_axes(in);
+  const Tensor& q = in.q;
+  const auto low = q.scalar_type(), wide = low == at::kDouble ? at::kDouble : at::kFloat;
+  const auto b = q.sym_size(0), s = q.sym_size(1), r = q.sym_size(2), n = q.sym_size(4),
+             h = in.v.sym_size(2), p = in.v.sym_size(3);
+  const Shape steps = {b, h, s}, of_v = {b, s, h, p}, projection = {h, r, p};
+  check_tensor("k", in.k, {b, s, r, q.sym_size(3), n}, low, q);
+  check_tensor("v", in.v, of_v, low, q);
+  check_tensor("adt", in.adt, steps, wide, q);
+  check_tensor("dt", in.dt, steps, wide, q);
+  check_shape("trap", in.trap, steps, q);
+  TORCH_CHECK(in.trap.scalar_type() == low || in.trap.scalar_type() == wide,
+              "mamba3_mimo_bwd: trap must have dtype ", dtype_name(low), " or ", dtype_name(wide),
+              ", got ", dtype_name(in.trap.scalar_type()));
+  check_tensor("q_bias", in.q_bias, {h, r, n}, wide, q);
+  check_tensor("k_bias", in.k_bias, {h, r, n}, wide, q);
+  check_tensor("mimo_v", in.mimo_v, projection, wide, q);
+  if (in.mimo_z) check_tensor("mimo_z", *in.mimo_z, projection, wide, q);
+  if (in.mimo_o) check_tensor("mimo_o", *in.mimo_o, projection, wide, q);
+  check_tensor("angles", in.angles, {b, s, h, in.angles.sym_size(3)}, wide, q);
+  if (in.d) check_tensor("d", *in.d, {h}, wide, q);
+  if (in.z) check_tensor("z", *in.z, of_v, low, q);
+  TORCH_CHECK(in.z.has_value() == in.mimo_z.has_value(),
+              "mamba3_mimo_bwd: z and mimo_z must be given together");
+  if (in.cu_seqlens) {
+    TORCH_CHECK(in.cu_seqlens->dim() == 1 && in.cu_seqlens->sym_size(0) >= 1,
+                "mamba3_mimo_bwd: cu_seqlens must have shape [num_sequences + 1], got ",
+                in.cu_seqlens->sym_sizes());
+    check_tensor("cu_seqlens", *in.cu_seqlens, {in.cu_seqlens->sym_size(0)}, at::kInt, q);
+    TORCH_CHECK(b == 1, "mamba3_mimo_bwd: cu_seqlens needs batch 1, got ", b);
+  }
+  check_tensor("grad_out", grad_out, in.mimo_o ? of_v : Shape{b, s, r, h, p}, low, q);
+}
+
+/// Contiguous, and aligned to what the kernels copy at a time: a view may start anywhere.
+OptionalTensor in_words(const OptionalTensor& tensor) {
+  return tensor ? OptionalTensor(in_words(*tensor)) : std::nullopt;
+}
+
+MimoInputs in_words(const MimoInputs& in) {
+  return {in_words(in.q),      in_words(in.k),      in_words(in.v),      in_words(in.adt),
+          in_words(in.dt),     in_words(in.trap),   in_words(in.q_bias), in_words(in.k_bias),
+          in_words(in.mimo_v), in_words(in.mimo_z), in_words(in.mimo_o), in_words(in.angles),
+          in_words(in.d),      in_words(in.z),      in.cu_seqlens};
+}
+
+#define PB_MIMO_INPUTS                                                                      \
+  const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &adt, const Tensor &dt,   \
+      const Tensor &trap, const Tensor &q_bias, const Tensor &k_bias, const Tensor &mimo_v, \
+      const OptionalTensor &mimo_z, const OptionalTensor &mimo_o, const Tensor &angles,     \
+      const OptionalTensor &d, const OptionalTensor &z, const OptionalTensor &cu_seqlens,   \
+      const Tensor &grad_out
+#define PB_MIMO_STRUCT                                                                       \
+  MimoInputs {                                                                               \
+    q, k, v, adt, dt, trap, q_bias, k_bias, mimo_v, mimo_z, mimo_o, angles, d, z, cu_seqlens \
+  }
+
+MimoTuple mimo_meta(PB_MIMO_INPUTS) {
+  check_mimo(PB_MIMO_STRUCT, grad_out);
+  const auto like = [&](const OptionalTensor& t) {
+    return t ? at::empty_symint(t->sym_sizes(), t->options())
+             : at::empty_symint({c10::SymInt(0)}, adt.options());
+  };
+  return {like(q),      like(k),      like(v),      like(adt),    like(dt),
+          like(trap),   like(q_bias), like(k_bias), like(mimo_v), like(mimo_z),
+          like(mimo_o), like(angles), like(d),      like(z)};
+}
+
+MimoGradients named(const MimoTuple& all) {
+  return std::apply([](const auto&... each) { return MimoGradients{each...}; }, all);
+}
+
+MimoTuple mimo_real(PB_MIMO_INPUTS) {
+  const MimoTuple gradients = mimo_meta(q, k, v, adt, dt, trap, q_bias, k_bias, mimo_v, mimo_z,
+                                        mimo_o, angles, d, z, cu_seqlens, grad_out);
+  const c10::OptionalDeviceGuard guard(q.device());
+  const MimoInputs in = in_words(PB_MIMO_STRUCT);
+  const MimoGradients to = named(gradients);
+  // What the plain form adds to.
+  for (const Tensor& sum : {to.q_bias, to.k_bias, to.mimo_v, to.mimo_z, to.mimo_o, to.d})
+    sum.zero_();
+  const Tensor grad = in_words(grad_out);
+  MimoPlain(in, grad, to).run();
+  return gradients;
+}
+
 }  // namespace
 
 Gradients group_reduce_bwd(const Tensor& dq, const Tensor& dk, int64_t num_groups) {
@@ -139,7 +272,23 @@ std::string group_reduce_bwd_path(const Tensor& dq, int64_t num_groups) {
   return has_kernel(dq, num_groups) ? "cuda" : "plain";
 }
 
+MimoGradients mamba3_mimo_bwd(const MimoInputs& in, const Tensor& grad_out) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("patchbench::mamba3_mimo_bwd", "")
+                             .typed<decltype(mimo_real)>();
+  return named(op.call(in.q, in.k, in.v, in.adt, in.dt, in.trap, in.q_bias, in.k_bias, in.mimo_v,
+                       in.mimo_z, in.mimo_o, in.angles, in.d, in.z, in.cu_seqlens, grad_out));
+}
+
 TORCH_LIBRARY_FRAGMENT(patchbench, m) {
+  m.def(
+      "mamba3_mimo_bwd(Tensor q, Tensor k, Tensor v, Tensor adt, Tensor dt, Tensor trap, Tensor "
+      "q_bias, Tensor k_bias, Tensor mimo_v, Tensor? mimo_z, Tensor? mimo_o, Tensor angles, "
+      "Tensor? d, Tensor? z, Tensor? cu_seqlens, Tensor grad_out) -> (Tensor grad_q, Tensor "
+      "grad_k, Tensor grad_v, Tensor grad_adt, Tensor grad_dt, Tensor grad_trap, Tensor "
+      "grad_q_bias, Tensor grad_k_bias, Tensor grad_mimo_v, Tensor grad_mimo_z, Tensor "
+      "grad_mimo_o, Tensor grad_angles, Tensor grad_d, Tensor grad_z)",
+      {at::Tag::pt2_compliant_tag});
   m.def(
       "group_reduce_bwd(Tensor dq, Tensor dk, int num_groups) -> (Tensor grad_q, Tensor grad_k, "
       "Tensor grad_q_bias, Tensor grad_k_bias)",
@@ -151,11 +300,21 @@ TORCH_LIBRARY_IMPL(patchbench, CompositeExplicitAutograd, m) {
   m.impl("group_reduce_bwd_path", group_reduce_bwd_path);
 }
 
-TORCH_LIBRARY_IMPL(patchbench, CPU, m) { m.impl("group_reduce_bwd", reduce_real); }
-TORCH_LIBRARY_IMPL(patchbench, CUDA, m) { m.impl("group_reduce_bwd", reduce_real); }
-TORCH_LIBRARY_IMPL(patchbench, Meta, m) { m.impl("group_reduce_bwd", reduce_meta); }
+TORCH_LIBRARY_IMPL(patchbench, CPU, m) {
+  m.impl("group_reduce_bwd", reduce_real);
+  m.impl("mamba3_mimo_bwd", mimo_real);
+}
+TORCH_LIBRARY_IMPL(patchbench, CUDA, m) {
+  m.impl("group_reduce_bwd", reduce_real);
+  m.impl("mamba3_mimo_bwd", mimo_real);
+}
+TORCH_LIBRARY_IMPL(patchbench, Meta, m) {
+  m.impl("group_reduce_bwd", reduce_meta);
+  m.impl("mamba3_mimo_bwd", mimo_meta);
+}
 TORCH_LIBRARY_IMPL(patchbench, Autograd, m) {
   m.impl("group_reduce_bwd", torch::autograd::autogradNotImplementedFallback());
+  m.impl("mamba3_mimo_bwd", torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace patchbench::ops::mamba3_mimo_gqa_bwd

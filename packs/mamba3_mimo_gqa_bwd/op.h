@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -33,5 +34,60 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_reduce_bwd(cons
 
 /// The path taken for tensors like this one: "cuda" or "plain".
 std::string group_reduce_bwd_path(const at::Tensor& dq, int64_t num_groups);
+
+/// The Mamba-3 MIMO layer, per batch entry, head h and its group h / (H / G), from a zero state at
+/// the start of each sequence; r counts ranks, rotate turns the pairs (n, head_dim_qk / 2 + n):
+///   q_tr = rotate(q + q_bias, angles_t)     k_tr likewise     x_tr = v_t mimo_v_r
+///   S_t = e^{adt} S_{t-1} + (1 - l_t) dt_t e^{adt} sum_r x_{t-1,r} (x) k_{t-1,r}
+///         + l_t dt_t sum_r x_tr (x) k_tr                          l = sigmoid(trap)
+///   y_tr = S_t q_tr + d x_tr     out_t = sum_r mimo_o_r y_tr silu(z_t mimo_z_r)
+/// Without z the gate is 1; without mimo_o ranks stay apart. Low: the dtype of q, bfloat16,
+/// float16, float32 or float64; wide: float32, float64 with a float64 q. Others than contiguous are
+/// copied.
+struct MimoInputs {
+  at::Tensor q, k;            ///< [batch, seqlen, num_ranks, num_groups, head_dim_qk] low
+  at::Tensor v;               ///< [batch, seqlen, num_heads, head_dim_v] low
+  at::Tensor adt, dt;         ///< [batch, num_heads, seqlen] wide, adt < 0
+  at::Tensor trap;            ///< [batch, num_heads, seqlen] low or wide
+  at::Tensor q_bias, k_bias;  ///< [num_heads, num_ranks, head_dim_qk] wide
+  at::Tensor mimo_v;          ///< [num_heads, num_ranks, head_dim_v] wide
+  std::optional<at::Tensor> mimo_z, mimo_o;  ///< as mimo_v; mimo_z goes with z
+  at::Tensor angles;            ///< [batch, seqlen, num_heads, num_angles] wide, summed over time
+  std::optional<at::Tensor> d;  ///< [num_heads] wide; absent: 0
+  std::optional<at::Tensor> z;  ///< as v; absent: no gate
+  /// [num_sequences + 1] int32 from 0 to seqlen, not decreasing: sequences packed into batch 1.
+  /// Absent: each batch entry is a sequence.
+  std::optional<at::Tensor> cu_seqlens;
+};
+
+/// Each as its input, dtype included; [0] where the input is absent.
+struct MimoGradients {
+  at::Tensor q, k, v, adt, dt, trap, q_bias, k_bias, mimo_v, mimo_z, mimo_o, angles, d, z;
+};
+
+/// Gradients of all inputs for grad_out, the gradient of `out`: [batch, seqlen, num_heads,
+/// head_dim_v] low, without mimo_o [batch, seqlen, num_ranks, num_heads, head_dim_v].
+///
+/// Nothing is saved by a forward: states are computed again. Tokens are taken in chunks of C =
+/// max(1, 64 / num_ranks); the rows of a chunk are a = (token i, rank). With cs the inclusive sum
+/// of adt in the chunk, rev_j = cs_end - cs_j, g = gradient of y, gam = l dt, s_j = gam_j + (1 -
+/// l_{j+1}) dt_{j+1} (gam_j at a sequence's last token), S0 the chunk's first state, dS the
+/// gradient of its last, E = g x^T, T = q k^T and M_ab = s_j e^{cs_i - cs_j} for i > j, gam_i for i
+/// = j, else 0:
+///   y_a = e^{cs_i} S0 q_a + sum_b (M T)_ab x_b + d x_a
+///   grad q_a = e^{cs_i} S0^T g_a + sum_b (M E)_ab k_b, turned back and summed over a group's heads
+///   grad k_b = s_j e^{rev_j} dS^T x_b + sum_a (M E)_ab q_a
+///   grad x_b = s_j e^{rev_j} dS k_b + sum_a (M T)_ab g_a + d g_b
+///   grad s_j = e^{rev_j} sum_r <x_jr, dS k_jr> + sum_{i > j} e^{cs_i - cs_j} (E T)_ij
+///   grad adt_t = e^{cs_end} <S0, dS> + sum_{i >= t} r_i + sum_{j < t} s_j e^{rev_j} <x_j, dS k_j>
+///   r_i = e^{cs_i} <g_i, S0 q_i> + sum_j W_ij - sum_j W_ji, W = M E T off the diagonal
+///
+/// Throws c10::Error, one line: `mamba3_mimo_bwd: v must have dtype float32, got float16`.
+/// Bitwise deterministic on one path. Not differentiable. Plain torch, sums in the wide dtype;
+/// packed, cu_seqlens is read on the host.
+/// Source: derived here by differentiating the recurrence. The arguments are those of mamba-ssm's
+/// mamba_mimo_bwd_combined at 2.3.2.post1, less the sums of adt, which are made here; the angles
+/// are its running sums.
+MimoGradients mamba3_mimo_bwd(const MimoInputs& inputs, const at::Tensor& grad_out);
 
 }  // namespace patchbench::ops::mamba3_mimo_gqa_bwd
