@@ -20,7 +20,7 @@ namespace {
 constexpr int kThreads = 256, kWarp = 32;
 constexpr int kVector = 8;         // columns of a unit
 constexpr int kLoadsInFlight = 8;  // units per thread
-constexpr int kMaxHeads = 256;     // of a group: 8 a thread, 32 threads
+static_assert(kMaxGroupHeads == 8 * 32, "a group's heads are 8 a thread, 32 threads");
 constexpr int kSumThreads = 64;
 constexpr int64_t kMinRows = 32;  // of a block: its bias sums are written once per block
 constexpr int kBlocksPerProcessor = 2;
@@ -248,7 +248,7 @@ int64_t num_row_blocks(const GroupReduce& problem, int num_processors) {
 
 bool is_served(const GroupReduce& problem) {
   return problem.rows > 0 && problem.head_dim % kVector == 0 &&
-         problem.num_heads / problem.num_groups <= kMaxHeads;
+         problem.num_heads / problem.num_groups <= kMaxGroupHeads;
 }
 
 cudaError_t launch_group_reduce(const GroupReduce& problem, ElementType type, int num_processors,

@@ -12,6 +12,8 @@
 ///   x seqlen
 namespace patchbench::ops::mamba3_mimo_gqa_bwd {
 
+constexpr int64_t kMaxGroupHeads = 256;  ///< heads of a group that the reduction serves
+
 enum class ElementType { kFloat32, kBFloat16, kFloat16 };
 
 /// Both tensors of one call. All pointers are of one device, contiguous and 16-byte aligned (the

@@ -6,6 +6,7 @@
 
 #include "../op_fallback.h"
 #include "kernel.cuh"
+#include "mimo_backward.cuh"
 #include "mimo_plain.h"
 #ifdef PATCHBENCH_CUDA
 #include <ATen/cuda/CUDAContext.h>
@@ -96,6 +97,30 @@ Tensor in_words(const Tensor& raw) {
   return is_aligned ? rows : rows.clone();
 }
 
+#ifdef PATCHBENCH_CUDA
+void launch_reduce(const Tensor& dq, const Tensor& dk, int64_t num_groups,
+                   const Gradients& gradients) {
+  const auto& [grad_q, grad_k, bias_q, bias_k] = gradients;
+  GroupReduce problem = problem_of(dq, num_groups);
+  const int num_processors = at::cuda::getDeviceProperties(dq.get_device())->multiProcessorCount;
+  const Tensor partial = at::empty({2, num_row_blocks(problem, num_processors), problem.num_heads,
+                                    problem.num_ranks, problem.head_dim},
+                                   dq.options().dtype(at::kFloat));
+  problem.raw[0] = dq.const_data_ptr();
+  problem.raw[1] = dk.const_data_ptr();
+  problem.grad[0] = grad_q.mutable_data_ptr();
+  problem.grad[1] = grad_k.mutable_data_ptr();
+  problem.grad_bias[0] = bias_q.mutable_data_ptr<float>();
+  problem.grad_bias[1] = bias_k.mutable_data_ptr<float>();
+  problem.partial = partial.mutable_data_ptr<float>();
+  const ElementType type = dq.scalar_type() == at::kFloat      ? ElementType::kFloat32
+                           : dq.scalar_type() == at::kBFloat16 ? ElementType::kBFloat16
+                                                               : ElementType::kFloat16;
+  C10_CUDA_CHECK(
+      launch_group_reduce(problem, type, num_processors, at::cuda::getCurrentCUDAStream()));
+}
+#endif
+
 Gradients reduce_real(const Tensor& dq_any, const Tensor& dk_any, int64_t num_groups) {
   check_inputs(dq_any, dk_any, num_groups);
   const Tensor dq = in_words(dq_any), dk = in_words(dk_any);
@@ -103,24 +128,7 @@ Gradients reduce_real(const Tensor& dq_any, const Tensor& dk_any, int64_t num_gr
 #ifdef PATCHBENCH_CUDA
   if (has_kernel(dq, num_groups)) {
     const Gradients gradients = reduce_meta(dq, dk, num_groups);
-    const auto& [grad_q, grad_k, bias_q, bias_k] = gradients;
-    GroupReduce problem = problem_of(dq, num_groups);
-    const int num_processors = at::cuda::getDeviceProperties(dq.get_device())->multiProcessorCount;
-    const Tensor partial = at::empty({2, num_row_blocks(problem, num_processors), problem.num_heads,
-                                      problem.num_ranks, problem.head_dim},
-                                     dq.options().dtype(at::kFloat));
-    problem.raw[0] = dq.const_data_ptr();
-    problem.raw[1] = dk.const_data_ptr();
-    problem.grad[0] = grad_q.mutable_data_ptr();
-    problem.grad[1] = grad_k.mutable_data_ptr();
-    problem.grad_bias[0] = bias_q.mutable_data_ptr<float>();
-    problem.grad_bias[1] = bias_k.mutable_data_ptr<float>();
-    problem.partial = partial.mutable_data_ptr<float>();
-    const ElementType type = dq.scalar_type() == at::kFloat      ? ElementType::kFloat32
-                             : dq.scalar_type() == at::kBFloat16 ? ElementType::kBFloat16
-                                                                 : ElementType::kFloat16;
-    C10_CUDA_CHECK(
-        launch_group_reduce(problem, type, num_processors, at::cuda::getCurrentCUDAStream()));
+    launch_reduce(dq, dk, num_groups, gradients);
     return gradients;
   }
 #endif
@@ -213,10 +221,10 @@ OptionalTensor in_words(const OptionalTensor& tensor) {
 }
 
 MimoInputs in_words(const MimoInputs& in) {
-  return {in_words(in.q),      in_words(in.k),      in_words(in.v),      in_words(in.adt),
-          in_words(in.dt),     in_words(in.trap),   in_words(in.q_bias), in_words(in.k_bias),
-          in_words(in.mimo_v), in_words(in.mimo_z), in_words(in.mimo_o), in_words(in.angles),
-          in_words(in.d),      in_words(in.z),      in.cu_seqlens};
+  return {in_words(in.q),      in_words(in.k),      in_words(in.v),         in_words(in.adt),
+          in_words(in.dt),     in_words(in.trap),   in_words(in.q_bias),    in_words(in.k_bias),
+          in_words(in.mimo_v), in_words(in.mimo_z), in_words(in.mimo_o),    in_words(in.angles),
+          in_words(in.d),      in_words(in.z),      in_words(in.cu_seqlens)};
 }
 
 #define PB_MIMO_INPUTS                                                                      \
@@ -245,18 +253,137 @@ MimoGradients named(const MimoTuple& all) {
   return std::apply([](const auto&... each) { return MimoGradients{each...}; }, all);
 }
 
+#ifdef PATCHBENCH_CUDA
+/// The extents alone.
+MimoBackward extents_of(const MimoInputs& in) {
+  MimoBackward problem;
+  problem.batch = in.q.size(0);
+  problem.seqlen = in.q.size(1);
+  problem.num_ranks = in.q.size(2);
+  problem.num_groups = in.q.size(3);
+  problem.head_dim_qk = in.q.size(4);
+  problem.num_heads = in.v.size(2);
+  problem.head_dim_v = in.v.size(3);
+  problem.num_angles = in.angles.size(3);
+  const int64_t tokens = std::max<int64_t>(problem.chunk_tokens(), 1);
+  problem.num_sequences = in.cu_seqlens ? in.cu_seqlens->size(0) - 1 : problem.batch;
+  problem.num_chunks = in.cu_seqlens ? problem.num_sequences + problem.seqlen / tokens
+                                     : problem.batch * ((problem.seqlen + tokens - 1) / tokens);
+  return problem;
+}
+#endif
+
+bool has_mimo_kernel(const MimoInputs& in) {
+  if (is_fallback_forced(kSlug)) return false;
+#ifdef PATCHBENCH_CUDA
+  if (in.q.is_cuda() && in.q.scalar_type() == at::kBFloat16) {
+    const MimoBackward problem = extents_of(in);
+    const auto* device = at::cuda::getDeviceProperties(in.q.get_device());
+    return device->major >= 8 && is_served(problem) &&
+           problem.num_heads / problem.num_groups <= kMaxGroupHeads &&
+           static_cast<int64_t>(device->sharedMemPerBlockOptin) >= shared_bytes(problem);
+  }
+#else
+  static_cast<void>(in);
+#endif
+  return false;
+}
+
+#ifdef PATCHBENCH_CUDA
+void point_to(MimoBackward& problem, const MimoInputs& in, const Tensor& grad_out,
+              const MimoGradients& to) {
+  const auto low = [](const OptionalTensor& t) { return t ? t->const_data_ptr() : nullptr; };
+  const auto wide = [](const OptionalTensor& t) {
+    return t ? t->const_data_ptr<float>() : nullptr;
+  };
+  const auto sum = [](const Tensor& t) {
+    return t.numel() > 0 ? t.mutable_data_ptr<float>() : nullptr;
+  };
+  problem.q = low(in.q);
+  problem.k = low(in.k);
+  problem.v = low(in.v);
+  problem.z = low(in.z);
+  problem.grad_out = low(grad_out);
+  problem.trap = low(in.trap);
+  problem.has_wide_trap = in.trap.scalar_type() == at::kFloat;
+  problem.adt = wide(in.adt);
+  problem.dt = wide(in.dt);
+  problem.q_bias = wide(in.q_bias);
+  problem.k_bias = wide(in.k_bias);
+  problem.mimo_v = wide(in.mimo_v);
+  problem.mimo_z = wide(in.mimo_z);
+  problem.mimo_o = wide(in.mimo_o);
+  problem.angles = wide(in.angles);
+  problem.d = wide(in.d);
+  if (in.cu_seqlens) problem.cu_seqlens = in.cu_seqlens->const_data_ptr<int32_t>();
+  problem.grad_v = to.v.mutable_data_ptr();
+  problem.grad_z = in.z ? to.z.mutable_data_ptr() : nullptr;
+  problem.grad_trap = to.trap.mutable_data_ptr();
+  problem.grad_adt = sum(to.adt);
+  problem.grad_dt = sum(to.dt);
+  problem.grad_mimo_v = sum(to.mimo_v);
+  problem.grad_mimo_z = sum(to.mimo_z);
+  problem.grad_mimo_o = sum(to.mimo_o);
+  problem.grad_angles = sum(to.angles);
+  problem.grad_d = sum(to.d);
+}
+
+void launch_mimo(const MimoInputs& in, const Tensor& grad_out, const MimoGradients& to) {
+  MimoBackward problem = extents_of(in);
+  point_to(problem, in, grad_out, to);
+  const int64_t chunks = problem.num_chunks, heads = problem.num_heads;
+  const Tensor raw =
+      at::empty({2, problem.batch, problem.seqlen, problem.num_ranks, heads, problem.head_dim_qk},
+                in.q.options());
+  const Tensor states =
+      at::empty({2, chunks, heads, problem.head_dim_v, problem.head_dim_qk}, in.q.options());
+  const Tensor decays = at::empty({chunks, heads}, in.adt.options());
+  const Tensor partials = at::empty({chunks, heads, problem.num_partials()}, in.adt.options());
+  const Tensor steps = at::empty({2, problem.batch, heads, problem.seqlen}, in.adt.options());
+  Tensor spans, first_chunks;
+  problem.raw_q = raw[0].mutable_data_ptr();
+  problem.raw_k = raw[1].mutable_data_ptr();
+  problem.states = states[0].mutable_data_ptr();
+  problem.grad_states = states[1].mutable_data_ptr();
+  problem.decays = decays.mutable_data_ptr<float>();
+  problem.partials = partials.mutable_data_ptr<float>();
+  problem.grad_steps = steps[0].mutable_data_ptr<float>();
+  problem.grad_own = steps[1].mutable_data_ptr<float>();
+  if (in.cu_seqlens) {
+    spans = at::empty({chunks, 4}, in.cu_seqlens->options());
+    first_chunks = at::empty({problem.num_sequences + 1}, in.cu_seqlens->options());
+    problem.spans = spans.mutable_data_ptr<int32_t>();
+    problem.first_chunks = first_chunks.mutable_data_ptr<int32_t>();
+  }
+  C10_CUDA_CHECK(launch_mimo_backward(problem, at::cuda::getCurrentCUDAStream()));
+  launch_reduce(raw[0], raw[1], problem.num_groups, {to.q, to.k, to.q_bias, to.k_bias});
+}
+#endif
+
 MimoTuple mimo_real(PB_MIMO_INPUTS) {
   const MimoTuple gradients = mimo_meta(q, k, v, adt, dt, trap, q_bias, k_bias, mimo_v, mimo_z,
                                         mimo_o, angles, d, z, cu_seqlens, grad_out);
   const c10::OptionalDeviceGuard guard(q.device());
   const MimoInputs in = in_words(PB_MIMO_STRUCT);
+  const Tensor grad = in_words(grad_out);
   const MimoGradients to = named(gradients);
+#ifdef PATCHBENCH_CUDA
+  if (has_mimo_kernel(in)) {
+    launch_mimo(in, grad, to);
+    return gradients;
+  }
+#endif
   // What the plain form adds to.
   for (const Tensor& sum : {to.q_bias, to.k_bias, to.mimo_v, to.mimo_z, to.mimo_o, to.d})
     sum.zero_();
-  const Tensor grad = in_words(grad_out);
   MimoPlain(in, grad, to).run();
   return gradients;
+}
+
+std::string mimo_path(const Tensor& q, const Tensor& v, const Tensor& angles,
+                      const OptionalTensor& cu_seqlens) {
+  MimoInputs in{.q = q, .v = v, .angles = angles, .cu_seqlens = cu_seqlens};
+  return has_mimo_kernel(in) ? "cuda" : "plain";
 }
 
 }  // namespace
@@ -280,6 +407,10 @@ MimoGradients mamba3_mimo_bwd(const MimoInputs& in, const Tensor& grad_out) {
                        in.mimo_z, in.mimo_o, in.angles, in.d, in.z, in.cu_seqlens, grad_out));
 }
 
+std::string mamba3_mimo_bwd_path(const MimoInputs& in) {
+  return mimo_path(in.q, in.v, in.angles, in.cu_seqlens);
+}
+
 TORCH_LIBRARY_FRAGMENT(patchbench, m) {
   m.def(
       "mamba3_mimo_bwd(Tensor q, Tensor k, Tensor v, Tensor adt, Tensor dt, Tensor trap, Tensor "
@@ -294,10 +425,12 @@ TORCH_LIBRARY_FRAGMENT(patchbench, m) {
       "Tensor grad_q_bias, Tensor grad_k_bias)",
       {at::Tag::pt2_compliant_tag});
   m.def("group_reduce_bwd_path(Tensor dq, int num_groups) -> str");
+  m.def("mamba3_mimo_bwd_path(Tensor q, Tensor v, Tensor angles, Tensor? cu_seqlens) -> str");
 }
 
 TORCH_LIBRARY_IMPL(patchbench, CompositeExplicitAutograd, m) {
   m.impl("group_reduce_bwd_path", group_reduce_bwd_path);
+  m.impl("mamba3_mimo_bwd_path", mimo_path);
 }
 
 TORCH_LIBRARY_IMPL(patchbench, CPU, m) {

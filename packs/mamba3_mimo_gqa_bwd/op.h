@@ -83,11 +83,22 @@ struct MimoGradients {
 ///   r_i = e^{cs_i} <g_i, S0 q_i> + sum_j W_ij - sum_j W_ji, W = M E T off the diagonal
 ///
 /// Throws c10::Error, one line: `mamba3_mimo_bwd: v must have dtype float32, got float16`.
-/// Bitwise deterministic on one path. Not differentiable. Plain torch, sums in the wide dtype;
-/// packed, cu_seqlens is read on the host.
+/// On CUDA kernels on tensor cores (bfloat16, 1, 2, 4 or 8 ranks, head dims of 64 or 128, at most
+/// 256 heads a group, compute capability 8.0 with up to 184 KiB of shared memory a CTA): a chunk's
+/// part of the states, a scan over chunks, a CTA per chunk and head, then group_reduce_bwd's
+/// kernels; sums in float32; q and k after the turn, x, g, masked E and T, states, dS and the
+/// gradients of q and k per head are rounded to bfloat16. No host synchronisation: cu_seqlens is
+/// not read on the host, wrong ones give wrong gradients, but no access out of bounds. Elsewhere,
+/// and where PATCHBENCH_OP_FALLBACK=mamba3_mimo_gqa_bwd forces it, plain torch with sums in the
+/// wide dtype; packed, that form reads cu_seqlens on the host. Bitwise deterministic on one path.
+/// Not differentiable.
+///
 /// Source: derived here by differentiating the recurrence. The arguments are those of mamba-ssm's
 /// mamba_mimo_bwd_combined at 2.3.2.post1, less the sums of adt, which are made here; the angles
 /// are its running sums.
 MimoGradients mamba3_mimo_bwd(const MimoInputs& inputs, const at::Tensor& grad_out);
+
+/// The path taken for inputs like these: "cuda" or "plain".
+std::string mamba3_mimo_bwd_path(const MimoInputs& inputs);
 
 }  // namespace patchbench::ops::mamba3_mimo_gqa_bwd
