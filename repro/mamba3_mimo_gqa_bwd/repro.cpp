@@ -31,6 +31,7 @@ at::ScalarType low_dtype(const Case& item) {
   return name == "float32" ? at::kFloat : name == "float16" ? at::kHalf : at::kBFloat16;
 }
 bool is_reduction(const Case& item) { return choice(item, "site", kSites) == "reduction"; }
+bool is_backward(const Case& item) { return choice(item, "site", kSites) == "backward"; }
 bool is_projection(const Case& item) { return choice(item, "site", kSites) == "projection"; }
 
 /// Lengths of the packed sequences, or one of the whole.
@@ -212,13 +213,43 @@ void check_parts(const Case& item) {
 /// What comes out of dq, dk for so many groups: gradients, then those of the biases.
 using Reduction = std::function<std::tuple<Tensor, Tensor, Tensor, Tensor>(
     const Tensor& dq, const Tensor& dk, int64_t num_groups)>;
+/// All gradients of a call.
+using Backward = std::function<ops::mamba3_mimo_gqa_bwd::MimoGradients(
+    const ops::mamba3_mimo_gqa_bwd::MimoInputs& in, const Tensor& grad_out)>;
 
-harness::InProcessSubject reduction_subject(Reduction reduce) {
-  return [reduce = std::move(reduce)](const Case& item, const Tensors& inputs) -> Tensors {
-    if (!is_reduction(item)) throw harness::UnsupportedCase("the op is the reduction alone");
-    const auto [q, k, q_bias, k_bias] =
-        reduce(inputs.at("dq"), inputs.at("dk"), extent(item, "num_groups"));
-    return {{"grad_q", q}, {"grad_k", k}, {"grad_q_bias", q_bias}, {"grad_k_bias", k_bias}};
+Tensors reduced(const Reduction& reduce, const Case& item, const Tensors& inputs) {
+  const auto [q, k, q_bias, k_bias] =
+      reduce(inputs.at("dq"), inputs.at("dk"), extent(item, "num_groups"));
+  return {{"grad_q", q}, {"grad_k", k}, {"grad_q_bias", q_bias}, {"grad_k_bias", k_bias}};
+}
+
+Tensors differentiated(const Backward& backward, const Case& item, const Tensors& inputs) {
+  const auto& at = [&](const char* name) { return inputs.at(name); };
+  ops::mamba3_mimo_gqa_bwd::MimoInputs in{
+      at("q"),      at("k"),      at("v"),      at("adt"),    at("dt"),
+      at("trap"),   at("q_bias"), at("k_bias"), at("mimo_v"), at("mimo_z"),
+      at("mimo_o"), at("angles"), at("d"),      at("z"),      {}};
+  if (item.axes.contains("seqlens")) {
+    std::vector<int32_t> bounds = {0};
+    for (const int64_t length : seqlens_of(item))
+      bounds.push_back(bounds.back() + static_cast<int32_t>(length));
+    in.cu_seqlens = torch::tensor(bounds, at::kInt).to(in.q.device());
+  }
+  const auto g = backward(in, at("grad_out"));
+  const std::vector<Tensor> all = {g.q,      g.k,      g.v,      g.adt,    g.dt,
+                                   g.trap,   g.q_bias, g.k_bias, g.mimo_v, g.mimo_z,
+                                   g.mimo_o, g.angles, g.d,      g.z};
+  Tensors values;
+  for (size_t i = 0; i < kNames.size(); ++i) values["grad_" + kNames[i]] = all[i].to(at::kFloat);
+  return values;
+}
+
+/// The op at each site; null where a subject has nothing to say.
+harness::InProcessSubject op_subject(Reduction reduce, Backward backward) {
+  return [=](const Case& item, const Tensors& inputs) -> Tensors {
+    if (is_reduction(item) && reduce) return reduced(reduce, item, inputs);
+    if (is_backward(item) && backward) return differentiated(backward, item, inputs);
+    throw harness::UnsupportedCase("the ops are the backward and its reduction");
   };
 }
 
@@ -242,6 +273,28 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> rounded_biases(const Tensor& dq, cons
   for (Tensor* bias : {&std::get<2>(sums), &std::get<3>(sums)})
     *bias = bias->to(dq.scalar_type()).to(at::kFloat);
   return sums;
+}
+
+/// Wrong: the state and its gradient pass from one packed sequence to the next.
+ops::mamba3_mimo_gqa_bwd::MimoGradients packed_as_one(ops::mamba3_mimo_gqa_bwd::MimoInputs in,
+                                                      const Tensor& grad_out) {
+  in.cu_seqlens.reset();
+  return ops::mamba3_mimo_gqa_bwd::mamba3_mimo_bwd(in, grad_out);
+}
+
+/// Wrong: each token writes its own product alone, none of its predecessor's.
+ops::mamba3_mimo_gqa_bwd::MimoGradients no_trapezoid(ops::mamba3_mimo_gqa_bwd::MimoInputs in,
+                                                     const Tensor& grad_out) {
+  in.dt = in.dt * in.trap.to(at::kFloat).sigmoid();
+  in.trap = at::full_like(in.trap, 40);
+  return ops::mamba3_mimo_gqa_bwd::mamba3_mimo_bwd(in, grad_out);
+}
+
+/// Wrong: one direction of the turn.
+ops::mamba3_mimo_gqa_bwd::MimoGradients turned_backwards(ops::mamba3_mimo_gqa_bwd::MimoInputs in,
+                                                         const Tensor& grad_out) {
+  in.angles = -in.angles;
+  return ops::mamba3_mimo_gqa_bwd::mamba3_mimo_bwd(in, grad_out);
 }
 
 // ---- tolerances ----
@@ -342,9 +395,13 @@ class MimoPack : public harness::Pack {
   }
 
   std::map<std::string, harness::InProcessSubject> subjects() const override {
-    return {{"op", reduction_subject(ops::mamba3_mimo_gqa_bwd::group_reduce_bwd)},
-            {"op_mutant:strided_groups", reduction_subject(strided_groups)},
-            {"op_mutant:rounded_biases", reduction_subject(rounded_biases)}};
+    return {{"op", op_subject(ops::mamba3_mimo_gqa_bwd::group_reduce_bwd,
+                              ops::mamba3_mimo_gqa_bwd::mamba3_mimo_bwd)},
+            {"op_mutant:strided_groups", op_subject(strided_groups, nullptr)},
+            {"op_mutant:rounded_biases", op_subject(rounded_biases, nullptr)},
+            {"op_mutant:packed_as_one", op_subject(nullptr, packed_as_one)},
+            {"op_mutant:no_trapezoid", op_subject(nullptr, no_trapezoid)},
+            {"op_mutant:turned_backwards", op_subject(nullptr, turned_backwards)}};
   }
 
   /// "groups_mixed": the parts of a layer do not hold the rows of their own heads' groups.

@@ -37,9 +37,10 @@ def seen(document: dict, subject: str) -> dict[str, str]:
 
 def seen_of_wrong_op(tmp_path: Path, slug: str, mutant: str, case_name: str) -> str:
     """What the judge sees of one of the reproducer's own wrong ops on one case."""
-    cases = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())["cases"]
-    case = next(c for c in cases if c["name"] == case_name)
-    document = {"slug": slug, "classes": ["any"], "cases": [{k: case[k] for k in ("name", "role", "axes", "judged_on")}]}
+    manifest = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())
+    case = next(c for c in manifest["cases"] if c["name"] == case_name)
+    classes = ["any", *(c["name"] for c in manifest["classes"])]
+    document = {"slug": slug, "classes": classes, "cases": [{k: case[k] for k in ("name", "role", "axes", "judged_on")}]}
     (tmp_path / "cases.json").write_text(json.dumps(document))
     words = ["--subject", f"op_mutant:{mutant}", "--device", "cpu", "--seed", "1", "--work", tmp_path, "--records-fd", "1"]
     done = subprocess.run([BIN / f"repro_{slug}", "--cases", tmp_path / "cases.json", *words], capture_output=True, text=True)

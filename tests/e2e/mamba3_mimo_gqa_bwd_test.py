@@ -49,3 +49,8 @@ def test_the_op_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mutant", ["strided_groups", "rounded_biases"])
 def test_a_wrong_op_is_red(tmp_path: Path, mutant: str) -> None:
     assert seen_of_wrong_op(tmp_path, SLUG, mutant, "reduce_4_groups_half") == "present"
+
+
+@pytest.mark.parametrize("mutant", ["packed_as_one", "no_trapezoid", "turned_backwards"])
+def test_a_wrong_backward_is_red(tmp_path: Path, mutant: str) -> None:
+    assert seen_of_wrong_op(tmp_path, SLUG, mutant, "whole_packed") == "present"
