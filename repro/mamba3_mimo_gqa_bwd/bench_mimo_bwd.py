@@ -1,0 +1,68 @@
+"""Times patchbench::mamba3_mimo_bwd on the kernel path, beside a copy of what must move.
+
+    PYTHONPATH=repro/harness PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_mimo_bwd.py
+
+The floor is the inputs once and the gradients once. The op's own scratch is named beside it: per-head gradients of q and k and the
+chunks' states, each written once and read once, the states twice.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from device_time import need_cuda, print_bench, spread
+
+Inputs = tuple[torch.Tensor | None, ...]
+
+
+def inputs_of(batch: int, seqlen: int, ranks: int, heads: int, groups: int, dim_qk: int, dim_v: int, num_angles: int) -> Inputs:
+    """Of the layer's sizes, in the op's order; grad_out last."""
+
+    def low(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+
+    def wide(*shape: int, scale: float = 1.0) -> torch.Tensor:
+        return torch.rand(shape, device="cuda") * scale
+
+    steps, projection = (batch, heads, seqlen), (heads, ranks, dim_v)
+    tokens = (batch, seqlen, heads, dim_v)
+    return (
+        low(batch, seqlen, ranks, groups, dim_qk), low(batch, seqlen, ranks, groups, dim_qk), low(*tokens),
+        -wide(*steps, scale=0.5) - 1e-4, wide(*steps, scale=0.25), low(*steps),
+        wide(heads, ranks, dim_qk), wide(heads, ranks, dim_qk), wide(*projection), wide(*projection), wide(*projection),
+        wide(batch, seqlen, heads, num_angles, scale=6.28), wide(heads), low(*tokens), None, low(*tokens),
+    )  # fmt: skip
+
+
+def row_of(batch: int, seqlen: int, ranks: int, heads: int, groups: int, dim_qk: int = 128, dim_v: int = 64, packed: int = 0) -> dict:
+    given = list(inputs_of(batch, seqlen, ranks, heads, groups, dim_qk, dim_v, dim_qk // 4))
+    if packed:
+        given[14] = torch.linspace(0, seqlen, packed + 1, device="cuda").to(torch.int32)
+    ours = torch.ops.patchbench.mamba3_mimo_bwd
+    first = ours(*given)
+    assert torch.ops.patchbench.mamba3_mimo_bwd_path(given[0], given[2], given[11], given[14]) == "cuda"
+    assert all(torch.equal(a, b) for a, b in zip(first, ours(*given), strict=True))
+    moved = sum(t.nbytes for t in given if t is not None) + sum(t.nbytes for t in first)
+    tokens, chunk = batch * seqlen, 64 // ranks
+    scratch = 2 * 2 * tokens * ranks * heads * dim_qk * 2 + 2 * 4 * tokens // chunk * heads * dim_qk * dim_v * 2
+    half = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
+    other = torch.empty_like(half)
+    shape = [batch, seqlen, ranks, heads, groups, dim_qk, dim_v, packed]
+    row = {"shape": shape, "ours": spread(lambda: ours(*given)), "copy of the floor": spread(lambda: other.copy_(half))}
+    return row | {"floor_bytes": moved, "scratch_bytes_moved": scratch}
+
+
+def main() -> None:
+    need_cuda("bench_mimo_bwd.py")
+    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
+    rows = [row_of(1, 2048, 4, 32, groups) for groups in (1, 8, 32)]
+    rows += [row_of(1, 2048, ranks, 32, 8) for ranks in (1, 2, 8)]
+    rows += [row_of(1, 4096, 4, 128, 8), row_of(4, 2048, 4, 32, 8), row_of(1, 2048, 4, 32, 8, 64), row_of(1, 2048, 4, 32, 8, 128, 128)]
+    rows += [row_of(1, 2048, 4, 32, 8, packed=8)]
+    shape_is = "batch, seqlen, ranks, heads, groups, head_dim_qk, head_dim_v, packed sequences (0: none)"
+    print_bench("patchbench::mamba3_mimo_bwd", rows, dtype="bfloat16", shape_is=shape_is)
+
+
+if __name__ == "__main__":
+    main()
