@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "cli/costs.h"
 #include "cli/standing.h"
 #include "cli/verdicts.h"
 #include "core/error.h"
@@ -349,7 +350,10 @@ void show_windows(const Context& context, const std::string& slug) {
   const Manifest& pack = standing.packs.front();
   const std::vector<TierWindow> windows = windows_of(standing, pack);
   Json documents = Json::array();
-  for (const TierWindow& window : windows) documents.push_back(window_json(window));
+  for (const TierWindow& window : windows) {
+    documents.push_back(window_json(window));
+    if (window.device != "cpu") documents.back()["costs"] = costs_json(costs_of(standing, window));
+  }
   if (context.json) {
     Json disagreements = Json::array();
     for (const UpstreamUse& use : pack.upstreams) {
@@ -361,7 +365,12 @@ void show_windows(const Context& context, const std::string& slug) {
     return;
   }
   for (const UpstreamUse& use : pack.upstreams) {
-    if (!use.from_environment) std::cout << render_windows(standing, pack, use, windows);
+    if (use.from_environment) continue;
+    std::cout << render_windows(standing, pack, use, windows);
+    for (const TierWindow& window : windows) {
+      if (window.upstream == use.name)
+        std::cout << render_costs(costs_of(standing, window), window);
+    }
   }
 }
 

@@ -54,6 +54,20 @@ def test_the_window_is_computed_from_the_records(run) -> None:
         assert w["intervals"][-1]["first_good_after"] == "0.8.2" and not w["is_open"]
 
 
+def test_the_window_tells_where_memory_went_up_and_came_down(run) -> None:
+    """Liger's loss over 0.6.2 to 0.8.2 held about three times what it does before and after, on the reduction that is right, too."""
+    windows = {w["device"].split(" (")[0]: w for w in json.loads(run("--json", "window", SLUG, "--show").stdout)["windows"]}
+    assert "costs" not in windows["cpu"]  # an interpreter's peak says nothing
+    costs = windows["NVIDIA H200"]["costs"]
+    assert [r["version"] for r in costs["releases"]] == [r["version"] for r in windows["NVIDIA H200"]["releases"]]
+    assert all(r["wall_s"] > 0 and r["peak_bytes"] > 0 for r in costs["releases"])
+    changes = {c["case"]: c["ranges"] for c in costs["changes"]}
+    mean = changes["mean_512x256x4096_bf16"]
+    assert [(r["first"], r["last"]) for r in mean] == [("0.3.0", "0.6.1"), ("0.6.2", "0.8.2"), ("0.8.3", "0.8.5")]
+    assert 2.5 < mean[1]["peak_bytes"] / mean[0]["peak_bytes"] < 3.5 and mean[2]["peak_bytes"] < mean[0]["peak_bytes"]
+    assert "none_signed" not in changes  # its few kilobytes change, and nobody cares
+
+
 def run_of_another_gpu(version: str, device: str) -> str:
     """The records of one committed run as another machine would have made them: its verdict cites their new digests."""
     mine = f'"version":"{version}"'
