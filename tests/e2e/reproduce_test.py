@@ -91,6 +91,19 @@ def test_model_and_op_are_judged_in_process(run) -> None:
     assert sentinel(run("reproduce", SLUG, "--subject", "op", *FEW)) == "OP_VALIDATED"
 
 
+def test_an_op_is_judged_without_its_upstream(run, tmp_path: Path) -> None:
+    """An empty cache but for the environment, an index that is not there: neither is asked for, nor by the self-test."""
+    cache = tmp_path / "cache/patchbench"
+    cache.mkdir(parents=True)
+    for name in ("env", "images"):
+        (cache / name).symlink_to(Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "patchbench" / name)
+    nowhere = {"XDG_CACHE_HOME": str(cache.parent), "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+    judged = run("reproduce", SLUG, "--subject", "op", *FEW, **nowhere)
+    assert sentinel(judged) == "OP_VALIDATED", judged.stderr
+    assert not (cache / "git").exists()
+    assert run("reproduce", SLUG, *FEW, **nowhere).returncode == 4
+
+
 def test_mitigation_is_verified_on_the_red_pin(run) -> None:
     shown = run("reproduce", SLUG, "--subject", "mitigated", *FEW)
     assert sentinel(shown) == "MITIGATION_VERIFIED", shown.stdout + shown.stderr
