@@ -20,14 +20,14 @@ from typing import Any
 import stand_in
 import torch
 from absent import optional_module, stand_in_for
-from automodel import glm_kernels
+import carriers
 from subject_runtime import Case, Unsupported
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 UPSTREAM = os.environ.get("PATCHBENCH_UPSTREAM", "megatron-core")
-PACKAGE = {"nemo-automodel": "nemo_automodel", "tilelang-examples": "deepseek_v32"}.get(UPSTREAM, "megatron.core")
+PACKAGE = "deepseek_v32" if UPSTREAM == "tilelang-examples" else carriers.PACKAGE or "megatron.core"
 VARIANT = "megatron.core.transformer.experimental_attention_variant"
 
 
@@ -48,16 +48,20 @@ def kernels() -> tuple[ModuleType, ModuleType]:
 
 def forward_wrapper() -> tuple[Callable[..., tuple[torch.Tensor, torch.Tensor]], list[ModuleType]]:
     """The wrapper of the forward kernel in the project under test, taking a batch, and the modules that hold builders."""
-    if UPSTREAM == "tilelang-examples":
+    if UPSTREAM != "megatron-core":
         stand_in_for(["tilelang"])
+    if UPSTREAM == "tilelang-examples":
         sys.modules["utils"] = ModuleType("utils")  # the example's own comparison
         sys.modules["utils"].assert_tensors_similar = None
         module = importlib.import_module("deepseek_v32.sparse_mla_fwd")
         return module.sparse_mla_fwd_interface, [module]
-    if UPSTREAM != "nemo-automodel":
+    if UPSTREAM not in carriers.FOLDERS:
         forward, backward = kernels()
         return forward.sparse_mla_fwd_interface, [forward, backward]
-    module = glm_kernels("tilelang_sparse_mla_fwd")
+    if UPSTREAM == "prime-rl":
+        module = carriers.carried("sparse_mla_fwd")
+        return module.sparse_mla_fwd_interface, [module]
+    module = carriers.carried("tilelang_sparse_mla_fwd")
     return lambda q, kv, indices, **words: module.sparse_mla_fwd_interface(q[0], kv[0], indices[0], **words), [module]
 
 

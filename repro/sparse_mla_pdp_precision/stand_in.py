@@ -40,6 +40,9 @@ class Extent:
     def __mul__(self, other: int) -> int:
         return self.value * other
 
+    def __sub__(self, other: int) -> int:
+        return self.value - other
+
 
 def places(index: Any, shape: torch.Size) -> tuple[Any, ...]:
     """An index with Extents as numbers and index tensors as int64, held inside the buffer where a mask may hide a lane."""

@@ -18,15 +18,15 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import carriers
 import shared_memory
 import stand_in
 import torch
-from automodel import glm_kernels
 from subject_runtime import Case, Unsupported
 
 UPSTREAM = os.environ.get("PATCHBENCH_UPSTREAM", "megatron-core")
-PACKAGES = {"tilelang": "tilelang", "nemo-automodel": "nemo_automodel", "tilelang-examples": "deepseek_v32"}
-PACKAGE = PACKAGES.get(UPSTREAM, "megatron.core")
+PACKAGES = {"tilelang": "tilelang", "tilelang-examples": "deepseek_v32"}
+PACKAGE = PACKAGES.get(UPSTREAM) or carriers.PACKAGE or "megatron.core"
 OPS = "megatron.core.transformer.experimental_attention_variant.ops"
 #: What an example of TileLang takes for no key: an index after every query. Rows of 0 are there to be read.
 NUM_PADDED = 64
@@ -61,9 +61,9 @@ def ops_module(name: str, is_stood_in: bool) -> Any:
         raise Unsupported(f"no {e.name} in this release") from e
 
 
-def automodel_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor) -> None:
-    """By nemo-automodel's autograd function, which imports TileLang where it is called."""
-    out, _ = glm_kernels("sparse_mla").SparseMLA.apply(q, kv, indices.unsqueeze(1), q.shape[-1] ** -0.5)
+def carried_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor) -> None:
+    """By a project's own autograd function."""
+    out, _ = carriers.carried("sparse_mla").SparseMLA.apply(q, kv, indices.unsqueeze(1), q.shape[-1] ** -0.5)
     out.backward(grad_out)
 
 
@@ -76,6 +76,17 @@ def example_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, 
     kv_all = torch.cat([kv.detach(), kv.new_zeros(NUM_PADDED, *kv.shape[1:])]).unsqueeze(0)
     out, lse = forward.sparse_mla_fwd_interface(q_all, kv_all, index)
     grad_q, grad_kv = backward.sparse_mla_bwd(q_all, kv_all, out, grad_out.unsqueeze(0), index, lse)
+    q.grad, kv.grad = grad_q[0], grad_kv[0, : len(kv)]
+
+
+def prime_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor) -> None:
+    """By prime-rl's two functions, whose kernels take every index but that of the last key."""
+    forward, backward = (carriers.carried(f"sparse_mla_{step}") for step in ("fwd", "bwd"))
+    scale = q.shape[-1] ** -0.5
+    q_all, index = q.detach().unsqueeze(0), indices.masked_fill(indices < 0, len(kv)).unsqueeze(0).unsqueeze(2)
+    kv_all = torch.cat([kv.detach(), kv.new_zeros(1, *kv.shape[1:])]).unsqueeze(0)
+    out, lse = forward.sparse_mla_fwd_interface(q_all, kv_all, index, scale)
+    grad_q, grad_kv = backward.sparse_mla_bwd(q_all, kv_all, out, grad_out.unsqueeze(0), index, lse, scale)
     q.grad, kv.grad = grad_q[0], grad_kv[0, : len(kv)]
 
 
@@ -95,7 +106,8 @@ def gradients(case: Case) -> dict[str, torch.Tensor]:
     if is_stood_in:
         torch.set_num_threads(1)  # tensors of one block: threads that wait for one another cost more than they give
     q, kv = words["q"].clone().requires_grad_(), words["kv"].unsqueeze(1).clone().requires_grad_()
-    run = {"nemo-automodel": automodel_gradients, "tilelang-examples": example_gradients}.get(UPSTREAM)
+    apart = {"tilelang-examples": example_gradients, "prime-rl": prime_gradients}
+    run = apart.get(UPSTREAM, carried_gradients if UPSTREAM in carriers.FOLDERS else None)
     if run is None:
         megatron_gradients(q, kv, words["indices"], words["grad_out"])
     else:
