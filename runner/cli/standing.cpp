@@ -34,9 +34,11 @@ Board board_from(const ledger::Archive& archive, const std::vector<Manifest>& pa
   return board;
 }
 
+/// Its releases; of what is never released, the commits.
 std::vector<std::string> versions_of(const Upstream& upstream) {
   std::vector<std::string> versions;
-  for (const Pin& pin : upstream.releases) versions.push_back(pin.version);
+  for (const Pin& pin : upstream.releases.empty() ? upstream.commits : upstream.releases)
+    versions.push_back(pin.version);
   return versions;
 }
 
@@ -274,8 +276,10 @@ std::vector<std::string> disagreement_lines(const Standing& standing, const Mani
 
 std::string render_windows(const Standing& standing, const Manifest& pack, const UpstreamUse& use,
                            const std::vector<TierWindow>& windows) {
-  std::string out = fmt::format("{:02} {} · {}, {} locked releases\n", pack.number, pack.slug.str(),
-                                use.name, standing.pins.upstream(use.name).releases.size());
+  const Upstream& upstream = standing.pins.upstream(use.name);
+  std::string out =
+      fmt::format("{:02} {} · {}, {} locked {}\n", pack.number, pack.slug.str(), use.name,
+                  versions_of(upstream).size(), upstream.releases.empty() ? "commits" : "releases");
   report::Table table({"tier", "class", "first bad", "last bad", "good before", "good after"});
   std::string tallies;
   for (const TierWindow& window : windows) {
@@ -283,10 +287,11 @@ std::string render_windows(const Standing& standing, const Manifest& pack, const
     const std::string tier = short_device(window.device);
     for (const Interval& i : window.intervals) {
       const auto or_none = [](const std::string& version) {
-        return version.empty() ? std::string("none") : version;
+        return version.empty() ? std::string("none") : short_version(version);
       };
       const bool is_last = &i == &window.intervals.back();
-      table.add({tier, i.failure_class, i.first_bad, i.last_bad, or_none(i.last_good_before),
+      table.add({tier, i.failure_class, short_version(i.first_bad), short_version(i.last_bad),
+                 or_none(i.last_good_before),
                  is_last && window.is_open() ? "open" : or_none(i.first_good_after)});
     }
     if (window.intervals.empty()) table.add({tier, window_text(window)});
@@ -296,7 +301,7 @@ std::string render_windows(const Standing& standing, const Manifest& pack, const
     std::vector<std::string> gaps;
     for (const ReleaseState& release : window.states) {
       if (release.state == "unresolved" || release.state == "not_measured")
-        gaps.push_back(release.version);
+        gaps.push_back(short_version(release.version));
     }
     if (!gaps.empty() && gaps.size() < window.states.size())
       tallies += report::paragraph("  gaps ", fmt::format("{}", fmt::join(gaps, " ")));

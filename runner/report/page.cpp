@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/pin.h"
 #include "report/html.h"
 #include "report/page_style.h"
 
@@ -43,7 +44,7 @@ std::string cell_html(const PagePack& pack, const PageTier& tier, const PageCell
                              cell.state, cell.date.empty() ? "" : ", ", cell.date),
                  cell.marks);
   const std::string body = fmt::format(
-      "<b>{} {}</b><span>{}{}</span>", look.sign, html_text(cell.version),
+      "<b>{} {}</b><span>{}{}</span>", look.sign, html_text(short_version(cell.version)),
       cell.date.empty() ? "no run" : html_text(cell.date), cell.marks.empty() ? "" : " *");
   const std::string attributes =
       fmt::format("class=\"cell {}\" title=\"{}\"", look.css, html_text(title));
@@ -199,7 +200,7 @@ std::string charts(const PagePack& pack) {
   for (const PageTier& first : pack.tiers) {
     if (!done.insert(first.upstream).second) continue;
     std::vector<std::string> releases;
-    for (const PageCell& cell : first.cells) releases.push_back(cell.version);
+    for (const PageCell& cell : first.cells) releases.push_back(short_version(cell.version));
     std::vector<ChartSeries> series;
     for (const PageTier& tier : pack.tiers) {
       if (tier.upstream == first.upstream) series.push_back({tier.device, tier.errors});

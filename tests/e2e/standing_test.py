@@ -54,6 +54,14 @@ def test_the_window_is_computed_from_the_records(run) -> None:
         assert w["intervals"][-1]["first_good_after"] == "0.8.2" and not w["is_open"]
 
 
+def test_what_is_never_released_has_a_window_over_its_commits(run) -> None:
+    windows = json.loads(run("--json", "window", "sparse_mla_dims", "--show").stdout)["windows"]
+    (slime,) = [w for w in windows if w["upstream"] == "slime"]
+    assert [r["version"][:14] for r in slime["releases"]] == ["git:624b824a89"] and slime["intervals"][0]["class"] == "shape_asserted"
+    assert "slime, 1 locked commits" in run("window", "sparse_mla_dims", "--show").stdout
+    assert "git:624b824a89</b>" in run("report", "--html").stdout
+
+
 def test_the_window_tells_where_memory_went_up_and_came_down(run) -> None:
     """Liger's loss over 0.6.2 to 0.8.2 held about three times what it does before and after, on the reduction that is right, too."""
     windows = {w["device"].split(" (")[0]: w for w in json.loads(run("--json", "window", SLUG, "--show").stdout)["windows"]}
