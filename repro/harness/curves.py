@@ -9,7 +9,7 @@ AXIS, ROW = 24, 56  # what the names of the axes take below a panel, and what st
 
 MARKS = {  # drawn from a point on
     "circle": "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", "square": "m-3.5 -3.5h7v7h-7z", "diamond": "m0 -5l5 5l-5 5l-5 -5z",
-    "triangle": "m0 -5l5 8h-10z", "point down": "m0 5l5 -8h-10z", "bar": "m-2 -5h4v10h-4z",
+    "triangle": "m0 -5l5 8h-10z",
 }  # fmt: skip
 
 Point = tuple[float, float]

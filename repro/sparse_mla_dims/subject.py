@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import carriers
 import stand_in
 import torch
 from absent import optional_module, stand_in_for
-import carriers
 from subject_runtime import Case, Unsupported
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode

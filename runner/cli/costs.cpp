@@ -31,10 +31,14 @@ CasesOf cases_of(const Standing& standing, const std::string& verdict) {
   return cases;
 }
 
-std::vector<CostRange> ranges_of(const std::vector<std::pair<std::string, CasesOf>>& releases,
-                                 const std::string& name) {
+struct Judged {
+  std::string version, state;
+  CasesOf cases;
+};
+
+std::vector<CostRange> ranges_of(const std::vector<Judged>& releases, const std::string& name) {
   std::vector<CostRange> ranges;
-  for (const auto& [version, cases] : releases) {
+  for (const auto& [version, state, cases] : releases) {
     const int64_t peak = cases.at(name).peak_bytes;
     const double before = ranges.empty() ? 0 : static_cast<double>(ranges.back().peak_bytes);
     const auto now = static_cast<double>(peak);
@@ -52,20 +56,20 @@ std::vector<CostRange> ranges_of(const std::vector<std::pair<std::string, CasesO
 TierCosts costs_of(const Standing& standing, const TierWindow& window) {
   TierCosts costs;
   if (window.device == "cpu") return costs;
-  std::vector<std::pair<std::string, CasesOf>> releases;
+  std::vector<Judged> releases;
   for (const ReleaseState& release : window.states) {
     if (release.record.empty()) continue;
     CasesOf cases = cases_of(standing, release.record);
-    if (!cases.empty()) releases.emplace_back(release.version, std::move(cases));
+    if (!cases.empty()) releases.push_back({release.version, release.state, std::move(cases)});
   }
   if (releases.empty()) return costs;
-  for (const auto& [name, cost] : releases.front().second) {
+  for (const auto& [name, cost] : releases.front().cases) {
     if (std::all_of(releases.begin(), releases.end(),
-                    [&](const auto& release) { return release.second.contains(name); }))
+                    [&](const Judged& release) { return release.cases.contains(name); }))
       costs.cases.push_back(name);
   }
-  for (const auto& [version, cases] : releases) {
-    ReleaseCost cost{version, 0, 0};
+  for (const auto& [version, state, cases] : releases) {
+    ReleaseCost cost{version, state};
     for (const std::string& name : costs.cases) {
       cost.seconds += cases.at(name).seconds;
       cost.peak_bytes = std::max(cost.peak_bytes, cases.at(name).peak_bytes);
@@ -97,18 +101,16 @@ Json costs_json(const TierCosts& costs) {
   return {{"cases", costs.cases}, {"releases", releases}, {"changes", changes}};
 }
 
-std::string render_costs(const TierCosts& costs, const TierWindow& window) {
+std::string render_costs(const TierCosts& costs, const std::string& device) {
   if (costs.releases.empty() || costs.cases.empty()) return "";
-  std::map<std::string, std::string> states;
-  for (const ReleaseState& release : window.states) states[release.version] = release.state;
   report::Table table({"release", "state", "s", "peak MiB"});
   for (const ReleaseCost& one : costs.releases) {
-    table.add({one.version, states[one.version], fmt::format("{:.1f}", one.seconds),
+    table.add({one.version, one.state, fmt::format("{:.1f}", one.seconds),
                fmt::format("{:.1f}", static_cast<double>(one.peak_bytes) / kMib)});
   }
   std::string out =
       "\n" +
-      report::paragraph(window.device + ": ",
+      report::paragraph(device + ": ",
                         fmt::format("what each release said of itself in {} cases that all ran",
                                     costs.cases.size()));
   out += table.render(report::style_of(STDOUT_FILENO));

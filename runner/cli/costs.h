@@ -8,7 +8,7 @@ namespace patchbench::cli {
 
 /// What one release took, as it said of itself.
 struct ReleaseCost {
-  std::string version;
+  std::string version, state;
   double seconds = 0;  ///< in the cases that all releases ran, one call each: compilation counts
   int64_t peak_bytes = 0;  ///< the greatest of these cases
 };
@@ -31,6 +31,6 @@ TierCosts costs_of(const Standing& standing, const TierWindow& window);
 
 Json costs_json(const TierCosts& costs);
 /// A table by release and a line a change; "" without costs.
-std::string render_costs(const TierCosts& costs, const TierWindow& window);
+std::string render_costs(const TierCosts& costs, const std::string& device);
 
 }  // namespace patchbench::cli

@@ -369,7 +369,7 @@ void show_windows(const Context& context, const std::string& slug) {
     std::cout << render_windows(standing, pack, use, windows);
     for (const TierWindow& window : windows) {
       if (window.upstream == use.name)
-        std::cout << render_costs(costs_of(standing, window), window);
+        std::cout << render_costs(costs_of(standing, window), window.device);
     }
   }
 }
