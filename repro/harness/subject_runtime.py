@@ -179,7 +179,7 @@ def main(subject_file: Path, work: Path) -> int:
     plan = json.loads((work / "cases.json").read_text())
     device, cases = plan["device"], plan["cases"]
     if device.startswith("cuda"):
-        torch.cuda.init()
+        torch.cuda.set_device(device)  # Triton launches on the current device, whatever its tensors are on
     else:
         # A release that builds an extension when imported has torch ask the GPU what to build it for, which raises without one.
         os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "9.0")
