@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from answers import PROGRAM
 
+DATA = Path(__file__).parents[2] / "mitigations/patchbench_mitigations/data"
 LOCKS = {
     "uv.lock": '[[package]]\nname = "liger-kernel"\nversion = "0.8.0"\nsource = { registry = "x" }\n\n[[package]]\nname = "torch"\nversion = "2.11.0"\n',
     "pylock.toml": 'lock-version = "1.0"\n[[packages]]\nname = "Liger_Kernel"\nversion = "0.8.0"\n[packages.sdist]\nname = "x"\n',
@@ -57,6 +59,21 @@ def test_a_venv_is_read_without_being_run(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python").write_text("exit 1")
     assert doctor("--python", tmp_path / "bin/python")[1] == packs
+
+
+@pytest.mark.parametrize("data", sorted(DATA.glob("*.json")), ids=lambda path: path.stem)
+def test_what_would_act_is_what_the_package_lets_act(tmp_path: Path, data: Path) -> None:
+    """Of each release; the package alone looks at the functions, too."""
+    sys.path.insert(0, str(DATA.parents[1]))
+    from patchbench_mitigations import fingerprint
+
+    told = json.loads(data.read_text())
+    if "not_needed" in told:
+        return
+    for version in [*told["releases"], "99.0"]:
+        (tmp_path / "requirements.txt").write_text(f"{told['package']}=={version}")
+        acts = doctor("--requirements", tmp_path / "requirements.txt")[1][data.stem]["acts"]
+        assert acts == (not fingerprint.why_unmeasured(data.stem, version, [])), version
 
 
 def test_what_was_not_measured_or_not_pinned_is_said_so(tmp_path: Path) -> None:
