@@ -8,6 +8,7 @@
 #define PB_DEVICE __device__ __forceinline__
 #define PB_CONSTEXPR constexpr __host__ __device__
 #define PB_UNROLL _Pragma("unroll")
+#define PB_ROLLED _Pragma("unroll 1")
 
 /// sm_90's primitives as kernels that a host program runs, too, use them: such a kernel names
 /// nothing else of CUDA. tests/packs/sm90_emulator.h has the host's.
@@ -17,6 +18,28 @@ PB_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 /// Of a value that is one in each warp: lets the compiler know.
 PB_DEVICE int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 PB_DEVICE void sync_threads() { __syncthreads(); }
+PB_DEVICE void sync_warp() { __syncwarp(); }
+/// A barrier of `count` threads, whole warps: who arrives does not wait. id: 1 to 15, each of one
+/// use at a time.
+PB_DEVICE void sync_at(int id, int count) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
+}
+PB_DEVICE void arrive_at(int id, int count) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
+}
+/// All warps of a warpgroup give registers back or wait for more, a multiple of 8 a thread.
+template <int kCount>
+PB_DEVICE void lower_registers() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
+template <int kCount>
+PB_DEVICE void raise_registers() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
 template <typename T>
 PB_DEVICE T shuffle_xor(T value, int mask) {
   return __shfl_xor_sync(~0u, value, mask);
@@ -73,15 +96,50 @@ PB_DEVICE void store_chunk(void* to, const Chunk& c) {
                "r"(c.words[2]), "r"(c.words[3])
                : "memory");
 }
-/// Copies 16 bytes, or zeros; `from` is a valid address either way.
+/// Copies 16 bytes, or zeros, for which `from` is not read.
 PB_DEVICE void copy_async(uint32_t to, const void* from, bool is_valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(is_valid ? 16 : 0)
                : "memory");
 }
 PB_DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-/// Makes this thread's writes to shared memory visible to wgmma, after the barrier that follows.
+/// Makes this thread's writes to shared memory visible to wgmma, after the barrier that follows;
+/// those of others that it has waited for, to the wgmma that it issues next.
 PB_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// A barrier in shared memory whose phases end when `count` have arrived.
+struct Barrier {
+  uint64_t state;
+};
+/// Before a barrier of all threads, which the first arrival follows.
+PB_DEVICE void start_barrier(Barrier& barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(count)
+               : "memory");
+}
+PB_DEVICE void arrive(Barrier& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier))
+               : "memory");
+}
+/// Arrives when this thread's copies so far are whole.
+PB_DEVICE void arrive_with_copies(Barrier& barrier) {
+  asm volatile(
+      "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier))
+      : "memory");
+}
+/// Until the phase of this parity is over; that before the first one has parity 1.
+PB_DEVICE void wait_for(Barrier& barrier, int parity) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t is_over = 0;
+  while (is_over == 0) {
+    asm volatile(
+        "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+        "selp.u32 %0, 1, 0, p;}"
+        : "=r"(is_over)
+        : "r"(shared_address(&barrier)), "r"(parity)
+        : "memory");
+  }
+#endif
+}
 
 /// to[0..3] += values, without an order among threads. `to` is 16-byte aligned.
 PB_DEVICE void add_four(float* to, float a, float b, float c, float d) {
@@ -95,6 +153,7 @@ enum class Major { kK = 0, kMn = 1 };
 
 /// Nothing that uses an accumulator may move across: the instructions below do not name it.
 PB_DEVICE void pin(float& value) { asm volatile("" : "+f"(value)::"memory"); }
+PB_DEVICE void pin(uint32_t& value) { asm volatile("" : "+r"(value)::"memory"); }
 template <typename T, int kCount>
 PB_DEVICE void pin(T (&values)[kCount]) {
   PB_UNROLL
@@ -107,10 +166,11 @@ PB_DEVICE void wgmma_fence(Accumulators&... d) {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 PB_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/// Until then neither accumulators nor operands may be touched.
-template <typename... Accumulators>
+/// Waits for all but the last kPending committed. Until then neither accumulators nor operands may
+/// be touched, those in registers included.
+template <int kPending = 0, typename... Accumulators>
 PB_DEVICE void wgmma_wait(Accumulators&... d) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
   (pin(d), ...);
 }
 
@@ -159,6 +219,30 @@ PB_DEVICE void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate
   if constexpr (kN == 128) PB_WGMMA(128, 64, 64, 65, 66, 67, 68);
   if constexpr (kN == 192) PB_WGMMA(192, 96, 96, 97, 98, 99, 100);
   if constexpr (kN == 256) PB_WGMMA(256, 128, 128, 129, 130, 131, 132);
+#endif
+}
+
+#define PB_WGMMA_REGISTERS(n, count, a_at, b_at, p_at, tb_at)                                      \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %" #p_at ", 0; wgmma.mma_async.sync.aligned.m64n" #n \
+               "k16.f32.bf16.bf16 {" PB_REGS_##count "}, {" a_at "}, %" #b_at                      \
+                                                     ", p, 1, 1, %" #tb_at ";}"                    \
+               : PB_OUT_##count(0)                                                                 \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                               \
+                 "r"(static_cast<int>(accumulates)), "n"(static_cast<int>(kB)))
+
+/// The same with a in registers: a[0] and a[1] hold two neighbours of the rows of d[0] and d[2],
+/// from column 2 (t % 4) on; a[2] and a[3] those eight columns on. Not to be touched until the
+/// wait.
+template <int kN, Major kB>
+PB_DEVICE void wgmma_of_registers(float (&d)[kN / 2], const uint32_t* a, uint64_t b,
+                                  bool accumulates) {
+  static_assert(kN == 64 || kN == 128 || kN == 192 || kN == 256,
+                "an instruction is spelled for each width");
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kN == 64) PB_WGMMA_REGISTERS(64, 32, "%32,%33,%34,%35", 36, 37, 38);
+  if constexpr (kN == 128) PB_WGMMA_REGISTERS(128, 64, "%64,%65,%66,%67", 68, 69, 70);
+  if constexpr (kN == 192) PB_WGMMA_REGISTERS(192, 96, "%96,%97,%98,%99", 100, 101, 102);
+  if constexpr (kN == 256) PB_WGMMA_REGISTERS(256, 128, "%128,%129,%130,%131", 132, 133, 134);
 #endif
 }
 

@@ -1,3 +1,4 @@
+// Longer than 400 lines: a machine of fibers, and each primitive over it.
 #pragma once
 #include <c10/util/BFloat16.h>
 #include <c10/util/Float8_e4m3fn.h>
@@ -15,25 +16,33 @@
 #include <utility>
 #include <vector>
 
-/// A host's own primitives for what is written over packs/sm90_warpgroup.cuh: one CTA of 256
-/// threads, each a fiber that runs until it must wait for others. Products read shared memory by
-/// their descriptors, as the PTX manual describes the 128-byte swizzle. What is asynchronous
-/// happens as early or as late as it may, and threads take turns in either order, so that a barrier
-/// or a wait that is missing shows.
+/// A host's own primitives for what is written over packs/sm90_warpgroup.cuh: one CTA of
+/// some warpgroups, each thread a fiber that runs until it must wait for others. Products read
+/// shared memory by their descriptors, as the PTX manual describes the 128-byte swizzle. What is
+/// asynchronous happens as early or as late as it may, and threads take turns in either order, so
+/// that a barrier or a wait that is missing shows.
 namespace patchbench::sm90_emulator {
 
 struct Timing {
-  bool is_late = false;      ///< copies and products happen when they are waited for
-  bool is_backward = false;  ///< the last thread runs first
+  /// Copies and products happen when they are waited for: those that a barrier waits for when a
+  /// thread does.
+  bool is_late = false;
+  bool is_backward = false;         ///< the last thread runs first
+  bool are_copies_early = false;    ///< where is_late: products alone are
+  bool is_first_preferred = false;  ///< a warpgroup runs only when none before it can
 };
 
 class Machine {
  public:
-  static constexpr int kThreads = 256, kGroup = 128, kWarp = 32;
+  static constexpr int kGroup = 128, kWarp = 32;
   static constexpr size_t kStackBytes = 64 << 10;
 
-  Machine(size_t shared_bytes, Timing timing)
-      : timing_(timing), storage_(shared_bytes + 1024, 0xff), fibers_(kThreads) {
+  Machine(size_t shared_bytes, Timing timing, int num_threads = 256)
+      : timing_(timing),
+        storage_(shared_bytes + 1024, 0xff),
+        fibers_(static_cast<size_t>(num_threads)),
+        lanes_(fibers_.size()),
+        products_(fibers_.size() / kGroup) {
     // A bfloat16 of all ones is no number: what nobody wrote shows in what is made of it.
     const auto at = reinterpret_cast<uintptr_t>(storage_.data());
     shared_ = storage_.data() + (1024 - at % 1024) % 1024;
@@ -41,6 +50,7 @@ class Machine {
 
   unsigned char* shared() { return shared_; }
   int thread() const { return thread_; }
+  int num_threads() const { return static_cast<int>(fibers_.size()); }
   static Machine& running() { return *running_; }
 
   /// Runs `body` as every thread; throws where threads wait for each other in vain.
@@ -48,22 +58,47 @@ class Machine {
     running_ = this;
     body_ = &body;
     for (Fiber& fiber : fibers_) start(fiber);
-    while (advance(0, kThreads)) continue;
+    while (advance(0, num_threads())) continue;
     for (const Fiber& fiber : fibers_)
       if (!fiber.is_done) throw std::logic_error("threads wait in vain");
   }
 
   /// Waits for the `count` threads around this one; the last to come does `work`.
   void meet(int count, const std::function<void()>& work) {
-    Meeting& meeting = meetings_[{count, thread_ / count}];
-    const int64_t generation = meeting.generation;
+    wait_until_past(join(meetings_[{count, thread_ / count}], count, work));
+  }
+  /// The same of any `count` threads, by the barrier's name; who does not wait goes on.
+  void meet_at(int id, int count, bool waits) {
+    const Place place = join(named_[id], count, [] {});
+    if (waits) wait_until_past(place);
+  }
+
+  /// The barriers that lie in shared memory, by address.
+  void start_barrier(uint32_t at, int count) {
+    if (!barriers_.emplace(at, Phases{.count = count}).second)
+      throw std::logic_error("a barrier is started twice");
+  }
+  void arrive(uint32_t at) {
+    count_arrival(started(at));
+    if (timing_.is_first_preferred) yield();
+  }
+  /// Arrives once this thread's copies so far have happened.
+  void arrive_with_copies(uint32_t at) {
+    if (!are_copies_late()) return arrive(at);
+    auto& copies = fibers_[static_cast<size_t>(thread_)].copies;
+    started(at).arrivals.push_back(std::exchange(copies, {}));
     ++num_steps_;
-    if (++meeting.num_present == count) {
-      work();
-      meeting.num_present = 0;
-      ++meeting.generation;
+  }
+  void wait_for(uint32_t at, int parity) {
+    Phases& barrier = started(at);
+    ++num_steps_;
+    while (barrier.parity == parity) {
+      for (const auto& copies : std::exchange(barrier.arrivals, {})) {
+        for (const Copy& copy : copies) perform(copy);
+        count_arrival(barrier);
+      }
+      if (barrier.parity == parity) yield();
     }
-    while (meeting.generation == generation) yield();
   }
 
   uint32_t shuffle(uint32_t value, int mask) {
@@ -76,7 +111,7 @@ class Machine {
 
   void copy(uint32_t to, const void* from, bool is_valid) {
     const Copy copy{to, is_valid ? from : nullptr};
-    if (!timing_.is_late) return perform(copy);
+    if (!are_copies_late()) return perform(copy);
     fibers_[static_cast<size_t>(thread_)].copies.push_back(copy);
   }
   void wait_for_copies() {
@@ -89,35 +124,51 @@ class Machine {
     int n = 0, num_issued = 0;
     bool is_e4m3 = false;
     bool is_a_transposed = false, is_b_transposed = false, accumulates = false;
+    bool is_a_in_registers = false;
     uint64_t a = 0, b = 0;
+    std::array<const uint32_t*, kGroup> registers = {};  ///< of a
+    int64_t group = 0;                                   ///< of those committed together
     std::array<float*, kGroup> d = {};
   };
 
-  /// One thread's part of a warpgroup's product.
-  void multiply(const Product& part, float* d) {
+  /// One thread's part of a warpgroup's product; `a` where that is in registers.
+  void multiply(const Product& part, float* d, const uint32_t* a = nullptr) {
     auto& queue = products_[static_cast<size_t>(thread_ / kGroup)];
-    size_t& at = fibers_[static_cast<size_t>(thread_)].num_products;
-    if (at == queue.size()) queue.push_back(part);
+    Fiber& fiber = fibers_[static_cast<size_t>(thread_)];
+    size_t& at = fiber.num_products;
+    if (at == queue.size()) {
+      queue.push_back(part);
+      queue.back().group = fiber.num_commits;
+    }
     Product& product = queue[at++];
     if (product.a != part.a || product.b != part.b || product.n != part.n ||
-        product.accumulates != part.accumulates)
+        product.accumulates != part.accumulates || product.group != fiber.num_commits)
       throw std::logic_error("threads of one warpgroup issue different products");
     product.d[static_cast<size_t>(thread_ % kGroup)] = d;
+    product.registers[static_cast<size_t>(thread_ % kGroup)] = a;
     if (++product.num_issued == kGroup && !timing_.is_late) perform(product);
   }
-  void wait_for_products() {
-    meet(kGroup, [this] {
-      auto& queue = products_[static_cast<size_t>(thread_ / kGroup)];
-      for (const Product& product : queue) {
-        if (product.num_issued != kGroup) throw std::logic_error("a product lacks threads");
-        if (timing_.is_late) perform(product);
+  void commit_products() { ++fibers_[static_cast<size_t>(thread_)].num_commits; }
+  /// All but those of the last `num_pending` commits.
+  void wait_for_products(int num_pending) {
+    Fiber& fiber = fibers_[static_cast<size_t>(thread_)];
+    const int64_t end = fiber.num_commits - num_pending;
+    auto& queue = products_[static_cast<size_t>(thread_ / kGroup)];
+    size_t num_done = 0;
+    while (num_done < fiber.num_products && queue[num_done].group < end) ++num_done;
+    meet(kGroup, [&] {
+      for (size_t i = 0; i < num_done; ++i) {
+        if (queue[i].num_issued != kGroup) throw std::logic_error("a product lacks threads");
+        if (timing_.is_late) perform(queue[i]);
       }
-      queue.clear();
+      queue.erase(queue.begin(), queue.begin() + static_cast<std::ptrdiff_t>(num_done));
     });
-    fibers_[static_cast<size_t>(thread_)].num_products = 0;
+    fiber.num_products -= num_done;
   }
 
  private:
+  bool are_copies_late() const { return timing_.is_late && !timing_.are_copies_early; }
+
   struct Copy {
     uint32_t to;
     const void* from;
@@ -128,11 +179,45 @@ class Machine {
     bool is_done = false;
     std::vector<Copy> copies;
     size_t num_products = 0;
+    int64_t num_commits = 0;
   };
   struct Meeting {
     int num_present = 0;
     int64_t generation = 0;
   };
+  struct Place {
+    const Meeting* meeting;
+    int64_t generation;
+  };
+  struct Phases {
+    int count = 0, num_arrived = 0, parity = 0;  ///< of the phase under way
+    std::vector<std::vector<Copy>> arrivals;     ///< that wait for their copies
+  };
+
+  Place join(Meeting& meeting, int count, const std::function<void()>& work) {
+    const int64_t generation = meeting.generation;
+    ++num_steps_;
+    if (++meeting.num_present == count) {
+      work();
+      meeting.num_present = 0;
+      ++meeting.generation;
+    }
+    return {&meeting, generation};
+  }
+  void wait_until_past(const Place& place) {
+    while (place.meeting->generation == place.generation) yield();
+  }
+  void count_arrival(Phases& barrier) {
+    ++num_steps_;
+    if (++barrier.num_arrived < barrier.count) return;
+    barrier.num_arrived = 0;
+    barrier.parity ^= 1;
+  }
+  Phases& started(uint32_t at) {
+    const auto found = barriers_.find(at);
+    if (found == barriers_.end()) throw std::logic_error("a barrier is used before its start");
+    return found->second;
+  }
 
   void start(Fiber& fiber) {
     fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
@@ -158,11 +243,15 @@ class Machine {
       if (!fiber.is_done) swapcontext(&main_, &fiber.context);
       return num_steps_ > before;
     }
-    const int part = count == kThreads ? kGroup : count == kGroup ? kWarp : 1;
-    for (bool has_moved = true; has_moved;) {
+    const int part = count > kGroup ? kGroup : count == kGroup ? kWarp : 1;
+    // One that goes on first must be asked again after every step of others.
+    const bool is_swept_once = timing_.is_first_preferred && count <= kGroup;
+    for (bool has_moved = true; has_moved && !(is_swept_once && num_steps_ > before);) {
       has_moved = false;
-      for (int at = 0; at < count; at += part)
+      for (int at = 0; at < count; at += part) {
         has_moved |= advance(first + (timing_.is_backward ? count - part - at : at), part);
+        if (has_moved && part == kGroup && timing_.is_first_preferred) break;
+      }
     }
     return num_steps_ > before;
   }
@@ -197,12 +286,20 @@ class Machine {
     return c10::detail::f32_from_bits(bits);
   }
 
+  static float register_element(const Product& p, int m, int k) {
+    const int thread = m / 16 * 32 + m % 8 * 4 + k % 8 / 2;
+    const uint32_t pair = p.registers[static_cast<size_t>(thread)][m % 16 / 8 + k / 8 * 2];
+    return c10::detail::f32_from_bits(static_cast<uint16_t>(pair >> k % 2 * 16));
+  }
+
   void perform(const Product& p) const {
     const int depth = p.is_e4m3 ? 32 : 16;
     std::vector<float> a(static_cast<size_t>(64 * depth)), b(static_cast<size_t>(p.n * depth));
     for (int k = 0; k < depth; ++k) {
       for (int m = 0; m < 64; ++m)
-        a[static_cast<size_t>(m * depth + k)] = element(p.a, p.is_e4m3, p.is_a_transposed, m, k);
+        a[static_cast<size_t>(m * depth + k)] =
+            p.is_a_in_registers ? register_element(p, m, k)
+                                : element(p.a, p.is_e4m3, p.is_a_transposed, m, k);
       for (int n = 0; n < p.n; ++n)
         b[static_cast<size_t>(n * depth + k)] = element(p.b, p.is_e4m3, p.is_b_transposed, n, k);
     }
@@ -225,8 +322,10 @@ class Machine {
   unsigned char* shared_ = nullptr;
   std::vector<Fiber> fibers_;
   std::map<std::pair<int, int>, Meeting> meetings_;
-  std::array<uint32_t, kThreads> lanes_ = {};
-  std::array<std::vector<Product>, kThreads / kGroup> products_;
+  std::map<int, Meeting> named_;
+  std::map<uint32_t, Phases> barriers_;
+  std::vector<uint32_t> lanes_;
+  std::vector<std::vector<Product>> products_;
   const std::function<void()>* body_ = nullptr;
   ucontext_t main_ = {};
   int thread_ = 0;
@@ -238,6 +337,7 @@ class Machine {
 #define PB_DEVICE inline
 #define PB_CONSTEXPR constexpr
 #define PB_UNROLL
+#define PB_ROLLED
 
 namespace patchbench::ops::sm90 {
 
@@ -246,8 +346,17 @@ using sm90_emulator::Machine;
 inline int thread_index() { return Machine::running().thread(); }
 inline int uniform(int value) { return value; }
 inline void sync_threads() {
-  Machine::running().meet(Machine::kThreads, [] {});
+  Machine::running().meet(Machine::running().num_threads(), [] {});
 }
+inline void sync_warp() {
+  Machine::running().meet(Machine::kWarp, [] {});
+}
+inline void sync_at(int id, int count) { Machine::running().meet_at(id, count, true); }
+inline void arrive_at(int id, int count) { Machine::running().meet_at(id, count, false); }
+template <int kCount>
+void lower_registers() {}
+template <int kCount>
+void raise_registers() {}
 template <typename T>
 T shuffle_xor(T value, int mask) {
   return std::bit_cast<T>(Machine::running().shuffle(std::bit_cast<uint32_t>(value), mask));
@@ -295,6 +404,21 @@ inline void copy_async(uint32_t to, const void* from, bool is_valid) {
 }
 inline void wait_for_copies() { Machine::running().wait_for_copies(); }
 inline void fence_async_proxy() {}
+
+struct Barrier {
+  uint64_t state;
+};
+inline void start_barrier(Barrier& barrier, int count) {
+  Machine::running().start_barrier(shared_address(&barrier), count);
+}
+inline void arrive(Barrier& barrier) { Machine::running().arrive(shared_address(&barrier)); }
+inline void arrive_with_copies(Barrier& barrier) {
+  Machine::running().arrive_with_copies(shared_address(&barrier));
+}
+inline void wait_for(Barrier& barrier, int parity) {
+  Machine::running().wait_for(shared_address(&barrier), parity);
+}
+
 inline void add_four(float* to, float a, float b, float c, float d) {
   to[0] += a;
   to[1] += b;
@@ -303,12 +427,14 @@ inline void add_four(float* to, float a, float b, float c, float d) {
 }
 
 enum class Major { kK = 0, kMn = 1 };
+template <typename T>
+void pin(T&) {}
 template <typename... Accumulators>
 void wgmma_fence(Accumulators&...) {}
-inline void wgmma_commit() {}
-template <typename... Accumulators>
+inline void wgmma_commit() { Machine::running().commit_products(); }
+template <int kPending = 0, typename... Accumulators>
 void wgmma_wait(Accumulators&...) {
-  Machine::running().wait_for_products();
+  Machine::running().wait_for_products(kPending);
 }
 template <int kN, Major kA, Major kB>
 void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulates) {
@@ -319,6 +445,15 @@ void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulates) {
                                .a = a,
                                .b = b},
                               d);
+}
+template <int kN, Major kB>
+void wgmma_of_registers(float (&d)[kN / 2], const uint32_t* a, uint64_t b, bool accumulates) {
+  Machine::running().multiply({.n = kN,
+                               .is_b_transposed = kB == Major::kMn,
+                               .accumulates = accumulates,
+                               .is_a_in_registers = true,
+                               .b = b},
+                              d, a);
 }
 inline void wgmma_e4m3(float (&d)[16], uint64_t a, uint64_t b, bool accumulates) {
   Machine::running().multiply(
