@@ -19,35 +19,31 @@ static_assert(forward_bytes(576) <= kSharedMax && backward_bytes(576, 512) <= kS
               "a CTA of sm_90 has 227 KiB");
 
 template <int kHalf>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kForwardThreads, 1)
     sparse_mla_forward_kernel(SparseMla problem, SparseMlaResults results) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char storage[];
-  forward_cta<kHalf>(problem, results, Cta(problem, blockIdx.x, blockIdx.y), storage);
+  forward_cta<kHalf>(problem, results, Items{blockIdx.x, gridDim.x}, storage);
 #endif
 }
 
-template <int kHalf>
-__global__ void __launch_bounds__(kThreads, 1)
+template <int kBlocks>
+__global__ void __launch_bounds__(kBackwardThreads, 1)
     sparse_mla_backward_kernel(SparseMla problem, SparseMlaGrads grads) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char storage[];
-  backward_cta<kHalf>(problem, grads, Cta(problem, blockIdx.x, blockIdx.y), storage);
+  backward_cta<kBlocks>(problem, grads, Cta(problem, blockIdx.x), storage);
 #endif
 }
 
-int64_t num_groups(int64_t num_heads) { return (num_heads + kRows - 1) / kRows; }
-
 template <typename Argument>
 cudaError_t launch(void (*kernel)(SparseMla, Argument), const SparseMla& problem,
-                   const Argument& argument, int64_t bytes, cudaStream_t stream) {
-  if (problem.batch * problem.seqlen_q * problem.num_heads == 0) return cudaSuccess;
+                   const Argument& argument, int64_t grid, int64_t bytes, cudaStream_t stream) {
   const cudaError_t status = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   if (status != cudaSuccess) return status;
-  const dim3 grid(static_cast<unsigned>(problem.seqlen_q * num_groups(problem.num_heads)),
-                  static_cast<unsigned>(problem.batch));
-  kernel<<<grid, kThreads, bytes, stream>>>(problem, argument);
+  static_assert(kForwardThreads == kBackwardThreads, "one launch for both");
+  kernel<<<static_cast<unsigned>(grid), kForwardThreads, bytes, stream>>>(problem, argument);
   return cudaGetLastError();
 }
 
@@ -59,24 +55,34 @@ int64_t shared_bytes(int64_t head_dim_qk, int64_t head_dim_v) {
 }
 
 bool fits_grid(int64_t batch, int64_t seqlen_q, int64_t num_heads) {
-  return batch <= 65535 && seqlen_q * num_groups(num_heads) <= std::numeric_limits<int32_t>::max();
+  return num_items({.batch = batch, .seqlen_q = seqlen_q, .num_heads = num_heads}) <=
+         std::numeric_limits<int32_t>::max();
 }
 
 cudaError_t launch_forward(const SparseMla& problem, const SparseMlaResults& results,
                            cudaStream_t stream) {
+  if (num_items(problem) == 0) return cudaSuccess;
+  int device = 0, num_multiprocessors = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess)
+    status = cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  if (status != cudaSuccess) return status;
   constexpr decltype(&sparse_mla_forward_kernel<1>) kKernels[] = {
       sparse_mla_forward_kernel<1>, sparse_mla_forward_kernel<2>, sparse_mla_forward_kernel<3>,
       sparse_mla_forward_kernel<4>};
   return launch(kKernels[(num_blocks(problem.head_dim_v) - 1) / 2], problem, results,
+                std::min<int64_t>(num_items(problem), num_multiprocessors),
                 forward_bytes(problem.head_dim_qk), stream);
 }
 
 cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,
                             cudaStream_t stream) {
+  if (num_items(problem) == 0) return cudaSuccess;
   constexpr decltype(&sparse_mla_backward_kernel<1>) kKernels[] = {
       sparse_mla_backward_kernel<1>, sparse_mla_backward_kernel<2>, sparse_mla_backward_kernel<3>,
-      sparse_mla_backward_kernel<4>, sparse_mla_backward_kernel<5>};
-  return launch(kKernels[(num_blocks(problem.head_dim_qk) - 1) / 2], problem, grads,
+      sparse_mla_backward_kernel<4>, sparse_mla_backward_kernel<5>, sparse_mla_backward_kernel<6>,
+      sparse_mla_backward_kernel<7>, sparse_mla_backward_kernel<8>, sparse_mla_backward_kernel<9>};
+  return launch(kKernels[num_blocks(problem.head_dim_qk) - 1], problem, grads, num_items(problem),
                 backward_bytes(problem.head_dim_qk, problem.head_dim_v), stream);
 }
 

@@ -4,15 +4,23 @@
 
 #include "sm90_loads.h"
 
-// The backward. Grid and threads as the forward; P is taken anew from lse.
-//   Logits and grad_out V^T: each warpgroup those of 32 keys, 2 x 16 registers a thread.
-//   grad_q: each warpgroup kHalf blocks of 64 columns, 32 kHalf registers a thread.
-//   grad_kv: [64 keys, 64 columns] at a time, every second block a warpgroup, 32 registers a
-//   thread; added to memory in float32, 16 bytes a thread, 64 heads at once. The next tile is
-//   gathered meanwhile, for this step needs no keys.
+// The backward. Grid: num_items. 384 threads, one CTA per SM: 64 heads of one query, whose keys
+// pass by in tiles of 64. P is taken anew from lse.
+//   Warpgroups 0 and 1: logits and grad_out V^T, each those of 32 keys, 2 x 16 registers a thread;
+//   grad_q, each half of its columns, 16 registers a thread for each block. They copy the next tile
+//   as soon as both are done with this one.
+//   Warpgroup 2: grad_kv, [64 keys, 64 columns] at a time, 32 registers a thread; added to
+//   memory in float32, 16 bytes a thread, 64 heads at once. It needs P and dS, not the keys, and is
+//   a tile behind: adds are under way while the others multiply.
 // Shared memory: blocks of q, grad_out, one tile of keys, P, dS, and 1.25 KiB: 225 KiB at 576/512.
 // Rounded to bfloat16: P, dS, grad_q. Sums are float32.
 namespace patchbench::ops::sparse_mla_dims {
+
+constexpr int kBackwardThreads = 384, kSlopeThreads = 256;
+/// Of a thread: 65536 in all.
+constexpr int kSlopeRegisters = 208, kAddRegisters = 88;
+/// All of warpgroups 0 and 1 are here; P and dS are there; they are no longer read.
+enum BackwardBarrier { kSlopeTeam = 1, kSlopesReady, kSlopesFree };
 
 struct BackwardShared {
   float delta[kRows];
@@ -51,37 +59,42 @@ PB_DEVICE void load_sums(const SparseMla& p, const SparseMlaGrads& g, const Cta&
   shared.share[row] = row < cta.num_rows ? exp2_of(floorf(lse) - lse) : 0.0f;
 }
 
-/// P and dS of the warpgroup's half of a tile. dS is formed with P as the forward rounded it: out
-/// is a mean with those weights, so that Delta is theirs, and sum_j dS_j is 0 but for the rounding
-/// of dS.
+/// P and dS of the warpgroup's half of a tile, packed. dS is formed with P as the forward rounded
+/// it: out is a mean with those weights, so that Delta is theirs, and sum_j dS_j is 0 but for the
+/// rounding of dS.
 PB_DEVICE void differentiate(const float (&s)[16], const float (&grad_p)[16], float softmax_scale,
                              const int32_t (&index)[kRows], const BackwardShared& shared,
-                             const Fragment& f, unsigned char* p, unsigned char* ds) {
+                             const Fragment& f, uint32_t (&p)[8], uint32_t (&ds)[8]) {
   PB_UNROLL
   for (int i = 0; i < 16; i += 2) {
     const int row = f.row + i / 2 % 2 * 8, key = f.key(i);
     float weight[2];
     PB_UNROLL
     for (int e = 0; e < 2; ++e) {
-      const float logit = s[i + e] * (softmax_scale * kLog2e);
-      weight[e] = index[key + e] < 0 ? 0.0f : exp2_of(logit - shared.base[row]);
+      const float power = exp2_flushed(fmaf(s[i + e], softmax_scale * kLog2e, -shared.base[row]));
+      weight[e] = index[key + e] < 0 ? 0.0f : power;
     }
     const uint32_t rounded = pack(weight[0], weight[1]);
     const float share = shared.share[row], factor = softmax_scale * share;
     const float first = factor * low_of(rounded) * (grad_p[i] - shared.delta[row]);
     const float second = factor * high_of(rounded) * (grad_p[i + 1] - shared.delta[row]);
-    const uint32_t at = in_block(row, 2 * key);
-    *reinterpret_cast<uint32_t*>(p + at) = pack(share * weight[0], share * weight[1]);
-    *reinterpret_cast<uint32_t*>(ds + at) = pack(first, second);
+    p[i / 2] = pack(share * weight[0], share * weight[1]);
+    ds[i / 2] = pack(first, second);
   }
 }
 
-/// Adds [64 keys, 64 columns] to the rows of grad_kv that `index` names.
-PB_DEVICE void add_block(const float (&d)[32], const SparseMla& p, const Cta& cta, int block,
-                         const int32_t (&index)[kRows], const Fragment& f, float* grad_kv) {
+/// The warpgroup's half of a tile [64 heads, 64 keys].
+PB_DEVICE void store_half(const uint32_t (&pairs)[8], const Fragment& f, unsigned char* tile) {
+  PB_UNROLL
+  for (int i = 0; i < 8; ++i)
+    *reinterpret_cast<uint32_t*>(tile + in_block(f.row + i % 2 * 8, 2 * f.key(2 * i))) = pairs[i];
+}
+
+/// Adds [64 keys, 64 columns] to rows of grad_kv. `to`: that of the key of the thread's upper row
+/// where its quad is even, of its lower row where it is odd; null where there is none.
+PB_DEVICE void add_block(const float (&d)[32], int block, int head_dim_qk, const Fragment& f,
+                         float* to) {
   const bool is_odd = f.quad % 2 == 1;
-  const int32_t key = index[f.row + (is_odd ? 8 : 0)];
-  float* const to = grad_kv + (cta.batch * p.seqlen_k + key) * p.head_dim_qk;
   PB_UNROLL
   for (int i = 0; i < 32; i += 4) {
     // Neighbours trade pairs: the even one gets four columns of the upper row, the odd one those
@@ -89,7 +102,7 @@ PB_DEVICE void add_block(const float (&d)[32], const SparseMla& p, const Cta& ct
     const float first = shuffle_xor(is_odd ? d[i] : d[i + 2], 1);
     const float second = shuffle_xor(is_odd ? d[i + 1] : d[i + 3], 1);
     const int column = block * kColumns + i * 2 + f.quad / 2 * 4;
-    if (key < 0 || column >= p.head_dim_qk) continue;
+    if (to == nullptr || column >= head_dim_qk) continue;
     if (is_odd) {
       add_four(to + column, first, second, d[i + 2], d[i + 3]);
     } else {
@@ -98,82 +111,178 @@ PB_DEVICE void add_block(const float (&d)[32], const SparseMla& p, const Cta& ct
   }
 }
 
-template <int kHalf>
-PB_DEVICE void store_grad_q(const SparseMla& p, const SparseMlaGrads& g, const Cta& cta,
-                            const Fragment& f, const float (&dq)[kHalf][32]) {
-  PB_UNROLL
-  for (int b = 0; b < kHalf; ++b) {
+/// A warpgroup's half of grad_q's columns: the first takes the first blocks and the first half of
+/// the middle one where they are odd, the second the other half and the last blocks.
+template <int kBlocks>
+struct GradQuery {
+  static constexpr int kWhole = kBlocks / 2;
+  static constexpr bool kIsOdd = kBlocks % 2 == 1;
+  float whole[kWhole > 0 ? 32 * kWhole : 1] = {};
+  float rest[16] = {};
+
+  PB_DEVICE static int first_whole(const Fragment& f) {
+    return f.warpgroup == 0 ? 0 : kWhole + (kIsOdd ? 1 : 0);
+  }
+  PB_DEVICE void add(const Fragment& f, uint32_t slopes, uint32_t k) {
+    wgmma_fence(whole, rest);
+    if constexpr (kWhole > 0)
+      multiply_rows<Major::kK, 64 * kWhole>(whole, slopes, k + first_whole(f) * kBlockBytes, true);
+    if constexpr (kIsOdd)
+      multiply_rows<Major::kK, 32>(rest, slopes,
+                                   k + kWhole * kBlockBytes + f.warpgroup * (kRowBytes / 2), true);
+    wgmma_commit();
+    wgmma_wait(whole, rest);
+  }
+  template <int kCount>
+  PB_DEVICE static void store(const float (&d)[kCount], const SparseMla& p, const Cta& cta,
+                              const Fragment& f, int first_column, uint16_t* grad_q) {
     PB_UNROLL
-    for (int i = 0; i < 32; i += 2) {
-      const int row = f.row + i / 2 % 2 * 8;
-      const int column = (f.warpgroup * kHalf + b) * kColumns + f.column(i);
+    for (int i = 0; i + 1 < kCount; i += 2) {
+      const int row = f.row + i / 2 % 2 * 8, column = first_column + f.column(i);
       if (row >= cta.num_rows || column >= p.head_dim_qk) continue;
-      *reinterpret_cast<uint32_t*>(g.grad_q + (cta.first_row + row) * p.head_dim_qk + column) =
-          pack(dq[b][i], dq[b][i + 1]);
+      *reinterpret_cast<uint32_t*>(grad_q + (cta.first_row + row) * p.head_dim_qk + column) =
+          pack(d[i], d[i + 1]);
     }
   }
+  PB_DEVICE void store(const SparseMla& p, const Cta& cta, const Fragment& f,
+                       uint16_t* grad_q) const {
+    store(whole, p, cta, f, first_whole(f) * kColumns, grad_q);
+    if constexpr (kIsOdd)
+      store(rest, p, cta, f, kWhole * kColumns + f.warpgroup * (kColumns / 2), grad_q);
+  }
+};
+
+/// Where things lie in shared memory.
+struct BackwardPlaces {
+  int blocks, value_blocks;
+  unsigned char* storage;
+  PB_DEVICE uint32_t query() const { return shared_address(storage); }
+  PB_DEVICE uint32_t grad_out() const { return query() + blocks * kBlockBytes; }
+  PB_DEVICE uint32_t keys() const { return grad_out() + value_blocks * kBlockBytes; }
+  PB_DEVICE unsigned char* weights() const {
+    return storage + (2 * blocks + value_blocks) * kBlockBytes;
+  }
+  PB_DEVICE unsigned char* slopes() const { return weights() + kBlockBytes; }
+  PB_DEVICE BackwardShared& shared() const {
+    return *reinterpret_cast<BackwardShared*>(slopes() + kBlockBytes);
+  }
+};
+
+using SlopeTeam = Team<0, kSlopeThreads>;
+
+/// Starts the copy of a tile of keys.
+template <int kBlocks>
+PB_DEVICE void copy_keys(const SparseMla& p, const Cta& cta, int64_t tile,
+                         const BackwardPlaces& places) {
+  const SlopeTeam team;
+  int32_t index[SlopeTeam::kEach];
+  team.read_indices(p, cta, tile, index);
+  team.note_indices(index, places.shared().index[tile % 2]);
+  team.copy<kBlocks>(team.find_keys(p, cta, index), p.head_dim_qk, 0, kBlocks, places.keys());
 }
 
-/// `storage`: backward_bytes at a multiple of 1024. kHalf: half the blocks of grad_q, rounded up.
-template <int kHalf>
-PB_DEVICE void backward_cta(const SparseMla& p, const SparseMlaGrads& g, const Cta& cta,
-                            unsigned char* storage) {
-  const int blocks = num_blocks(p.head_dim_qk), value_blocks = num_blocks(p.head_dim_v);
-  const uint32_t q = shared_address(storage), grad_out = q + blocks * kBlockBytes;
-  const uint32_t k = grad_out + value_blocks * kBlockBytes;
-  const uint32_t weights = k + blocks * kBlockBytes, slopes = weights + kBlockBytes;
-  unsigned char* p_tile = storage + (weights - q);
-  BackwardShared& shared = *reinterpret_cast<BackwardShared*>(p_tile + 2 * kBlockBytes);
+/// What warpgroups 0 and 1 do: P, dS and grad_q.
+template <int kBlocks>
+PB_DEVICE void take_slopes(const SparseMla& p, const SparseMlaGrads& g, const Cta& cta,
+                           const BackwardPlaces& places, int64_t num_tiles) {
+  const uint32_t k = places.keys();
+  BackwardShared& shared = places.shared();
   const Fragment f;
-  const int64_t num_tiles = (p.topk + kRows - 1) / kRows;
-  float dq[kHalf][32] = {};
-  load_query(p, cta, q);
-  load_rows(grad_out, p.head_dim_v, p.q, [&](int row) {
-    return row < cta.num_rows ? g.grad_out + (cta.first_row + row) * p.head_dim_v : nullptr;
-  });
-  if (num_tiles > 0) load_keys(p, cta, 0, k, shared.index[0]);
+  const SlopeTeam team;
+  GradQuery<kBlocks> grad_q;
+  team.copy_query(p, cta, 0, kBlocks, places.query());
+  team.copy_heads(g.grad_out + cta.first_row * p.head_dim_v, p.head_dim_v, cta.num_rows,
+                  p.head_dim_v, 0, places.value_blocks, places.grad_out());
+  if (num_tiles > 0) copy_keys<kBlocks>(p, cta, 0, places);
   load_sums(p, g, cta, shared);
   for (int64_t tile = 0; tile < num_tiles; ++tile) {
-    const auto& index = shared.index[tile % 2];
     wait_for_copies();
     fence_async_proxy();
-    // The tile is whole, and nobody reads the last one's P and dS.
-    sync_threads();
+    // The tile is whole.
+    sync_at(kSlopeTeam, kSlopeThreads);
     float s[16], grad_p[16];
     const uint32_t half = f.warpgroup * 32 * kRowBytes;
     wgmma_fence(s, grad_p);
-    dot_rows(s, q, k + half, blocks, false);
-    dot_rows(grad_p, grad_out, k + half, value_blocks, false);
+    dot_rows(s, places.query(), k + half, places.blocks, false);
+    dot_rows(grad_p, places.grad_out(), k + half, places.value_blocks, false);
     wgmma_commit();
     wgmma_wait(s, grad_p);
-    differentiate(s, grad_p, p.softmax_scale, index, shared, f, p_tile, p_tile + kBlockBytes);
+    uint32_t pairs[2][8];
+    differentiate(s, grad_p, p.softmax_scale, shared.index[tile % 2], shared, f, pairs[0],
+                  pairs[1]);
+    // The last tile's P and dS are no longer read.
+    if (tile > 0) sync_at(kSlopesFree, kBackwardThreads);
+    store_half(pairs[0], f, places.weights());
+    store_half(pairs[1], f, places.slopes());
     fence_async_proxy();
-    // Each warpgroup multiplies by both halves of P and dS.
-    sync_threads();
-    wgmma_fence(dq);
-    PB_UNROLL
-    for (int b = 0; b < kHalf; ++b) {
-      const int block = f.warpgroup * kHalf + b;
-      if (block < blocks)
-        multiply_rows<Major::kK, 64>(dq[b], slopes, k + block * kBlockBytes, true);
-    }
-    wgmma_commit();
-    wgmma_wait(dq);
+    arrive_at(kSlopesReady, kBackwardThreads);
+    // Each warpgroup multiplies by both halves of dS.
+    sync_at(kSlopeTeam, kSlopeThreads);
+    grad_q.add(f, shared_address(places.slopes()), k);
     // The keys have been used by both.
-    sync_threads();
-    if (tile + 1 < num_tiles) load_keys(p, cta, tile + 1, k, shared.index[(tile + 1) % 2]);
-    for (int block = f.warpgroup; block < blocks; block += 2) {
-      float d[32];
-      wgmma_fence(d);
-      multiply_rows<Major::kMn, 64>(d, slopes, q + block * kBlockBytes, false);
-      if (block < value_blocks)
-        multiply_rows<Major::kMn, 64>(d, weights, grad_out + block * kBlockBytes, true);
-      wgmma_commit();
-      wgmma_wait(d);
-      add_block(d, p, cta, block, index, f, g.grad_kv);
-    }
+    sync_at(kSlopeTeam, kSlopeThreads);
+    if (tile + 1 < num_tiles) copy_keys<kBlocks>(p, cta, tile + 1, places);
   }
-  store_grad_q<kHalf>(p, g, cta, f, dq);
+  grad_q.store(p, cta, f, g.grad_q);
+}
+
+/// Starts the products of grad_kv's [64 keys, 64 columns], where there are values or where not.
+template <bool kHasValues>
+PB_DEVICE void multiply_heads(float (&d)[32], const BackwardPlaces& places, int block) {
+  wgmma_fence(d);
+  multiply_rows<Major::kMn, 64>(d, shared_address(places.slopes()),
+                                places.query() + block * kBlockBytes, false);
+  if constexpr (kHasValues)
+    multiply_rows<Major::kMn, 64>(d, shared_address(places.weights()),
+                                  places.grad_out() + block * kBlockBytes, true);
+  wgmma_commit();
+}
+
+/// What warpgroup 2 does: grad_kv. A block is added while the next one is multiplied.
+PB_DEVICE void add_tiles(const SparseMla& p, const SparseMlaGrads& g, const Cta& cta,
+                         const BackwardPlaces& places, int64_t num_tiles) {
+  const Fragment f;
+  for (int64_t tile = 0; tile < num_tiles; ++tile) {
+    sync_at(kSlopesReady, kBackwardThreads);
+    const int32_t key = places.shared().index[tile % 2][f.row + f.quad % 2 * 8];
+    float* const to =
+        key < 0 ? nullptr : g.grad_kv + (cta.batch * p.seqlen_k + key) * p.head_dim_qk;
+    float d[32];
+    for (int block = places.value_blocks; block < places.blocks; ++block) {
+      multiply_heads<false>(d, places, block);
+      wgmma_wait(d);
+      add_block(d, block, p.head_dim_qk, f, to);
+    }
+    multiply_heads<true>(d, places, 0);
+    for (int block = 1; block < places.value_blocks; ++block) {
+      float done[32];
+      wgmma_wait(d);
+      PB_UNROLL
+      for (int i = 0; i < 32; ++i) done[i] = d[i];
+      // What is added is in other registers than the next product.
+      pin(done);
+      multiply_heads<true>(d, places, block);
+      add_block(done, block - 1, p.head_dim_qk, f, to);
+    }
+    wgmma_wait(d);
+    if (tile + 1 < num_tiles) arrive_at(kSlopesFree, kBackwardThreads);
+    add_block(d, places.value_blocks - 1, p.head_dim_qk, f, to);
+  }
+}
+
+/// `storage`: backward_bytes at a multiple of 1024. kBlocks: those of q.
+template <int kBlocks>
+PB_DEVICE void backward_cta(const SparseMla& p, const SparseMlaGrads& g, const Cta& cta,
+                            unsigned char* storage) {
+  const BackwardPlaces places{num_blocks(p.head_dim_qk), num_blocks(p.head_dim_v), storage};
+  const int64_t num_tiles = (p.topk + kRows - 1) / kRows;
+  if (uniform(thread_index() / 128) < 2) {
+    raise_registers<kSlopeRegisters>();
+    take_slopes<kBlocks>(p, g, cta, places, num_tiles);
+  } else {
+    lower_registers<kAddRegisters>();
+    add_tiles(p, g, cta, places, num_tiles);
+  }
 }
 
 }  // namespace patchbench::ops::sparse_mla_dims

@@ -10,55 +10,101 @@ namespace patchbench::ops::sparse_mla_dims {
 // The names of the primitives and of the tiles.
 using namespace sm90;  // NOLINT: all of it
 
-/// 64 heads of one query, for which a CTA works.
+/// 64 heads of one query, for which a CTA works: `item` of num_items.
 struct Cta {
   int64_t batch, query;  // query: in [0, batch * seqlen_q)
   int64_t first_head, num_rows;
   int64_t first_row;  // of [batch * seqlen_q * num_heads]
-  PB_DEVICE Cta(const SparseMla& p, int64_t x, int64_t y) : batch(y) {
+  PB_DEVICE Cta(const SparseMla& p, int64_t item) {
     const int64_t groups = (p.num_heads + kRows - 1) / kRows;
-    query = y * p.seqlen_q + x / groups;
-    first_head = x % groups * kRows;
+    query = item / groups;
+    batch = query / p.seqlen_q;
+    first_head = item % groups * kRows;
     num_rows = p.num_heads - first_head < kRows ? p.num_heads - first_head : kRows;
     first_row = query * p.num_heads + first_head;
   }
 };
+PB_CONSTEXPR int64_t num_items(const SparseMla& p) {
+  return p.batch * p.seqlen_q * ((p.num_heads + kRows - 1) / kRows);
+}
 
-/// Starts the copy of 64 rows, of which `row_at(row)` is the first element or null: zeros. Columns
-/// from `columns`, a multiple of 8, to the end of the last block become zeros, too.
-template <typename RowAt>
-PB_DEVICE void load_rows(uint32_t to, int columns, const void* anywhere, const RowAt& row_at) {
-  const int chunk = thread_index() % 8 * 8;
-  for (int row = thread_index() / 8; row < kRows; row += kThreads / 8) {
-    const uint16_t* from = row_at(row);
-    const uint32_t at = to + in_block(row, 2 * chunk);
-    for (int block = 0; block < num_blocks(columns); ++block) {
-      const int column = block * kColumns + chunk;
-      const bool is_valid = from != nullptr && column < columns;
-      copy_async(at + block * kBlockBytes, is_valid ? from + column : anywhere, is_valid);
+/// Threads that copy together, eight to a row: warps of a CTA from `first` on.
+template <int kFirst, int kCount>
+struct Team {
+  static constexpr int kEach = kRows / (kCount / 8);  ///< rows of a thread
+  static_assert(kCount % 64 == 0, "a thread's rows are alike in the swizzle");
+  /// Where rows start; where there is none, some address.
+  struct Rows {
+    const uint16_t* first[kEach];
+    bool is_row[kEach];
+  };
+  int thread = thread_index() - kFirst;
+  PB_DEVICE int row(int i) const { return thread / 8 + i * (kCount / 8); }
+  /// Of a block's.
+  PB_DEVICE int first_column() const { return thread % 8 * 8; }
+
+  /// Starts the copy of blocks `begin` ... of 64 rows, at most kMost of them and none from `end`
+  /// on. Zeros are what is no row, and columns from `columns` on, a multiple of 8.
+  template <int kMost>
+  PB_DEVICE void copy(const Rows& rows, int columns, int begin, int end, uint32_t to) const {
+    PB_UNROLL
+    for (int b = 0; b < kMost; ++b) {
+      if (begin + b >= end) break;
+      const int column = (begin + b) * kColumns + first_column();
+      PB_UNROLL
+      for (int i = 0; i < kEach; ++i)
+        copy_async(to + (begin + b) * kBlockBytes + i * (kCount / 8) * kRowBytes +
+                       in_block(row(0), 2 * first_column()),
+                   rows.first[i] + column, rows.is_row[i] && column < columns);
     }
   }
-}
 
-PB_DEVICE void load_query(const SparseMla& p, const Cta& cta, uint32_t to) {
-  const uint16_t* first = p.q + cta.batch * p.q_stride_batch +
-                          (cta.query - cta.batch * p.seqlen_q) * p.q_stride_query +
-                          cta.first_head * p.q_stride_head;
-  load_rows(to, p.head_dim_qk, p.q,
-            [&](int row) { return row < cta.num_rows ? first + row * p.q_stride_head : nullptr; });
-}
+  /// Of the CTA's heads, blocks [begin, end): `first` is the first element of the first.
+  PB_DEVICE void copy_heads(const uint16_t* first, int64_t stride, int64_t num_rows, int columns,
+                            int begin, int end, uint32_t to) const {
+    Rows rows;
+    PB_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      rows.is_row[i] = row(i) < num_rows;
+      rows.first[i] = first + (rows.is_row[i] ? row(i) * stride : 0);
+    }
+    for (int block = begin; block < end; ++block) copy<1>(rows, columns, block, end, to);
+  }
+  PB_DEVICE void copy_query(const SparseMla& p, const Cta& cta, int begin, int end,
+                            uint32_t to) const {
+    copy_heads(p.q + cta.batch * p.q_stride_batch +
+                   (cta.query - cta.batch * p.seqlen_q) * p.q_stride_query +
+                   cta.first_head * p.q_stride_head,
+               p.q_stride_head, cta.num_rows, p.head_dim_qk, begin, end, to);
+  }
 
-/// Starts the copy of the keys in slots 64 * tile ... 64 * tile + 63 and notes which they are, -1
-/// where there is none.
-PB_DEVICE void load_keys(const SparseMla& p, const Cta& cta, int64_t tile, uint32_t to,
-                         int32_t (&index)[kRows]) {
-  load_rows(to, p.head_dim_qk, p.q, [&](int row) {
-    const int64_t slot = tile * kRows + row;
-    int32_t at = slot < p.topk ? p.indices[cta.query * p.topk + slot] : -1;
-    if (at >= p.seqlen_k) at = -1;
-    if (thread_index() % 8 == 0) index[row] = at;
-    return at < 0 ? nullptr : p.kv + cta.batch * p.kv_stride_batch + at * p.kv_stride_key;
-  });
-}
+  /// The keys in slots 64 * tile ... 64 * tile + 63, of those this thread's; -1 where there is
+  /// none.
+  PB_DEVICE void read_indices(const SparseMla& p, const Cta& cta, int64_t tile,
+                              int32_t (&index)[kEach]) const {
+    PB_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      const int64_t slot = tile * kRows + row(i);
+      index[i] = slot < p.topk ? p.indices[cta.query * p.topk + slot] : -1;
+      if (index[i] >= p.seqlen_k) index[i] = -1;
+    }
+  }
+  PB_DEVICE void note_indices(const int32_t (&index)[kEach], int32_t (&noted)[kRows]) const {
+    PB_UNROLL
+    for (int i = 0; i < kEach; ++i)
+      if (thread % 8 == 0) noted[row(i)] = index[i];
+  }
+  PB_DEVICE Rows find_keys(const SparseMla& p, const Cta& cta,
+                           const int32_t (&index)[kEach]) const {
+    Rows rows;
+    PB_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      rows.is_row[i] = index[i] >= 0;
+      rows.first[i] =
+          p.kv + cta.batch * p.kv_stride_batch + (rows.is_row[i] ? index[i] * p.kv_stride_key : 0);
+    }
+    return rows;
+  }
+};
 
 }  // namespace patchbench::ops::sparse_mla_dims

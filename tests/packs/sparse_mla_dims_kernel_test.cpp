@@ -42,29 +42,24 @@ SparseMla problem_on(const Problem& p, const Tensor& q, const Tensor& kv) {
           .softmax_scale = static_cast<float>(p.softmax_scale)};
 }
 
-/// Runs `work(cta, storage)` for each CTA of the problem's grid.
-template <typename Work>
-void run_grid(const SparseMla& problem, int64_t shared_bytes, Timing timing, const Work& work) {
-  const int64_t groups = (problem.num_heads + kRows - 1) / kRows;
-  for (int64_t y = 0; y < problem.batch; ++y) {
-    for (int64_t x = 0; x < problem.seqlen_q * groups; ++x) {
-      Machine machine(static_cast<size_t>(shared_bytes), timing);
-      machine.run([&] { work(Cta(problem, x, y), machine.shared()); });
-    }
-  }
-}
+/// CTAs of the forward at a time: each takes several items.
+constexpr int64_t kForwardGrid = 2;
 
 template <int kHalf>
 void run_forward(const SparseMla& p, const SparseMlaResults& r, Timing timing) {
-  run_grid(p, forward_bytes(p.head_dim_qk), timing,
-           [&](const Cta& cta, unsigned char* storage) { forward_cta<kHalf>(p, r, cta, storage); });
+  for (int64_t x = 0; x < kForwardGrid; ++x) {
+    Machine machine(static_cast<size_t>(forward_bytes(p.head_dim_qk)), timing, kForwardThreads);
+    machine.run([&] { forward_cta<kHalf>(p, r, Items{x, kForwardGrid}, machine.shared()); });
+  }
 }
 
-template <int kHalf>
+template <int kBlocks>
 void run_backward(const SparseMla& p, const SparseMlaGrads& g, Timing timing) {
-  run_grid(
-      p, backward_bytes(p.head_dim_qk, p.head_dim_v), timing,
-      [&](const Cta& cta, unsigned char* storage) { backward_cta<kHalf>(p, g, cta, storage); });
+  for (int64_t item = 0; item < num_items(p); ++item) {
+    Machine machine(static_cast<size_t>(backward_bytes(p.head_dim_qk, p.head_dim_v)), timing,
+                    kBackwardThreads);
+    machine.run([&] { backward_cta<kBlocks>(p, g, Cta(p, item), machine.shared()); });
+  }
 }
 
 enum class Delta { kExact, kRounded };
@@ -91,14 +86,15 @@ KernelResult result_of_kernels(const Problem& p, Timing timing, Delta delta = De
   constexpr Forward kForward[] = {run_forward<1>, run_forward<2>, run_forward<3>, run_forward<4>};
   using Backward = void (*)(const SparseMla&, const SparseMlaGrads&, Timing);
   constexpr Backward kBackward[] = {run_backward<1>, run_backward<2>, run_backward<3>,
-                                    run_backward<4>, run_backward<5>};
+                                    run_backward<4>, run_backward<5>, run_backward<6>,
+                                    run_backward<7>, run_backward<8>, run_backward<9>};
   kForward[(num_blocks(problem.head_dim_v) - 1) / 2](
       problem,
       {.out = data_of<uint16_t>(r.out),
        .out_remainder = data_of<uint16_t>(r.out_remainder),
        .lse = data_of<float>(r.lse)},
       timing);
-  kBackward[(num_blocks(problem.head_dim_qk) - 1) / 2](
+  kBackward[num_blocks(problem.head_dim_qk) - 1](
       problem,
       {.grad_out = data_of<uint16_t>(grad_out),
        .out = data_of<uint16_t>(r.out),
@@ -137,7 +133,13 @@ std::vector<MlaCase> kernel_cases() {
 }
 
 std::vector<Timing> timings() {
-  return {{}, {.is_backward = true}, {.is_late = true}, {.is_late = true, .is_backward = true}};
+  return {
+      {},
+      {.is_backward = true},
+      {.is_late = true},
+      {.is_late = true, .is_backward = true},
+      {.is_late = true, .are_copies_early = true, .is_first_preferred = true},
+      {.is_late = true, .is_backward = true, .are_copies_early = true, .is_first_preferred = true}};
 }
 
 class SparseMlaKernels : public testing::TestWithParam<std::tuple<MlaCase, Timing>> {};
@@ -160,7 +162,9 @@ TEST_P(SparseMlaKernels, AreTheAttentionWithItsGradients) {
 
 std::string timing_name(const testing::TestParamInfo<std::tuple<MlaCase, Timing>>& info) {
   const auto& [c, timing] = info.param;
-  return c.name + (timing.is_late ? "_late" : "_early") + (timing.is_backward ? "_backward" : "");
+  return c.name + (timing.is_late ? "_late" : "_early") +
+         (timing.are_copies_early ? "_products" : "") + (timing.is_backward ? "_backward" : "") +
+         (timing.is_first_preferred ? "_preferred" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, SparseMlaKernels,
@@ -177,6 +181,19 @@ TEST(SparseMlaKernel, AnswersTheSameHoweverItsThreadsTakeTurns) {
     const KernelResult got = result_of_kernels(p, timing);
     EXPECT_TRUE(at::equal(got.out, wanted.out) && at::equal(got.lse, wanted.lse));
     EXPECT_TRUE(at::equal(got.grad_q, wanted.grad_q));
+  }
+}
+
+/// Maxima are taken of products that are not scaled yet; a scale of 0 leaves means of the keys.
+TEST(SparseMlaKernel, TakesANegativeScaleAndZero) {
+  for (const double scale : {-0.125, 0.0}) {
+    Problem p = problem_of({.name = "scale", .batch = 1, .topk = 130}, at::kBFloat16);
+    p.softmax_scale = scale;
+    const auto wanted = oracle(p).named(), got = result_of_kernels(p, {}).named();
+    for (size_t i = 0; i < got.size(); ++i) {
+      const at::ScalarType type = got[i].first == "lse" ? at::kFloat : at::kBFloat16;
+      EXPECT_LE(relative(got[i].second, wanted[i].second), bound_of(type)) << got[i].first << scale;
+    }
   }
 }
 
