@@ -6,12 +6,12 @@
 
 // The backward. Grid: num_items. 384 threads, one CTA per SM: 64 heads of one query, whose keys
 // pass by in tiles of 64. P is taken anew from lse.
-//   Warpgroups 0 and 1: logits and grad_out V^T, each those of 32 keys, 2 x 16 registers a thread;
-//   grad_q, each half of its columns, 16 registers a thread for each block. They copy the next tile
-//   as soon as both are done with this one.
-//   Warpgroup 2: grad_kv, [64 keys, 64 columns] at a time, 32 registers a thread; added to
-//   memory in float32, 16 bytes a thread, 64 heads at once. It needs P and dS, not the keys, and is
-//   a tile behind: adds are under way while the others multiply.
+//   Warpgroups 0 and 1: the first the logits and P, the second grad_out V^T and, of P, dS, each
+//   [64, 64] in 32 registers a thread; grad_q, each half of its columns, 16 registers a thread for
+//   each block. They copy the next tile as soon as both are done with this one. Warpgroup 2:
+//   grad_kv, [64 keys, 64 columns] at a time, 32 registers a thread; added to memory in float32, 16
+//   bytes a thread, 64 heads at once. It needs P and dS, not the keys, and is a tile behind: adds
+//   are under way while the others multiply.
 // Shared memory: blocks of q, grad_out, one tile of keys, P, dS, and 1.25 KiB: 225 KiB at 576/512.
 // Rounded to bfloat16: P, dS, grad_q. Sums are float32.
 namespace patchbench::ops::sparse_mla_dims {
@@ -20,7 +20,7 @@ constexpr int kBackwardThreads = 384, kSlopeThreads = 256;
 /// Of a thread: 65536 in all.
 constexpr int kSlopeRegisters = 208, kAddRegisters = 88;
 /// All of warpgroups 0 and 1 are here; P and dS are there; they are no longer read.
-enum BackwardBarrier { kSlopeTeam = 1, kSlopesReady, kSlopesFree };
+enum BackwardBarrier { kSlopeTeam = 1, kSlopesReady, kSlopesFree, kWeightsReady };
 
 struct BackwardShared {
   float delta[kRows];
@@ -59,55 +59,89 @@ PB_DEVICE void load_sums(const SparseMla& p, const SparseMlaGrads& g, const Cta&
   shared.share[row] = row < cta.num_rows ? exp2_of(floorf(lse) - lse) : 0.0f;
 }
 
-/// P and dS of the warpgroup's half of a tile, packed. dS is formed with P as the forward rounded
-/// it: out is a mean with those weights, so that Delta is theirs, and sum_j dS_j is 0 but for the
-/// rounding of dS.
-PB_DEVICE void differentiate(const float (&s)[16], const float (&grad_p)[16], float softmax_scale,
-                             const int32_t (&index)[kRows], const BackwardShared& shared,
-                             const Fragment& f, uint32_t (&p)[8], uint32_t (&ds)[8]) {
+/// P of a tile's logits, packed, and P as the forward rounded it.
+PB_DEVICE void weigh(const float (&s)[32], float scale, const int32_t (&index)[kRows],
+                     const BackwardShared& shared, const Fragment& f, uint32_t (&p)[16],
+                     uint32_t (&rounded)[16]) {
   PB_UNROLL
-  for (int i = 0; i < 16; i += 2) {
-    const int row = f.row + i / 2 % 2 * 8, key = f.key(i);
+  for (int i = 0; i < 32; i += 2) {
+    const int row = f.row + i / 2 % 2 * 8, key = f.column(i);
     float weight[2];
     PB_UNROLL
     for (int e = 0; e < 2; ++e) {
-      const float power = exp2_flushed(fmaf(s[i + e], softmax_scale * kLog2e, -shared.base[row]));
+      const float power = exp2_flushed(fmaf(s[i + e], scale, -shared.base[row]));
       weight[e] = index[key + e] < 0 ? 0.0f : power;
     }
-    const uint32_t rounded = pack(weight[0], weight[1]);
-    const float share = shared.share[row], factor = softmax_scale * share;
-    const float first = factor * low_of(rounded) * (grad_p[i] - shared.delta[row]);
-    const float second = factor * high_of(rounded) * (grad_p[i + 1] - shared.delta[row]);
+    const float share = shared.share[row];
+    rounded[i / 2] = pack(weight[0], weight[1]);
     p[i / 2] = pack(share * weight[0], share * weight[1]);
-    ds[i / 2] = pack(first, second);
   }
 }
 
-/// The warpgroup's half of a tile [64 heads, 64 keys].
-PB_DEVICE void store_half(const uint32_t (&pairs)[8], const Fragment& f, unsigned char* tile) {
-  PB_UNROLL
-  for (int i = 0; i < 8; ++i)
-    *reinterpret_cast<uint32_t*>(tile + in_block(f.row + i % 2 * 8, 2 * f.key(2 * i))) = pairs[i];
+/// A tile [64 heads, 64 keys] in a block of shared memory, packed: where a thread has pair i.
+PB_DEVICE uint32_t& pair_at(unsigned char* tile, const Fragment& f, int i) {
+  return *reinterpret_cast<uint32_t*>(tile + in_block(f.row + i % 2 * 8, 2 * f.column(2 * i)));
 }
 
-/// Adds [64 keys, 64 columns] to rows of grad_kv. `to`: that of the key of the thread's upper row
-/// where its quad is even, of its lower row where it is odd; null where there is none.
-PB_DEVICE void add_block(const float (&d)[32], int block, int head_dim_qk, const Fragment& f,
-                         float* to) {
-  const bool is_odd = f.quad % 2 == 1;
+/// dS in the place of P as the forward rounded it: out is a mean with those weights, so that Delta
+/// is theirs, and sum_j dS_j is 0 but for the rounding of dS.
+PB_DEVICE void differentiate(const float (&grad_p)[32], float softmax_scale,
+                             const BackwardShared& shared, const Fragment& f,
+                             unsigned char* slopes) {
   PB_UNROLL
-  for (int i = 0; i < 32; i += 4) {
-    // Neighbours trade pairs: the even one gets four columns of the upper row, the odd one those
-    // of the lower row.
-    const float first = shuffle_xor(is_odd ? d[i] : d[i + 2], 1);
-    const float second = shuffle_xor(is_odd ? d[i + 1] : d[i + 3], 1);
-    const int column = block * kColumns + i * 2 + f.quad / 2 * 4;
-    if (to == nullptr || column >= head_dim_qk) continue;
-    if (is_odd) {
-      add_four(to + column, first, second, d[i + 2], d[i + 3]);
+  for (int i = 0; i < 16; ++i) {
+    const int row = f.row + i % 2 * 8;
+    const float factor = softmax_scale * shared.share[row];
+    uint32_t& pair = pair_at(slopes, f, i);
+    pair = pack(factor * low_of(pair) * (grad_p[2 * i] - shared.delta[row]),
+                factor * high_of(pair) * (grad_p[2 * i + 1] - shared.delta[row]));
+  }
+}
+
+/// Trades values whose index has `bit` with the thread `mask` away: that bit of the index and of
+/// the thread's number change places.
+PB_DEVICE void trade(float (&d)[32], int bit, int mask) {
+  const bool is_upper = (thread_index() & mask) != 0;
+  PB_UNROLL
+  for (int i = 0; i < 32; ++i) {
+    if ((i & bit) != 0) continue;
+    const float other = shuffle_xor(is_upper ? d[i] : d[i + bit], mask);
+    if (is_upper) {
+      d[i] = other;
     } else {
-      add_four(to + column, d[i], d[i + 1], first, second);
+      d[i + bit] = other;
     }
+  }
+}
+
+/// Rows of grad_kv to which a thread adds: of keys 2 (t % 32 / 8) + 16 (t % 128 / 32) and 1, 8, 9
+/// further; null where there is none.
+struct AddRows {
+  float* to[4];
+  PB_DEVICE AddRows(const SparseMla& p, const Cta& cta, const int32_t (&index)[kRows],
+                    float* grad_kv) {
+    const int first = thread_index() % 128 / 32 * 16 + thread_index() % 32 / 8 * 2;
+    PB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int32_t key = index[first + i % 2 + i / 2 * 8];
+      to[i] = key < 0 ? nullptr : grad_kv + (cta.batch * p.seqlen_k + key) * p.head_dim_qk;
+    }
+  }
+};
+
+/// Adds [64 keys, 64 columns], d. Eight threads that follow each other add 128 bytes of one row.
+PB_DEVICE void add_block(float (&d)[32], int block, int head_dim_qk, const AddRows& rows) {
+  // Column bit 1 comes from a thread's number, bits 3 and 4 go there, for it and a row's bit 0.
+  trade(d, 4, 1);
+  trade(d, 8, 4);
+  const int lane = thread_index() % 32;
+  const int first = block * kColumns + lane / 4 % 2 * 16 + lane % 2 * 8 + lane / 2 % 2 * 4;
+  PB_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    const int at = i / 4 * 16 + i % 2 * 8 + i / 2 % 2 * 2, column = first + i / 4 * 32;
+    float* const to = rows.to[i % 4];
+    if (to == nullptr || column >= head_dim_qk) continue;
+    add_four(to + column, d[at], d[at + 1], d[at + 4], d[at + 5]);
   }
 }
 
@@ -170,13 +204,13 @@ struct BackwardPlaces {
 
 using SlopeTeam = Team<0, kSlopeThreads>;
 
-/// Starts the copy of a tile of keys.
+/// Starts the copy of a tile of keys, those that `slots` name.
 template <int kBlocks>
 PB_DEVICE void copy_keys(const SparseMla& p, const Cta& cta, int64_t tile,
-                         const BackwardPlaces& places) {
+                         const int32_t (&slots)[SlopeTeam::kEach], const BackwardPlaces& places) {
   const SlopeTeam team;
   int32_t index[SlopeTeam::kEach];
-  team.read_indices(p, cta, tile, index);
+  team.keys_of(p, slots, index);
   team.note_indices(index, places.shared().index[tile % 2]);
   team.copy<kBlocks>(team.find_keys(p, cta, index), p.head_dim_qk, 0, kBlocks, places.keys());
 }
@@ -187,33 +221,44 @@ PB_DEVICE void take_slopes(const SparseMla& p, const SparseMlaGrads& g, const Ct
                            const BackwardPlaces& places, int64_t num_tiles) {
   const uint32_t k = places.keys();
   BackwardShared& shared = places.shared();
-  const Fragment f;
+  Fragment f;
   const SlopeTeam team;
   GradQuery<kBlocks> grad_q;
   team.copy_query(p, cta, 0, kBlocks, places.query());
   team.copy_heads(g.grad_out + cta.first_row * p.head_dim_v, p.head_dim_v, cta.num_rows,
                   p.head_dim_v, 0, places.value_blocks, places.grad_out());
-  if (num_tiles > 0) copy_keys<kBlocks>(p, cta, 0, places);
+  int32_t slots[SlopeTeam::kEach];
+  team.read_slots(p, cta, 0, slots);
+  if (num_tiles > 0) copy_keys<kBlocks>(p, cta, 0, slots, places);
   load_sums(p, g, cta, shared);
   for (int64_t tile = 0; tile < num_tiles; ++tile) {
     wait_for_copies();
     fence_async_proxy();
     // The tile is whole.
     sync_at(kSlopeTeam, kSlopeThreads);
-    float s[16], grad_p[16];
-    const uint32_t half = f.warpgroup * 32 * kRowBytes;
-    wgmma_fence(s, grad_p);
-    dot_rows(s, places.query(), k + half, places.blocks, false);
-    dot_rows(grad_p, places.grad_out(), k + half, places.value_blocks, false);
+    team.read_slots(p, cta, tile + 1, slots);
+    float d[32];
+    wgmma_fence(d);
+    dot_rows(d, f.warpgroup == 0 ? places.query() : places.grad_out(), k,
+             f.warpgroup == 0 ? places.blocks : places.value_blocks, false);
     wgmma_commit();
-    wgmma_wait(s, grad_p);
-    uint32_t pairs[2][8];
-    differentiate(s, grad_p, p.softmax_scale, shared.index[tile % 2], shared, f, pairs[0],
-                  pairs[1]);
-    // The last tile's P and dS are no longer read.
-    if (tile > 0) sync_at(kSlopesFree, kBackwardThreads);
-    store_half(pairs[0], f, places.weights());
-    store_half(pairs[1], f, places.slopes());
+    wgmma_wait(d);
+    f.renew();
+    if (f.warpgroup == 0) {
+      uint32_t weights[16], rounded[16];
+      weigh(d, p.softmax_scale * kLog2e, shared.index[tile % 2], shared, f, weights, rounded);
+      // The last tile's P and dS are no longer read.
+      if (tile > 0) sync_at(kSlopesFree, kBackwardThreads / 3 * 2);
+      PB_UNROLL
+      for (int i = 0; i < 16; ++i) {
+        pair_at(places.weights(), f, i) = weights[i];
+        pair_at(places.slopes(), f, i) = rounded[i];
+      }
+      arrive_at(kWeightsReady, kSlopeThreads);
+    } else {
+      sync_at(kWeightsReady, kSlopeThreads);
+      differentiate(d, p.softmax_scale, shared, f, places.slopes());
+    }
     fence_async_proxy();
     arrive_at(kSlopesReady, kBackwardThreads);
     // Each warpgroup multiplies by both halves of dS.
@@ -221,7 +266,7 @@ PB_DEVICE void take_slopes(const SparseMla& p, const SparseMlaGrads& g, const Ct
     grad_q.add(f, shared_address(places.slopes()), k);
     // The keys have been used by both.
     sync_at(kSlopeTeam, kSlopeThreads);
-    if (tile + 1 < num_tiles) copy_keys<kBlocks>(p, cta, tile + 1, places);
+    if (tile + 1 < num_tiles) copy_keys<kBlocks>(p, cta, tile + 1, slots, places);
   }
   grad_q.store(p, cta, f, g.grad_q);
 }
@@ -241,17 +286,14 @@ PB_DEVICE void multiply_heads(float (&d)[32], const BackwardPlaces& places, int 
 /// What warpgroup 2 does: grad_kv. A block is added while the next one is multiplied.
 PB_DEVICE void add_tiles(const SparseMla& p, const SparseMlaGrads& g, const Cta& cta,
                          const BackwardPlaces& places, int64_t num_tiles) {
-  const Fragment f;
   for (int64_t tile = 0; tile < num_tiles; ++tile) {
     sync_at(kSlopesReady, kBackwardThreads);
-    const int32_t key = places.shared().index[tile % 2][f.row + f.quad % 2 * 8];
-    float* const to =
-        key < 0 ? nullptr : g.grad_kv + (cta.batch * p.seqlen_k + key) * p.head_dim_qk;
+    const AddRows rows(p, cta, places.shared().index[tile % 2], g.grad_kv);
     float d[32];
     for (int block = places.value_blocks; block < places.blocks; ++block) {
       multiply_heads<false>(d, places, block);
       wgmma_wait(d);
-      add_block(d, block, p.head_dim_qk, f, to);
+      add_block(d, block, p.head_dim_qk, rows);
     }
     multiply_heads<true>(d, places, 0);
     for (int block = 1; block < places.value_blocks; ++block) {
@@ -262,11 +304,11 @@ PB_DEVICE void add_tiles(const SparseMla& p, const SparseMlaGrads& g, const Cta&
       // What is added is in other registers than the next product.
       pin(done);
       multiply_heads<true>(d, places, block);
-      add_block(done, block - 1, p.head_dim_qk, f, to);
+      add_block(done, block - 1, p.head_dim_qk, rows);
     }
     wgmma_wait(d);
-    if (tile + 1 < num_tiles) arrive_at(kSlopesFree, kBackwardThreads);
-    add_block(d, places.value_blocks - 1, p.head_dim_qk, f, to);
+    if (tile + 1 < num_tiles) arrive_at(kSlopesFree, kBackwardThreads / 3 * 2);
+    add_block(d, places.value_blocks - 1, p.head_dim_qk, rows);
   }
 }
 

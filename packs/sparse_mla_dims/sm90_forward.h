@@ -16,8 +16,10 @@
 // a warpgroup has summed is rescaled when a maximum grew. Maxima are rounded up to whole numbers: P
 // before its rounding is then the same but for powers of two whatever the maximum was when its key
 // came by, and who rounds P again gets these weights.
-// A tile's place is free in two parts: the columns that warpgroup 0 multiplies as values, and the
-// rest. Its own warpgroup's part is free before the other's, is copied first and multiplied first.
+// A tile's place is free in three sets of columns: those that warpgroup 0 multiplies as values,
+// those of warpgroup 1, and those that are no values. The last are free before all others, those of
+// the tile's own warpgroup before the other's; so they are copied and their logits formed, each set
+// of values in two parts.
 // The last block of the query is in registers, 16 a thread: its place holds the second's P.
 // Shared memory: blocks of two tiles of keys, of the query, P, and 2.1 KiB: 226 KiB at 576.
 // Rounded to bfloat16: P, out, and what that left. Sums, maxima and lse are float32.
@@ -26,6 +28,8 @@ namespace patchbench::ops::sparse_mla_dims {
 constexpr int kForwardThreads = 384, kConsumers = 256;
 /// Of a thread: 65536 in all.
 constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+/// Of a tile: its columns without values, twice two of those with.
+constexpr int kParts = 5, kNoValues = 2;
 /// kWeights + a warpgroup: P of its tile is there with its maxima. kSums: both have theirs.
 enum ForwardBarrier { kWeights = 1, kSums = 3 };
 
@@ -33,7 +37,8 @@ struct ForwardShared {
   int32_t index[2][kRows];  ///< of the keys, by place
   float top[2][kRows];      ///< maxima after the warpgroup's last tile
   float sum[2][kRows], weight[2][kRows];
-  Barrier full[2][2], free[2][2];     ///< of a place's parts
+  Barrier full[2][kParts];            ///< of a place's parts
+  Barrier free[2][3];                 ///< of a place's sets
   Barrier query_full, query_free[2];  ///< all but the last block, and that
   alignas(4) uint8_t has_gaps[2][4];  ///< whether some slots of a tile have no key, by warp
 };
@@ -62,6 +67,20 @@ struct ForwardPlaces {
   }
 };
 
+/// The blocks of one part of a tile, and the set that they are of. `mine`: the tile's warpgroup.
+template <int kHalf>
+struct Part {
+  static constexpr int kFirst = (kHalf + 1) / 2;
+  int begin, end, set;
+  PB_DEVICE Part(int part, int mine, int blocks) {
+    set = part == 0 ? kNoValues : part < 3 ? mine : 1 - mine;
+    const bool is_second = part > 0 && part % 2 == 0;
+    begin = set * kHalf + (is_second ? kFirst : 0);
+    end = part == 0 ? blocks : is_second ? (set + 1) * kHalf : begin + kFirst;
+    if (end > blocks) end = blocks;
+  }
+};
+
 /// The items of one CTA.
 struct Items {
   int64_t first, step;
@@ -73,11 +92,15 @@ PB_CONSTEXPR int num_tiles(const SparseMla& p) {
 
 PB_DEVICE void start_barriers(ForwardShared& shared) {
   if (thread_index() == 0) {
+    constexpr int kCopiers = kForwardThreads - kConsumers;
     PB_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      // Each copying thread with its copies, and again with the indices.
-      start_barrier(shared.full[i / 2][i % 2], 2 * (kForwardThreads - kConsumers));
-      start_barrier(shared.free[i / 2][i % 2], kConsumers / 2 / 32);
+    for (int place = 0; place < 2; ++place) {
+      // Each copying thread with its copies, and once more with the indices.
+      PB_UNROLL
+      for (int part = 0; part < kParts; ++part)
+        start_barrier(shared.full[place][part], part == 1 ? 2 * kCopiers : kCopiers);
+      PB_UNROLL
+      for (Barrier& barrier : shared.free[place]) start_barrier(barrier, kConsumers / 2 / 32);
     }
     start_barrier(shared.query_full, kForwardThreads - kConsumers);
     PB_UNROLL
@@ -89,26 +112,11 @@ PB_DEVICE void start_barriers(ForwardShared& shared) {
 
 /// One arrival a warp, all of whose threads are done with what it frees.
 PB_DEVICE void arrive_as_warp(Barrier& barrier) {
+  sync_warp();
   if (thread_index() % 32 == 0) arrive(barrier);
 }
 
 using Copiers = Team<kConsumers, kForwardThreads - kConsumers>;
-
-/// Starts the copy of one part of a tile: part 0 is the first kHalf blocks.
-template <int kHalf>
-PB_DEVICE void copy_part(const SparseMla& p, const ForwardPlaces& places, int place, int part,
-                         const Copiers::Rows& rows) {
-  constexpr int kMost = num_blocks(576);
-  const Copiers team;
-  Barrier& full = places.shared().full[place][part];
-  if (part == 0) {
-    team.copy<kHalf>(rows, p.head_dim_qk, 0, places.blocks, places.keys(place));
-  } else {
-    team.copy<kMost - kHalf>(rows, p.head_dim_qk, kHalf, places.blocks, places.keys(place));
-  }
-  arrive_with_copies(full);
-  arrive(full);
-}
 
 /// Notes which keys a tile has.
 PB_DEVICE void note_tile(const int32_t (&index)[Copiers::kEach], ForwardShared& shared, int place) {
@@ -129,7 +137,7 @@ PB_DEVICE void produce(const SparseMla& p, const ForwardPlaces& places, const It
   for (int64_t item = items.first; item < num_items(p); item += items.step) {
     const Cta cta(p, item);
     int32_t next[Copiers::kEach];
-    team.read_indices(p, cta, 0, next);
+    team.read_slots(p, cta, 0, next);
     PB_UNROLL
     for (int part = 0; part < 2; ++part) {
       const int last = places.blocks - 1;
@@ -140,15 +148,25 @@ PB_DEVICE void produce(const SparseMla& p, const ForwardPlaces& places, const It
     arrive_with_copies(shared.query_full);
     for (int tile = 0; tile < num_tiles(p); ++tile) {
       const int place = tile % 2;
-      const Copiers::Rows rows = team.find_keys(p, cta, next);
-      // Whoever read the last tile's has freed this part since.
+      int32_t index[Copiers::kEach];
+      team.keys_of(p, next, index);
+      const Copiers::Rows rows = team.find_keys(p, cta, index);
+      if (tile + 1 < num_tiles(p)) team.read_slots(p, cta, tile + 1, next);
       const int parity = free_parities >> place & 1;
-      wait_for(shared.free[place][place], parity);
-      note_tile(next, shared, place);
-      if (tile + 1 < num_tiles(p)) team.read_indices(p, cta, tile + 1, next);
-      copy_part<kHalf>(p, places, place, place, rows);
-      wait_for(shared.free[place][1 - place], parity);
-      copy_part<kHalf>(p, places, place, 1 - place, rows);
+      constexpr int kFirst = Part<kHalf>::kFirst;
+      PB_ROLLED
+      for (int i = 0; i < kParts; ++i) {
+        const Part<kHalf> part(i, place, places.blocks);
+        if (i < 2 || i == 3) wait_for(shared.free[place][part.set], parity);
+        PB_ROLLED
+        for (int block = part.begin; block < part.end; block += kFirst)
+          team.template copy<kFirst>(rows, p.head_dim_qk, block, part.end, places.keys(place));
+        arrive_with_copies(shared.full[place][i]);
+        if (i != 1) continue;
+        // Whoever read the last tile's has freed this set since.
+        note_tile(index, shared, place);
+        arrive(shared.full[place][i]);
+      }
       free_parities ^= 1 << place;
     }
   }
@@ -293,36 +311,29 @@ PB_DEVICE void multiply_last(float (&s)[32], const uint32_t (&last)[16], uint32_
                                       accumulates || step > 0);
 }
 
-/// Logits of the warpgroup's tile: its own part of the columns first, for that is there first.
+/// Logits of the warpgroup's tile, part by part as they come.
 template <int kHalf, int kMine>
 PB_DEVICE void multiply_keys(float (&s)[32], const ForwardPlaces& places,
                              const uint32_t (&last)[16], int parity) {
-  const int before = places.blocks - 1, middle = kHalf < before ? kHalf : before;
-  Barrier(&full)[2] = places.shared().full[kMine];
+  const int before = places.blocks - 1;
+  ForwardShared& shared = places.shared();
   const uint32_t q = places.query(), k = places.keys(kMine);
-  const uint32_t rest = middle * kBlockBytes, k_last = k + before * kBlockBytes;
-  wait_for(full[kMine], parity);
-  // There the last block is the other part's.
-  if (kMine == 1 && before < kHalf) wait_for(full[0], parity);
-  // What others copied is what the products read.
-  fence_async_proxy();
+  bool accumulates = false;
   wgmma_fence(s);
-  if constexpr (kMine == 0) {
-    dot_rows(s, q, k, middle, false);
-  } else {
-    multiply_last(s, last, k_last, false);
-    dot_rows(s, q + rest, k + rest, before - middle, true);
+  PB_ROLLED
+  for (int i = 0; i < kParts; ++i) {
+    const Part<kHalf> part(i, kMine, places.blocks);
+    const int count = (part.end < before ? part.end : before) - part.begin;
+    wait_for(shared.full[kMine][i], parity);
+    // What others copied is what the products read.
+    fence_async_proxy();
+    dot_rows(s, q + part.begin * kBlockBytes, k + part.begin * kBlockBytes, count, accumulates);
+    accumulates = accumulates || count > 0;
   }
-  wait_for(full[1 - kMine], parity);
-  fence_async_proxy();
-  if constexpr (kMine == 0) {
-    dot_rows(s, q + rest, k + rest, before - middle, middle > 0);
-    multiply_last(s, last, k_last, before > 0);
-  } else {
-    dot_rows(s, q, k, middle, true);
-  }
+  multiply_last(s, last, k + before * kBlockBytes, accumulates);
   wgmma_commit();
   wgmma_wait(s);
+  arrive_as_warp(shared.free[kMine][kNoValues]);
 }
 
 /// A block of 64 columns of 64 rows as an operand in registers.

@@ -78,16 +78,22 @@ struct Team {
                p.q_stride_head, cta.num_rows, p.head_dim_qk, begin, end, to);
   }
 
-  /// The keys in slots 64 * tile ... 64 * tile + 63, of those this thread's; -1 where there is
-  /// none.
-  PB_DEVICE void read_indices(const SparseMla& p, const Cta& cta, int64_t tile,
-                              int32_t (&index)[kEach]) const {
+  /// What stands in slots 64 * tile ... 64 * tile + 63, of those this thread's; -1 beyond the last.
+  /// Nothing is done with it yet: it need not be there before keys_of.
+  PB_DEVICE void read_slots(const SparseMla& p, const Cta& cta, int64_t tile,
+                            int32_t (&slots)[kEach]) const {
     PB_UNROLL
     for (int i = 0; i < kEach; ++i) {
       const int64_t slot = tile * kRows + row(i);
-      index[i] = slot < p.topk ? p.indices[cta.query * p.topk + slot] : -1;
-      if (index[i] >= p.seqlen_k) index[i] = -1;
+      slots[i] = slot < p.topk ? p.indices[cta.query * p.topk + slot] : -1;
     }
+  }
+  /// The keys that slots name, -1 where there is none.
+  PB_DEVICE void keys_of(const SparseMla& p, const int32_t (&slots)[kEach],
+                         int32_t (&index)[kEach]) const {
+    PB_UNROLL
+    for (int i = 0; i < kEach; ++i)
+      index[i] = slots[i] < 0 || slots[i] >= p.seqlen_k ? -1 : slots[i];
   }
   PB_DEVICE void note_indices(const int32_t (&index)[kEach], int32_t (&noted)[kRows]) const {
     PB_UNROLL
