@@ -85,16 +85,16 @@ class Machine {
   /// Arrives once this thread's copies so far have happened.
   void arrive_with_copies(uint32_t at) {
     if (!are_copies_late()) return arrive(at);
-    auto& copies = fibers_[static_cast<size_t>(thread_)].copies;
-    started(at).arrivals.push_back(std::exchange(copies, {}));
+    Fiber& fiber = fibers_[static_cast<size_t>(thread_)];
+    started(at).arrivals.push_back({&fiber, fiber.copies.size()});
     ++num_steps_;
   }
   void wait_for(uint32_t at, int parity) {
     Phases& barrier = started(at);
     ++num_steps_;
     while (barrier.parity == parity) {
-      for (const auto& copies : std::exchange(barrier.arrivals, {})) {
-        for (const Copy& copy : copies) perform(copy);
+      for (const Arrival& arrival : std::exchange(barrier.arrivals, {})) {
+        perform_copies(*arrival.fiber, arrival.num_copies);
         count_arrival(barrier);
       }
       if (barrier.parity == parity) yield();
@@ -115,9 +115,8 @@ class Machine {
     fibers_[static_cast<size_t>(thread_)].copies.push_back(copy);
   }
   void wait_for_copies() {
-    auto& copies = fibers_[static_cast<size_t>(thread_)].copies;
-    for (const Copy& copy : copies) perform(copy);
-    copies.clear();
+    Fiber& fiber = fibers_[static_cast<size_t>(thread_)];
+    perform_copies(fiber, fiber.copies.size());
   }
 
   struct Product {
@@ -178,6 +177,7 @@ class Machine {
     std::unique_ptr<char[]> stack;
     bool is_done = false;
     std::vector<Copy> copies;
+    size_t num_copied = 0;  ///< of them
     size_t num_products = 0;
     int64_t num_commits = 0;
   };
@@ -189,9 +189,14 @@ class Machine {
     const Meeting* meeting;
     int64_t generation;
   };
+  /// One that waits for as many of its thread's copies as were started before.
+  struct Arrival {
+    Fiber* fiber;
+    size_t num_copies;
+  };
   struct Phases {
     int count = 0, num_arrived = 0, parity = 0;  ///< of the phase under way
-    std::vector<std::vector<Copy>> arrivals;     ///< that wait for their copies
+    std::vector<Arrival> arrivals;
   };
 
   Place join(Meeting& meeting, int count, const std::function<void()>& work) {
@@ -260,6 +265,9 @@ class Machine {
     swapcontext(&fibers_[static_cast<size_t>(self)].context, &main_);
   }
 
+  void perform_copies(Fiber& fiber, size_t end) {
+    for (; fiber.num_copied < end; ++fiber.num_copied) perform(fiber.copies[fiber.num_copied]);
+  }
   void perform(const Copy& copy) {
     if (copy.from == nullptr) {
       std::memset(shared_ + copy.to, 0, 16);
