@@ -51,17 +51,25 @@ struct Fragment {
   PB_DEVICE int key(int i) const { return warpgroup * 32 + column(i); }
 };
 
+/// The descriptor of what lies `bytes` on. It is a sum of 32 bits with a constant: those of 64 come
+/// one after the other between two products, which wait for them.
+PB_CONSTEXPR uint64_t descriptor_after(uint32_t low, uint32_t bytes) {
+  return descriptor(0) >> 32 << 32 | (low + (bytes >> 4));
+}
+
 /// d (+)= a b^T over `blocks` blocks of bfloat16, for 2 kCount rows of b.
 template <int kCount>
 PB_DEVICE void dot_rows(float (&d)[kCount], uint32_t a, uint32_t b, int blocks, bool accumulates) {
-  const uint64_t from_a = descriptor(a), from_b = descriptor(b);
+  auto from_a = static_cast<uint32_t>(descriptor(a)), from_b = static_cast<uint32_t>(descriptor(b));
+  PB_ROLLED
   for (int block = 0; block < blocks; ++block) {
     PB_UNROLL
-    for (uint32_t step = 0; step < kRowBytes; step += kStepColumns) {
-      const uint64_t offset = (block * kBlockBytes + step) >> 4;
-      wgmma<2 * kCount, Major::kK, Major::kK>(d, from_a + offset, from_b + offset,
+    for (uint32_t step = 0; step < kRowBytes; step += kStepColumns)
+      wgmma<2 * kCount, Major::kK, Major::kK>(d, descriptor_after(from_a, step),
+                                              descriptor_after(from_b, step),
                                               accumulates || block + step > 0);
-    }
+    from_a += kBlockBytes >> 4;
+    from_b += kBlockBytes >> 4;
   }
 }
 
