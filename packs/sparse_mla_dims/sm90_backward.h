@@ -17,8 +17,10 @@
 namespace patchbench::ops::sparse_mla_dims {
 
 constexpr int kBackwardThreads = 384, kSlopeThreads = 256;
-/// Of a thread: 65536 in all.
+/// Of a thread.
 constexpr int kSlopeRegisters = 208, kAddRegisters = 88;
+static_assert(2 * kSlopeRegisters + kAddRegisters <= 3 * kLaunchRegisters,
+              "a warpgroup waits for ever for registers that the CTA was not launched with");
 /// All of warpgroups 0 and 1 are here; P and dS are there; they are no longer read.
 enum BackwardBarrier { kSlopeTeam = 1, kSlopesReady, kSlopesFree, kWeightsReady };
 
@@ -212,7 +214,7 @@ PB_DEVICE void copy_keys(const SparseMla& p, const Cta& cta, int64_t tile,
   int32_t index[SlopeTeam::kEach];
   team.keys_of(p, slots, index);
   team.note_indices(index, places.shared().index[tile % 2]);
-  team.copy<kBlocks>(team.find_keys(p, cta, index), p.head_dim_qk, 0, kBlocks, places.keys());
+  team.copy<0, kBlocks>(team.find_keys(p, cta, index), p.head_dim_qk, kBlocks, places.keys());
 }
 
 /// What warpgroups 0 and 1 do: P, dS and grad_q.
@@ -224,9 +226,10 @@ PB_DEVICE void take_slopes(const SparseMla& p, const SparseMlaGrads& g, const Ct
   Fragment f;
   const SlopeTeam team;
   GradQuery<kBlocks> grad_q;
-  team.copy_query(p, cta, 0, kBlocks, places.query());
-  team.copy_heads(g.grad_out + cta.first_row * p.head_dim_v, p.head_dim_v, cta.num_rows,
-                  p.head_dim_v, 0, places.value_blocks, places.grad_out());
+  team.copy<0, kBlocks>(team.find_query(p, cta), p.head_dim_qk, kBlocks, places.query());
+  team.copy<0, kBlocks>(
+      team.find_heads(g.grad_out + cta.first_row * p.head_dim_v, p.head_dim_v, cta.num_rows),
+      p.head_dim_v, places.value_blocks, places.grad_out());
   int32_t slots[SlopeTeam::kEach];
   team.read_slots(p, cta, 0, slots);
   if (num_tiles > 0) copy_keys<kBlocks>(p, cta, 0, slots, places);

@@ -11,27 +11,30 @@
 //   forms the logits [64, 64], 32 registers a thread, and P. Of out it has the first or the last
 //   kHalf blocks of 64 columns, 32 kHalf registers a thread, to which all tiles are added in order:
 //   its own, with P from registers, and the other's, with P from shared memory.
-// A warpgroup forms its logits, starts to add the tile before, and forms P meanwhile, for which it
-// needs the maxima of the tile before, too: so one's P is formed while the other's logits are. What
-// a warpgroup has summed is rescaled when a maximum grew. Maxima are rounded up to whole numbers: P
-// before its rounding is then the same but for powers of two whatever the maximum was when its key
-// came by, and who rounds P again gets these weights.
-// A tile's place is free in three sets of columns: those that warpgroup 0 multiplies as values,
-// those of warpgroup 1, and those that are no values. The last are free before all others, those of
-// the tile's own warpgroup before the other's; so they are copied and their logits formed, each set
-// of values in two parts.
-// The last block of the query is in registers, 16 a thread: its place holds the second's P.
+// Tiles go in pairs: both warpgroups form their logits; the second forms its P as soon as the
+// first's maxima are there; then each adds both tiles to its half of out. What a warpgroup has
+// summed is rescaled when a maximum grew. Maxima are rounded up to whole numbers: P before its
+// rounding is then the same but for powers of two whatever the maximum was when its key came by,
+// and who rounds P again gets these weights.
+// A tile's place is free in three sets of columns: those that are no values after the logits, those
+// that warpgroup 0 multiplies as values, and those of warpgroup 1, after their products; so they
+// are copied, the tile's own warpgroup's before the other's, and their logits formed.
+// The last block of the query is in registers, 16 a thread: its place holds the second's P. So it
+// is copied last, when the next query and the first tile are under way.
 // Shared memory: blocks of two tiles of keys, of the query, P, and 2.1 KiB: 226 KiB at 576.
 // Rounded to bfloat16: P, out, and what that left. Sums, maxima and lse are float32.
 namespace patchbench::ops::sparse_mla_dims {
 
 constexpr int kForwardThreads = 384, kConsumers = 256;
-/// Of a thread: 65536 in all.
-constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
-/// Of a tile: its columns without values, twice two of those with.
-constexpr int kParts = 5, kNoValues = 2;
-/// kWeights + a warpgroup: P of its tile is there with its maxima. kSums: both have theirs.
-enum ForwardBarrier { kWeights = 1, kSums = 3 };
+/// Of a thread.
+constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
+static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 3 * kLaunchRegisters,
+              "a warpgroup waits for ever for registers that the CTA was not launched with");
+/// Of a tile: columns without values, and two sets of those with.
+constexpr int kParts = 3, kNoValues = 2;
+/// kTop: the first warpgroup's maxima are there. kWeights + a warpgroup: P of its tile is, with its
+/// maxima. kSums: both have theirs.
+enum ForwardBarrier { kTop = 1, kWeights = 2, kSums = 4 };
 
 struct ForwardShared {
   int32_t index[2][kRows];  ///< of the keys, by place
@@ -67,18 +70,17 @@ struct ForwardPlaces {
   }
 };
 
-/// The blocks of one part of a tile, and the set that they are of. `mine`: the tile's warpgroup.
+/// One part of a tile: its set of columns, and their blocks, as far as there are any. `mine`: the
+/// tile's warpgroup.
 template <int kHalf>
 struct Part {
-  static constexpr int kFirst = (kHalf + 1) / 2;
-  int begin, end, set;
-  PB_DEVICE Part(int part, int mine, int blocks) {
-    set = part == 0 ? kNoValues : part < 3 ? mine : 1 - mine;
-    const bool is_second = part > 0 && part % 2 == 0;
-    begin = set * kHalf + (is_second ? kFirst : 0);
-    end = part == 0 ? blocks : is_second ? (set + 1) * kHalf : begin + kFirst;
-    if (end > blocks) end = blocks;
-  }
+  int set, begin, end;
+  PB_CONSTEXPR Part(int part, int mine)
+      : set(part == 0   ? kNoValues
+            : part == 1 ? mine
+                        : 1 - mine),
+        begin(set * kHalf),
+        end(set == kNoValues ? kMaxBlocks : begin + kHalf) {}
 };
 
 /// The items of one CTA.
@@ -129,46 +131,67 @@ PB_DEVICE void note_tile(const int32_t (&index)[Copiers::kEach], ForwardShared& 
   if (team.thread % 32 == 0) shared.has_gaps[place][team.thread / 32] = has_gap ? 1 : 0;
 }
 
+/// Copies a tile's parts from this one on, each when its set is free.
+template <int kHalf, int kPlace, int kPart = 0>
+PB_DEVICE void copy_parts(const SparseMla& p, const ForwardPlaces& places,
+                          const Copiers::Rows& rows, const int32_t (&index)[Copiers::kEach],
+                          int parity) {
+  constexpr Part<kHalf> kThis(kPart, kPlace);
+  ForwardShared& shared = places.shared();
+  wait_for(shared.free[kPlace][kThis.set], parity);
+  Copiers().template copy<kThis.begin, kThis.end>(rows, p.head_dim_qk, places.blocks,
+                                                  places.keys(kPlace));
+  arrive_with_copies(shared.full[kPlace][kPart]);
+  if constexpr (kPart == 1) {
+    // Whoever read the last tile's has freed this set since.
+    note_tile(index, shared, kPlace);
+    arrive(shared.full[kPlace][kPart]);
+  }
+  if constexpr (kPart + 1 < kParts)
+    copy_parts<kHalf, kPlace, kPart + 1>(p, places, rows, index, parity);
+}
+
+/// Copies the query's last block, when its place holds no P that is read.
+PB_DEVICE void copy_last_of_query(const SparseMla& p, const ForwardPlaces& places, const Cta& cta,
+                                  int parity) {
+  const Copiers team;
+  const int last = places.blocks - 1;
+  Copiers::Rows heads = team.find_query(p, cta);
+  PB_UNROLL
+  for (const uint16_t*& first : heads.first) first += last * kColumns;
+  wait_for(places.shared().query_free[1], parity);
+  team.copy<0, 1>(heads, p.head_dim_qk - last * kColumns, 1, places.query() + last * kBlockBytes);
+  arrive_with_copies(places.shared().query_full);
+}
+
 template <int kHalf>
 PB_DEVICE void produce(const SparseMla& p, const ForwardPlaces& places, const Items& items) {
   const Copiers team;
-  ForwardShared& shared = places.shared();
   int free_parities = 3, query_parity = 1;  // of a place, a bit each
   for (int64_t item = items.first; item < num_items(p); item += items.step) {
     const Cta cta(p, item);
     int32_t next[Copiers::kEach];
     team.read_slots(p, cta, 0, next);
-    PB_UNROLL
-    for (int part = 0; part < 2; ++part) {
-      const int last = places.blocks - 1;
-      wait_for(shared.query_free[part], query_parity);
-      team.copy_query(p, cta, part == 0 ? 0 : last, part == 0 ? last : last + 1, places.query());
-    }
-    query_parity ^= 1;
-    arrive_with_copies(shared.query_full);
+    wait_for(places.shared().query_free[0], query_parity);
+    team.copy<0, kMaxBlocks>(team.find_query(p, cta), p.head_dim_qk, places.blocks - 1,
+                             places.query());
     for (int tile = 0; tile < num_tiles(p); ++tile) {
-      const int place = tile % 2;
       int32_t index[Copiers::kEach];
       team.keys_of(p, next, index);
       const Copiers::Rows rows = team.find_keys(p, cta, index);
       if (tile + 1 < num_tiles(p)) team.read_slots(p, cta, tile + 1, next);
-      const int parity = free_parities >> place & 1;
-      constexpr int kFirst = Part<kHalf>::kFirst;
-      PB_ROLLED
-      for (int i = 0; i < kParts; ++i) {
-        const Part<kHalf> part(i, place, places.blocks);
-        if (i < 2 || i == 3) wait_for(shared.free[place][part.set], parity);
-        PB_ROLLED
-        for (int block = part.begin; block < part.end; block += kFirst)
-          team.template copy<kFirst>(rows, p.head_dim_qk, block, part.end, places.keys(place));
-        arrive_with_copies(shared.full[place][i]);
-        if (i != 1) continue;
-        // Whoever read the last tile's has freed this set since.
-        note_tile(index, shared, place);
-        arrive(shared.full[place][i]);
+      const int parity = free_parities >> tile % 2 & 1;
+      if (tile % 2 == 0) {
+        copy_parts<kHalf, 0>(p, places, rows, index, parity);
+      } else {
+        copy_parts<kHalf, 1>(p, places, rows, index, parity);
       }
-      free_parities ^= 1 << place;
+      free_parities ^= 1 << tile % 2;
+      // It is free last.
+      if (tile == 0) copy_last_of_query(p, places, cta, query_parity);
     }
+    if (num_tiles(p) == 0) copy_last_of_query(p, places, cta, query_parity);
+    query_parity ^= 1;
   }
 }
 
@@ -193,6 +216,9 @@ struct Sums {
   }
 };
 
+/// Maxima are taken before scaling; -inf times 0 is no number.
+PB_DEVICE float magnitude(float scale) { return fmaxf(fabsf(scale), 1e-37f); }
+
 template <int kCount>
 PB_DEVICE void rescale(float (&o)[kCount], const float (&alpha)[2]) {
   if (!any_in_warp(alpha[0] != 1.0f || alpha[1] != 1.0f)) return;
@@ -200,13 +226,10 @@ PB_DEVICE void rescale(float (&o)[kCount], const float (&alpha)[2]) {
   for (int i = 0; i < kCount; ++i) o[i] *= alpha[i / 2 % 2];
 }
 
-/// Logits of a tile to its P, for the products in `own` and in shared memory at `p`; `top` is where
-/// the maxima go.
-PB_DEVICE void soften(float (&s)[32], float signed_scale, const ForwardShared& shared, int place,
-                      const Fragment& f, float (&top)[kRows], unsigned char* p, Sums& sums,
-                      uint32_t (&own)[16], float (&alpha)[2]) {
-  // Maxima are taken before scaling; -inf times 0 is no number.
-  const float scale = fmaxf(fabsf(signed_scale), 1e-37f);
+/// The maxima of a tile's logits in a thread's rows, scaled and rounded up. Of what is no key the
+/// logits become -inf, those of a negative scale their negatives.
+PB_DEVICE void find_highest(float (&s)[32], float signed_scale, const ForwardShared& shared,
+                            int place, const Fragment& f, float (&highest)[2]) {
   if (signed_scale < 0) {
     PB_UNROLL
     for (int i = 0; i < 32; ++i) s[i] = -s[i];
@@ -218,12 +241,18 @@ PB_DEVICE void soften(float (&s)[32], float signed_scale, const ForwardShared& s
   }
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
-    float highest = s[2 * half];
+    highest[half] = s[2 * half];
     PB_UNROLL
-    for (int i = 2 * half; i < 32; i += 4) highest = fmaxf(highest, fmaxf(s[i], s[i + 1]));
-    sums.raise(half, fmaxf(sums.top[half], ceilf(quad_max(highest) * scale)), alpha);
-    if (f.quad == 0) top[f.row + 8 * half] = sums.top[half];
+    for (int i = 2 * half; i < 32; i += 4)
+      highest[half] = fmaxf(highest[half], fmaxf(s[i], s[i + 1]));
+    highest[half] = ceilf(quad_max(highest[half]) * magnitude(signed_scale));
   }
+}
+
+/// Logits to P, for the products in `own` and in shared memory at `p`.
+PB_DEVICE void soften(const float (&s)[32], float signed_scale, const Fragment& f, unsigned char* p,
+                      Sums& sums, uint32_t (&own)[16]) {
+  const float scale = magnitude(signed_scale);
   PB_UNROLL
   for (int i = 0; i < 32; i += 2) {
     const int half = i / 2 % 2;
@@ -232,9 +261,14 @@ PB_DEVICE void soften(float (&s)[32], float signed_scale, const ForwardShared& s
     const float second = exp2_flushed(fmaf(s[i + 1], scale, -base));
     own[i / 2] = pack(first, second);
     sums.sum[half] += first + second;
-    sums.weight[half] += low_of(own[i / 2]) + high_of(own[i / 2]);
     *reinterpret_cast<uint32_t*>(p + in_block(f.row + 8 * half, 2 * f.column(i))) = own[i / 2];
   }
+}
+
+/// P as it is multiplied, to the sums; not while it is an operand in registers.
+PB_DEVICE void add_weights(const uint32_t (&own)[16], Sums& sums) {
+  PB_UNROLL
+  for (int i = 0; i < 16; ++i) sums.weight[i % 2] += low_of(own[i]) + high_of(own[i]);
 }
 
 /// Word i of a quad's thread j becomes word j of its thread i: of four groups of eight columns a
@@ -257,13 +291,11 @@ PB_DEVICE void transpose_in_quad(Chunk& c, const Fragment& f) {
   }
 }
 
-/// out, what its rounding took, and lse, from the sums over all keys. A mean is taken with the
-/// weights that the values were multiplied by: else what rounding does to the weight of a key that
-/// holds most of the mass would stay in out, and so in Delta.
-template <int kHalf>
-PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, const Cta& cta,
-                             const Fragment& f, const Sums& sums, ForwardShared& shared,
-                             const float (&o)[32 * kHalf]) {
+/// From the sums over all keys: lse of a thread's rows, and what makes o a mean. A mean is taken
+/// with the weights that the values were multiplied by: else what rounding does to the weight of a
+/// key that holds most of the mass would stay in out, and so in Delta.
+PB_DEVICE void close_sums(const Fragment& f, const Sums& sums, ForwardShared& shared,
+                          float (&lse)[2], float (&inverse)[2]) {
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const float sum = quad_sum(sums.sum[half]), weight = quad_sum(sums.weight[half]);
@@ -277,10 +309,27 @@ PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, cons
   for (int half = 0; half < 2; ++half) {
     const int row = f.row + 8 * half;
     const float sum = shared.sum[0][row] + shared.sum[1][row];
-    const float inverse =
-        sum == 0.0f ? 0.0f : 1.0f / (shared.weight[0][row] + shared.weight[1][row]);
+    const float weight = shared.weight[0][row] + shared.weight[1][row];
+    lse[half] = sum == 0.0f ? 0.0f : log2_of(sum) + sums.top[half];
+    inverse[half] = sum == 0.0f ? 0.0f : 1.0f / weight;
+  }
+  // Where an item has one tile, nothing else keeps a warpgroup from writing the next one's before
+  // the other has read these.
+  sync_at(kSums, kConsumers);
+}
+
+/// out, what its rounding took, and lse.
+template <int kHalf>
+PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, const Cta& cta,
+                             const Fragment& f, const Sums& sums, ForwardShared& shared,
+                             const float (&o)[32 * kHalf]) {
+  float lse[2], inverse[2];
+  close_sums(f, sums, shared, lse, inverse);
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int row = f.row + 8 * half;
     if (f.warpgroup == 0 && f.quad == 0 && row < cta.num_rows)
-      r.lse[cta.first_row + row] = sum == 0.0f ? 0.0f : log2_of(sum) + sums.top[half];
+      r.lse[cta.first_row + row] = lse[half];
     const int64_t first = (cta.first_row + row) * p.head_dim_v;
     PB_UNROLL
     for (int m = 0; m < 2 * kHalf; ++m) {
@@ -288,7 +337,7 @@ PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, cons
       PB_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int i = 16 * m + 4 * j + 2 * half;
-        const float low = o[i] * inverse, high = o[i + 1] * inverse;
+        const float low = o[i] * inverse[half], high = o[i + 1] * inverse[half];
         out.words[j] = pack(low, high);
         rest.words[j] = pack(low - low_of(out.words[j]), high - high_of(out.words[j]));
       }
@@ -303,37 +352,37 @@ PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, cons
 }
 
 /// Starts the logits' last block, of which the query's part is in registers.
-PB_DEVICE void multiply_last(float (&s)[32], const uint32_t (&last)[16], uint32_t k,
-                             bool accumulates) {
+PB_DEVICE void multiply_last(float (&s)[32], const uint32_t (&last)[16], uint32_t k) {
   PB_UNROLL
   for (int step = 0; step < 4; ++step)
     wgmma_of_registers<64, Major::kK>(s, last + 4 * step, descriptor(k + step * kStepColumns),
-                                      accumulates || step > 0);
+                                      true);
 }
 
-/// Logits of the warpgroup's tile, part by part as they come.
+/// Logits of the warpgroup's tile, part by part as they come. `num_left`: tiles, this one included.
 template <int kHalf, int kMine>
 PB_DEVICE void multiply_keys(float (&s)[32], const ForwardPlaces& places,
-                             const uint32_t (&last)[16], int parity) {
+                             const uint32_t (&last)[16], int parity, int num_left) {
   const int before = places.blocks - 1;
   ForwardShared& shared = places.shared();
   const uint32_t q = places.query(), k = places.keys(kMine);
-  bool accumulates = false;
+  PB_UNROLL
+  for (float& logit : s) logit = 0;
   wgmma_fence(s);
   PB_ROLLED
   for (int i = 0; i < kParts; ++i) {
-    const Part<kHalf> part(i, kMine, places.blocks);
-    const int count = (part.end < before ? part.end : before) - part.begin;
+    const Part<kHalf> part(i, kMine);
     wait_for(shared.full[kMine][i], parity);
     // What others copied is what the products read.
     fence_async_proxy();
-    dot_rows(s, q + part.begin * kBlockBytes, k + part.begin * kBlockBytes, count, accumulates);
-    accumulates = accumulates || count > 0;
+    dot_rows(s, q + part.begin * kBlockBytes, k + part.begin * kBlockBytes,
+             (part.end < before ? part.end : before) - part.begin, true);
+    if (part.begin <= before && before < part.end) multiply_last(s, last, k + before * kBlockBytes);
   }
-  multiply_last(s, last, k + before * kBlockBytes, accumulates);
   wgmma_commit();
   wgmma_wait(s);
   arrive_as_warp(shared.free[kMine][kNoValues]);
+  if (num_left <= 2) arrive_as_warp(shared.query_free[0]);
 }
 
 /// A block of 64 columns of 64 rows as an operand in registers.
@@ -351,41 +400,35 @@ struct Share {
   float o[32 * kHalf] = {};
 };
 
-/// Starts to add the other warpgroup's last tile to o.
+/// Takes the other warpgroup's maxima; `alpha` is what o is worth.
 template <int kHalf, int kMine>
-PB_DEVICE void add_others(const ForwardPlaces& places, const Fragment& f, Share<kHalf>& share) {
-  ForwardShared& shared = places.shared();
-  float alpha[2];
-  sync_at(kWeights + 1 - kMine, kConsumers);
+PB_DEVICE void raise_to_others(const ForwardShared& shared, const Fragment& f, Share<kHalf>& share,
+                               float (&alpha)[2]) {
   PB_UNROLL
   for (int half = 0; half < 2; ++half)
     share.sums.raise(half, shared.top[1 - kMine][f.row + 8 * half], alpha);
-  rescale(share.o, alpha);
+}
+
+/// Starts to add the other warpgroup's last tile to o.
+template <int kHalf, int kMine>
+PB_DEVICE void add_others(const ForwardPlaces& places, Share<kHalf>& share) {
   wgmma_fence(share.o);
   multiply_rows<Major::kK, 64 * kHalf>(share.o, shared_address(places.weights(1 - kMine)),
                                        places.keys(1 - kMine) + kMine * kHalf * kBlockBytes, true);
   wgmma_commit();
 }
 
-/// Adds one tile of the warpgroup's own, and the other's before, if any.
-template <int kHalf, int kMine, bool kIsFirst>
-PB_DEVICE void take_tile(const ForwardPlaces& places, Fragment& f, float scale,
-                         const uint32_t (&last)[16], int parity, Share<kHalf>& share) {
-  ForwardShared& shared = places.shared();
-  float s[32], alpha[2];
-  uint32_t own[16];
-  multiply_keys<kHalf, kMine>(s, places, last, parity);
-  if constexpr (!kIsFirst) add_others<kHalf, kMine>(places, f, share);
-  f.renew();
-  soften(s, scale, shared, kMine, f, shared.top[kMine], places.weights(kMine), share.sums, own,
-         alpha);
-  fence_async_proxy();
-  arrive_at(kWeights + kMine, kConsumers);
-  if constexpr (!kIsFirst) {
-    wgmma_wait(share.o);
-    arrive_as_warp(shared.free[1 - kMine][kMine]);
-  }
-  rescale(share.o, alpha);
+/// Adds the other warpgroup's last tile, whose place is free then.
+template <int kHalf, int kMine>
+PB_DEVICE void finish_others(const ForwardPlaces& places, Share<kHalf>& share) {
+  wgmma_wait(share.o);
+  arrive_as_warp(places.shared().free[1 - kMine][kMine]);
+}
+
+/// Starts to add a tile of the warpgroup's own to o.
+template <int kHalf, int kMine>
+PB_DEVICE void add_own(const ForwardPlaces& places, const uint32_t (&own)[16],
+                       Share<kHalf>& share) {
   wgmma_fence(share.o);
   PB_UNROLL
   for (int step = 0; step < kRows / 16; ++step)
@@ -393,8 +436,67 @@ PB_DEVICE void take_tile(const ForwardPlaces& places, Fragment& f, float scale,
         share.o, own + 4 * step,
         descriptor(places.keys(kMine) + kMine * kHalf * kBlockBytes + step * kStepRows), true);
   wgmma_commit();
+}
+
+/// Adds one tile of the warpgroup's own, and the other's before or after it, if any. The second
+/// forms its P as soon as the first's maxima are there.
+template <int kHalf, int kMine>
+PB_DEVICE void take_tile(const ForwardPlaces& places, Fragment& f, float scale,
+                         const uint32_t (&last)[16], int parity, int num_left,
+                         Share<kHalf>& share) {
+  ForwardShared& shared = places.shared();
+  float s[32], highest[2], others_alpha[2], alpha[2];
+  uint32_t own[16];
+  multiply_keys<kHalf, kMine>(s, places, last, parity, num_left);
+  f.renew();
+  find_highest(s, scale, shared, kMine, f, highest);
+  if constexpr (kMine == 1) {
+    sync_at(kTop, kConsumers);
+    raise_to_others<kHalf, kMine>(shared, f, share, others_alpha);
+  }
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    share.sums.raise(half, fmaxf(share.sums.top[half], highest[half]), alpha);
+    if (f.quad == 0) shared.top[kMine][f.row + 8 * half] = share.sums.top[half];
+  }
+  if constexpr (kMine == 0) arrive_at(kTop, kConsumers);
+  if constexpr (kMine == 0) rescale(share.o, alpha);
+  if constexpr (kMine == 1) rescale(share.o, others_alpha);
+  soften(s, scale, f, places.weights(kMine), share.sums, own);
+  fence_async_proxy();
+  arrive_at(kWeights + kMine, kConsumers);
+  if constexpr (kMine == 1) {
+    sync_at(kWeights, kConsumers);
+    add_others<kHalf, kMine>(places, share);
+    add_weights(own, share.sums);
+    finish_others<kHalf, kMine>(places, share);
+    rescale(share.o, alpha);
+  }
+  add_own<kHalf, kMine>(places, own, share);
   wgmma_wait(share.o, own);
   arrive_as_warp(shared.free[kMine][kMine]);
+  if constexpr (kMine == 0) {
+    add_weights(own, share.sums);
+    if (num_left == 1) return;
+    sync_at(kWeights + 1, kConsumers);
+    raise_to_others<kHalf, kMine>(shared, f, share, others_alpha);
+    rescale(share.o, others_alpha);
+    add_others<kHalf, kMine>(places, share);
+    finish_others<kHalf, kMine>(places, share);
+  }
+}
+
+/// Adds the first warpgroup's last tile where the second has none after it.
+template <int kHalf>
+PB_DEVICE void take_last_of_first(const ForwardPlaces& places, const Fragment& f,
+                                  Share<kHalf>& share) {
+  float alpha[2];
+  sync_at(kTop, kConsumers);
+  raise_to_others<kHalf, 1>(places.shared(), f, share, alpha);
+  rescale(share.o, alpha);
+  sync_at(kWeights, kConsumers);
+  add_others<kHalf, 1>(places, share);
+  finish_others<kHalf, 1>(places, share);
 }
 
 template <int kHalf, int kMine>
@@ -411,24 +513,15 @@ PB_DEVICE void consume(const SparseMla& p, const SparseMlaResults& r, const Forw
     load_fragments(last, places.last_of_query(), f);
     fence_async_proxy();
     Share<kHalf> share;
-    int tile = kMine;
-    if (kMine == 0 && tile < num_tiles(p)) {
-      take_tile<kHalf, kMine, true>(places, f, scale, last, parity, share);
-      parity ^= 1;
-      tile = 2;
-    }
-    for (; tile < num_tiles(p); tile += 2) {
-      take_tile<kHalf, kMine, false>(places, f, scale, last, parity, share);
+    for (int tile = kMine; tile < num_tiles(p); tile += 2) {
+      take_tile<kHalf, kMine>(places, f, scale, last, parity, num_tiles(p) - tile, share);
       parity ^= 1;
     }
-    // Of the query all but the last block, where the second's P may still be read.
-    arrive_as_warp(shared.query_free[0]);
-    if (num_tiles(p) > 0 && num_tiles(p) % 2 == kMine) {
-      add_others<kHalf, kMine>(places, f, share);
-      wgmma_wait(share.o);
-      arrive_as_warp(shared.free[1 - kMine][kMine]);
-    }
+    if (num_tiles(p) <= kMine) arrive_as_warp(shared.query_free[0]);
+    // Of the second's P, which stands in the query's last block, nothing is read from here on.
     arrive_as_warp(shared.query_free[1]);
+    if constexpr (kMine == 1)
+      if (num_tiles(p) % 2 == 1) take_last_of_first<kHalf>(places, f, share);
     store_forward<kHalf>(p, r, Cta(p, item), f, share.sums, shared, share.o);
   }
 }

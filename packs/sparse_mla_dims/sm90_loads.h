@@ -28,12 +28,16 @@ PB_CONSTEXPR int64_t num_items(const SparseMla& p) {
   return p.batch * p.seqlen_q * ((p.num_heads + kRows - 1) / kRows);
 }
 
+constexpr int kMaxBlocks = 9;  // of 576 columns
+/// Of each of 384 threads that may have all of an SM's 65536, a multiple of 8.
+constexpr int kLaunchRegisters = 65536 / 384 / 8 * 8;
+
 /// Threads that copy together, eight to a row: warps of a CTA from `first` on.
 template <int kFirst, int kCount>
 struct Team {
   static constexpr int kEach = kRows / (kCount / 8);  ///< rows of a thread
   static_assert(kCount % 64 == 0, "a thread's rows are alike in the swizzle");
-  /// Where rows start; where there is none, some address.
+  /// Where a thread's part of rows starts; where there is none, some address.
   struct Rows {
     const uint16_t* first[kEach];
     bool is_row[kEach];
@@ -43,39 +47,38 @@ struct Team {
   /// Of a block's.
   PB_DEVICE int first_column() const { return thread % 8 * 8; }
 
-  /// Starts the copy of blocks `begin` ... of 64 rows, at most kMost of them and none from `end`
-  /// on. Zeros are what is no row, and columns from `columns` on, a multiple of 8.
-  template <int kMost>
-  PB_DEVICE void copy(const Rows& rows, int columns, int begin, int end, uint32_t to) const {
+  /// Starts the copy of blocks kBegin ... of 64 rows, none from kEnd or `end` on. Zeros are what is
+  /// no row, and columns from `columns` on, a multiple of 8. Addresses are constants from a row's
+  /// on: else each copy waits until the one before has read its own.
+  template <int kBegin, int kEnd>
+  PB_DEVICE void copy(const Rows& rows, int columns, int end, uint32_t to) const {
+    const uint32_t at = to + in_block(row(0), 2 * first_column());
     PB_UNROLL
-    for (int b = 0; b < kMost; ++b) {
-      if (begin + b >= end) break;
-      const int column = (begin + b) * kColumns + first_column();
+    for (int block = kBegin; block < kEnd; ++block) {
+      if (block >= end) break;
+      const bool is_column = block * kColumns + first_column() < columns;
       PB_UNROLL
       for (int i = 0; i < kEach; ++i)
-        copy_async(to + (begin + b) * kBlockBytes + i * (kCount / 8) * kRowBytes +
-                       in_block(row(0), 2 * first_column()),
-                   rows.first[i] + column, rows.is_row[i] && column < columns);
+        copy_async(at + block * kBlockBytes + i * (kCount / 8) * kRowBytes,
+                   rows.first[i] + block * kColumns, rows.is_row[i] && is_column);
     }
   }
 
-  /// Of the CTA's heads, blocks [begin, end): `first` is the first element of the first.
-  PB_DEVICE void copy_heads(const uint16_t* first, int64_t stride, int64_t num_rows, int columns,
-                            int begin, int end, uint32_t to) const {
+  /// Of the CTA's heads: `first` is the first element of the first.
+  PB_DEVICE Rows find_heads(const uint16_t* first, int64_t stride, int64_t num_rows) const {
     Rows rows;
     PB_UNROLL
     for (int i = 0; i < kEach; ++i) {
       rows.is_row[i] = row(i) < num_rows;
-      rows.first[i] = first + (rows.is_row[i] ? row(i) * stride : 0);
+      rows.first[i] = first + (rows.is_row[i] ? row(i) * stride : 0) + first_column();
     }
-    for (int block = begin; block < end; ++block) copy<1>(rows, columns, block, end, to);
+    return rows;
   }
-  PB_DEVICE void copy_query(const SparseMla& p, const Cta& cta, int begin, int end,
-                            uint32_t to) const {
-    copy_heads(p.q + cta.batch * p.q_stride_batch +
-                   (cta.query - cta.batch * p.seqlen_q) * p.q_stride_query +
-                   cta.first_head * p.q_stride_head,
-               p.q_stride_head, cta.num_rows, p.head_dim_qk, begin, end, to);
+  PB_DEVICE Rows find_query(const SparseMla& p, const Cta& cta) const {
+    return find_heads(p.q + cta.batch * p.q_stride_batch +
+                          (cta.query - cta.batch * p.seqlen_q) * p.q_stride_query +
+                          cta.first_head * p.q_stride_head,
+                      p.q_stride_head, cta.num_rows);
   }
 
   /// What stands in slots 64 * tile ... 64 * tile + 63, of those this thread's; -1 beyond the last.
@@ -106,8 +109,8 @@ struct Team {
     PB_UNROLL
     for (int i = 0; i < kEach; ++i) {
       rows.is_row[i] = index[i] >= 0;
-      rows.first[i] =
-          p.kv + cta.batch * p.kv_stride_batch + (rows.is_row[i] ? index[i] * p.kv_stride_key : 0);
+      rows.first[i] = p.kv + cta.batch * p.kv_stride_batch +
+                      (rows.is_row[i] ? index[i] * p.kv_stride_key : 0) + first_column();
     }
     return rows;
   }
