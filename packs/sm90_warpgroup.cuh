@@ -1,5 +1,6 @@
 #pragma once
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
@@ -44,6 +45,7 @@ template <typename T>
 PB_DEVICE T shuffle_xor(T value, int mask) {
   return __shfl_xor_sync(~0u, value, mask);
 }
+PB_DEVICE int shuffle_from(int value, int lane) { return __shfl_sync(~0u, value, lane); }
 PB_DEVICE bool any_in_warp(bool value) { return __any_sync(~0u, value); }
 PB_DEVICE float exp2_of(float value) { return exp2f(value); }
 /// The same, but 0 below 2^-126.
@@ -61,6 +63,22 @@ PB_DEVICE uint32_t pack(float low, float high) {
 }
 PB_DEVICE float low_of(uint32_t pair) { return __uint_as_float(pair << 16); }
 PB_DEVICE float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+/// The same of half precision.
+PB_DEVICE uint32_t pack_half(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+PB_DEVICE void unpack_half(uint32_t pair, float& low, float& high) {
+  const float2 values = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+  low = values.x;
+  high = values.y;
+}
+/// Four e4m3 as half precision, exactly: the first and third in `even`, the others in `odd`.
+PB_DEVICE void widen(uint32_t bytes, uint32_t& even, uint32_t& odd) {
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h;}"
+      : "=r"(even), "=r"(odd)
+      : "r"(__byte_perm(bytes, 0, 0x3120)));
+}
 /// The two e4m3 in the low half of `bytes`.
 PB_DEVICE void decode(uint32_t bytes, float& low, float& high) {
   const auto pair = static_cast<__nv_fp8x2_storage_t>(bytes);
@@ -95,6 +113,23 @@ PB_DEVICE void store_chunk(void* to, const Chunk& c) {
   asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(c.words[0]), "r"(c.words[1]),
                "r"(c.words[2]), "r"(c.words[3])
                : "memory");
+}
+/// Of four groups of eight rows of 16 bytes, lane 8 i + j giving the address of row j of group i:
+/// words[i] holds bytes 2 (lane / 4) and the next of rows 2 (lane % 4) and the next.
+PB_DEVICE void load_transposed(uint32_t (&words)[4], uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(from)
+               : "memory");
+}
+/// Of four groups of eight rows of 16 bytes, to the addresses that lane 8 i + j gives of row j of
+/// group i: words[i] are bytes 4 (lane % 4) ... of row lane / 4.
+PB_DEVICE void store_rows(uint32_t to, const uint32_t* words) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to),
+               "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+#endif
 }
 /// Copies 16 bytes, or zeros, for which `from` is not read.
 PB_DEVICE void copy_async(uint32_t to, const void* from, bool is_valid) {
@@ -246,15 +281,35 @@ PB_DEVICE void wgmma_of_registers(float (&d)[kN / 2], const uint32_t* a, uint64_
 #endif
 }
 
-/// The same of e4m3: a [64, 32] and b [32, 32], both dense along the 32 that are summed: there is
-/// no other form.
-PB_DEVICE void wgmma_e4m3(float (&d)[16], uint64_t a, uint64_t b, bool accumulates) {
+/// d [64, 64] of half precision, a in registers, b dense along the 16 that are summed.
+PB_DEVICE void wgmma_half(float (&d)[32], const uint32_t* a, uint64_t b, bool accumulates) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 "
-      "{" PB_REGS_16 "}, %16, %17, p, 1, 1;}"
-      : PB_OUT_16(0)
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulates)));
+      "{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+      "{" PB_REGS_32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;}"
+      : PB_OUT_32(0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulates)));
+#endif
+}
+
+/// The same of e4m3: a [64, 32] and b [32, kN], both dense along the 32 that are summed: there is
+/// no other form.
+template <int kN>
+PB_DEVICE void wgmma_e4m3(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulates) {
+  static_assert(kN == 32 || kN == 64, "an instruction is spelled for each width");
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kN == 32)
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %18, 0; "
+        "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {" PB_REGS_16 "}, %16, %17, p, 1, 1;}"
+        : PB_OUT_16(0)
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulates)));
+  if constexpr (kN == 64)
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %34, 0; "
+        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" PB_REGS_32 "}, %32, %33, p, 1, 1;}"
+        : PB_OUT_32(0)
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulates)));
 #endif
 }
 

@@ -9,6 +9,7 @@
 #include "../sm90_warpgroup.cuh"
 
 #include "sm90_forward.h"
+#include "sm90_rows_forward.h"
 
 // The forward: sm90_forward.h. The backward: grid (seqlen_q, ceil(num_heads / 64), batch), 256
 // threads, one CTA per SM.
@@ -397,6 +398,33 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
+template <bool kIsToken>
+__global__ void __launch_bounds__(kRowsThreads, 1)
+    sparse_mla_forward_rows_kernel(SparseMla problem, uint16_t* out, float* lse) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) unsigned char tiles[];
+  rows_forward_cta<kIsToken>(problem, out, lse, Items{blockIdx.x, gridDim.x}, tiles);
+#endif
+}
+
+/// As many CTAs as there are multiprocessors, at most.
+cudaError_t launch_rows(const SparseMla& problem, uint16_t* out, float* lse, cudaStream_t stream) {
+  if (num_items(problem) == 0) return cudaSuccess;
+  int device = 0, num_multiprocessors = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess)
+    status = cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  if (status != cudaSuccess) return status;
+  const auto kernel = problem.kv_scale_stride != 0 ? sparse_mla_forward_rows_kernel<true>
+                                                   : sparse_mla_forward_rows_kernel<false>;
+  status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{kRowsBytes});
+  if (status != cudaSuccess) return status;
+  const auto grid = std::min<int64_t>(num_items(problem), num_multiprocessors);
+  kernel<<<static_cast<unsigned>(grid), kRowsThreads, kRowsBytes, stream>>>(problem, out, lse);
+  return cudaGetLastError();
+}
+
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), const SparseMla& problem, int bytes,
                    cudaStream_t stream, Arguments... arguments) {
@@ -414,8 +442,9 @@ cudaError_t launch(void (*kernel)(Parameters...), const SparseMla& problem, int 
 }  // namespace
 
 cudaError_t launch_forward(const SparseMla& problem, void* out, float* lse, cudaStream_t stream) {
-  const auto kernel = problem.kv_scale != nullptr ? sparse_mla_forward_kernel<Form::kRow>
-                      : problem.q_scale != nullptr
+  if (problem.kv_scale != nullptr)
+    return launch_rows(problem, static_cast<uint16_t*>(out), lse, stream);
+  const auto kernel = problem.q_scale != nullptr
                           ? sparse_mla_forward_kernel<Form::kBlock>
                           : sparse_mla_forward_kernel<Form::kBlockDenseQuery>;
   return launch(kernel, problem, kForwardBytes, stream, static_cast<uint16_t*>(out), lse);

@@ -5,13 +5,13 @@
 #include "../sm90_tiles.h"
 #include "kernel.cuh"
 
-// The forward on sm_90's FP8 tensor cores. Include the primitives first: packs/sm90_warpgroup.cuh,
-// or a host's own. Grid (seqlen_q, ceil(num_heads / 64), batch), 256 threads, one CTA per SM: 64
-// heads of one query, whose keys pass by in tiles of 64.
+// The forward over keys of 656 bytes. Include the primitives first: packs/sm90_warpgroup.cuh, or a
+// host's own. Grid (seqlen_q, ceil(num_heads / 64), batch), 256 threads, one CTA per SM: 64 heads
+// of one query, whose keys pass by in tiles of 64.
 //   Logits: e4m3 times e4m3, the stored bytes themselves, 128 columns at a time; each warpgroup
 //   those of 32 keys, [64, 32] in 16 registers a thread. Hopper sums e4m3 products in fewer than
-//   24 bits: every 128 columns they are added to a float32 register, times the scale of that block
-//   where keys have several. The rope of such keys, and all of a bfloat16 query, in bfloat16.
+//   24 bits: every 128 columns they are added to a float32 register, times the scale of that block.
+//   The rope, and all of a bfloat16 query, in bfloat16.
 //   out: P V in bfloat16, each warpgroup 256 columns, 128 registers a thread, rescaled when a row's
 //   maximum grows. P is not made e4m3: that costs 2^-4 of it, and V would have to lie along its
 //   keys, for wgmma takes no other e4m3. V is widened from the same bytes as they arrive, while the
@@ -19,16 +19,16 @@
 //   registers meanwhile.
 // Shared memory: 27 blocks of 8 KiB (query and one tile of keys as stored, two of V, P) and the
 // struct below: 219 KiB.
-// Rounded to bfloat16: P times the scale of a key that has but one, V times its scale where they
-// are by the block (exact if they are powers of two), out. The rest is float32.
+// Rounded to bfloat16: P, V times its scale (exact if that is a power of two), out. The rest is
+// float32.
 namespace patchbench::ops::fp8_storage_dispatch {
 
 // The names of the primitives and of the tiles.
 using namespace sm90;  // NOLINT: all of it
 
-/// What q and kv hold: e4m3 with a scale for each row or for all, keys of 656 bytes beside such a
-/// query, or beside a bfloat16 one.
-enum class Form { kRow, kBlock, kBlockDenseQuery };
+/// Keys of 656 bytes beside a query of e4m3 with a scale for each row or for all, or beside a
+/// bfloat16 one.
+enum class Form { kBlock, kBlockDenseQuery };
 
 constexpr int kNopeBlocks = kHeadDimV / kScaleBlock;
 
@@ -39,8 +39,7 @@ constexpr uint32_t kValueSize = 8 * kBlockBytes, kRopeBlock = kNopeBlocks * kBlo
 constexpr uint32_t kAtWeights = kAtValues + 2 * kValueSize, kAtShared = kAtWeights + kBlockBytes;
 
 struct ForwardShared {
-  float scale[kNopeBlocks][kRows];  ///< of the keys; the first alone where they have but one
-  float inverse[kRows];             ///< of the scale of keys that have but one; 0 of 0
+  float scale[kNopeBlocks][kRows];  ///< of the keys
   float bias[kRows];                ///< 0, or -inf where a slot names no key
   SoftmaxShared softmax;
 };
@@ -105,10 +104,9 @@ PB_DEVICE void load_query(const SparseMla& p, const Cta& cta, const Place& place
 /// A thread's part of one key, on its way.
 template <Form kForm>
 struct KeyPart {
-  static constexpr int kPieces = kForm == Form::kRow ? 9 : 10;
-  static constexpr int kScales = kForm == Form::kRow ? 1 : kNopeBlocks;
+  static constexpr int kPieces = 10;
   Chunk bytes[kPieces];
-  float scale[kScales] = {};
+  float scale[kNopeBlocks] = {};
   float bias = 0;
 
   /// Starts the loads of key `index`; zeros where there is none.
@@ -116,20 +114,16 @@ struct KeyPart {
     const bool is_key = index >= 0 && index < p.seqlen_k;
     const int64_t row = cta.batch * p.seqlen_k + index;
     bias = is_key ? 0.0f : -INFINITY;
-    const uint8_t* from = p.kv + row * (kForm == Form::kRow ? kHeadDim : kBlockRowBytes);
+    const uint8_t* from = p.kv + row * kBlockRowBytes;
     PB_UNROLL
     for (int piece = 0; piece < kPieces; ++piece) {
       // The rope of 656 bytes follows the scales.
-      const int at = piece * 64 + (kPieces == 10 && piece >= 8 ? 16 : 0) + place.chunk * 16;
+      const int at = piece * 64 + (piece >= 8 ? 16 : 0) + place.chunk * 16;
       bytes[piece] = is_key ? load_chunk(from + at) : Chunk();
     }
-    if constexpr (kForm == Form::kRow) {
-      scale[0] = is_key ? p.kv_scale[row * p.kv_scale_stride] : 0.0f;
-    } else {
-      PB_UNROLL
-      for (int i = 0; i < kScales; ++i)
-        scale[i] = is_key ? reinterpret_cast<const float*>(from + kHeadDimV)[i] : 0.0f;
-    }
+    PB_UNROLL
+    for (int i = 0; i < kNopeBlocks; ++i)
+      scale[i] = is_key ? reinterpret_cast<const float*>(from + kHeadDimV)[i] : 0.0f;
   }
 
   /// To shared memory: as stored, and widened.
@@ -141,18 +135,17 @@ struct KeyPart {
         store_chunk(keys + place.at(piece), bytes[piece]);
       if (piece < 8)
         store_wide(values + static_cast<uint32_t>(piece) * kBlockBytes, place, bytes[piece],
-                   kForm == Form::kRow ? 1.0f : scale[piece / 2 % kScales]);
+                   scale[piece / 2 % kNopeBlocks]);
     }
     if (place.chunk != 0) return;
     shared.bias[place.row] = bias;
-    if (kForm == Form::kRow) shared.inverse[place.row] = scale[0] == 0.0f ? 0.0f : 1.0f / scale[0];
     PB_UNROLL
-    for (int i = 0; i < kScales; ++i) shared.scale[i][place.row] = scale[i];
+    for (int i = 0; i < kNopeBlocks; ++i) shared.scale[i][place.row] = scale[i];
   }
 };
 
-/// s = q k^T for this warpgroup's keys, each block of a key times its scale where it has several.
-/// Waits for the product that `o` is in, too.
+/// s = q k^T for this warpgroup's keys, each block of a key times its scale. Waits for the product
+/// that `o` is in, too.
 template <Form kForm>
 PB_DEVICE void dot_keys(float (&s)[16], float (&o)[128], uint32_t base, uint32_t values,
                         const Fragment& f, const ForwardShared& shared) {
@@ -172,19 +165,18 @@ PB_DEVICE void dot_keys(float (&s)[16], float (&o)[128], uint32_t base, uint32_t
       const uint32_t at = static_cast<uint32_t>(block) * kBlockBytes;
       float sum[16];
       wgmma_fence(sum);
-      if (is_rope && kForm == Form::kBlock) {
+      if (is_rope) {
         dot_rows(sum, q + at, k + at, 1, false);
       } else {
         PB_UNROLL
-        for (uint32_t step = 0; step < (is_rope ? kRowBytes / 2 : kRowBytes); step += kStepColumns)
-          wgmma_e4m3(sum, descriptor(q + at + step), descriptor(k + at + step), step > 0);
+        for (uint32_t step = 0; step < kRowBytes; step += kStepColumns)
+          wgmma_e4m3<32>(sum, descriptor(q + at + step), descriptor(k + at + step), step > 0);
       }
       wgmma_commit();
       wgmma_wait(sum, o);
       PB_UNROLL
       for (int i = 0; i < 16; ++i) {
-        const float scale =
-            kForm == Form::kBlock && !is_rope ? shared.scale[block][f.key(i)] : 1.0f;
+        const float scale = is_rope ? 1.0f : shared.scale[block][f.key(i)];
         s[i] = block == 0 ? sum[i] * scale : s[i] + sum[i] * scale;
       }
     }
@@ -193,35 +185,20 @@ PB_DEVICE void dot_keys(float (&s)[16], float (&o)[128], uint32_t base, uint32_t
 
 /// Logits to P: writes the warpgroup's half of P [64, 64] and returns in `alpha` what earlier sums
 /// are worth. `scale` is of the thread's rows, to units of log2.
-template <Form kForm>
 PB_DEVICE void soften(float (&s)[16], const float (&scale)[2], const Fragment& f,
                       ForwardShared& shared, unsigned char* weights, Softmax& state,
                       float (&alpha)[2]) {
   PB_UNROLL
-  for (int i = 0; i < 16; ++i) {
-    const float key_scale = kForm == Form::kRow ? shared.scale[0][f.key(i)] : 1.0f;
-    s[i] = s[i] * (key_scale * scale[i / 2 % 2]) + shared.bias[f.key(i)];
-  }
+  for (int i = 0; i < 16; ++i) s[i] = s[i] * scale[i / 2 % 2] + shared.bias[f.key(i)];
   float base[2];
   raise_top(s, f, shared.softmax, state, base, alpha);
   PB_UNROLL
   for (int i = 0; i < 16; i += 2) {
     const int half = i / 2 % 2;
-    float p[2], product[2];
-    PB_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      p[e] = exp2_of(s[i + e] - base[half]);
-      product[e] = kForm == Form::kRow ? p[e] * shared.scale[0][f.key(i + e)] : p[e];
-    }
-    const uint32_t rounded = pack(product[0], product[1]);
-    const float error[2] = {low_of(rounded) - product[0], high_of(rounded) - product[1]};
-    PB_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      state.sum[half] += p[e];
-      // The value is of the stored bytes where the scale is in P: its weight is P without it.
-      state.weight[half] +=
-          p[e] + (kForm == Form::kRow ? error[e] * shared.inverse[f.key(i + e)] : error[e]);
-    }
+    const float first = exp2_of(s[i] - base[half]), second = exp2_of(s[i + 1] - base[half]);
+    const uint32_t rounded = pack(first, second);
+    state.sum[half] += first + second;
+    state.weight[half] += low_of(rounded) + high_of(rounded);
     *reinterpret_cast<uint32_t*>(weights + in_block(f.row + 8 * half, 2 * f.key(i))) = rounded;
   }
 }
@@ -282,7 +259,7 @@ PB_DEVICE void forward_cta(const SparseMla& p, uint16_t* out, float* lse, const 
     next = index_of(tile + 2);
     float s[16], alpha[2];
     dot_keys<kForm>(s, o, base, values, f, shared);
-    soften<kForm>(s, scale, f, shared, storage + kAtWeights, state, alpha);
+    soften(s, scale, f, shared, storage + kAtWeights, state, alpha);
     if (any_in_warp(alpha[0] != 1.0f || alpha[1] != 1.0f)) {
       PB_UNROLL
       for (int i = 0; i < 128; ++i) o[i] *= alpha[i / 2 % 2];

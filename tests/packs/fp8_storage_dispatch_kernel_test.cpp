@@ -9,6 +9,7 @@
 
 // Over the machine's primitives.
 #include "fp8_storage_dispatch/sm90_forward.h"
+#include "fp8_storage_dispatch/sm90_rows_forward.h"
 
 namespace patchbench::sparse_mla_fp8_test {
 namespace {
@@ -17,7 +18,7 @@ using namespace ops::fp8_storage_dispatch;
 using sm90_emulator::Machine;
 using sm90_emulator::Timing;
 
-SparseMla problem_on(const Problem& p) {
+SparseMla problem_on(const Problem& p, double softmax_scale) {
   const auto scale = [](const Fp8Storage& s) {
     return s.scale ? s.scale->const_data_ptr<float>() : nullptr;
   };
@@ -36,7 +37,7 @@ SparseMla problem_on(const Problem& p) {
           .seqlen_k = p.k.payload.size(1),
           .num_heads = p.q.payload.size(2),
           .topk = p.indices.size(3),
-          .softmax_scale = static_cast<float>(kScale)};
+          .softmax_scale = static_cast<float>(softmax_scale)};
 }
 
 template <Form kForm>
@@ -51,12 +52,24 @@ void run_forward(const SparseMla& p, uint16_t* out, float* lse, Timing timing) {
   }
 }
 
+/// CTAs at a time: each takes several items.
+constexpr int64_t kRowsGrid = 2;
+
+template <bool kIsToken>
+void run_rows(const SparseMla& p, uint16_t* out, float* lse, Timing timing) {
+  for (int64_t x = 0; x < kRowsGrid; ++x) {
+    Machine machine(static_cast<size_t>(kRowsBytes), timing, kRowsThreads);
+    machine.run(
+        [&] { rows_forward_cta<kIsToken>(p, out, lse, Items{x, kRowsGrid}, machine.shared()); });
+  }
+}
+
 struct Forward {
   Tensor out, lse;
 };
 
-Forward forward_of_kernel(const Problem& p, Timing timing) {
-  const SparseMla problem = problem_on(p);
+Forward forward_of_kernel(const Problem& p, Timing timing, double softmax_scale = kScale) {
+  const SparseMla problem = problem_on(p, softmax_scale);
   auto shape = p.q.payload.sizes().vec();
   shape.back() = kDimV;
   // What is not written stays no number.
@@ -64,7 +77,8 @@ Forward forward_of_kernel(const Problem& p, Timing timing) {
     return torch::full(shape, std::numeric_limits<double>::quiet_NaN(), type);
   };
   Forward r{none(at::kBFloat16), none(at::kFloat).select(3, 0).contiguous()};
-  const auto run = problem.kv_scale != nullptr  ? run_forward<Form::kRow>
+  const auto run = problem.kv_scale != nullptr
+                       ? problem.kv_scale_stride != 0 ? run_rows<true> : run_rows<false>
                    : problem.q_scale != nullptr ? run_forward<Form::kBlock>
                                                 : run_forward<Form::kBlockDenseQuery>;
   run(problem, static_cast<uint16_t*>(r.out.data_ptr()), r.lse.data_ptr<float>(), timing);
@@ -86,6 +100,9 @@ std::vector<MlaCase> kernel_cases() {
            .is_query_stored = true,
            .block_scale = 1.3},
           {.name = "sharp", .layout = "token", .batch = 1, .topk = 200, .sharpness = 4},
+          // Maxima grow by more than a weight has room for, in the other warpgroup's tiles, too.
+          {.name = "growing", .layout = "tensor", .batch = 1, .topk = 330, .sharpness = 40},
+          {.name = "growing_token", .layout = "token", .batch = 1, .topk = 330, .sharpness = 40},
           {.name = "many_heads",
            .layout = "block",
            .batch = 1,
@@ -99,7 +116,13 @@ std::vector<MlaCase> kernel_cases() {
 }
 
 std::vector<Timing> timings() {
-  return {{}, {.is_backward = true}, {.is_late = true}, {.is_late = true, .is_backward = true}};
+  return {
+      {},
+      {.is_backward = true},
+      {.is_late = true},
+      {.is_late = true, .is_backward = true},
+      {.is_late = true, .are_copies_early = true, .is_first_preferred = true},
+      {.is_late = true, .is_backward = true, .are_copies_early = true, .is_first_preferred = true}};
 }
 
 class SparseMlaFp8Kernel : public testing::TestWithParam<std::tuple<MlaCase, Timing>> {};
@@ -116,7 +139,9 @@ TEST_P(SparseMlaFp8Kernel, IsTheSumOverTheStoredValues) {
 
 std::string timing_name(const testing::TestParamInfo<std::tuple<MlaCase, Timing>>& info) {
   const auto& [c, timing] = info.param;
-  return c.name + (timing.is_late ? "_late" : "_early") + (timing.is_backward ? "_backward" : "");
+  return c.name + (timing.is_late ? "_late" : "_early") +
+         (timing.are_copies_early ? "_products" : "") + (timing.is_backward ? "_backward" : "") +
+         (timing.is_first_preferred ? "_preferred" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, SparseMlaFp8Kernel,
@@ -139,6 +164,34 @@ TEST(SparseMlaFp8KernelMean, IsTakenWithTheWeightsThatWereMultiplied) {
     const Tensor wanted = oracle(p, stored_values(p.q), stored_values(p.k)).out;
     const double factor = worst_row_factor(forward_of_kernel(p, {}).out, wanted);
     EXPECT_TRUE(factor <= std::ldexp(1, -10)) << c.name << ": " << factor;
+  }
+}
+
+/// A scale of a key is in its weight, whatever the others' are; that of one is 0: it has no value,
+/// but weight.
+TEST(SparseMlaFp8KernelScales, MayDifferByMuchAndBeZero) {
+  Problem p = problem_of({.name = "scales", .layout = "token", .batch = 1, .topk = 200}, at::kCPU);
+  const Tensor scale = p.k.scale->view({-1});
+  for (int64_t i = 0; i < scale.numel(); ++i)
+    scale[i] *= std::ldexp(1, static_cast<int>(i % 25) - 20);
+  scale[5] = 0;
+  const Result wanted = oracle(p, stored_values(p.q), stored_values(p.k));
+  const Forward got = forward_of_kernel(p, {});
+  EXPECT_TRUE(relative(got.out, wanted.out) <= kKernelBound) << relative(got.out, wanted.out);
+  EXPECT_TRUE(at::allclose(got.lse.to(at::kDouble), wanted.lse, 0, 1e-4));
+}
+
+/// Maxima are taken of products that are not scaled yet.
+TEST(SparseMlaFp8KernelScales, OfTheLogitsMayBeNegativeOrZero) {
+  for (const double scale : {-1.0 / 24, 0.0}) {
+    for (const char* layout : {"tensor", "token"}) {
+      Problem p = problem_of({.name = "sign", .layout = layout, .batch = 1, .topk = 130}, at::kCPU);
+      const Forward got = forward_of_kernel(p, {}, scale);
+      // The oracle's scale is fixed: the query has the factor.
+      const Result wanted = oracle(p, stored_values(p.q) * (scale / kScale), stored_values(p.k));
+      EXPECT_TRUE(relative(got.out, wanted.out) <= kKernelBound) << layout << scale;
+      EXPECT_TRUE(at::allclose(got.lse.to(at::kDouble), wanted.lse, 0, 1e-4)) << layout << scale;
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <c10/util/BFloat16.h>
 #include <c10/util/Float8_e4m3fn.h>
+#include <c10/util/Half.h>
 #include <ucontext.h>
 
 #include <array>
@@ -101,12 +102,40 @@ class Machine {
     }
   }
 
-  uint32_t shuffle(uint32_t value, int mask) {
+  uint32_t shuffle(uint32_t value, int mask) { return shuffle_from(value, thread_ % kWarp ^ mask); }
+  uint32_t shuffle_from(uint32_t value, int lane) {
     lanes_[static_cast<size_t>(thread_)] = value;
     meet(kWarp, [] {});
-    const uint32_t other = lanes_[static_cast<size_t>(thread_ ^ mask)];
+    const uint32_t other = lanes_[static_cast<size_t>(thread_ - thread_ % kWarp + lane)];
     meet(kWarp, [] {});
     return other;
+  }
+
+  void load_transposed(uint32_t (&words)[4], uint32_t from) {
+    lanes_[static_cast<size_t>(thread_)] = from;
+    meet(kWarp, [] {});
+    const int lane = thread_ % kWarp, first = thread_ - lane;
+    for (int i = 0; i < 4; ++i) {
+      uint16_t pairs[2];
+      for (int j = 0; j < 2; ++j) {
+        const int row = i * 8 + lane % 4 * 2 + j;
+        const uint32_t at = lanes_[static_cast<size_t>(first + row)];
+        std::memcpy(&pairs[j], shared_ + at + lane / 4 * 2, 2);
+      }
+      words[i] = pairs[0] | static_cast<uint32_t>(pairs[1]) << 16;
+    }
+    meet(kWarp, [] {});
+  }
+
+  void store_rows(uint32_t to, const uint32_t* words) {
+    lanes_[static_cast<size_t>(thread_)] = to;
+    meet(kWarp, [] {});
+    const int lane = thread_ % kWarp, first = thread_ - lane;
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t at = lanes_[static_cast<size_t>(first + i * 8 + lane / 4)];
+      std::memcpy(shared_ + at + lane % 4 * 4, &words[i], 4);
+    }
+    meet(kWarp, [] {});
   }
 
   void copy(uint32_t to, const void* from, bool is_valid) {
@@ -121,7 +150,7 @@ class Machine {
 
   struct Product {
     int n = 0, num_issued = 0;
-    bool is_e4m3 = false;
+    bool is_e4m3 = false, is_half = false;
     bool is_a_transposed = false, is_b_transposed = false, accumulates = false;
     bool is_a_in_registers = false;
     uint64_t a = 0, b = 0;
@@ -277,27 +306,31 @@ class Machine {
   }
 
   /// An element of an operand: `line` along its 64 or kN rows or columns, `k` along those summed.
-  float element(uint64_t descriptor, bool is_e4m3, bool is_transposed, int line, int k) const {
+  float element(const Product& p, uint64_t descriptor, bool is_transposed, int line, int k) const {
     if (descriptor >> 62 != 1) throw std::logic_error("not the 128-byte swizzle");
     const auto field = [&](int shift) {
       return static_cast<uint32_t>(descriptor >> shift & 0x3fff) << 4;
     };
-    const int bytes = is_e4m3 ? 1 : 2;
+    const int bytes = p.is_e4m3 ? 1 : 2;
     const int dense = (is_transposed ? line : k) * bytes, other = is_transposed ? k : line;
     uint32_t at = field(0) + static_cast<uint32_t>(other / 8) * field(32) +
                   static_cast<uint32_t>(other % 8 * 128 + dense % 128);
     if (is_transposed) at += static_cast<uint32_t>(dense / 128) * field(16);
     at ^= at >> 3 & 0x70;
-    if (is_e4m3) return c10::detail::fp8e4m3fn_to_fp32_value(shared_[at]);
+    if (p.is_e4m3) return c10::detail::fp8e4m3fn_to_fp32_value(shared_[at]);
     uint16_t bits = 0;
     std::memcpy(&bits, shared_ + at, 2);
-    return c10::detail::f32_from_bits(bits);
+    return value_of(p, bits);
+  }
+  static float value_of(const Product& p, uint16_t bits) {
+    return p.is_half ? c10::detail::fp16_ieee_to_fp32_value(bits)
+                     : c10::detail::f32_from_bits(bits);
   }
 
   static float register_element(const Product& p, int m, int k) {
     const int thread = m / 16 * 32 + m % 8 * 4 + k % 8 / 2;
     const uint32_t pair = p.registers[static_cast<size_t>(thread)][m % 16 / 8 + k / 8 * 2];
-    return c10::detail::f32_from_bits(static_cast<uint16_t>(pair >> k % 2 * 16));
+    return value_of(p, static_cast<uint16_t>(pair >> k % 2 * 16));
   }
 
   void perform(const Product& p) const {
@@ -305,11 +338,11 @@ class Machine {
     std::vector<float> a(static_cast<size_t>(64 * depth)), b(static_cast<size_t>(p.n * depth));
     for (int k = 0; k < depth; ++k) {
       for (int m = 0; m < 64; ++m)
-        a[static_cast<size_t>(m * depth + k)] =
-            p.is_a_in_registers ? register_element(p, m, k)
-                                : element(p.a, p.is_e4m3, p.is_a_transposed, m, k);
+        a[static_cast<size_t>(m * depth + k)] = p.is_a_in_registers
+                                                    ? register_element(p, m, k)
+                                                    : element(p, p.a, p.is_a_transposed, m, k);
       for (int n = 0; n < p.n; ++n)
-        b[static_cast<size_t>(n * depth + k)] = element(p.b, p.is_e4m3, p.is_b_transposed, n, k);
+        b[static_cast<size_t>(n * depth + k)] = element(p, p.b, p.is_b_transposed, n, k);
     }
     for (int t = 0; t < kGroup; ++t) {
       for (int i = 0; i < p.n / 2; ++i) {
@@ -369,6 +402,9 @@ template <typename T>
 T shuffle_xor(T value, int mask) {
   return std::bit_cast<T>(Machine::running().shuffle(std::bit_cast<uint32_t>(value), mask));
 }
+inline int shuffle_from(int value, int lane) {
+  return static_cast<int>(Machine::running().shuffle_from(static_cast<uint32_t>(value), lane));
+}
 inline bool any_in_warp(bool value) {
   float any = value ? 1.0f : 0.0f;
   for (int mask = 1; mask < Machine::kWarp; mask *= 2) any += shuffle_xor(any, mask);
@@ -384,6 +420,21 @@ inline float low_of(uint32_t pair) {
 inline float high_of(uint32_t pair) { return low_of(pair >> 16); }
 inline uint32_t pack(float low, float high) {
   return c10::BFloat16(low).x | static_cast<uint32_t>(c10::BFloat16(high).x) << 16;
+}
+
+inline uint32_t pack_half(float low, float high) {
+  return c10::Half(low).x | static_cast<uint32_t>(c10::Half(high).x) << 16;
+}
+inline void unpack_half(uint32_t pair, float& low, float& high) {
+  low = c10::detail::fp16_ieee_to_fp32_value(static_cast<uint16_t>(pair));
+  high = c10::detail::fp16_ieee_to_fp32_value(static_cast<uint16_t>(pair >> 16));
+}
+inline void widen(uint32_t bytes, uint32_t& even, uint32_t& odd) {
+  const auto value = [&](int i) {
+    return c10::detail::fp8e4m3fn_to_fp32_value(static_cast<uint8_t>(bytes >> 8 * i));
+  };
+  even = pack_half(value(0), value(2));
+  odd = pack_half(value(1), value(3));
 }
 
 inline uint32_t shared_address(const void* pointer) {
@@ -407,6 +458,12 @@ inline void store_chunk(uint32_t to, const Chunk& c) {
   std::memcpy(Machine::running().shared() + to, c.words, sizeof(c.words));
 }
 inline void store_chunk(void* to, const Chunk& c) { std::memcpy(to, c.words, sizeof(c.words)); }
+inline void load_transposed(uint32_t (&words)[4], uint32_t from) {
+  Machine::running().load_transposed(words, from);
+}
+inline void store_rows(uint32_t to, const uint32_t* words) {
+  Machine::running().store_rows(to, words);
+}
 inline void copy_async(uint32_t to, const void* from, bool is_valid) {
   Machine::running().copy(to, from, is_valid);
 }
@@ -463,9 +520,15 @@ void wgmma_of_registers(float (&d)[kN / 2], const uint32_t* a, uint64_t b, bool 
                                .b = b},
                               d, a);
 }
-inline void wgmma_e4m3(float (&d)[16], uint64_t a, uint64_t b, bool accumulates) {
+inline void wgmma_half(float (&d)[32], const uint32_t* a, uint64_t b, bool accumulates) {
   Machine::running().multiply(
-      {.n = 32, .is_e4m3 = true, .accumulates = accumulates, .a = a, .b = b}, d);
+      {.n = 64, .is_half = true, .accumulates = accumulates, .is_a_in_registers = true, .b = b}, d,
+      a);
+}
+template <int kN>
+void wgmma_e4m3(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulates) {
+  Machine::running().multiply(
+      {.n = kN, .is_e4m3 = true, .accumulates = accumulates, .a = a, .b = b}, d);
 }
 
 }  // namespace patchbench::ops::sm90
