@@ -24,7 +24,7 @@ struct SparseMla {
   const float* q_scale = nullptr;    ///< null: q is bfloat16
   int64_t q_scale_stride = 0;        ///< 0: one for all; 1: one per (batch, query, head)
   const uint8_t* kv = nullptr;       ///< [batch, seqlen_k, 576] e4m3, or [batch, seqlen_k, 656]
-  const float* kv_scale = nullptr;   ///< null: the block layout, which holds its scales
+  const float* kv_scale = nullptr;   ///< null: the block layout, which holds its scales; each >= 0
   int64_t kv_scale_stride = 0;       ///< 0: one for all; 1: one per (batch, key)
   const int32_t* indices = nullptr;  ///< [batch, seqlen_q, topk]
   int64_t batch = 0, seqlen_q = 0, seqlen_k = 0, num_heads = 0, topk = 0;

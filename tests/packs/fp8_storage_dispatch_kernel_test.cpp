@@ -100,9 +100,15 @@ std::vector<MlaCase> kernel_cases() {
            .is_query_stored = true,
            .block_scale = 1.3},
           {.name = "sharp", .layout = "token", .batch = 1, .topk = 200, .sharpness = 4},
-          // Maxima grow by more than a weight has room for, in the other warpgroup's tiles, too.
+          // Maxima grow by more than a weight has room for, in either warpgroup's tiles.
           {.name = "growing", .layout = "tensor", .batch = 1, .topk = 330, .sharpness = 40},
-          {.name = "growing_token", .layout = "token", .batch = 1, .topk = 330, .sharpness = 40},
+          {.name = "rising",
+           .layout = "token",
+           .batch = 1,
+           .seqlen_k = 400,
+           .topk = 400,
+           .sharpness = 4,
+           .is_rising = true},
           {.name = "many_heads",
            .layout = "block",
            .batch = 1,
@@ -183,9 +189,11 @@ TEST(SparseMlaFp8KernelScales, MayDifferByMuchAndBeZero) {
 
 /// Maxima are taken of products that are not scaled yet.
 TEST(SparseMlaFp8KernelScales, OfTheLogitsMayBeNegativeOrZero) {
-  for (const double scale : {-1.0 / 24, 0.0}) {
+  for (const double scale : {1.0 / 24, -1.0 / 24, 0.0}) {
     for (const char* layout : {"tensor", "token"}) {
       Problem p = problem_of({.name = "sign", .layout = layout, .batch = 1, .topk = 130}, at::kCPU);
+      // Of all rows, or of the first.
+      p.q.scale->view({-1})[0] *= -1;
       const Forward got = forward_of_kernel(p, {}, scale);
       // The oracle's scale is fixed: the query has the factor.
       const Result wanted = oracle(p, stored_values(p.q) * (scale / kScale), stored_values(p.k));

@@ -27,6 +27,7 @@ struct MlaCase {
   double sharpness = 1;          ///< factor on the query
   bool is_query_stored = false;  ///< block: the query too, per token
   double block_scale = 1;        ///< block: factor on the stored scales, else powers of two
+  bool is_rising = false;        ///< all keys in the order of the first head's logits; topk of them
 };
 
 struct Problem {
@@ -57,6 +58,14 @@ inline Problem problem_of(const MlaCase& c, const at::Device& device) {
   p.query = normal("query", {c.batch, c.seqlen_q, c.num_heads, kDim}) * c.sharpness;
   p.kv = normal("kv", {c.batch, c.seqlen_k, 1, kDim});
   p.indices = indices_of(c);
+  if (c.is_rising) {
+    const Tensor logits = at::einsum(
+        "bsd,bkd->bsk", {p.query.select(2, 0).to(at::kDouble), p.kv.squeeze(2).to(at::kDouble)});
+    p.indices = logits.argsort(/*stable=*/true, -1, /*descending=*/false)
+                    .unsqueeze(2)
+                    .to(at::kInt)
+                    .contiguous();
+  }
   p.grad_out = normal("grad_out", {c.batch, c.seqlen_q, c.num_heads, kDimV});
   const bool is_dense = c.layout == "block" && !c.is_query_stored;
   p.q = is_dense ? Fp8Storage{p.query.to(device), std::nullopt}
