@@ -6,9 +6,8 @@
 // grad_pass_kernel          grid: one row (x) times one segment of its classes (y). No shared
 //                           memory.
 // row_and_grad_pass_kernel  grid: one block per row (x), two blocks on a multiprocessor, so that
-// one
-//                           reads while the other writes; a row is read again from L2 as far as it
-//                           is still there. Shared memory as above.
+//                           one reads while the other writes; a row is read again from L2 as far as
+//                           it is still there. Shared memory as above.
 // scale_kernel              grid: a fixed number of blocks over all 16-byte words.
 //
 // kIsBare: neither softcap nor label smoothing. In bfloat16 the exponential is the hardware's,
@@ -43,17 +42,65 @@ __device__ inline float load(__nv_bfloat16 value) { return __bfloat162float(valu
 __device__ inline void store(float& to, float value) { to = value; }
 __device__ inline void store(__nv_bfloat16& to, float value) { to = __float2bfloat16_rn(value); }
 
+/// 16 bytes of a row. Those of bfloat16 are kept as the four registers that they are.
 template <typename scalar_t>
-struct alignas(16) Word {
-  static constexpr int kLength = 16 / sizeof(scalar_t);
-  scalar_t value[kLength];
+struct Word;
+template <>
+struct alignas(16) Word<float> {
+  static constexpr int kLength = 4;
+  float values[4];
+
+  __device__ float get(int e) const { return values[e]; }
+  __device__ void put(int e, float value) { values[e] = value; }
+};
+template <>
+struct alignas(16) Word<__nv_bfloat16> {
+  static constexpr int kLength = 8;
+  uint32_t pairs[4];
+
+  __device__ float get(int e) const {
+    return __uint_as_float(e % 2 ? pairs[e / 2] & 0xffff0000u : pairs[e / 2] << 16);
+  }
+  __device__ void put(int e, float value) {
+    const uint32_t bits = __bfloat16_as_ushort(__float2bfloat16_rn(value)), pair = pairs[e / 2];
+    pairs[e / 2] = e % 2 ? (pair & 0x0000ffffu) | bits << 16 : (pair & 0xffff0000u) | bits;
+  }
 };
 
+constexpr float kLog2e = 1.4426950408889634f;
+
+/// 2^x by the hardware, 0 where it is below the least normal float.
+__device__ inline float exp2_hardware(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 struct HardwareExp {
-  __device__ float operator()(float x) const { return __expf(x); }
+  __device__ float operator()(float x) const { return exp2_hardware(x * kLog2e); }
 };
 template <typename scalar_t>
 using ExpOf = std::conditional_t<std::is_same_v<scalar_t, float>, AccurateExp, HardwareExp>;
+
+/// A word that adds nothing to a softmax.
+template <typename scalar_t>
+__device__ Word<scalar_t> empty_word() {
+  Word<scalar_t> word = {};
+#pragma unroll
+  for (int e = 0; e < Word<scalar_t>::kLength; ++e)
+    word.put(e, -std::numeric_limits<float>::infinity());
+  return word;
+}
+
+__device__ inline float largest_of(const Word<float>& word) {
+  return fmaxf(fmaxf(word.values[0], word.values[1]), fmaxf(word.values[2], word.values[3]));
+}
+__device__ inline float largest_of(const Word<__nv_bfloat16>& word) {
+  uint32_t largest = word.pairs[0];
+#pragma unroll
+  for (int k = 1; k < 4; ++k) asm("max.bf16x2 %0, %0, %1;" : "+r"(largest) : "r"(word.pairs[k]));
+  return fmaxf(__uint_as_float(largest & 0xffff0000u), __uint_as_float(largest << 16));
+}
 
 /// The whole 16-byte words of a row: elements [head, head + words * kLength).
 struct Body {
@@ -78,29 +125,55 @@ struct WarpSoftmax {
   float max = -std::numeric_limits<float>::infinity();  ///< of the warp
   float sum = 0, ones = 0;                              ///< of the lane
 
+  /// The largest of what the lanes bring.
+  static __device__ float largest_in_warp(float largest) {
+    for (int offset = kWarp / 2; offset > 0; offset /= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+    return largest;
+  }
+  __device__ void raise_to(float largest) {
+    if (!(largest > max)) return;
+    sum = (sum + ones) * Running::shifted_exp(max, largest);
+    ones = 0;
+    max = largest;
+  }
+  /// Adds values below the maximum, or values that may reach it.
+  __device__ void add_below(float y) { sum += Exp()(y - max); }
+  __device__ void add_up_to(float y) {
+    const float term = Running::shifted_exp(y, max);
+    sum += term >= 1 ? 0 : term;
+    ones += term >= 1 ? 1 : 0;
+  }
   /// Adds a batch of each lane; -inf adds nothing. All lanes call it together.
   template <int kLength>
   __device__ void add(const float (&y)[kLength]) {
     float largest = y[0];
 #pragma unroll
     for (int k = 1; k < kLength; ++k) largest = fmaxf(largest, y[k]);
-    for (int offset = kWarp / 2; offset > 0; offset /= 2)
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
-    if (largest < max) {
+    largest = largest_in_warp(largest);
+    const bool is_below = largest < max;
+    raise_to(largest);
 #pragma unroll
-      for (int k = 0; k < kLength; ++k) sum += Exp()(y[k] - max);
-      return;
-    }
-    if (largest > max) {
-      sum = (sum + ones) * Running::shifted_exp(max, largest);
-      ones = 0;
-      max = largest;
-    }
+    for (int k = 0; k < kLength; ++k) is_below ? add_below(y[k]) : add_up_to(y[k]);
+  }
+  /// The same of words.
+  template <int kCount>
+  __device__ void add(const Word<scalar_t> (&words)[kCount]) {
+    float largest = largest_of(words[0]);
 #pragma unroll
-    for (int k = 0; k < kLength; ++k) {
-      const float term = Running::shifted_exp(y[k], max);
-      sum += term >= 1 ? 0 : term;
-      ones += term >= 1 ? 1 : 0;
+    for (int k = 1; k < kCount; ++k) largest = fmaxf(largest, largest_of(words[k]));
+    raise_to(largest_in_warp(largest));
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) add_known(words[k]);
+  }
+  /// Adds a word none of whose values is above the maximum.
+  __device__ void add_known(const Word<scalar_t>& word) {
+    if (largest_of(word) < max) {
+#pragma unroll
+      for (int e = 0; e < Word<scalar_t>::kLength; ++e) add_below(word.get(e));
+    } else {
+#pragma unroll
+      for (int e = 0; e < Word<scalar_t>::kLength; ++e) add_up_to(word.get(e));
     }
   }
 };
@@ -173,6 +246,78 @@ __device__ float logit_of(const RowPass<float>& pass, scalar_t value, int64_t ti
   return y;
 }
 
+/// Loss, maximum and log-sum of a row from the state of all its classes.
+template <typename scalar_t>
+__device__ void write_row(const RowPass<float>& pass, int64_t row, const RowState<scalar_t>& state,
+                          float target_logit) {
+  const int64_t target = pass.target[row];
+  float target_weight = 1;
+  if (pass.class_weight && target >= 0 && target < pass.terms.vocab)
+    target_weight = pass.class_weight[target];
+  const float weight_total =
+      pass.weight_total ? *pass.weight_total : static_cast<float>(pass.terms.vocab);
+  const float log_sum = state.softmax.log_sum();
+  pass.loss[row] = row_loss(pass.terms, state.softmax.max, log_sum, target_logit, target_weight,
+                            weight_total, state.weighted_sum);
+  pass.row_max[row] = state.softmax.max;
+  pass.log_sum[row] = log_sum;
+}
+
+template <typename scalar_t>
+__device__ float grad_of(const GradPass<float>& pass, const RowGradient<float>& row, scalar_t logit,
+                         int64_t tile_class) {
+  if (row.is_ignored) return 0.0f;
+  const int64_t vocab_class = pass.first_class + tile_class;
+  const float weight = pass.class_weight ? pass.class_weight[vocab_class] : 1.0f;
+  return row.at(load(logit), weight, vocab_class == row.target_class);
+}
+
+/// The gradient over a word that the target is not in, where there is neither softcap nor label
+/// smoothing.
+__device__ inline void overwrite_off_target(const RowGradient<float>& row, Word<float>& word) {
+#pragma unroll
+  for (int e = 0; e < Word<float>::kLength; ++e)
+    word.values[e] = row.bare_off_target<AccurateExp>(word.values[e]);
+}
+__device__ inline void overwrite_off_target(const RowGradient<float>& row,
+                                            Word<__nv_bfloat16>& word) {
+  const float factor = row.target_scale + row.rest, shift = row.log_sum * kLog2e;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float low = (word.get(2 * k) - row.row_max) * kLog2e - shift;
+    const float high = (word.get(2 * k + 1) - row.row_max) * kLog2e - shift;
+    const __nv_bfloat162 pair =
+        __floats2bfloat162_rn(factor * exp2_hardware(low), factor * exp2_hardware(high));
+    word.pairs[k] = reinterpret_cast<const uint32_t&>(pair);
+  }
+}
+
+template <bool kIsBare, typename scalar_t>
+__device__ void overwrite_word(const GradPass<float>& pass, const RowGradient<float>& row,
+                               Word<scalar_t>& word, int64_t tile_class) {
+  constexpr int kLength = Word<scalar_t>::kLength;
+  const int64_t target = row.target_class - pass.first_class - tile_class;
+  const bool has_target = target >= 0 && target < kLength;
+  if (kIsBare && !has_target && !row.is_ignored) {
+    overwrite_off_target(row, word);
+  } else {
+#pragma unroll
+    for (int e = 0; e < kLength; ++e) word.put(e, grad_of(pass, row, word.get(e), tile_class + e));
+  }
+}
+
+/// Overwrites the classes of a row that lie outside its whole words.
+template <typename scalar_t>
+__device__ void overwrite_ends(const GradPass<float>& pass, const RowGradient<float>& gradient,
+                               scalar_t* row, const Body& body) {
+  if (threadIdx.x < body.head)
+    store(row[threadIdx.x], grad_of(pass, gradient, row[threadIdx.x], threadIdx.x));
+  const int64_t tail = body.head + body.words * Word<scalar_t>::kLength + threadIdx.x;
+  if (tail < pass.classes) store(row[tail], grad_of(pass, gradient, row[tail], tail));
+}
+
+bool is_bare(const LossTerms& terms) { return terms.softcap == 0 && terms.label_smoothing == 0; }
+
 template <bool kIsBare, typename scalar_t>
 __device__ RowState<scalar_t> reduce_row(const RowPass<float>& pass, const scalar_t* row) {
   constexpr int kLength = Word<scalar_t>::kLength;
@@ -187,19 +332,24 @@ __device__ RowState<scalar_t> reduce_row(const RowPass<float>& pass, const scala
 #pragma unroll
     for (int k = 0; k < kRowWords; ++k) {
       const int64_t word = base + k * threads + threadIdx.x;
+      batch[k] = empty_word<scalar_t>();
       if (word < body.words) batch[k] = words[word];
     }
-    float y[kRowWords * kLength];
+    if constexpr (kIsBare) {
+      softmax.add(batch);
+    } else {
+      float y[kRowWords * kLength];
 #pragma unroll
-    for (int i = 0; i < kRowWords * kLength; ++i) {
-      const int64_t word = base + i / kLength * threads + threadIdx.x;
-      y[i] = kNothing;
-      if (word < body.words) {
-        y[i] = logit_of<kIsBare>(pass, batch[i / kLength].value[i % kLength],
-                                 body.head + word * kLength + i % kLength, weighted_sum);
+      for (int i = 0; i < kRowWords * kLength; ++i) {
+        const int64_t word = base + i / kLength * threads + threadIdx.x;
+        y[i] = kNothing;
+        if (word < body.words) {
+          y[i] = logit_of<kIsBare>(pass, batch[i / kLength].get(i % kLength),
+                                   body.head + word * kLength + i % kLength, weighted_sum);
+        }
       }
+      softmax.add(y);
     }
-    softmax.add(y);
   }
   const int64_t tail = body.head + body.words * kLength + threadIdx.x;
   float ends[2] = {kNothing, kNothing};
@@ -221,7 +371,7 @@ __device__ void add_tile(const RowPass<float>& pass, int64_t row) {
   const auto* logits = static_cast<const scalar_t*>(pass.logits) + row * pass.classes;
   RowState<scalar_t> state = merge_block(reduce_row<kIsBare>(pass, logits));
   if (threadIdx.x != 0) return;
-  float target_logit = std::numeric_limits<float>::quiet_NaN(), target_weight = 1;
+  float target_logit = std::numeric_limits<float>::quiet_NaN();
   if (pass.first_class > 0) {
     const float earlier = pass.weighted_sum ? pass.weighted_sum[row] : 0;
     state.merge(pass.row_max[row], pass.log_sum[row], earlier);
@@ -230,52 +380,19 @@ __device__ void add_tile(const RowPass<float>& pass, int64_t row) {
   const int64_t tile_class = target - pass.first_class;
   if (tile_class >= 0 && tile_class < pass.classes)
     target_logit = capped(load(logits[tile_class]), static_cast<float>(pass.terms.softcap));
-  pass.row_max[row] = state.softmax.max;
   if (pass.first_class + pass.classes < pass.terms.vocab) {
+    pass.row_max[row] = state.softmax.max;
     pass.loss[row] = target_logit;
     pass.log_sum[row] = state.softmax.rest;
     if (pass.weighted_sum) pass.weighted_sum[row] = state.weighted_sum;
     return;
   }
-  if (pass.class_weight && target >= 0 && target < pass.terms.vocab)
-    target_weight = pass.class_weight[target];
-  const float weight_total =
-      pass.weight_total ? *pass.weight_total : static_cast<float>(pass.terms.vocab);
-  const float log_sum = state.softmax.log_sum();
-  pass.loss[row] = row_loss(pass.terms, state.softmax.max, log_sum, target_logit, target_weight,
-                            weight_total, state.weighted_sum);
-  pass.log_sum[row] = log_sum;
+  write_row(pass, row, state, target_logit);
 }
 
 template <bool kIsBare, typename scalar_t>
 __global__ void __launch_bounds__(kRowThreads, kRowBlocks) row_pass_kernel(RowPass<float> pass) {
   add_tile<kIsBare, scalar_t>(pass, blockIdx.x);
-}
-
-template <typename scalar_t>
-__device__ float grad_of(const GradPass<float>& pass, const RowGradient<float>& row, scalar_t logit,
-                         int64_t tile_class) {
-  if (row.is_ignored) return 0.0f;
-  const int64_t vocab_class = pass.first_class + tile_class;
-  const float weight = pass.class_weight ? pass.class_weight[vocab_class] : 1.0f;
-  return row.at(load(logit), weight, vocab_class == row.target_class);
-}
-
-template <bool kIsBare, typename scalar_t>
-__device__ void overwrite_word(const GradPass<float>& pass, const RowGradient<float>& row,
-                               Word<scalar_t>& word, int64_t tile_class) {
-  constexpr int kLength = Word<scalar_t>::kLength;
-  const int64_t target = row.target_class - pass.first_class - tile_class;
-  const bool has_target = target >= 0 && target < kLength;
-  if (kIsBare && !has_target && !row.is_ignored) {
-#pragma unroll
-    for (int e = 0; e < kLength; ++e)
-      store(word.value[e], row.bare_off_target<ExpOf<scalar_t>>(load(word.value[e])));
-  } else {
-#pragma unroll
-    for (int e = 0; e < kLength; ++e)
-      store(word.value[e], grad_of(pass, row, word.value[e], tile_class + e));
-  }
 }
 
 template <typename scalar_t>
@@ -311,16 +428,6 @@ __device__ RowGradient<float> overwrite_words(const GradPass<float>& pass, int64
     load_words(batch, words, base, end);
   }
   return gradient;
-}
-
-/// Overwrites the classes of a row that lie outside its whole words.
-template <typename scalar_t>
-__device__ void overwrite_ends(const GradPass<float>& pass, const RowGradient<float>& gradient,
-                               scalar_t* row, const Body& body) {
-  if (threadIdx.x < body.head)
-    store(row[threadIdx.x], grad_of(pass, gradient, row[threadIdx.x], threadIdx.x));
-  const int64_t tail = body.head + body.words * Word<scalar_t>::kLength + threadIdx.x;
-  if (tail < pass.classes) store(row[tail], grad_of(pass, gradient, row[tail], tail));
 }
 
 template <bool kIsBare, typename scalar_t>
@@ -360,14 +467,12 @@ __global__ void __launch_bounds__(kScaleThreads)
   for (int64_t i = first; i < count / kLength; i += int64_t{gridDim.x} * kScaleThreads) {
     Word<scalar_t> word = words[i];
 #pragma unroll
-    for (int e = 0; e < kLength; ++e) store(word.value[e], load(word.value[e]) * scale);
+    for (int e = 0; e < kLength; ++e) word.put(e, word.get(e) * scale);
     words[i] = word;
   }
   const int64_t tail = count / kLength * kLength + first;
   if (tail < count) store(values[tail], load(values[tail]) * scale);
 }
-
-bool is_bare(const LossTerms& terms) { return terms.softcap == 0 && terms.label_smoothing == 0; }
 
 template <typename scalar_t>
 cudaError_t launch_row(const RowPass<float>& pass, cudaStream_t stream) {
