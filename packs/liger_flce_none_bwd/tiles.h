@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "product.h"
 #include "rows.h"
 
 /// The matrix products of the op, tile by tile. For op.cpp alone; nothing here checks its
@@ -124,7 +125,11 @@ class Projection {
     if (is_shared(part, left)) {
       part.copy_(at::mm(left, right));  // kept logits that lie where their own classes' rows go
     } else if (part.scalar_type() == left.scalar_type()) {
-      is_added ? part.addmm_(left, right) : at::mm_out(part, left, right);
+      if (!is_added) {
+        at::mm_out(part, left, right);
+      } else if (!add_product_by_small_tiles(part, left, right)) {
+        part.addmm_(left, right);
+      }
     } else if (is_fp32_accumulated_) {
       is_added ? at::addmm_out(part, part, left, right, at::kFloat)
                : at::mm_out(part, left, right, at::kFloat);
