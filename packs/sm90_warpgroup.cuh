@@ -55,6 +55,19 @@ PB_DEVICE float exp2_flushed(float value) {
   return power;
 }
 PB_DEVICE float log2_of(float value) { return log2f(value); }
+/// 1 / value, to an ulp; 0 of infinity.
+PB_DEVICE float inverse_of(float value) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(value));
+  return inverse;
+}
+/// To 2^-20 of an angle that has been brought to [-pi, pi].
+PB_DEVICE void sin_cos_of(float angle, float& sine, float& cosine) {
+  constexpr float kTurn = 6.283185307179586f, kPerTurn = 0.15915494309189535f;
+  const float rest = fmaf(-rintf(angle * kPerTurn), kTurn, angle);
+  sine = __sinf(rest);
+  cosine = __cosf(rest);
+}
 
 /// Two bfloat16, rounded to nearest even, the first in the low half.
 PB_DEVICE uint32_t pack(float low, float high) {

@@ -413,6 +413,11 @@ inline bool any_in_warp(bool value) {
 inline float exp2_of(float value) { return std::exp2(value); }
 inline float exp2_flushed(float value) { return value < -126 ? 0.0f : std::exp2(value); }
 inline float log2_of(float value) { return std::log2(value); }
+inline float inverse_of(float value) { return 1.0f / value; }
+inline void sin_cos_of(float angle, float& sine, float& cosine) {
+  sine = std::sin(angle);
+  cosine = std::cos(angle);
+}
 
 inline float low_of(uint32_t pair) {
   return c10::detail::f32_from_bits(static_cast<uint16_t>(pair));

@@ -1,0 +1,77 @@
+#include "rotary.cuh"
+
+#include <algorithm>
+#include <type_traits>
+
+// The primitives that the others are written over come first.
+#include "../sm90_warpgroup.cuh"
+
+#include "rotary_cta.h"
+
+// What the kernels do stands at the head of rotary_cta.h. Limits, checked in rotary.cpp: see
+// is_rotary_served. Two CTAs of turn_kernel an SM, of at most 128 registers a thread.
+namespace patchbench::ops::mamba3_siso_bwd_cse {
+namespace {
+
+constexpr int64_t kMaxHeads = 64;  // of a group: 101 KiB of shared memory, two CTAs an SM
+constexpr int64_t kMaxGrid = 65535;
+constexpr int64_t kSlots = 2 * 132;  // CTAs that an H200 holds
+
+template <int kN, int kR>
+__global__ void __launch_bounds__(rotary::kThreads, 2) turn_kernel(RotaryBackward problem) {
+  extern __shared__ __align__(16) unsigned char storage[];
+  rotary::turn_cta<kN, kR>(problem, blockIdx.x, blockIdx.y, blockIdx.z, storage);
+}
+template <int kN, int kR>
+__global__ void __launch_bounds__(rotary::kThreads) sum_kernel(RotaryBackward problem) {
+  rotary::sum_cta<kN, kR>(problem, blockIdx.x);
+}
+template <int kN, int kR>
+__global__ void __launch_bounds__(rotary::kThreads) angle_kernel(RotaryBackward problem) {
+  rotary::angle_cta<kN, kR>(problem, blockIdx.x, blockIdx.y, blockIdx.z);
+}
+
+template <int kN, int kR>
+cudaError_t launch(const RotaryBackward& p, cudaStream_t stream) {
+  using shape_t = rotary::Shape<kN, kR>;
+  constexpr auto kThreads = static_cast<unsigned>(rotary::kThreads);
+  const int bytes = static_cast<int>(shape_t::bytes(p.num_heads / p.num_groups));
+  const cudaError_t status =
+      cudaFuncSetAttribute(turn_kernel<kN, kR>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (status != cudaSuccess) return status;
+  const auto blocks = static_cast<unsigned>(p.num_blocks);
+  const auto batch = static_cast<unsigned>(p.batch);
+  const auto ctas_of = [](int64_t threads) {
+    return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+  };
+  turn_kernel<kN, kR>
+      <<<dim3(static_cast<unsigned>(p.num_groups), blocks, batch), kThreads, bytes, stream>>>(p);
+  sum_kernel<kN, kR><<<ctas_of(p.num_heads * shape_t::kColumns), kThreads, 0, stream>>>(p);
+  angle_kernel<kN, kR>
+      <<<dim3(ctas_of(p.num_heads * kR / 2), blocks, batch), kThreads, 0, stream>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+bool is_rotary_served(const RotaryBackward& p) {
+  const int64_t n = p.head_dim_qk, r = p.num_angles;
+  return (n == 64 || n == 128) && (r == n / 4 || r == n / 2) && p.num_groups > 0 &&
+         p.num_heads / p.num_groups <= kMaxHeads && p.batch <= kMaxGrid &&
+         p.seqlen <= 32 * kMaxGrid;
+}
+
+int64_t rotary_block_tokens(const RotaryBackward& p) {
+  for (const int64_t tokens : {128, 64}) {
+    if (p.num_groups * p.batch * ((p.seqlen + tokens - 1) / tokens) >= 3 * kSlots) return tokens;
+  }
+  return rotary::kStep;
+}
+
+cudaError_t launch_rotary_backward(const RotaryBackward& p, cudaStream_t stream) {
+  const bool is_half = p.num_angles == p.head_dim_qk / 2;
+  if (p.head_dim_qk == 64) return is_half ? launch<64, 32>(p, stream) : launch<64, 16>(p, stream);
+  return is_half ? launch<128, 64>(p, stream) : launch<128, 32>(p, stream);
+}
+
+}  // namespace patchbench::ops::mamba3_siso_bwd_cse
