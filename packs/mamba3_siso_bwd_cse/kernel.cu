@@ -402,8 +402,9 @@ __global__ void __launch_bounds__(kThreads,
   const int64_t stride_n = problem.num_heads * kN, stride_p = problem.num_heads * kP;
   const int64_t at_n = chunk.token * stride_n + head * kN;
   const int64_t at_p = chunk.token * stride_p + head * kP;
-  const int64_t at_state =
-      ((blockIdx.y * problem.num_heads + head) * problem.num_chunks + blockIdx.z) * kP * kN;
+  const int64_t row = (blockIdx.y * problem.num_heads + head) * problem.num_chunks * kP * kN;
+  const int64_t at_state = row + blockIdx.z * problem.state_chunk;
+  const int64_t at_grad_state = row + int64_t{blockIdx.z} * kP * kN;
   const auto in = [](const void* tensor, int64_t offset) {
     return static_cast<const scalar_t*>(tensor) + offset;
   };
@@ -417,8 +418,8 @@ __global__ void __launch_bounds__(kThreads,
   load_tile<kC, kN, kThreads>(shared.q, in(problem.q, at_n), stride_n, chunk.length);
   load_tile<kC, kN, kThreads>(shared.k, in(problem.k, at_n), stride_n, chunk.length);
   commit_copies();
-  load_tile<kP, kN, kThreads>(shared.state, in(problem.states, at_state), kN, kP);
-  load_tile<kP, kN, kThreads>(shared.grad_state, in(problem.grad_states, at_state), kN, kP);
+  load_tile<kP, kN, kThreads>(shared.state, in(problem.states, at_state), problem.state_row, kP);
+  load_tile<kP, kN, kThreads>(shared.grad_state, in(problem.grad_states, at_grad_state), kN, kP);
   commit_copies();
   if (threadIdx.x < 32) load_decays(problem, chunk, shared);
 

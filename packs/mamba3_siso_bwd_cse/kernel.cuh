@@ -17,9 +17,12 @@ constexpr int64_t kChunk = 64;  ///< tokens a chunk that the kernels serve
 /// One call. All pointers are of one device, contiguous and 16-byte aligned; nothing is owned. b,
 /// s, h, n, p: batch, seqlen, num_heads, head_dim_qk, head_dim_v; low: the element type.
 struct SisoBackward {
-  const void *q = nullptr, *k = nullptr;          ///< [b, s, h, n] low
-  const void *v = nullptr, *grad_out = nullptr;   ///< [b, s, h, p] low
-  const void* states = nullptr;                   ///< [b, h, num_chunks, p, n] low, chunk starts
+  const void *q = nullptr, *k = nullptr;         ///< [b, s, h, n] low
+  const void *v = nullptr, *grad_out = nullptr;  ///< [b, s, h, p] low
+  /// Low, chunk starts: [b, h, num_chunks, p, n], or [b, h, p, num_chunks, n] as mamba-ssm has
+  /// them. Elements from a chunk to the next, and from a row of n to the next.
+  const void* states = nullptr;
+  int64_t state_chunk = 0, state_row = 0;
   const float *adt = nullptr, *qk_dot = nullptr;  ///< [b, h, s]
   const float* d = nullptr;                       ///< [h]; may be null
   const float* grad_final_state = nullptr;        ///< [num_sequences, h, p, n]; may be null
@@ -29,8 +32,8 @@ struct SisoBackward {
   float* grad_initial_state = nullptr;                           ///< [num_sequences, h, p, n]
   /// Whether the scan runs. Without it, and without cu_seqlens, the walk takes whole rows.
   bool has_scan = true;
-  /// Scratch as states, of the scan: the gradient at the end of each chunks_per_cta-th chunk and of
-  /// a sequence's last.
+  /// Scratch [b, h, num_chunks, p, n] low, of the scan: the gradient at the end of each
+  /// chunks_per_cta-th chunk and of a sequence's last.
   void* grad_states = nullptr;
   /// Scratch [num_chunks, 3], first token and length of each chunk, and its index in its sequence;
   /// only with cu_seqlens.

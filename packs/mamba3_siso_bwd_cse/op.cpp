@@ -293,6 +293,12 @@ OptionalTensor dense(const OptionalTensor& tensor) {
   return tensor ? OptionalTensor(dense(*tensor)) : std::nullopt;
 }
 
+/// The same, with chunks outside of rows or inside: which, strides tell.
+Tensor dense_states(const Tensor& states) {
+  const Tensor inside = states.transpose(2, 3);
+  return inside.is_contiguous() ? dense(inside).transpose(2, 3) : dense(states);
+}
+
 SisoInputs dense_inputs(const SisoInputs& in) {
   return {dense(in.q),      dense(in.k), dense(in.v),          dense(in.adt),
           dense(in.qk_dot), dense(in.d), dense(in.cu_seqlens), in.chunk_size};
@@ -328,6 +334,8 @@ void launch(const SisoInputs& in, const SisoSaved& saved, const Gradients& to) {
   problem.v = in.v.const_data_ptr();
   problem.grad_out = saved.grad_out.const_data_ptr();
   problem.states = saved.states.const_data_ptr();
+  problem.state_chunk = saved.states.stride(2);
+  problem.state_row = saved.states.stride(3);
   problem.adt = in.adt.const_data_ptr<float>();
   problem.qk_dot = in.qk_dot.const_data_ptr<float>();
   problem.d = pointer(in.d);
@@ -348,7 +356,7 @@ void launch(const SisoInputs& in, const SisoSaved& saved, const Gradients& to) {
   problem.has_scan = problem.chunks_per_cta == 0 || in.cu_seqlens.has_value() ||
                      problem.chunks_per_cta < problem.num_chunks;
   if (problem.has_scan) {
-    grad_states = at::empty_like(saved.states);
+    grad_states = at::empty(saved.states.sizes(), saved.states.options());
     problem.grad_states = grad_states.mutable_data_ptr();
   }
   C10_CUDA_CHECK(launch_siso_backward(problem, type, at::cuda::getCurrentCUDAStream()));
@@ -360,7 +368,7 @@ Gradients backward_real(PB_SISO_INPUTS, PB_SISO_SAVED) {
                                             grad_out, states, grad_final_state);
   const c10::OptionalDeviceGuard guard(q.device());
   const SisoInputs in = dense_inputs({q, k, v, adt, qk_dot, d, cu_seqlens, chunk_size});
-  const SisoSaved saved{dense(grad_out), dense(states), dense(grad_final_state)};
+  const SisoSaved saved{dense(grad_out), dense_states(states), dense(grad_final_state)};
   const Tensor& grad_qk_dot = std::get<4>(gradients);
   bool is_done = false;
 #ifdef PATCHBENCH_CUDA

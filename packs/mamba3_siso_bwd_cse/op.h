@@ -30,7 +30,8 @@ struct SisoSaved {
   at::Tensor grad_out;  ///< of y: shape and dtype of v
   /// [batch, num_heads, num_chunks, head_dim_v, head_dim_qk], dtype of v: S at each chunk's start.
   /// ceil(seqlen / chunk_size) chunks; packed, the ceil(length / chunk_size) chunks of each
-  /// sequence one after another, more chunks behind them being ignored.
+  /// sequence one after another, more chunks behind them being ignored. Chunks may lie inside of
+  /// head_dim_v in memory, as mamba-ssm has them; other strides are copied first.
   at::Tensor states;
   /// Of the final states, [num_sequences, num_heads, head_dim_v, head_dim_qk] float32; absent: 0.
   std::optional<at::Tensor> grad_final_state;

@@ -134,8 +134,8 @@ PB_DEVICE int64_t state_of(const SisoBackward& p, const Walk& walk, int chunk) {
 template <int kN, int kP>
 PB_DEVICE void load_state(uint32_t to, const SisoBackward& p, const Walk& walk, int chunk) {
   const int first = thread_index() / 8, column = thread_index() % 8 * 8;
-  const auto* from = static_cast<const uint16_t*>(p.states) + state_of(p, walk, chunk) * kP * kN +
-                     first * kN + column;
+  const auto* from = static_cast<const uint16_t*>(p.states) + state_of(p, walk, 0) * kP * kN +
+                     chunk * p.state_chunk + first * p.state_row + column;
   const uint32_t at = to + in_block(first, 2 * column);
   PB_UNROLL
   for (int row = 0; row < kP; row += 32) {
@@ -143,7 +143,7 @@ PB_DEVICE void load_state(uint32_t to, const SisoBackward& p, const Walk& walk, 
     for (int block = 0; block < kN / kColumns; ++block)
       copy_async(at + row / kRows * WalkTiles<kN, kP>::kTileN + row % kRows * kRowBytes +
                      block * kBlockBytes,
-                 from + row * kN + block * kColumns, true);
+                 from + row * p.state_row + block * kColumns, true);
   }
 }
 

@@ -27,6 +27,7 @@ struct WalkCase {
   std::vector<int64_t> lengths = {};  ///< packed into batch 1
   bool has_d = true, has_final = true;
   double steepest = 0.3;
+  bool has_chunks_inside = false;  ///< of the rows of the states
 };
 
 std::vector<WalkCase> walk_cases() {
@@ -40,6 +41,12 @@ std::vector<WalkCase> walk_cases() {
           {.name = "no_tokens", .seqlen = 0, .chunks_per_cta = 1},
           {.name = "segments", .seqlen = 270, .chunks_per_cta = 2},
           {.name = "single_chunks", .chunks_per_cta = 1},
+          {.name = "chunks_inside", .has_chunks_inside = true},
+          {.name = "segments_inside",
+           .batch = 2,
+           .head_dim_v = 128,
+           .chunks_per_cta = 2,
+           .has_chunks_inside = true},
           {.name = "packed", .chunks_per_cta = 2, .lengths = {33, 64, 1, 130}},
           {.name = "packed_empty", .num_heads = 1, .lengths = {0, 70, 0, 64, 3, 0}}};
 }
@@ -76,6 +83,8 @@ Problem problem_of(WalkCase c) {
   const Tensor initial = draw("initial").normal(state).to(at::kFloat);
   p.saved.grad_out = normal("grad_out", c.head_dim_v);
   p.saved.states = std::get<2>(mamba3_siso_forward(in, initial));
+  if (c.has_chunks_inside)
+    p.saved.states = p.saved.states.transpose(2, 3).contiguous().transpose(2, 3);
   if (c.has_final) p.saved.grad_final_state = draw("final").normal(state).to(at::kFloat);
   return p;
 }
@@ -144,7 +153,7 @@ SisoGradients walk(const Problem& p, int64_t chunks_per_cta, Timing timing) {
   };
   SisoGradients g{none(in.q), none(in.k), none(in.v), none(in.adt), none(in.qk_dot), {}, {}};
   const bool has_scan = in.cu_seqlens || chunks_per_cta < saved.states.size(2);
-  Tensor grad_states = none(saved.states), spans;
+  Tensor grad_states = none(saved.states.contiguous()), spans;
   if (has_scan) fill_chunks(p, grad_states, spans);
   g.initial_state =
       torch::full({has_scan ? 0 : in.q.size(0), in.q.size(2), in.v.size(3), in.q.size(3)},
@@ -155,6 +164,8 @@ SisoGradients walk(const Problem& p, int64_t chunks_per_cta, Timing timing) {
       .v = data_of<void>(in.v),
       .grad_out = data_of<void>(saved.grad_out),
       .states = data_of<void>(saved.states),
+      .state_chunk = saved.states.stride(2),
+      .state_row = saved.states.stride(3),
       .adt = data_of<float>(in.adt),
       .qk_dot = data_of<float>(in.qk_dot),
       .d = in.d ? data_of<float>(*in.d) : nullptr,
