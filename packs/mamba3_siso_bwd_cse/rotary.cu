@@ -14,7 +14,7 @@ namespace patchbench::ops::mamba3_siso_bwd_cse {
 namespace {
 
 constexpr int64_t kMaxHeads = 64;  // of a group: 101 KiB of shared memory, two CTAs an SM
-constexpr int64_t kMaxGrid = 65535;
+constexpr int64_t kMaxGrid = 65535, kMaxRows = int64_t{1} << 27;
 constexpr int64_t kSlots = 2 * 132;  // CTAs that an H200 holds
 
 template <int kN, int kR>
@@ -58,7 +58,7 @@ bool is_rotary_served(const RotaryBackward& p) {
   const int64_t n = p.head_dim_qk, r = p.num_angles;
   return (n == 64 || n == 128) && (r == n / 4 || r == n / 2) && p.num_groups > 0 &&
          p.num_heads / p.num_groups <= kMaxHeads && p.batch <= kMaxGrid &&
-         p.seqlen <= 32 * kMaxGrid;
+         p.seqlen <= 32 * kMaxGrid && p.batch * p.seqlen * p.num_heads < kMaxRows;
 }
 
 int64_t rotary_block_tokens(const RotaryBackward& p) {

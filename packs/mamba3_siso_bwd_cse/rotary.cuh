@@ -31,7 +31,7 @@ struct RotaryBackward {
 
 #if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)
 /// Whether the kernels serve these extents: head_dim_qk 64 or 128, num_angles a quarter or a half
-/// of it, at most 64 heads a group, and a grid that fits.
+/// of it, at most 64 heads a group, and rows that 27 bits count.
 bool is_rotary_served(const RotaryBackward& problem);
 /// Tokens of a block, so that the blocks fill the GPU.
 int64_t rotary_block_tokens(const RotaryBackward& problem);

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
 #include "rotary.cuh"
 
@@ -72,12 +73,11 @@ struct Row {
   static constexpr int kEach = kN / 32;
   Part<uint32_t, kEach / 2> half[2] = {};
 
-  /// `row`: where it begins.
-  PB_DEVICE void load(const uint16_t* row, int lane) {
+  PB_DEVICE void load(const void* tensor, uint32_t row, int lane) {
+    const auto* from = static_cast<const Part<uint32_t, kEach / 2>*>(tensor) +
+                       (row * (2 * kRowLanes) + static_cast<uint32_t>(lane));
     PB_UNROLL
-    for (int i = 0; i < 2; ++i)
-      half[i] =
-          *reinterpret_cast<const Part<uint32_t, kEach / 2>*>(row + i * (kN / 2) + lane * kEach);
+    for (int i = 0; i < 2; ++i) half[i] = from[i * kRowLanes];
   }
   PB_DEVICE float at(int i) const {
     const uint32_t word = half[i / kEach].of[i % kEach / 2];
@@ -86,22 +86,19 @@ struct Row {
 };
 /// Rounds a lane's elements of a row.
 template <int kN>
-PB_DEVICE void store_row(const float (&values)[kN / 16], uint16_t* row, int lane) {
+PB_DEVICE void store_row(const float (&values)[kN / 16], void* tensor, uint32_t row, int lane) {
   constexpr int kEach = kN / 32;
+  auto* const to = static_cast<Part<uint32_t, kEach / 2>*>(tensor) +
+                   (row * (2 * kRowLanes) + static_cast<uint32_t>(lane));
   PB_UNROLL
   for (int i = 0; i < 2; ++i) {
     Part<uint32_t, kEach / 2> words;
     PB_UNROLL
     for (int j = 0; j < kEach; j += 2)
       words.of[j / 2] = pack(values[i * kEach + j], values[i * kEach + j + 1]);
-    *reinterpret_cast<Part<uint32_t, kEach / 2>*>(row + i * (kN / 2) + lane * kEach) = words;
+    to[i * kRowLanes] = words;
   }
 }
-
-PB_DEVICE const uint16_t* elements(const void* tensor) {
-  return static_cast<const uint16_t*>(tensor);
-}
-PB_DEVICE uint16_t* elements(void* tensor) { return static_cast<uint16_t*>(tensor); }
 
 /// The factors of a group's heads for 32 tokens: with own = dt sigmoid(trap) = gamma, scale is own
 /// and what the next token's dt leaves.
@@ -144,6 +141,7 @@ struct Turner {
   static constexpr int kEach = shape_t::kEach, kAll = 2 * kEach;
   static constexpr int kPairs = kEach / 2;  // of a lane in either half
   static constexpr int kAngles = shape_t::kTurned * kPairs;
+  using angles_t = std::conditional_t<kPairs == 2, uint32_t, uint16_t>;  // a lane's of a half
   /// What is read for one head.
   struct Reads {
     Row<kN> q[kOwn], k[kOwn];
@@ -166,31 +164,35 @@ struct Turner {
     PB_UNROLL
     for (int j = 0; j < kOwn; ++j) {
       if (j >= num_valid) continue;
-      const int64_t at = (token(j) * p.num_groups + group) * kN;
-      q[j].load(elements(p.q) + at, lane);
-      k[j].load(elements(p.k) + at, lane);
+      q[j].load(p.q, group_row(j, group), lane);
+      k[j].load(p.k, group_row(j, group), lane);
     }
   }
   PB_DEVICE int64_t token(int j) const { return batch * p.seqlen + first + j; }
+  PB_DEVICE uint32_t group_row(int j, int64_t group) const {
+    return static_cast<uint32_t>(token(j) * p.num_groups + group);
+  }
   PB_DEVICE int column(int i) const { return i / kEach * (kN / 2) + lane * kEach + i % kEach; }
   PB_DEVICE int angle(int i) const { return i / kPairs * (kN / 4) + lane * kPairs + i % kPairs; }
 
-  PB_DEVICE void read(Reads& reads, int64_t head) const {
+  /// A head's row of a token. With 32 bits, for there are fewer than 2^27, and one factor left, an
+  /// address is one instruction.
+  PB_DEVICE uint32_t row(int j, int head) const {
+    return static_cast<uint32_t>(token(j)) * static_cast<uint32_t>(p.num_heads) +
+           static_cast<uint32_t>(head);
+  }
+  PB_DEVICE void read(Reads& reads, int head) const {
     PB_UNROLL
     for (int j = 0; j < kOwn; ++j) {
       if (j >= num_valid) continue;
-      const int64_t row = token(j) * p.num_heads + head;
-      reads.q[j].load(elements(p.grad_q_rotated) + row * kN, lane);
-      reads.k[j].load(elements(p.grad_k_scaled) + row * kN, lane);
+      const uint32_t at = row(j, head);
+      reads.q[j].load(p.grad_q_rotated, at, lane);
+      reads.k[j].load(p.grad_k_scaled, at, lane);
+      const auto* from =
+          static_cast<const angles_t*>(p.angles_cumsum) + (at * (kR / kPairs) + lane);
       PB_UNROLL
-      for (int half = 0; half < shape_t::kTurned; ++half) {
-        const uint16_t* from = elements(p.angles_cumsum) + row * kR + angle(half * kPairs);
-        if constexpr (kPairs == 2) {
-          reads.angles[j][half] = *reinterpret_cast<const uint32_t*>(from);
-        } else {
-          reads.angles[j][half] = *from;
-        }
-      }
+      for (int half = 0; half < shape_t::kTurned; ++half)
+        reads.angles[j][half] = from[half * kRowLanes];
     }
   }
 
@@ -236,7 +238,7 @@ struct Turner {
   }
 
   /// One head: `factors` are those of its 32 tokens.
-  PB_DEVICE void turn_head(const Reads& reads, int64_t head, const Factors* factors) {
+  PB_DEVICE void turn_head(const Reads& reads, int head, const Factors* factors) {
     float q_bias[kAll], k_bias[kAll], values[4];
     PB_UNROLL
     for (int i = 0; i < kAll; i += kEach) {
@@ -256,7 +258,7 @@ struct Turner {
       PB_UNROLL
       for (int i = 0; i < kAngles; ++i)
         sum_angles[i] = j == 0 ? angles[i] : sum_angles[i] + angles[i];
-      if (j < num_valid) store_angles(angles, (token(j) * p.num_heads + head) * kR);
+      if (j < num_valid) store_angles(angles, row(j, head));
     }
     const float sum = sum_of_four(values, lane);
     const int j = lane / 4 % 2;
@@ -264,15 +266,12 @@ struct Turner {
     if (lane % 4 == 0 && j < num_valid)
       to[(batch * p.num_heads + head) * p.seqlen + first + j] = sum;
   }
-  PB_DEVICE void store_angles(const float (&angles)[kAngles], int64_t at) const {
+  PB_DEVICE void store_angles(const float (&angles)[kAngles], uint32_t at) const {
+    auto* const to = static_cast<angles_t*>(p.grad_cumsum) + (at * (kR / kPairs) + lane);
     PB_UNROLL
-    for (int i = 0; i < kAngles; i += kPairs) {
-      uint16_t* const to = elements(p.grad_cumsum) + at + angle(i);
-      if constexpr (kPairs == 2) {
-        *reinterpret_cast<uint32_t*>(to) = pack(angles[i], angles[i + 1]);
-      } else {
-        *to = static_cast<uint16_t>(pack(angles[i], 0.0f));
-      }
+    for (int half = 0; half < shape_t::kTurned; ++half) {
+      const float second = kPairs == 2 ? angles[half * kPairs + 1] : 0.0f;
+      to[half * kRowLanes] = static_cast<angles_t>(pack(angles[half * kPairs], second));
     }
   }
 
@@ -300,9 +299,8 @@ struct Turner {
     PB_UNROLL
     for (int j = 0; j < kOwn; ++j) {
       if (j >= num_valid) continue;
-      const int64_t at = (token(j) * p.num_groups + group) * kN;
-      store_row<kN>(grad_q[j], elements(p.grad_q) + at, lane);
-      store_row<kN>(grad_k[j], elements(p.grad_k) + at, lane);
+      store_row<kN>(grad_q[j], p.grad_q, group_row(j, group), lane);
+      store_row<kN>(grad_k[j], p.grad_k, group_row(j, group), lane);
     }
   }
 };
@@ -314,7 +312,7 @@ PB_DEVICE void turn_cta(const RotaryBackward& p, int64_t group, int64_t block, i
   using sums_t = typename Shape<kN, kR>::Sums;
   constexpr int kColumns = Shape<kN, kR>::kColumns;
   const int heads = static_cast<int>(p.num_heads / p.num_groups);
-  const int64_t first_head = group * heads;
+  const int first_head = static_cast<int>(group) * heads;
   auto* const stages = reinterpret_cast<sums_t*>(storage);
   sums_t* const sums = stages + 2 * kWarps;
   auto* const factors = reinterpret_cast<Factors*>(sums + heads);
@@ -335,7 +333,10 @@ PB_DEVICE void turn_cta(const RotaryBackward& p, int64_t group, int64_t block, i
       turner.stage(stage[thread_index() / 32]);
       // All warps' sums are there; the other stage is free, for its readers have come here, too.
       sync_threads();
-      for (int column = thread_index(); column < kColumns; column += kThreads) {
+      PB_UNROLL
+      for (int i = 0; i < (kColumns + kThreads - 1) / kThreads; ++i) {
+        const int column = i * kThreads + thread_index();
+        if (column >= kColumns) continue;
         float sum = start == begin ? 0.0f : sums[head].of[column];
         PB_UNROLL
         for (int warp = 0; warp < kWarps; ++warp) sum += stage[warp].of[column];
@@ -436,6 +437,10 @@ PB_DEVICE void angle_cta(const RotaryBackward& p, int64_t cta, int64_t block, in
   const int lane = static_cast<int>(pair % kLanes);
   const int64_t begin = block * p.block_tokens, after = begin + p.block_tokens;
   const int64_t scalars = (batch * p.num_heads + head) * p.seqlen;
+  // Of words of two angles: fewer than 2^32, see is_rotary_served.
+  const auto stride = static_cast<uint32_t>(p.num_heads) * kLanes;
+  const auto first = static_cast<uint32_t>(batch * p.seqlen) * stride +
+                     static_cast<uint32_t>(head) * kLanes + static_cast<uint32_t>(lane);
   const float* suffix =
       p.sums + ((batch * p.num_blocks + block) * p.num_heads + head) * kColumns + 2 * kN;
   float sum[2] = {suffix[2 * lane], suffix[2 * lane + 1]};
@@ -446,9 +451,9 @@ PB_DEVICE void angle_cta(const RotaryBackward& p, int64_t cta, int64_t block, in
     for (int i = 0; i < kAhead; ++i) {
       const int64_t token = end - 1 - i;
       if (token < begin || !is_active) continue;
-      const int64_t at = ((batch * p.seqlen + token) * p.num_heads + head) * kR + 2 * lane;
-      grads[i] = *reinterpret_cast<const uint32_t*>(elements(p.grad_cumsum) + at);
-      angles[i] = *reinterpret_cast<const uint32_t*>(elements(p.angles) + at);
+      const uint32_t at = first + static_cast<uint32_t>(token) * stride;
+      grads[i] = static_cast<const uint32_t*>(p.grad_cumsum)[at];
+      angles[i] = static_cast<const uint32_t*>(p.angles)[at];
       dt[i] = p.dt[scalars + token];
     }
     PB_UNROLL
@@ -459,9 +464,8 @@ PB_DEVICE void angle_cta(const RotaryBackward& p, int64_t cta, int64_t block, in
       parts[i] = kPi * (sum[0] * turn[0] + sum[1] * turn[1]);
       const int64_t token = end - 1 - i;
       if (token < begin || !is_active) continue;
-      const int64_t at = ((batch * p.seqlen + token) * p.num_heads + head) * kR + 2 * lane;
       const float by = kPi * dt[i];
-      *reinterpret_cast<uint32_t*>(elements(p.grad_angles) + at) =
+      static_cast<uint32_t*>(p.grad_angles)[first + static_cast<uint32_t>(token) * stride] =
           pack(by * sum[0] * (1.0f - turn[0] * turn[0]), by * sum[1] * (1.0f - turn[1] * turn[1]));
     }
     const float total = sum_of_eight<kLanes>(parts, lane);
