@@ -46,8 +46,10 @@ bool has_kernel(const RotaryInputs& in) {
   if (is_fallback_forced("mamba3_siso_bwd_cse")) return false;
 #ifdef PATCHBENCH_CUDA
   if (in.q.is_cuda() && in.q.scalar_type() == at::kBFloat16) {
-    return is_rotary_served(extents_of(in)) &&
-           at::cuda::getDeviceProperties(in.q.get_device())->major >= 8;
+    const RotaryBackward problem = extents_of(in);
+    const auto* device = at::cuda::getDeviceProperties(in.q.get_device());
+    return is_rotary_served(problem) && device->major >= 8 &&
+           static_cast<int64_t>(device->sharedMemPerBlockOptin) >= rotary_shared_bytes(problem);
   }
 #else
   static_cast<void>(in);
@@ -181,7 +183,7 @@ void launch(const RotaryInputs& in, const RotaryGradOutputs& grad, const Gradien
   RotaryBackward problem = extents_of(in);
   problem.block_tokens = rotary_block_tokens(problem);
   problem.num_blocks = (problem.seqlen + problem.block_tokens - 1) / problem.block_tokens;
-  const Tensor grad_cumsum = at::empty_like(in.angles);
+  const Tensor grad_cumsum = at::empty(in.angles.sizes(), in.dt.options());
   const Tensor grad_scale = at::empty_like(in.dt), grad_gamma = at::empty_like(in.dt);
   const Tensor sums = at::empty({problem.batch, problem.num_blocks, problem.num_heads,
                                  2 * problem.head_dim_qk + problem.num_angles},
@@ -204,7 +206,7 @@ void launch(const RotaryInputs& in, const RotaryGradOutputs& grad, const Gradien
   problem.grad_angles = std::get<4>(to).mutable_data_ptr();
   problem.grad_dt = std::get<5>(to).mutable_data_ptr<float>();
   problem.grad_trap = std::get<6>(to).mutable_data_ptr<float>();
-  problem.grad_cumsum = grad_cumsum.mutable_data_ptr();
+  problem.grad_cumsum = grad_cumsum.mutable_data_ptr<float>();
   problem.grad_scale = grad_scale.mutable_data_ptr<float>();
   problem.grad_gamma = grad_gamma.mutable_data_ptr<float>();
   problem.sums = sums.mutable_data_ptr<float>();

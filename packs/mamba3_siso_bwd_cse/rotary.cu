@@ -13,7 +13,7 @@
 namespace patchbench::ops::mamba3_siso_bwd_cse {
 namespace {
 
-constexpr int64_t kMaxHeads = 64;  // of a group: 101 KiB of shared memory, two CTAs an SM
+constexpr int64_t kMaxHeads = 64;  // of a group
 constexpr int64_t kMaxGrid = 65535, kMaxRows = int64_t{1} << 27;
 constexpr int64_t kSlots = 2 * 132;  // CTAs that an H200 holds
 
@@ -52,6 +52,19 @@ cudaError_t launch(const RotaryBackward& p, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+/// Calls `body` with head_dim_qk and num_angles as compile-time constants.
+template <typename Body>
+auto with_extents(const RotaryBackward& problem, const Body& body) {
+  const bool is_half = problem.num_angles == problem.head_dim_qk / 2;
+  const auto with_r = [&](auto n) {
+    constexpr int kHalf = decltype(n)::value / 2;
+    if (is_half) return body(n, std::integral_constant<int, kHalf>());
+    return body(n, std::integral_constant<int, kHalf / 2>());
+  };
+  if (problem.head_dim_qk == 64) return with_r(std::integral_constant<int, 64>());
+  return with_r(std::integral_constant<int, 128>());
+}
+
 }  // namespace
 
 bool is_rotary_served(const RotaryBackward& p) {
@@ -68,10 +81,17 @@ int64_t rotary_block_tokens(const RotaryBackward& p) {
   return rotary::kStep;
 }
 
-cudaError_t launch_rotary_backward(const RotaryBackward& p, cudaStream_t stream) {
-  const bool is_half = p.num_angles == p.head_dim_qk / 2;
-  if (p.head_dim_qk == 64) return is_half ? launch<64, 32>(p, stream) : launch<64, 16>(p, stream);
-  return is_half ? launch<128, 64>(p, stream) : launch<128, 32>(p, stream);
+int64_t rotary_shared_bytes(const RotaryBackward& problem) {
+  return with_extents(problem, [&](auto n, auto r) {
+    return rotary::Shape<decltype(n)::value, decltype(r)::value>::bytes(problem.num_heads /
+                                                                        problem.num_groups);
+  });
+}
+
+cudaError_t launch_rotary_backward(const RotaryBackward& problem, cudaStream_t stream) {
+  return with_extents(problem, [&](auto n, auto r) {
+    return launch<decltype(n)::value, decltype(r)::value>(problem, stream);
+  });
 }
 
 }  // namespace patchbench::ops::mamba3_siso_bwd_cse

@@ -21,10 +21,9 @@ struct RotaryBackward {
   float *grad_q_bias = nullptr, *grad_k_bias = nullptr;            ///< as q_bias, k_bias
   void* grad_angles = nullptr;                                     ///< as angles
   float *grad_dt = nullptr, *grad_trap = nullptr;                  ///< as dt, trap
-  /// Scratch: gradients of angles_cumsum [b, s, h, r] bf, of scale and of gamma [b, h, s], and each
+  /// Scratch: gradients of angles_cumsum [b, s, h, r], of scale and of gamma [b, h, s], and each
   /// block's sums over its tokens, [b, blocks, h, 2 n + r]: of the bias gradients and of the first.
-  void* grad_cumsum = nullptr;
-  float *grad_scale = nullptr, *grad_gamma = nullptr, *sums = nullptr;
+  float *grad_cumsum = nullptr, *grad_scale = nullptr, *grad_gamma = nullptr, *sums = nullptr;
   int64_t batch = 0, seqlen = 0, num_groups = 0, num_heads = 0, head_dim_qk = 0, num_angles = 0;
   int64_t block_tokens = 0, num_blocks = 0;  ///< of a row; block_tokens is a multiple of 32
 };
@@ -33,6 +32,8 @@ struct RotaryBackward {
 /// Whether the kernels serve these extents: head_dim_qk 64 or 128, num_angles a quarter or a half
 /// of it, at most 64 heads a group, and rows that 27 bits count.
 bool is_rotary_served(const RotaryBackward& problem);
+/// Shared memory in bytes that the largest kernel of this problem needs of a CTA.
+int64_t rotary_shared_bytes(const RotaryBackward& problem);
 /// Tokens of a block, so that the blocks fill the GPU.
 int64_t rotary_block_tokens(const RotaryBackward& problem);
 /// Three kernels: all that is of one token, sums over blocks, the angles' reverse sum. No atomics,

@@ -48,14 +48,14 @@ struct RotaryGradients {
 ///
 /// Sums run in the wide dtype and gradients are rounded once. On CUDA three kernels (bfloat16,
 /// head_dim_qk 64 or 128, num_angles a quarter or a half of it, at most 64 heads a group, compute
-/// capability 8.0), which also round grad_theta before it is summed inside a block of at most 128
-/// tokens, not between blocks, and take sine, cosine, sigmoid and tanh to about 2^-20. Elsewhere,
-/// and where PATCHBENCH_OP_FALLBACK=mamba3_siso_bwd_cse forces it, plain torch. Bitwise
-/// deterministic on one path; no host synchronisation; capturable. Not differentiable: it is a
-/// backward. Not taken: packed sequences, a first angle or state, gradients of final ones.
+/// capability 8.0 with up to 156 KiB of shared memory a CTA), which take sine, cosine, sigmoid and
+/// tanh to about 2^-20. Elsewhere, and where PATCHBENCH_OP_FALLBACK=mamba3_siso_bwd_cse forces it,
+/// plain torch. Bitwise deterministic on one path; no host synchronisation; capturable. Not
+/// differentiable: it is a backward. Not taken: packed sequences, a first angle or state, gradients
+/// of final ones.
 ///
-/// Least bytes at batch 2, seqlen 8192, 128 heads, 8 groups, 128 x 32 angles in bfloat16: 1.77e9,
-/// of which grad_outputs are 1.07e9; the kernels also write and read grad_theta, 2.7e8.
+/// Least bytes at batch 2, seqlen 8192, 128 heads, 8 groups, 128 x 32 angles in bfloat16: 1.65e9,
+/// of which grad_outputs are 1.07e9; the kernels also write and read grad_theta, 5.4e8.
 ///
 /// Throws c10::Error, one line: `mamba3_siso_rotary_bwd: k must have shape [2, 64, 4, 128], got
 /// [2, 64, 3, 128]`.

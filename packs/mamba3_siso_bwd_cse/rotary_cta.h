@@ -12,13 +12,13 @@
 //   half is rotated, the second if r = n / 2. A half warp has two tokens, and in float32 registers
 //   their sums of grad_q and grad_k over the heads. What is summed over tokens goes by warp into
 //   shared memory, where a column's thread adds the warps in order.
-//   Shared memory at n = 128, r = 32: 18 KiB and 1.6 KiB a head.
+//   Shared memory at n = 128, r = 32: 36 KiB and 1.6 KiB a head.
 // sum_cta    grid (h (2 n + r) / 256). A thread has a column of `sums`: a bias gradient over all
 //   blocks; of grad_cumsum what the blocks after each one sum to, in its place.
 // angle_cta  grid (h r / 512, blocks, batch). A thread walks a block's tokens backwards with the
 //   running sums of two angles; the lanes of a head trade their parts of grad_dt.
-// Rounded to bfloat16: grad_cumsum between the kernels, grad_q, grad_k, grad_angles. All else is
-// float32.
+// Rounded to bfloat16: grad_q, grad_k, grad_angles. All else is float32, grad_cumsum between the
+// kernels, too: it sums to nearly nothing, for y does not change where all angles do.
 namespace patchbench::ops::mamba3_siso_bwd_cse::rotary {
 
 using namespace sm90;  // NOLINT: the names of the primitives
@@ -28,7 +28,8 @@ constexpr int kRowLanes = 16;                       // of a token
 constexpr int kOwn = 2;                             // tokens of a half warp
 constexpr int kStep = kThreads / kRowLanes * kOwn;  // tokens at a time
 static_assert(kStep == 32, "block_tokens is a multiple of it");
-constexpr int kAhead = 8;  // loads under way together in the other two
+constexpr int kStages = 4;  // of the sums over tokens: two heads', and two more's meanwhile
+constexpr int kAhead = 8;   // loads under way together in the other two
 constexpr float kLog2e = 1.4426950408889634f, kPi = 3.141592653589793f;
 
 PB_DEVICE float sigmoid(float x) { return inverse_of(1.0f + exp2_of(-kLog2e * x)); }
@@ -50,9 +51,9 @@ struct Shape {
   struct Sums {
     float of[kColumns];
   };
-  /// Of a CTA: two stages of the warps' sums, those of each head, and factors of 32 tokens a head.
+  /// Of a CTA: stages of the warps' sums, those of each head, and factors of 32 tokens a head.
   static constexpr int64_t bytes(int64_t heads) {
-    return (2 * kWarps + heads) * static_cast<int64_t>(sizeof(Sums)) +
+    return (kStages * kWarps + heads) * static_cast<int64_t>(sizeof(Sums)) +
            heads * kStep * static_cast<int64_t>(sizeof(Factors));
   }
 };
@@ -267,11 +268,14 @@ struct Turner {
       to[(batch * p.num_heads + head) * p.seqlen + first + j] = sum;
   }
   PB_DEVICE void store_angles(const float (&angles)[kAngles], uint32_t at) const {
-    auto* const to = static_cast<angles_t*>(p.grad_cumsum) + (at * (kR / kPairs) + lane);
+    using part_t = Part<float, kPairs>;
+    auto* const to = reinterpret_cast<part_t*>(p.grad_cumsum) + (at * (kR / kPairs) + lane);
     PB_UNROLL
     for (int half = 0; half < shape_t::kTurned; ++half) {
-      const float second = kPairs == 2 ? angles[half * kPairs + 1] : 0.0f;
-      to[half * kRowLanes] = static_cast<angles_t>(pack(angles[half * kPairs], second));
+      part_t part;
+      PB_UNROLL
+      for (int i = 0; i < kPairs; ++i) part.of[i] = angles[half * kPairs + i];
+      to[half * kRowLanes] = part;
     }
   }
 
@@ -305,6 +309,21 @@ struct Turner {
   }
 };
 
+/// Adds the warps' sums of a head, in their order, to what is there if `is_added`. A column is one
+/// thread's.
+template <int kColumns, typename sums_t>
+PB_DEVICE void add_stage(const sums_t* warps, bool is_added, sums_t& to) {
+  PB_UNROLL
+  for (int i = 0; i < (kColumns + kThreads - 1) / kThreads; ++i) {
+    const int column = i * kThreads + thread_index();
+    if (column >= kColumns) continue;
+    float sum = is_added ? to.of[column] : 0.0f;
+    PB_UNROLL
+    for (int warp = 0; warp < kWarps; ++warp) sum += warps[warp].of[column];
+    to.of[column] = sum;
+  }
+}
+
 /// `storage`: Shape<kN, kR>::bytes of the heads of a group, 16-byte aligned.
 template <int kN, int kR>
 PB_DEVICE void turn_cta(const RotaryBackward& p, int64_t group, int64_t block, int64_t batch,
@@ -314,13 +333,13 @@ PB_DEVICE void turn_cta(const RotaryBackward& p, int64_t group, int64_t block, i
   const int heads = static_cast<int>(p.num_heads / p.num_groups);
   const int first_head = static_cast<int>(group) * heads;
   auto* const stages = reinterpret_cast<sums_t*>(storage);
-  sums_t* const sums = stages + 2 * kWarps;
+  sums_t* const sums = stages + kStages * kWarps;
   auto* const factors = reinterpret_cast<Factors*>(sums + heads);
   const int64_t begin = block * p.block_tokens, after = begin + p.block_tokens;
   const int64_t end = after < p.seqlen ? after : p.seqlen;
   for (int64_t start = begin; start < end; start += kStep) {
     store_factors(p, batch, first_head, heads, start, factors);
-    // The factors are whole, and the last head's stage has been used.
+    // The factors are whole, and the last heads' stages have been used.
     sync_threads();
     Turner<kN, kR> turner(p, batch, start, group);
     typename Turner<kN, kR>::Reads reads;
@@ -328,20 +347,14 @@ PB_DEVICE void turn_cta(const RotaryBackward& p, int64_t group, int64_t block, i
     for (int head = 0; head < heads; ++head) {
       const auto here = reads;
       if (head + 1 < heads) turner.read(reads, first_head + head + 1);
-      sums_t* const stage = stages + head % 2 * kWarps;
       turner.turn_head(here, first_head + head, factors + head * kStep);
-      turner.stage(stage[thread_index() / 32]);
-      // All warps' sums are there; the other stage is free, for its readers have come here, too.
+      turner.stage(stages[head % kStages * kWarps + thread_index() / 32]);
+      if (head % 2 == 0 && head + 1 < heads) continue;
+      // All warps' sums are there; the other stages are free, for their readers have come here,
+      // too.
       sync_threads();
-      PB_UNROLL
-      for (int i = 0; i < (kColumns + kThreads - 1) / kThreads; ++i) {
-        const int column = i * kThreads + thread_index();
-        if (column >= kColumns) continue;
-        float sum = start == begin ? 0.0f : sums[head].of[column];
-        PB_UNROLL
-        for (int warp = 0; warp < kWarps; ++warp) sum += stage[warp].of[column];
-        sums[head].of[column] = sum;
-      }
+      for (int done = head / 2 * 2; done <= head; ++done)
+        add_stage<kColumns>(stages + done % kStages * kWarps, start > begin, sums[done]);
     }
     turner.store(group);
   }
@@ -445,22 +458,23 @@ PB_DEVICE void angle_cta(const RotaryBackward& p, int64_t cta, int64_t block, in
       p.sums + ((batch * p.num_blocks + block) * p.num_heads + head) * kColumns + 2 * kN;
   float sum[2] = {suffix[2 * lane], suffix[2 * lane + 1]};
   for (int64_t end = after < p.seqlen ? after : p.seqlen; end > begin; end -= kAhead) {
-    uint32_t grads[kAhead] = {}, angles[kAhead] = {};
+    Part<float, 2> grads[kAhead] = {};
+    uint32_t angles[kAhead] = {};
     float dt[kAhead] = {}, parts[kAhead];
     PB_UNROLL
     for (int i = 0; i < kAhead; ++i) {
       const int64_t token = end - 1 - i;
       if (token < begin || !is_active) continue;
       const uint32_t at = first + static_cast<uint32_t>(token) * stride;
-      grads[i] = static_cast<const uint32_t*>(p.grad_cumsum)[at];
+      grads[i] = reinterpret_cast<const Part<float, 2>*>(p.grad_cumsum)[at];
       angles[i] = static_cast<const uint32_t*>(p.angles)[at];
       dt[i] = p.dt[scalars + token];
     }
     PB_UNROLL
     for (int i = 0; i < kAhead; ++i) {
       const float turn[2] = {tanh_of(low_of(angles[i])), tanh_of(high_of(angles[i]))};
-      sum[0] += low_of(grads[i]);
-      sum[1] += high_of(grads[i]);
+      sum[0] += grads[i].of[0];
+      sum[1] += grads[i].of[1];
       parts[i] = kPi * (sum[0] * turn[0] + sum[1] * turn[1]);
       const int64_t token = end - 1 - i;
       if (token < begin || !is_active) continue;

@@ -76,18 +76,11 @@ inline Call call_on(Call p, at::ScalarType type, const at::Device& device) {
 
 /// Rows [b, s, h, n] with their pairs (2 i, 2 i + 1) turned by theta_i.
 inline Tensor turned(const Tensor& rows, const Tensor& theta) {
-  std::vector<Tensor> columns;
-  for (int64_t i = 0; i < rows.size(3); ++i) {
-    const Tensor here = rows.select(3, i);
-    if (i / 2 >= theta.size(3)) {
-      columns.push_back(here);
-      continue;
-    }
-    const Tensor angle = theta.select(3, i / 2);
-    columns.push_back(i % 2 == 0 ? here * angle.cos() - rows.select(3, i + 1) * angle.sin()
-                                 : rows.select(3, i - 1) * angle.sin() + here * angle.cos());
-  }
-  return at::stack(columns, 3);
+  const Tensor angle = at::constant_pad_nd(theta, {0, rows.size(3) / 2 - theta.size(3)});
+  const Tensor sine = angle.sin(), cosine = angle.cos();
+  const auto pairs = rows.unflatten(3, {-1, 2}).unbind(4);
+  return at::stack({pairs[0] * cosine - pairs[1] * sine, pairs[0] * sine + pairs[1] * cosine}, 4)
+      .flatten(3);
 }
 
 /// Autograd through the formulas of rotary.h, at the theta that the op is given.
