@@ -1,0 +1,188 @@
+"""Times mamba-ssm's whole Mamba-3 SISO backward, its parts one by one, and the same with the pack's ops in their places.
+
+    PYTHONPATH=MAMBA_SSM:repro/harness PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_siso_backward.py [--shape 2,8192,128,8,128,64]
+
+bfloat16, chunks of 64, with D and Z, no input state. The release's autotuners choose among CONFIGS alone, by the median of 5 calls.
+
+The release keeps its states as [.., head_dim_v, chunks * head_dim_qk]; mamba3_siso_bwd takes a view of them, "contiguous" has them in
+the op's own order. Errors are of the rotary part on the first group's heads, against the op's plain form in float64: [the release's, the op's].
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+
+import stand_in
+import torch
+from device_time import need_cuda, print_bench, spread
+
+stand_in.install()
+
+CONFIGS = ((4, 1, None), (4, 2, None), (4, 2, 256), (8, 1, None), (8, 2, None), (2, 1, None), (2, 2, None))  # warps, stages, registers a thread
+CHUNK = 64
+PARTS = ("compute_dzdo", "compute_dqkv", "compute_dqktheta", "compute_ddt_dtrap_dinput_states", "angle_dt_bwd")
+Call = Callable[[], object]
+Tensors = dict[str, torch.Tensor]
+
+
+def narrow_autotuners(*modules: object) -> None:
+    """Leaves each kernel CONFIGS; a config's own block length becomes the chunk's."""
+    import triton
+
+    for module in modules:
+        for kernel in vars(module).values():
+            if not isinstance(kernel, triton.runtime.Autotuner):
+                continue
+            block = {"CHUNK_SIZE": CHUNK} if "CHUNK_SIZE" in kernel.configs[0].kwargs else {}
+            takes_registers = any(config.maxnreg for config in kernel.configs)
+            kernel.configs = [triton.Config(block, num_warps=w, num_stages=s, maxnreg=r if takes_registers else None) for w, s, r in CONFIGS]
+            kernel.do_bench = lambda call, quantiles: spread(call, 5)
+
+
+def inputs(shape: list[int]) -> Tensors:
+    batch, seqlen, heads, groups, width, values = shape
+    torch.manual_seed(9)
+
+    def bf16(*sizes: int) -> torch.Tensor:
+        return torch.randn(sizes, device="cuda").bfloat16()
+
+    dt = 0.1 * torch.rand(batch, heads, seqlen, device="cuda") + 0.01
+    made = {
+        "Q": bf16(batch, seqlen, groups, width), "K": bf16(batch, seqlen, groups, width), "V": bf16(batch, seqlen, heads, values),
+        "ADT": -dt * (0.5 + torch.rand(heads, 1, device="cuda")), "DT": dt, "Trap": torch.rand(batch, heads, seqlen, device="cuda").bfloat16(),
+        "Q_bias": torch.randn(heads, width, device="cuda"), "K_bias": torch.randn(heads, width, device="cuda"),
+        "Angles": bf16(batch, seqlen, heads, width // 4), "D": torch.randn(heads, device="cuda"), "Z": bf16(batch, seqlen, heads, values),
+    }  # fmt: skip
+    return {name: tensor.requires_grad_() for name, tensor in made.items()}
+
+
+def dqkv_by_op(adt: torch.Tensor, operands: list) -> Callable[..., tuple]:
+    """compute_dqkv by the op, for calls without states at either end; what it calls the op with is left in `operands`."""
+
+    def compute(*, q, k, v, da_cs, da_cs_sum, qk_dot, SSM_States, do, d_ossm_state, d_ov_state, D, chunk_size, has_input_state, Cu_Seqlens):  # noqa: N803
+        states = SSM_States.unflatten(3, (-1, q.shape[3])).transpose(2, 3)
+        operands[:] = (q, k, v, adt, qk_dot, D, Cu_Seqlens, chunk_size, do, states)
+        return (*torch.ops.patchbench.mamba3_siso_bwd(*operands)[:6], None)
+
+    return compute
+
+
+class RotaryByOp:
+    """compute_dqktheta, compute_ddt_dtrap_dinput_states and angle_dt_bwd by one call of the op, in the first's place."""
+
+    def __init__(self, t: Tensors) -> None:
+        self.of_forward = [t[name].detach() for name in ("Angles", "DT", "Trap")]
+        self.nothing = torch.zeros((), device="cuda")
+        self.operands: list[torch.Tensor] = []
+        self.last: tuple[torch.Tensor, ...] = ()
+
+    def dqktheta(self, *, q, k, scale, gamma, q_bias, k_bias, angles, dq_in, dk_in, dqk, d_ok_state, chunk_size, Cu_Seqlens):  # noqa: N803
+        given, dt, trap = self.of_forward
+        self.operands = [q, k, q_bias, k_bias, given, angles, dt, trap.float(), dq_in, dk_in, dqk]
+        self.last = torch.ops.patchbench.mamba3_siso_rotary_bwd(*self.operands)
+        return (*self.last[:4], None, None, None)
+
+    def scalars(self, **_: object) -> tuple:
+        return (*self.last[5:], None, None, None)
+
+    def angles(self, **_: object) -> tuple:
+        return self.last[4], self.nothing, None
+
+    def install(self, module: object) -> None:
+        module.compute_dqktheta, module.compute_ddt_dtrap_dinput_states, module.angle_dt_bwd = self.dqktheta, self.scalars, self.angles
+
+
+def difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float(f"{((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30)).item():.3g}")
+
+
+def seen_calls(module: object, backward: Call) -> dict[str, Call]:
+    """Each part of the release's backward as it is called in one."""
+    seen: dict[str, Call] = {}
+    real = {name: getattr(module, name) for name in PARTS}
+
+    def recorder(name: str) -> Callable:
+        def record(*words: object, **named: object) -> object:
+            seen[name] = lambda: real[name](*words, **named)
+            return seen[name]()
+
+        return record
+
+    for name in PARTS:
+        setattr(module, name, recorder(name))
+    backward()
+    for name in PARTS:
+        setattr(module, name, real[name])
+    return seen
+
+
+def rotary_errors(seen: dict[str, Call], operands: list[torch.Tensor]) -> dict[str, list[float]]:
+    """Of the release and of the op, on the first group's heads, against the plain form in float64."""
+    heads = operands[2].shape[0] // operands[0].shape[2]
+    first = [t[:, :, :1] for t in operands[:2]] + [t[:heads] for t in operands[2:4]] + [t[:, :, :heads] for t in operands[4:6]]
+    first += [t[:, :heads] for t in operands[6:8]] + [t[:, :, :heads] for t in operands[8:10]] + [operands[10][:, :heads]]
+    exact = torch.ops.patchbench.mamba3_siso_rotary_bwd(*(t.double() for t in first))
+    turned, scalars, angles = (seen[name]() for name in PARTS[2:])
+    release = (*turned[:4], angles[0], scalars[0] + angles[1], scalars[1])
+    ours = torch.ops.patchbench.mamba3_siso_rotary_bwd(*operands)
+    again = torch.ops.patchbench.mamba3_siso_rotary_bwd(*operands)
+    assert all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
+    axes = {"q": 2, "k": 2, "q_bias": 0, "k_bias": 0, "angles": 2, "dt": 1, "trap": 1}  # of heads or groups
+    return {
+        name: [difference(found[i].narrow(axis, 0, exact[i].shape[axis]), exact[i]) for found in (release, ours)]
+        for i, (name, axis) in enumerate(axes.items())
+    }
+
+
+def row_of(module: object, shape: list[int], repeats: int) -> dict[str, object]:
+    t = inputs(shape)
+    out = module.mamba3_siso_combined(**t, chunk_size=CHUNK)
+    grad = torch.randn_like(out)
+
+    def backward() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(out, list(t.values()), grad, retain_graph=True)
+
+    wanted = backward()
+    seen = seen_calls(module, backward)
+    row: dict[str, object] = {"shape": shape, "release, whole": spread(backward, repeats)}
+    for name in PARTS:
+        row[f"release, {name}"] = spread(seen[name], repeats)
+    operands: list = []
+    module.compute_dqkv = dqkv_by_op(t["ADT"].detach(), operands)
+    row["mamba3_siso_bwd in its place, whole"] = spread(backward, repeats)
+    rotary = RotaryByOp(t)
+    rotary.install(module)
+    got = backward()
+    again = backward()
+    row["both ops in their places, whole"] = spread(backward, repeats)
+    row["mamba3_siso_bwd"] = spread(lambda: torch.ops.patchbench.mamba3_siso_bwd(*operands), repeats)
+    contiguous = (*operands[:-1], operands[-1].contiguous())
+    row["mamba3_siso_bwd, states contiguous"] = spread(lambda: torch.ops.patchbench.mamba3_siso_bwd(*contiguous), repeats)
+    row["mamba3_siso_rotary_bwd"] = spread(lambda: torch.ops.patchbench.mamba3_siso_rotary_bwd(*rotary.operands), repeats)
+    row["differences of both from the release"] = {name: difference(a, b) for name, a, b in zip(t, got, wanted, strict=True)}
+    row["bitwise equal when run again"] = all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
+    del got, again, wanted
+    row["errors of the rotary part"] = rotary_errors(seen, rotary.operands)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="2,8192,128,8,128,64", help="BATCH,SEQLEN,HEADS,GROUPS,QK,V")
+    parser.add_argument("--repeats", type=int, default=30)
+    arguments = parser.parse_args()
+    need_cuda("bench_siso_backward.py")
+    from mamba_ssm.ops.triton.mamba3 import angle_dt, mamba3_siso_bwd, mamba3_siso_combined, mamba3_siso_fwd
+
+    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
+    narrow_autotuners(angle_dt, mamba3_siso_bwd, mamba3_siso_fwd)
+    shape = [int(n) for n in arguments.shape.split(",")]
+    row = row_of(mamba3_siso_combined, shape, arguments.repeats)
+    print_bench("mamba-ssm's whole SISO backward", [row], dtype="bfloat16", shape_is="batch, seqlen, heads, groups, head_dim_qk, head_dim_v",
+                configs={"choice": "warps, stages, registers a thread", "among": CONFIGS})  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
