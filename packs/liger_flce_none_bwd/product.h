@@ -119,12 +119,18 @@ inline bool product_with_tile(const Tensor& out, const Tensor& left, const Tenso
 
 #endif  // PATCHBENCH_CUDA
 
-/// out += left @ right by tiles of 128 x 160, in bfloat16 on CUDA and where the work is worth the
-/// choice; false, and nothing is done, elsewhere. What the library chooses itself is slower where
-/// `out` is read as well as written: see the pack's README.
-inline bool add_product_by_small_tiles([[maybe_unused]] const Tensor& out,
-                                       [[maybe_unused]] const Tensor& left,
-                                       [[maybe_unused]] const Tensor& right) {
+/// The products for which the library's own first choice is slower: see the pack's README.
+enum class Product {
+  kLogits,     ///< of whole rows
+  kRoundedSum  ///< a tile's part of grad_weight, which is read as well as written but for the first
+};
+
+/// out = beta * out + left @ right by tiles of 176 x 128 or 128 x 160, in bfloat16 on CUDA and
+/// where the work is worth the choice; false, and nothing is done, elsewhere.
+inline bool product_by_own_tiles([[maybe_unused]] Product which, [[maybe_unused]] const Tensor& out,
+                                 [[maybe_unused]] const Tensor& left,
+                                 [[maybe_unused]] const Tensor& right,
+                                 [[maybe_unused]] float beta) {
 #ifdef PATCHBENCH_CUDA
   constexpr int64_t kLeastWork = int64_t{1} << 36;
   const auto is_dense = [](const Tensor& t) { return t.stride(0) == 1 || t.stride(1) == 1; };
@@ -132,7 +138,9 @@ inline bool add_product_by_small_tiles([[maybe_unused]] const Tensor& out,
       out.numel() * left.size(1) < kLeastWork) {
     return false;
   }
-  return product_with_tile(out, left, right, 1, CUBLASLT_MATMUL_TILE_128x160);
+  return product_with_tile(
+      out, left, right, beta,
+      which == Product::kLogits ? CUBLASLT_MATMUL_TILE_176x128 : CUBLASLT_MATMUL_TILE_128x160);
 #else
   return false;
 #endif

@@ -87,7 +87,8 @@ inline void make_logits(const Problem& problem, const Tile& tile, Tensor& logits
   if (problem.bias.defined()) {
     const Tensor bias = problem.bias.narrow(0, tile.first_class, tile.classes);
     at::addmm_out(logits, bias, hidden, weight);
-  } else {
+  } else if (tile.classes < problem.terms.vocab ||
+             !product_by_own_tiles(Product::kLogits, logits, hidden, weight, 0)) {
     at::mm_out(logits, hidden, weight);
   }
 }
@@ -125,10 +126,9 @@ class Projection {
     if (is_shared(part, left)) {
       part.copy_(at::mm(left, right));  // kept logits that lie where their own classes' rows go
     } else if (part.scalar_type() == left.scalar_type()) {
-      if (!is_added) {
-        at::mm_out(part, left, right);
-      } else if (!add_product_by_small_tiles(part, left, right)) {
-        part.addmm_(left, right);
+      const float beta = is_added ? 1 : 0;
+      if (is_disjoint_ || !product_by_own_tiles(Product::kRoundedSum, part, left, right, beta)) {
+        is_added ? part.addmm_(left, right) : at::mm_out(part, left, right);
       }
     } else if (is_fp32_accumulated_) {
       is_added ? at::addmm_out(part, part, left, right, at::kFloat)
