@@ -1,77 +1,184 @@
-"""Times patchbench::sparse_mla and, where megatron-core and TileLang can be imported, the release's kernels at 576/512.
+"""Times patchbench::sparse_mla and what else computes it here: megatron-core, TileLang's example, cudnn-frontend.
 
-    PYTHONPATH=repro/harness PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_sparse_mla.py [--shape …] [--repeats 30]
+    PYTHONPATH=repro/harness PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_sparse_mla.py [--shape ...] [--repeats 20]
 
-bfloat16, batch 1, indices drawn with repetition. FLOPs counted are those of the products (forward 2, backward 5), bytes those of
-operands and results once.
+Peers are imported from PYTHONPATH; of those that are not there the output says why. bfloat16; indices distinct within a query; two
+sets of operands in turn. Sets of indices: "uniform" over all keys, queries at the end of the keys; "local", from the 4096 keys
+before the query; "causal", queries and keys the same positions, uniform up to the query; "layout", uniform, also in Megatron's
+[seqlen, batch, num_heads, head_dim]. FLOPs counted are those of the products over the keys named (forward 2, backward 5), bytes
+those of operands and results once; the floor is the greater of both over RATES. Errors are against float64 on the device, on the
+first set of operands: [of the whole, of the worst row]. "step" is autograd: megatron-core runs its forward again in there.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import os
 import sys
-from collections.abc import Callable
+import time
 
 import torch
-from device_time import need_cuda, print_bench, spread
+from device_time import in_turn, need_cuda, print_bench, versions
+from oracle import attention, error
+from peers import Calls, CannotTake, Operands, in_layout_of_megatron, peers
 
-SHAPES = ["1024,8192,128,2048,576,512", "1024,8192,128,2048,512,512", "1024,8192,64,2048,320,256", "1024,8192,16,2048,128,64"]
+CHUNK = "1,1024,{},128,2048,576,512,{}"
+SHAPES = [
+    CHUNK.format(8192, "uniform"),
+    "1,4096,4096,128,2048,576,512,causal",
+    "1,1024,8192,128,2048,512,512,uniform",
+    "1,1024,8192,64,2048,320,256,uniform",
+    "1,1024,8192,64,2048,192,128,uniform",
+    "1,1024,8192,16,2048,128,64,uniform",
+    "2,1024,8192,128,2048,576,512,layout",
+    CHUNK.format(8192, "local"),
+    *(CHUNK.format(keys, kind) for keys in (16384, 32768, 65536) for kind in ("uniform", "local")),
+]
+PACKAGES = ("megatron-core", "tilelang", "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "apache-tvm-ffi", "torch")
 SCALE = 0.05
+WINDOW = 4096
+WRONG = 0.02  # a peer that is this far off is not compared with
+RATES = {"flops": 790e12, "bytes": 4.3e12}  # a second, of products and copies on an H200
+NAMES = {"forward": ("out",), "backward": ("grad_q", "grad_kv"), "step": ("out", "grad_q", "grad_kv")}
 
 
-def release_kernels() -> tuple[Callable, Callable] | None:
-    """The forward and the backward of the installed megatron-core; None without it."""
-    try:
-        from megatron.core.transformer.experimental_attention_variant.ops import tilelang_sparse_mla_bwd, tilelang_sparse_mla_fwd
-    except ImportError as missing:
-        print(f"bench_sparse_mla.py: no release beside: {missing}", file=sys.stderr)
-        return None
-    return tilelang_sparse_mla_fwd.sparse_mla_fwd_interface, tilelang_sparse_mla_bwd.sparse_mla_bwd
+def named_keys(shape: tuple[int, int, int, int], kind: str, device: str = "cuda") -> torch.Tensor:
+    """[batch, queries, 1, topk] int32 for a (batch, queries, keys, topk), distinct within a query, -1 where it has fewer keys."""
+    batch, queries, keys, topk = shape
+    number, position = (torch.arange(n, device=device) for n in (keys, queries))
+    last = position + (keys - queries) + 1
+    first = (last - WINDOW).clamp_min(0) if kind == "local" else torch.zeros_like(last)
+    last = last if kind in ("local", "causal") else torch.full_like(last, keys)
+    found = []
+    for rows in position.split(256):
+        is_key = (number >= first[rows, None]) & (number < last[rows, None])
+        draw = torch.rand(batch, len(rows), keys, device=device).masked_fill(~is_key, -1.0)
+        best, named = draw.topk(topk, dim=-1, sorted=False)
+        found.append(named.masked_fill(best < 0, -1))
+    return torch.cat(found, 1).unsqueeze(2).to(torch.int32).contiguous()
 
 
-def row_of(shape: list[int], release: tuple[Callable, Callable] | None, repeats: int) -> dict[str, object]:
-    queries, keys, heads, topk, width, values = shape
-    torch.manual_seed(9)
-    kind = {"dtype": torch.bfloat16, "device": "cuda"}
-    q, kv = torch.randn(1, queries, heads, width, **kind), torch.randn(1, keys, 1, width, **kind)
-    grad = torch.randn(1, queries, heads, values, **kind)
-    indices = torch.randint(0, keys, (1, queries, 1, topk), device="cuda", dtype=torch.int32)
-    ops = torch.ops.patchbench
-    out, lse, rest = ops.sparse_mla_forward(q, kv, indices, softmax_scale=SCALE, head_dim_v=values)
-    saved = (grad, out, rest, lse, q, kv, indices)
-    pair = 2 * queries * heads * topk
+def operands(batch: int, queries: int, keys: int, heads: int, topk: int, width: int, values: int, kind: str) -> Operands:
+    """Normal operands, and what patchbench's forward makes of them."""
+    normal = {"dtype": torch.bfloat16, "device": "cuda"}
+    q, kv = torch.randn(batch, queries, heads, width, **normal), torch.randn(batch, keys, 1, width, **normal)
+    grad = torch.randn(batch, queries, heads, values, **normal)
+    made = Operands(q, kv, named_keys((batch, queries, keys, topk), kind), grad, SCALE, kind == "causal")
+    made.out, made.lse, made.rest = torch.ops.patchbench.sparse_mla_forward(
+        q, kv, made.indices, softmax_scale=SCALE, head_dim_v=values
+    )
+    return made
+
+
+def floor_of(o: Operands) -> dict[str, dict[str, float]]:
+    """FLOPs and bytes of a step, and the least time for them."""
+    pair = 2 * o.q.shape[2] * int((o.indices >= 0).sum())
+    width, values = o.widths
     flops = {"forward": pair * (width + values), "backward": pair * (3 * width + 2 * values)}
-    tensors = {"forward": (q, kv, indices, out, rest, lse), "backward": (*saved, q, kv)}
-    row: dict[str, object] = {"shape": shape, "path": ops.sparse_mla_path(q, values, "bf16")}
-    calls = {"forward": lambda: ops.sparse_mla_forward(q, kv, indices, softmax_scale=SCALE, head_dim_v=values),
-             "backward": lambda: ops.sparse_mla_backward(*saved, softmax_scale=SCALE)}  # fmt: skip
-    if release and (width, values) == (576, 512):
-        forward, backward = release
-        made, norm = forward(q, kv, indices, sm_scale=SCALE)
-        calls["release forward"] = lambda: forward(q, kv, indices, sm_scale=SCALE)
-        calls["release backward"] = lambda: backward(q, kv, made, grad, indices, norm, sm_scale=SCALE)
-        row["difference of out"] = ((made.float() - out.float()).norm() / out.float().norm()).item()
-        for name, ours, theirs in zip(("grad_q", "grad_kv"), calls["backward"](), calls["release backward"](), strict=False):
-            row[f"difference of {name}"] = ((ours.float() - theirs.float()).norm() / ours.float().norm()).item()
-    for name, call in calls.items():
-        step = name.split()[-1]
-        row[name] = spread(call, repeats)
-        row[f"{name} TFLOP/s"] = round(flops[step] / row[name][0] / 1e9, 1)
-    row["floor"] = {step: {"flops": flops[step], "bytes": sum(t.nbytes for t in tensors[step])} for step in flops}
+    read = [o.q, o.kv, o.indices]
+    moved = {"forward": [*read, o.out, o.lse], "backward": [*read, o.q, o.kv, o.grad_out, o.out, o.lse]}
+    found = {s: {"flops": flops[s], "bytes": sum(t.nbytes for t in moved[s])} for s in flops}
+    found["step"] = {unit: found["forward"][unit] + found["backward"][unit] for unit in RATES}
+    for cost in found.values():
+        cost["ms"] = round(1e3 * max(cost[unit] / rate for unit, rate in RATES.items()), 4)
+    return found
+
+
+def tried(everyone: dict[str, Calls], sets: list[Operands], row: dict) -> dict[str, Calls]:
+    """The calls that work on these operands, with their errors; why the others do not goes to the row."""
+    want = attention(sets[0].q, sets[0].kv, sets[0].indices, sets[0].grad_out, SCALE)
+    works: dict[str, Calls] = {}
+    for name, calls in everyone.items():
+        for step, call in calls.items():
+            try:
+                got = call(sets[0])
+                found = {of: error(tensor, want[of]) for of, tensor in zip(NAMES[step], got, strict=False)}
+            except CannotTake as why:
+                row["not_run"][f"{name} {step}"] = str(why)
+                continue
+            except Exception as failure:  # compilers and launches fail in many ways
+                row["not_run"][f"{name} {step}"] = f"{type(failure).__name__}: {str(failure).strip()[:300]}"
+                print(f"bench_sparse_mla.py: {name} {step}: {failure}"[:2000], file=sys.stderr)
+                continue
+            row["error"][f"{name} {step}"] = found
+            works.setdefault(name, {})[step] = call
+    return works
+
+
+def worst_of(errors: dict[str, list[float]]) -> float:
+    """The greatest of a call's errors as a whole; infinite where one is no number."""
+    return max(math.inf if math.isnan(whole) else whole for whole, _ in errors.values())
+
+
+def compared(row: dict) -> None:
+    """Beside each time TFLOP/s; patchbench's time over the best peer's and over the floor's."""
+    for name, (median, *_) in row["ms"].items():
+        row["TFLOP/s"][name] = round(row["floor"][name.split()[-1]]["flops"] / median / 1e9, 1)
+    for step in NAMES:
+        ours = row["ms"].get(f"patchbench {step}")
+        theirs = {
+            name: median
+            for name, (median, *_) in row["ms"].items()
+            if name.endswith(f" {step}") and not name.startswith("patchbench") and worst_of(row["error"][name]) < WRONG
+        }
+        if ours and theirs:
+            best = min(theirs, key=theirs.__getitem__)
+            row["of_best_peer"][step] = {"peer": best, "ratio": round(ours[0] / theirs[best], 3)}
+        if ours:
+            row["of_floor"][step] = round(ours[0] / row["floor"][step]["ms"], 2)
+
+
+def timed(works: dict[str, Calls], sets: list[Operands], repeats: int) -> dict[str, list[float]]:
+    """[median, least, greatest] ms of each, in turn, the sets alternating."""
+    calls = {f"{name} {step}": call for name, steps in works.items() for step, call in steps.items()}
+    return in_turn({name: lambda i, call=call: call(sets[i % len(sets)]) for name, call in calls.items()}, repeats)
+
+
+def row_of(shape: str, found: dict[str, Calls], repeats: int) -> dict[str, object]:
+    *numbers, kind = shape.split(",")
+    torch.manual_seed(9)
+    sets = [operands(*map(int, numbers), kind) for _ in range(2)]
+    path = torch.ops.patchbench.sparse_mla_path(sets[0].q, sets[0].head_dim_v, "bf16")
+    row: dict[str, object] = {"shape": [int(n) for n in numbers], "indices": kind, "path": path, "floor": floor_of(sets[0])}
+    row |= {key: {} for key in ("ms", "TFLOP/s", "error", "of_best_peer", "of_floor", "not_run")}
+    everyone = found | in_layout_of_megatron() if kind == "layout" and "megatron-core" in found else found
+    row["ms"] = timed(tried(everyone, sets, row), sets, repeats)
+    compared(row)
     return row
+
+
+def rows_of(shapes: list[str], found: dict[str, Calls], repeats: int) -> list[dict[str, object]]:
+    """A row for each shape, up to the first that ends in a fault of the device or in an interrupt."""
+    rows = []
+    for shape in shapes:
+        began = time.monotonic()
+        try:
+            rows.append(row_of(shape, found, repeats))
+        except (RuntimeError, KeyboardInterrupt) as failure:
+            rows.append({"shape": shape, "failed": f"{type(failure).__name__}: {str(failure).strip()[:300]}"})
+            break
+        torch.cuda.empty_cache()
+        print(f"bench_sparse_mla.py: {shape}: {time.monotonic() - began:.1f} s", file=sys.stderr)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", action="append", help="QUERIES,KEYS,HEADS,TOPK,QK,V")
-    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--shape", action="append", help="BATCH,QUERIES,KEYS,HEADS,TOPK,QK,V,uniform|local|causal|layout")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--peer", action="append", help="only these beside patchbench")
     arguments = parser.parse_args()
     need_cuda("bench_sparse_mla.py")
     torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
-    release = release_kernels()
-    rows = [row_of([int(n) for n in shape.split(",")], release, arguments.repeats) for shape in arguments.shape or SHAPES]
-    print_bench("patchbench::sparse_mla", rows, dtype="bfloat16", shape_is="queries, keys, heads, topk, head_dim_qk, head_dim_v")
+    with contextlib.redirect_stdout(sys.stderr):  # TileLang logs there
+        found, absent = peers()
+        asked = {name: calls for name, calls in found.items() if name in ("patchbench", *(arguments.peer or found))}
+        rows = rows_of(arguments.shape or SHAPES, asked, arguments.repeats)
+    shape_is = "batch, queries, keys, heads, topk, head_dim_qk, head_dim_v"
+    more = {"shape_is": shape_is, "rates": RATES, "versions": versions(*PACKAGES), "absent": absent}
+    print_bench("patchbench::sparse_mla", rows, dtype="bfloat16", **more)
 
 
 if __name__ == "__main__":
