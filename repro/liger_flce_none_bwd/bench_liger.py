@@ -20,9 +20,9 @@ import torch
 from device_time import event_times, need_cuda
 
 
-def inputs(tokens: int, hidden: int, vocab: int) -> dict[str, torch.Tensor]:
+def inputs(tokens: int, hidden: int, vocab: int, seed: int = 9) -> dict[str, torch.Tensor]:
     """bf16 leaves, int64 targets of which a tenth is ignored, a per-token gradient with zeros; made as in bench.cpp."""
-    torch.manual_seed(9)
+    torch.manual_seed(seed)
     kind = {"dtype": torch.bfloat16, "device": "cuda"}
     made = {
         "_input": torch.randn(tokens, hidden, **kind).requires_grad_(),
@@ -35,14 +35,18 @@ def inputs(tokens: int, hidden: int, vocab: int) -> dict[str, torch.Tensor]:
     return made
 
 
+def loss_of(function: type, t: dict[str, torch.Tensor], reduction: str) -> torch.Tensor:
+    """The forward of the release's autograd Function."""
+    parameters = list(inspect.signature(function.forward).parameters.values())[1:]
+    result = function.apply(*({**t, "reduction": reduction}.get(p.name, p.default) for p in parameters))
+    return result[0] if isinstance(result, tuple) else result
+
+
 def step_of(function: type, t: dict[str, torch.Tensor], reduction: str) -> Callable[[], None]:
     """One forward and backward of the release's autograd Function."""
-    parameters = list(inspect.signature(function.forward).parameters.values())[1:]
-    arguments = [{**t, "reduction": reduction}.get(p.name, p.default) for p in parameters]
 
     def step() -> None:
-        result = function.apply(*arguments)
-        loss = result[0] if isinstance(result, tuple) else result
+        loss = loss_of(function, t, reduction)
         grad = t["grad_output"].to(loss.dtype) if loss.dim() else torch.ones_like(loss)
         torch.autograd.grad(loss, (t["_input"], t["weight"]), grad)
 

@@ -1,0 +1,208 @@
+"""Times patchbench::flce and what else computes a fused linear cross entropy here: liger-kernel, quack, torch.
+
+    PYTHONPATH=repro/harness PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_peers.py [--shape 8192,4096,128256] [--repeats 20]
+
+Forward and backward, bfloat16, two sets of operands in turn, a tenth of the targets ignored; "none" with a gradient for each token,
+a fifth of them 0, and "mean". Peers are imported from PYTHONPATH; of those that are not there, or refuse, the output says why.
+The CuTe DSL kernels (liger-kernel's for sm_90 and quack's) need nvidia-cutlass-dsl and a GPU of compute capability 9.0. Errors are
+against float64 on the device, on the first set: [of the whole, of the worst row] of 64 tokens' grad_hidden and 64 classes'
+grad_weight. The floor is the time of three matrix products of "mean", four of "none", as cuBLAS runs one here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from bench_liger import inputs, loss_of
+from device_time import in_turn, need_cuda, print_bench, versions
+from torch.nn.functional import cross_entropy, linear
+
+Given = dict[str, torch.Tensor]
+Loss = Callable[[Given], torch.Tensor]
+SHAPES = ["8192,4096,128256", "4096,4096,128256", "16384,4096,128256"]
+SAMPLES = 64
+WRONG = 0.05  # a peer that is this far off is not compared with
+
+
+def patchbench(reduction: str) -> Loss:
+    return lambda t: torch.ops.patchbench.flce(t["_input"], t["weight"], t["target"], reduction=reduction)
+
+
+def plain(reduction: str) -> Loss:
+    return lambda t: cross_entropy(linear(t["_input"], t["weight"]), t["target"], reduction=reduction)
+
+
+def liger(reduction: str) -> Loss:
+    """Its fused linear cross entropy in Triton: what a user gets."""
+    function = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy").LigerFusedLinearCrossEntropyFunction
+    return lambda t: loss_of(function, t, reduction)
+
+
+def liger_scaled(reduction: str) -> Loss:
+    """Its per-token scaled cross entropy: in CuTe DSL on compute capability 9.0, and nothing else stands for it here."""
+    module = importlib.import_module("liger_kernel.ops.fused_linear_scaled_cross_entropy")
+    if module._resolve_implementation(torch.device("cuda")) is module._FusedLinearPPOFallbackFunction:
+        raise RuntimeError("compute capability is not 9.0: the form in torch would stand for it")
+    apply = module.LigerFusedLinearScaledCrossEntropyFunction.apply
+    return lambda t: apply(t["_input"], t["weight"], t["target"])
+
+
+def liger_sm90(reduction: str) -> Loss:
+    """Its fused linear cross entropy in CuTe DSL for compute capability 9.0, called by its module: no dispatcher reaches it."""
+    module = importlib.import_module("liger_kernel.ops.cutedsl.ops.fused_linear_cross_entropy_sm90")
+    (function,) = [v for n, v in vars(module).items() if n.startswith("Liger") and n.endswith("Function")]
+    return lambda t: loss_of(function, t, reduction)
+
+
+def quack(**words: object) -> Loss:
+    """Its chunked linear cross entropy, of mean and sum alone; on compute capability 9.0 it takes scaled exponents by itself."""
+    chunked = importlib.import_module("quack.linear_cross_entropy").chunked_linear_cross_entropy
+    return lambda t: chunked(t["_input"], t["weight"], t["target"], reduction="mean", tuned=False, **words)
+
+
+PEERS: dict[str, tuple[str, Callable[[], Loss]]] = {
+    "patchbench::flce none": ("none", lambda: patchbench("none")),
+    "plain torch none": ("none", lambda: plain("none")),
+    "liger-kernel, Triton none": ("none", lambda: liger("none")),
+    "liger-kernel, scaled, CuTe DSL none": ("none", lambda: liger_scaled("none")),
+    "patchbench::flce mean": ("mean", lambda: patchbench("mean")),
+    "plain torch mean": ("mean", lambda: plain("mean")),
+    "liger-kernel, Triton mean": ("mean", lambda: liger("mean")),
+    "liger-kernel, CuTe DSL mean": ("mean", lambda: liger_sm90("mean")),
+    "quack, as it comes mean": ("mean", quack),
+    "quack, scaled exponents, chunks of 2048 mean": ("mean", lambda: quack(use_scaled_exp=True, chunk_size=2048)),
+    "quack, scaled exponents, chunks of 8192 mean": ("mean", lambda: quack(use_scaled_exp=True, chunk_size=8192)),
+    "quack, logits in chunks of 4096 mean": ("mean", lambda: quack(use_scaled_exp=False)),
+}
+
+
+def gradients(loss: Loss, t: Given) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of hidden and weight, the loss weighted by grad_output where it has one number for each token."""
+    made = loss(t)
+    made = made[0] if isinstance(made, tuple) else made
+    grad = t["grad_output"].to(made.dtype) if made.dim() else torch.ones_like(made)
+    return torch.autograd.grad(made, (t["_input"], t["weight"]), grad)
+
+
+class Oracle:
+    """Rows of both gradients in float64: of SAMPLES tokens, and of SAMPLES classes of which half are targets."""
+
+    def __init__(self, t: Given) -> None:
+        hidden, weight, target = t["_input"].detach(), t["weight"].detach(), t["target"]
+        device, valid = hidden.device, target >= 0
+        pick = torch.Generator(device).manual_seed(1)
+        lengths = len(hidden), len(weight)
+        tokens, classes = (torch.randperm(n, generator=pick, device=device)[:SAMPLES] for n in lengths)
+        self.tokens, self.classes = tokens.sort().values, torch.cat((target[valid][: SAMPLES // 2], classes[SAMPLES // 2 :]))
+        scale = {"none": t["grad_output"].double(), "mean": valid.double() / valid.sum()}
+        wide = weight.double()
+        found: dict[str, dict[str, list[torch.Tensor]]] = {r: {"grad_hidden": [], "grad_weight": []} for r in scale}
+        for rows in torch.arange(len(hidden), device=device).split(1024):
+            given = hidden[rows].double()
+            logits = given @ wide.T
+            logits.sub_(logits.logsumexp(1, keepdim=True)).exp_()
+            logits[torch.arange(len(rows), device=device), target[rows].clamp_min(0)] -= 1
+            logits.mul_(valid[rows, None])
+            named = torch.isin(rows, self.tokens)
+            for reduction, factor in scale.items():
+                found[reduction]["grad_hidden"].append(factor[rows][named, None] * logits[named] @ wide)
+                found[reduction]["grad_weight"].append((factor[rows, None] * logits[:, self.classes]).T @ given)
+        joined = {"grad_hidden": torch.cat, "grad_weight": sum}
+        self.rows = {r: {name: joined[name](parts) for name, parts in both.items()} for r, both in found.items()}
+
+    def errors(self, reduction: str, made: tuple[torch.Tensor, torch.Tensor]) -> dict[str, list[float]]:
+        got = {"grad_hidden": made[0][self.tokens], "grad_weight": made[1][self.classes]}
+        found = {}
+        for name, tensor in got.items():
+            want = self.rows[reduction][name]
+            difference, norms = (tensor.double() - want).norm(dim=1), want.norm(dim=1)
+            numbers = difference.norm() / norms.norm(), difference.max() / norms.square().mean().sqrt()
+            found[name] = [float(f"{n.item():.3e}") for n in numbers]
+        return found
+
+
+def peak_of(call: Callable[[], object]) -> int:
+    """Allocator's peak above what was held, bytes."""
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - held
+
+
+def tried(only: list[str], t: Given, oracle: Oracle, not_run: dict[str, str]) -> tuple[list[dict], dict[str, Loss]]:
+    """A row for each that works, with its errors, its first call's seconds and its peak; why the others do not."""
+    rows, works = [], {}
+    for name, (reduction, load) in PEERS.items():
+        if only and not any(part in name for part in only):
+            continue
+        try:
+            loss, began = load(), time.monotonic()
+            errors = oracle.errors(reduction, gradients(loss, t))
+            first = time.monotonic() - began
+        except Exception as failure:  # imports, compilers and launches fail in many ways
+            not_run[name] = f"{type(failure).__name__}: {str(failure).strip()[:300]}"
+            print(f"bench_peers.py: {name}: {failure}"[:3000], file=sys.stderr)
+            continue
+        peak = peak_of(lambda loss=loss: gradients(loss, t))
+        rows.append({"name": name, "reduction": reduction, "error": errors, "peak_bytes": peak, "first_call_s": round(first, 1)})
+        works[name] = loss
+    return rows, works
+
+
+def compared(rows: list[dict], gemm: float) -> None:
+    """patchbench's time over that of the best peer that is right, and over the floor."""
+    for row in rows:
+        row["of_floor"] = round(row["ms"][0] / (gemm * {"none": 4, "mean": 3}[row["reduction"]]), 3)
+        if row["name"].startswith("patchbench"):
+            theirs = {r["name"]: r["ms"][0] for r in rows if r["reduction"] == row["reduction"] and r is not row
+                      and all(e[0] < WRONG for e in r["error"].values())}  # fmt: skip
+            if theirs:
+                best = min(theirs, key=theirs.__getitem__)
+                row["of_best_peer"] = {"peer": best, "ratio": round(row["ms"][0] / theirs[best], 3)}
+
+
+def measured(shape: list[int], only: list[str], repeats: int) -> dict[str, object]:
+    """One shape: a row for each that works, why others do not, and the time of one matrix product."""
+    sets = [inputs(*shape, seed=seed) for seed in (9, 10)]
+    not_run: dict[str, str] = {}
+    oracle = Oracle(sets[0])
+    torch.cuda.empty_cache()
+    rows, works = tried(only, sets[0], oracle, not_run)
+    calls = {name: lambda i, loss=loss: gradients(loss, sets[i % 2]) for name, loss in works.items()}
+    bare = [(t["_input"].detach(), t["weight"].detach()) for t in sets]
+    calls["one product"] = lambda i: bare[i % 2][0] @ bare[i % 2][1].T
+    times = in_turn(calls, repeats)
+    for row in rows:
+        row["ms"] = times[row["name"]]
+    compared(rows, times["one product"][0])
+    return {"shape": shape, "one_product_ms": times["one product"], "peers": rows, "not_run": not_run}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", action="append", help="TOKENS,HIDDEN,VOCAB")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--only", action="append", help="rows whose name holds this")
+    arguments = parser.parse_args()
+    need_cuda("bench_peers.py")
+    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
+    rows = []
+    with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(KeyboardInterrupt):
+        for shape in arguments.shape or SHAPES:
+            rows.append(measured([int(n) for n in shape.split(",")], arguments.only or [], arguments.repeats))
+            torch.cuda.empty_cache()
+    found = versions("liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "apache-tvm-ffi", "triton", "torch")
+    print_bench("patchbench::flce", rows, shape_is="tokens, hidden, vocab", dtype="bfloat16", versions=found)
+
+
+if __name__ == "__main__":
+    main()
