@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import json
 import os
 import sys
 import time
@@ -21,7 +22,7 @@ from collections.abc import Callable
 
 import torch
 from bench_liger import inputs, loss_of
-from device_time import in_turn, need_cuda, print_bench, versions
+from device_time import in_turn, need_cuda, versions
 from torch.nn.functional import cross_entropy, linear
 
 Given = dict[str, torch.Tensor]
@@ -45,7 +46,7 @@ def liger(reduction: str) -> Loss:
     return lambda t: loss_of(function, t, reduction)
 
 
-def liger_scaled(reduction: str) -> Loss:
+def liger_scaled() -> Loss:
     """Its per-token scaled cross entropy: in CuTe DSL on compute capability 9.0, and nothing else stands for it here."""
     module = importlib.import_module("liger_kernel.ops.fused_linear_scaled_cross_entropy")
     if module._resolve_implementation(torch.device("cuda")) is module._FusedLinearPPOFallbackFunction:
@@ -67,20 +68,21 @@ def quack(**words: object) -> Loss:
     return lambda t: chunked(t["_input"], t["weight"], t["target"], reduction="mean", tuned=False, **words)
 
 
-PEERS: dict[str, tuple[str, Callable[[], Loss]]] = {
-    "patchbench::flce none": ("none", lambda: patchbench("none")),
-    "plain torch none": ("none", lambda: plain("none")),
-    "liger-kernel, Triton none": ("none", lambda: liger("none")),
-    "liger-kernel, scaled, CuTe DSL none": ("none", lambda: liger_scaled("none")),
-    "patchbench::flce mean": ("mean", lambda: patchbench("mean")),
-    "plain torch mean": ("mean", lambda: plain("mean")),
-    "liger-kernel, Triton mean": ("mean", lambda: liger("mean")),
-    "liger-kernel, CuTe DSL mean": ("mean", lambda: liger_sm90("mean")),
-    "quack, as it comes mean": ("mean", quack),
-    "quack, scaled exponents, chunks of 2048 mean": ("mean", lambda: quack(use_scaled_exp=True, chunk_size=2048)),
-    "quack, scaled exponents, chunks of 8192 mean": ("mean", lambda: quack(use_scaled_exp=True, chunk_size=8192)),
-    "quack, logits in chunks of 4096 mean": ("mean", lambda: quack(use_scaled_exp=False)),
-}
+PEERS: list[tuple[str, str, Callable[[], Loss]]] = [
+    ("patchbench::flce", "none", lambda: patchbench("none")),
+    ("plain torch", "none", lambda: plain("none")),
+    ("liger-kernel, Triton", "none", lambda: liger("none")),
+    ("liger-kernel, scaled, CuTe DSL", "none", liger_scaled),
+    ("patchbench::flce", "mean", lambda: patchbench("mean")),
+    ("plain torch", "mean", lambda: plain("mean")),
+    ("liger-kernel, Triton", "mean", lambda: liger("mean")),
+    ("liger-kernel, CuTe DSL", "mean", lambda: liger_sm90("mean")),
+    ("quack, as it comes", "mean", quack),
+    ("quack, scaled exponents, chunks of 2048", "mean", lambda: quack(use_scaled_exp=True, chunk_size=2048)),
+    ("quack, scaled exponents, chunks of 8192", "mean", lambda: quack(use_scaled_exp=True, chunk_size=8192)),
+    ("quack, logits in chunks of 4096", "mean", lambda: quack(use_scaled_exp=False)),
+]
+PRODUCTS = {"none": 4, "mean": 3}
 
 
 def gradients(loss: Loss, t: Given) -> tuple[torch.Tensor, torch.Tensor]:
@@ -138,10 +140,10 @@ def peak_of(call: Callable[[], object]) -> int:
     return torch.cuda.max_memory_allocated() - held
 
 
-def tried(only: list[str], t: Given, oracle: Oracle, not_run: dict[str, str]) -> tuple[list[dict], dict[str, Loss]]:
+def tried(only: list[str], t: Given, oracle: Oracle, not_run: dict[str, str]) -> list[tuple[dict, Loss]]:
     """A row for each that works, with its errors, its first call's seconds and its peak; why the others do not."""
-    rows, works = [], {}
-    for name, (reduction, load) in PEERS.items():
+    works = []
+    for name, reduction, load in PEERS:
         if only and not any(part in name for part in only):
             continue
         try:
@@ -149,25 +151,24 @@ def tried(only: list[str], t: Given, oracle: Oracle, not_run: dict[str, str]) ->
             errors = oracle.errors(reduction, gradients(loss, t))
             first = time.monotonic() - began
         except Exception as failure:  # imports, compilers and launches fail in many ways
-            not_run[name] = f"{type(failure).__name__}: {str(failure).strip()[:300]}"
-            print(f"bench_peers.py: {name}: {failure}"[:3000], file=sys.stderr)
+            not_run[f"{name}, {reduction}"] = f"{type(failure).__name__}: {str(failure).strip()[:300]}"
+            print(f"bench_peers.py: {name}, {reduction}: {failure}"[:3000], file=sys.stderr)
             continue
         peak = peak_of(lambda loss=loss: gradients(loss, t))
-        rows.append({"name": name, "reduction": reduction, "error": errors, "peak_bytes": peak, "first_call_s": round(first, 1)})
-        works[name] = loss
-    return rows, works
+        row = {"name": name, "reduction": reduction, "error": errors, "peak_bytes": peak, "first_call_s": round(first, 1)}
+        works.append((row, loss))
+    return works
 
 
-def compared(rows: list[dict], gemm: float) -> None:
-    """patchbench's time over that of the best peer that is right, and over the floor."""
+def compared(rows: list[dict], product: float) -> None:
+    """The time over the floor's, and patchbench's over that of the best peer that is right."""
     for row in rows:
-        row["of_floor"] = round(row["ms"][0] / (gemm * {"none": 4, "mean": 3}[row["reduction"]]), 3)
-        if row["name"].startswith("patchbench"):
-            theirs = {r["name"]: r["ms"][0] for r in rows if r["reduction"] == row["reduction"] and r is not row
-                      and all(e[0] < WRONG for e in r["error"].values())}  # fmt: skip
-            if theirs:
-                best = min(theirs, key=theirs.__getitem__)
-                row["of_best_peer"] = {"peer": best, "ratio": round(row["ms"][0] / theirs[best], 3)}
+        row["of_floor"] = round(row["median_ms"] / (product * PRODUCTS[row["reduction"]]), 3)
+        right = [r for r in rows if r["reduction"] == row["reduction"] and all(e[0] < WRONG for e in r["error"].values())]
+        theirs = {r["name"]: r["median_ms"] for r in right if r is not row}
+        if row["name"].startswith("patchbench") and theirs:
+            best = min(theirs, key=theirs.__getitem__)
+            row["of_best_peer"] = {"peer": best, "ratio": round(row["median_ms"] / theirs[best], 3)}
 
 
 def measured(shape: list[int], only: list[str], repeats: int) -> dict[str, object]:
@@ -176,15 +177,18 @@ def measured(shape: list[int], only: list[str], repeats: int) -> dict[str, objec
     not_run: dict[str, str] = {}
     oracle = Oracle(sets[0])
     torch.cuda.empty_cache()
-    rows, works = tried(only, sets[0], oracle, not_run)
-    calls = {name: lambda i, loss=loss: gradients(loss, sets[i % 2]) for name, loss in works.items()}
+    works = tried(only, sets[0], oracle, not_run)
+    calls = {str(n): lambda i, loss=loss: gradients(loss, sets[i % 2]) for n, (_, loss) in enumerate(works)}
     bare = [(t["_input"].detach(), t["weight"].detach()) for t in sets]
-    calls["one product"] = lambda i: bare[i % 2][0] @ bare[i % 2][1].T
+    calls["product"] = lambda i: bare[i % 2][0] @ bare[i % 2][1].T
     times = in_turn(calls, repeats)
-    for row in rows:
-        row["ms"] = times[row["name"]]
-    compared(rows, times["one product"][0])
-    return {"shape": shape, "one_product_ms": times["one product"], "peers": rows, "not_run": not_run}
+    for n, (row, _) in enumerate(works):
+        row |= dict(zip(("median_ms", "low_ms", "high_ms"), times[str(n)], strict=True))
+    rows = [row for row, _ in works]
+    compared(rows, times["product"][0])
+    for reduction, count in PRODUCTS.items():
+        rows.append({"name": f"floor: {count} products", "reduction": reduction, "median_ms": count * times["product"][0]})
+    return {"shape": shape, "one_product_ms": times["product"], "rows": rows, "not_run": not_run}
 
 
 def main() -> None:
@@ -195,13 +199,15 @@ def main() -> None:
     arguments = parser.parse_args()
     need_cuda("bench_peers.py")
     torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
-    rows = []
+    runs, kind = [], {"device": torch.cuda.get_device_name(), "dtype": "bfloat16"}
     with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(KeyboardInterrupt):
         for shape in arguments.shape or SHAPES:
-            rows.append(measured([int(n) for n in shape.split(",")], arguments.only or [], arguments.repeats))
+            runs.append(kind | measured([int(n) for n in shape.split(",")], arguments.only or [], arguments.repeats))
             torch.cuda.empty_cache()
     found = versions("liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "apache-tvm-ffi", "triton", "torch")
-    print_bench("patchbench::flce", rows, shape_is="tokens, hidden, vocab", dtype="bfloat16", versions=found)
+    how = "one process, in turn, two sets of operands, 256 MiB written between calls, CUDA events; low, high: least, greatest"
+    more = {"repeats": arguments.repeats, "versions": found, "runs": runs}
+    print(json.dumps({"bench": "patchbench::flce beside its peers", "how": how, **more}))
 
 
 if __name__ == "__main__":

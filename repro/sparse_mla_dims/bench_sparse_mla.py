@@ -82,7 +82,7 @@ def floor_of(o: Operands) -> dict[str, dict[str, float]]:
     found = {s: {"flops": flops[s], "bytes": sum(t.nbytes for t in moved[s])} for s in flops}
     found["step"] = {unit: found["forward"][unit] + found["backward"][unit] for unit in RATES}
     for cost in found.values():
-        cost["ms"] = round(1e3 * max(cost[unit] / rate for unit, rate in RATES.items()), 4)
+        cost["least_ms"] = round(1e3 * max(cost[unit] / rate for unit, rate in RATES.items()), 4)
     return found
 
 
@@ -102,7 +102,7 @@ def tried(everyone: dict[str, Calls], sets: list[Operands], row: dict) -> dict[s
                 row["not_run"][f"{name} {step}"] = f"{type(failure).__name__}: {str(failure).strip()[:300]}"
                 print(f"bench_sparse_mla.py: {name} {step}: {failure}"[:2000], file=sys.stderr)
                 continue
-            row["error"][f"{name} {step}"] = found
+            row[f"{name} {step}"] = {"error": found}
             works.setdefault(name, {})[step] = call
     return works
 
@@ -112,22 +112,22 @@ def worst_of(errors: dict[str, list[float]]) -> float:
     return max(math.inf if math.isnan(whole) else whole for whole, _ in errors.values())
 
 
-def compared(row: dict) -> None:
-    """Beside each time TFLOP/s; patchbench's time over the best peer's and over the floor's."""
-    for name, (median, *_) in row["ms"].items():
-        row["TFLOP/s"][name] = round(row["floor"][name.split()[-1]]["flops"] / median / 1e9, 1)
+def compared(row: dict, times: dict[str, list[float]]) -> None:
+    """The times and what they make of the FLOPs; patchbench's over those of the best peer that is right, and of the floor."""
+    for name, spread in times.items():
+        row[name] |= {"ms": spread, "TFLOP/s": round(row["floor"][name.split()[-1]]["flops"] / spread[0] / 1e9, 1)}
     for step in NAMES:
-        ours = row["ms"].get(f"patchbench {step}")
+        ours = times.get(f"patchbench {step}")
         theirs = {
             name: median
-            for name, (median, *_) in row["ms"].items()
-            if name.endswith(f" {step}") and not name.startswith("patchbench") and worst_of(row["error"][name]) < WRONG
+            for name, (median, *_) in times.items()
+            if name.endswith(f" {step}") and not name.startswith("patchbench") and worst_of(row[name]["error"]) < WRONG
         }
         if ours and theirs:
             best = min(theirs, key=theirs.__getitem__)
             row["of_best_peer"][step] = {"peer": best, "ratio": round(ours[0] / theirs[best], 3)}
         if ours:
-            row["of_floor"][step] = round(ours[0] / row["floor"][step]["ms"], 2)
+            row["of_floor"][step] = round(ours[0] / row["floor"][step]["least_ms"], 2)
 
 
 def timed(works: dict[str, Calls], sets: list[Operands], repeats: int) -> dict[str, list[float]]:
@@ -141,11 +141,10 @@ def row_of(shape: str, found: dict[str, Calls], repeats: int) -> dict[str, objec
     torch.manual_seed(9)
     sets = [operands(*map(int, numbers), kind) for _ in range(2)]
     path = torch.ops.patchbench.sparse_mla_path(sets[0].q, sets[0].head_dim_v, "bf16")
-    row: dict[str, object] = {"shape": [int(n) for n in numbers], "indices": kind, "path": path, "floor": floor_of(sets[0])}
-    row |= {key: {} for key in ("ms", "TFLOP/s", "error", "of_best_peer", "of_floor", "not_run")}
+    row: dict[str, object] = {"shape": [*map(int, numbers), kind], "path": path, "floor": floor_of(sets[0])}
+    row |= {key: {} for key in ("of_best_peer", "of_floor", "not_run")}
     everyone = found | in_layout_of_megatron() if kind == "layout" and "megatron-core" in found else found
-    row["ms"] = timed(tried(everyone, sets, row), sets, repeats)
-    compared(row)
+    compared(row, timed(tried(everyone, sets, row), sets, repeats))
     return row
 
 
@@ -176,8 +175,9 @@ def main() -> None:
         found, absent = peers()
         asked = {name: calls for name, calls in found.items() if name in ("patchbench", *(arguments.peer or found))}
         rows = rows_of(arguments.shape or SHAPES, asked, arguments.repeats)
-    shape_is = "batch, queries, keys, heads, topk, head_dim_qk, head_dim_v"
-    more = {"shape_is": shape_is, "rates": RATES, "versions": versions(*PACKAGES), "absent": absent}
+    shape_is = "batch, queries, keys, heads, topk, head_dim_qk, head_dim_v, set of indices"
+    more = {"shape_is": shape_is, "repeats": arguments.repeats, "order": "all in turn, two sets of operands alternating"}
+    more |= {"rates": RATES, "versions": versions(*PACKAGES), "absent": absent}
     print_bench("patchbench::sparse_mla", rows, dtype="bfloat16", **more)
 
 
