@@ -202,8 +202,10 @@ def main() -> None:
     runs, kind = [], {"device": torch.cuda.get_device_name(), "dtype": "bfloat16"}
     with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(KeyboardInterrupt):
         for shape in arguments.shape or SHAPES:
+            began = time.monotonic()
             runs.append(kind | measured([int(n) for n in shape.split(",")], arguments.only or [], arguments.repeats))
             torch.cuda.empty_cache()
+            print(f"bench_peers.py: {time.monotonic() - began:.1f} s: {json.dumps(runs[-1])}", file=sys.stderr)
     found = versions("liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "apache-tvm-ffi", "triton", "torch")
     how = "one process, in turn, two sets of operands, 256 MiB written between calls, CUDA events; low, high: least, greatest"
     more = {"repeats": arguments.repeats, "versions": found, "runs": runs}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import os
 import sys
@@ -159,7 +160,7 @@ def rows_of(shapes: list[str], found: dict[str, Calls], repeats: int) -> list[di
             rows.append({"shape": shape, "failed": f"{type(failure).__name__}: {str(failure).strip()[:300]}"})
             break
         torch.cuda.empty_cache()
-        print(f"bench_sparse_mla.py: {shape}: {time.monotonic() - began:.1f} s", file=sys.stderr)
+        print(f"bench_sparse_mla.py: {time.monotonic() - began:.1f} s: {json.dumps(rows[-1])}", file=sys.stderr)
     return rows
 
 
