@@ -126,7 +126,7 @@ class Oracle:
             want = self.rows[reduction][name]
             difference, norms = (tensor.double() - want).norm(dim=1), want.norm(dim=1)
             numbers = difference.norm() / norms.norm(), difference.max() / norms.square().mean().sqrt()
-            found[name] = [float(f"{n.item():.3e}") for n in numbers]
+            found[name] = [float(f"{n.item():.3e}") if n.isfinite() else str(n.item()) for n in numbers]
         return found
 
 
@@ -164,7 +164,7 @@ def compared(rows: list[dict], product: float) -> None:
     """The time over the floor's, and patchbench's over that of the best peer that is right."""
     for row in rows:
         row["of_floor"] = round(row["median_ms"] / (product * PRODUCTS[row["reduction"]]), 3)
-        right = [r for r in rows if r["reduction"] == row["reduction"] and all(e[0] < WRONG for e in r["error"].values())]
+        right = [r for r in rows if r["reduction"] == row["reduction"] and all(float(e[0]) < WRONG for e in r["error"].values())]
         theirs = {r["name"]: r["median_ms"] for r in right if r is not row}
         if row["name"].startswith("patchbench") and theirs:
             best = min(theirs, key=theirs.__getitem__)

@@ -108,9 +108,9 @@ def tried(everyone: dict[str, Calls], sets: list[Operands], row: dict) -> dict[s
     return works
 
 
-def worst_of(errors: dict[str, list[float]]) -> float:
+def worst_of(errors: dict[str, list]) -> float:
     """The greatest of a call's errors as a whole; infinite where one is no number."""
-    return max(math.inf if math.isnan(whole) else whole for whole, _ in errors.values())
+    return max(math.inf if isinstance(whole, str) else whole for whole, *_ in errors.values())
 
 
 def compared(row: dict, times: dict[str, list[float]]) -> None:

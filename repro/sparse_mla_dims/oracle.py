@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 QUERIES = 32  # at once: 32 x 2048 keys of 576 columns are 302 MB
@@ -32,10 +34,12 @@ def attention(
     return {"out": out, "grad_q": grad_q, "grad_kv": grad_kv}
 
 
-def error(got: torch.Tensor, want: torch.Tensor) -> list[float]:
-    """[of the whole, of the worst row]: the norm of the difference over the norm of `want`; over the rows' root mean square."""
+def error(got: torch.Tensor, want: torch.Tensor) -> list[float | str | int]:
+    """[of the whole, of the worst row]: the norm of the difference over the norm of `want`; over the rows' root mean square. What is
+    no number is a string, and the count of rows that hold one follows."""
     difference = (got.double() - want).flatten(0, -2).norm(dim=-1)
     rows = want.flatten(0, -2).norm(dim=-1)
-    scale = rows.square().mean().sqrt()
-    whole = difference.norm() / rows.norm()
-    return [float(f"{number:.3e}") for number in (whole.item(), (difference.max() / scale).item())]
+    numbers = (difference.norm() / rows.norm()).item(), (difference.max() / rows.square().mean().sqrt()).item()
+    if not all(map(math.isfinite, numbers)):
+        return [*map(str, numbers), int((~difference.isfinite()).sum())]
+    return [float(f"{number:.3e}") for number in numbers]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 
@@ -58,7 +59,12 @@ def test_an_error_in_one_row_is_seen_in_the_worst_row() -> None:
 
 
 def test_a_peer_without_a_number_is_not_compared() -> None:
-    assert bench_sparse_mla.worst_of({"out": [1e-3, 1.0], "grad_q": [float("nan"), 0.0]}) > bench_sparse_mla.WRONG
+    want = torch.ones(1000, 8, dtype=torch.float64)
+    got = want.clone()
+    got[:3, 0] = float("nan")
+    found = mla_oracle.error(got, want)
+    assert found == ["nan", "nan", 3] and json.dumps(found, allow_nan=False)
+    assert bench_sparse_mla.worst_of({"out": [1e-3, 1.0], "grad_q": found}) > bench_sparse_mla.WRONG
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean"])
