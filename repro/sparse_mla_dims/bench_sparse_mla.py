@@ -46,7 +46,7 @@ NAMES = {"forward": ("out",), "backward": ("grad_q", "grad_kv"), "step": ("out",
 
 
 def named_keys(shape: tuple[int, int, int, int], kind: str, device: str = "cuda") -> torch.Tensor:
-    """[batch, queries, 1, topk] int32 for a (batch, queries, keys, topk), distinct within a query, -1 where it has fewer keys."""
+    """[batch, queries, 1, topk] int32 for a (batch, queries, keys, topk), distinct within a query, -1 at its end where keys lack."""
     batch, queries, keys, topk = shape
     number, position = (torch.arange(n, device=device) for n in (keys, queries))
     last = position + (keys - queries) + 1
@@ -56,7 +56,7 @@ def named_keys(shape: tuple[int, int, int, int], kind: str, device: str = "cuda"
     for rows in position.split(256):
         is_key = (number >= first[rows, None]) & (number < last[rows, None])
         draw = torch.rand(batch, len(rows), keys, device=device).masked_fill(~is_key, -1.0)
-        best, named = draw.topk(topk, dim=-1, sorted=False)
+        best, named = draw.topk(topk, dim=-1)
         found.append(named.masked_fill(best < 0, -1))
     return torch.cat(found, 1).unsqueeze(2).to(torch.int32).contiguous()
 

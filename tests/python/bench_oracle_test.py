@@ -48,6 +48,7 @@ def test_named_keys_are_distinct_and_of_their_set(kind: str, first: int, last: i
     named = row[row >= 0].tolist()
     assert set(named) <= set(range(first, last))
     assert len(set(named)) == len(named) == min(40, last - first)
+    assert (row[len(named) :] == -1).all()
 
 
 def test_an_error_in_one_row_is_seen_in_the_worst_row() -> None:
