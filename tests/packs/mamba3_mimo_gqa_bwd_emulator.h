@@ -63,12 +63,12 @@ struct ThreadIndex {
 inline ThreadIndex threadIdx;
 
 inline void __syncthreads() {
-  Machine::running().meet(Machine::kThreads, [] {});
+  Machine::running().meet(Machine::running().num_threads(), [] {});
 }
 /// What each thread of the CTA shows the others of its warp.
 template <typename T>
 struct Shown {
-  static inline std::array<T, Machine::kThreads> of_thread;
+  static inline std::array<T, 1024> of_thread;  // the most that a CTA has
   /// Shows `own`, then reads by `read`, which takes the warp's values.
   template <typename Read>
   static auto exchange(const T& own, const Read& read) {
