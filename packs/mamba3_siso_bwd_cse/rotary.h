@@ -38,11 +38,13 @@ struct RotaryGradients {
 /// The gradients. With Q = q_t + q_bias, K = k_t + k_bias, u and w the rows of
 /// grad_outputs.q_rotated and k_scaled turned back by theta_t, e grad_outputs.qk_dot and indices
 /// [0], [1] of a pair:
-///   P_t = u + gamma_t e_t K     grad_q_t = sum of P_t over a group's heads     grad_q_bias = sum_t
-///   P_t N_t = scale_t w + gamma_t e_t Q     grad_k_t, grad_k_bias likewise grad_theta_t = Q[0]
-///   u[1] - Q[1] u[0] + scale_t (K[0] w[1] - K[1] w[0]) s_t = <K, w>     c_t = e_t <Q, K>     T_t =
-///   sum_{u >= t} grad_theta_u grad_angles_t = pi dt_t (1 - tanh^2(angles_t)) T_t grad_dt_t = (c_t
-///   + s_t) sigmoid(trap_t) + s_{t-1} (1 - sigmoid(trap_t))
+///   P_t = u + gamma_t e_t K
+///   grad_q_t = sum of P_t over a group's heads     grad_q_bias = sum_t P_t
+///   N_t = scale_t w + gamma_t e_t Q                grad_k_t, grad_k_bias likewise
+///   grad_theta_t = Q[0] u[1] - Q[1] u[0] + scale_t (K[0] w[1] - K[1] w[0])
+///   s_t = <K, w>     c_t = e_t <Q, K>     T_t = sum_{u >= t} grad_theta_u
+///   grad_angles_t = pi dt_t (1 - tanh^2(angles_t)) T_t
+///   grad_dt_t = (c_t + s_t) sigmoid(trap_t) + s_{t-1} (1 - sigmoid(trap_t))
 ///               + pi sum_i tanh(angles_t) T_t
 ///   grad_trap_t = (c_t + s_t - s_{t-1}) dt_t sigmoid'(trap_t)
 ///
