@@ -133,6 +133,42 @@ def siso(dtype: str, batch: int, heads: int) -> Callable[[int], Work]:
     return make
 
 
+def siso_rotary(dtype: str, batch: int, heads: int, groups: int) -> Callable[[int], Work]:
+    import torch
+
+    def make(seqlen: int) -> Work:
+        kind = getattr(torch, dtype)
+        q, k = (torch.randn(batch, seqlen, groups, 128).to(kind) for _ in range(2))
+        biases = torch.randn(heads, 128), torch.randn(heads, 128)
+        angles, summed = (torch.randn(batch, seqlen, heads, 32).to(kind) for _ in range(2))
+        dt, trap, grad_qk_dot = (torch.rand(batch, heads, seqlen) for _ in range(3))
+        grads = (torch.randn(batch, seqlen, heads, 128).to(kind) for _ in range(2))
+        operands = (q, k, *biases, angles, summed, dt, trap, *grads, grad_qk_dot)
+        results = torch.ops.patchbench.mamba3_siso_rotary_bwd(*operands)
+        return Work(seqlen, lambda: torch.ops.patchbench.mamba3_siso_rotary_bwd(*operands), bytes=nbytes(operands, results))
+
+    return make
+
+
+def mimo(dtype: str, heads: int, groups: int, dim_qk: int) -> Callable[[int], Work]:
+    """Four ranks, head_dim_v 64."""
+    import torch
+
+    def make(seqlen: int) -> Work:
+        def low(*shape: int) -> torch.Tensor:
+            return torch.randn(1, *shape).to(getattr(torch, dtype))
+
+        q, k = low(seqlen, 4, groups, dim_qk), low(seqlen, 4, groups, dim_qk)
+        v, z, grad = (low(seqlen, heads, 64) for _ in range(3))
+        adt, dt, trap = -0.5 * torch.rand(1, heads, seqlen) - 1e-4, 0.25 * torch.rand(1, heads, seqlen), low(heads, seqlen)
+        weights = (torch.rand(heads, 4, width) for width in (dim_qk, dim_qk, 64, 64, 64))
+        operands = (q, k, v, adt, dt, trap, *weights, 6.28 * torch.rand(1, seqlen, heads, dim_qk // 4), torch.rand(heads), z, None, grad)
+        results = torch.ops.patchbench.mamba3_mimo_bwd(*operands)
+        return Work(seqlen, lambda: torch.ops.patchbench.mamba3_mimo_bwd(*operands), bytes=nbytes(operands, results))
+
+    return make
+
+
 def group_reduce(heads: int) -> Callable[[int], Work]:
     import torch
 
@@ -185,6 +221,10 @@ def all_series() -> list[Series]:
         add(op, slug, "queries", KERNEL, doubled(256, 5), sparse_mla(op, 128, 8192, 2048), (sparse_mla(op, 4, 256, 64), doubled(8, 5)))
     add("mamba3_siso_bwd", "mamba3_siso_bwd_cse", "seqlen", KERNEL, doubled(512, 5), siso("bfloat16", 2, 128), (siso("float32", 1, 2), doubled(64, 5)))
     found.append(Series("mamba3_siso_bwd", "seqlen", PORTABLE, doubled(512, 5), siso("float16", 2, 128)))
+    rotary = siso_rotary("bfloat16", 2, 128, 8), (siso_rotary("float32", 1, 2, 1), doubled(64, 5))
+    add("mamba3_siso_rotary_bwd", "mamba3_siso_bwd_cse", "seqlen", PORTABLE, doubled(512, 5), *rotary)
+    whole = mimo("bfloat16", 32, 8, 128), (mimo("float32", 2, 1, 16), doubled(16, 5))
+    add("mamba3_mimo_bwd", "mamba3_mimo_gqa_bwd", "seqlen", PORTABLE, doubled(256, 5), *whole)
     add("group_reduce_bwd", "mamba3_mimo_gqa_bwd", "seqlen", PORTABLE, doubled(512, 6), group_reduce(128), (group_reduce(16), doubled(16, 5)))
     add("mamba3_mimo_qk_dot", "mamba3_mimo_smem_2d", "seqlen", KERNEL, doubled(512, 6), qk_dot(128, "tma"), (qk_dot(16, "tma"), doubled(16, 5)))
     found.append(Series("mamba3_mimo_qk_dot", "seqlen", PORTABLE, doubled(512, 6), qk_dot(128, "cp_async")))
