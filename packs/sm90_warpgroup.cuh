@@ -4,6 +4,7 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #define PB_DEVICE __device__ __forceinline__
@@ -80,11 +81,6 @@ PB_DEVICE float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff000
 PB_DEVICE uint32_t pack_half(float low, float high) {
   const __half2 pair = __floats2half2_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
-}
-PB_DEVICE void unpack_half(uint32_t pair, float& low, float& high) {
-  const float2 values = __half22float2(*reinterpret_cast<const __half2*>(&pair));
-  low = values.x;
-  high = values.y;
 }
 /// Four e4m3 as half precision, exactly: the first and third in `even`, the others in `odd`.
 PB_DEVICE void widen(uint32_t bytes, uint32_t& even, uint32_t& odd) {
@@ -324,6 +320,16 @@ PB_DEVICE void wgmma_e4m3(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accum
         : PB_OUT_32(0)
         : "l"(a), "l"(b), "r"(static_cast<int>(accumulates)));
 #endif
+}
+
+/// A CTA for each item, as many as the current device has multiprocessors at most.
+inline cudaError_t grid_of(int64_t num_items, int64_t& grid) {
+  int device = 0, num_multiprocessors = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess)
+    status = cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  grid = std::min<int64_t>(num_items, num_multiprocessors);
+  return status;
 }
 
 }  // namespace patchbench::ops::sm90

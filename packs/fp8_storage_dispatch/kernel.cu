@@ -3,8 +3,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
-#include <algorithm>
-
 // The primitives that the forward is written over come first.
 #include "../sm90_warpgroup.cuh"
 
@@ -410,17 +408,14 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
 /// As many CTAs as there are multiprocessors, at most.
 cudaError_t launch_rows(const SparseMla& problem, uint16_t* out, float* lse, cudaStream_t stream) {
   if (num_items(problem) == 0) return cudaSuccess;
-  int device = 0, num_multiprocessors = 0;
-  cudaError_t status = cudaGetDevice(&device);
-  if (status == cudaSuccess)
-    status = cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  int64_t grid = 0;
+  cudaError_t status = sm90::grid_of(num_items(problem), grid);
   if (status != cudaSuccess) return status;
   const auto kernel = problem.kv_scale_stride != 0 ? sparse_mla_forward_rows_kernel<true>
                                                    : sparse_mla_forward_rows_kernel<false>;
   status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{kRowsBytes});
   if (status != cudaSuccess) return status;
-  const auto grid = std::min<int64_t>(num_items(problem), num_multiprocessors);
   kernel<<<static_cast<unsigned>(grid), kRowsThreads, kRowsBytes, stream>>>(problem, out, lse);
   return cudaGetLastError();
 }

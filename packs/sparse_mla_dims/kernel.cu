@@ -62,16 +62,13 @@ bool fits_grid(int64_t batch, int64_t seqlen_q, int64_t num_heads) {
 cudaError_t launch_forward(const SparseMla& problem, const SparseMlaResults& results,
                            cudaStream_t stream) {
   if (num_items(problem) == 0) return cudaSuccess;
-  int device = 0, num_multiprocessors = 0;
-  cudaError_t status = cudaGetDevice(&device);
-  if (status == cudaSuccess)
-    status = cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  int64_t grid = 0;
+  const cudaError_t status = sm90::grid_of(num_items(problem), grid);
   if (status != cudaSuccess) return status;
   constexpr decltype(&sparse_mla_forward_kernel<1>) kKernels[] = {
       sparse_mla_forward_kernel<1>, sparse_mla_forward_kernel<2>, sparse_mla_forward_kernel<3>,
       sparse_mla_forward_kernel<4>};
-  return launch(kKernels[(num_blocks(problem.head_dim_v) - 1) / 2], problem, results,
-                std::min<int64_t>(num_items(problem), num_multiprocessors),
+  return launch(kKernels[(num_blocks(problem.head_dim_v) - 1) / 2], problem, results, grid,
                 forward_bytes(problem.head_dim_qk), stream);
 }
 

@@ -14,31 +14,9 @@ import torch
 FLUSH_BYTES = 256 << 20  # written before each call: more than any L2 cache
 
 
-def event_times(call: Callable[[], object], repeats: int) -> list[float]:
-    """Milliseconds of `repeats` calls by CUDA events, sorted; three more run before them. Each starts with a cold L2 cache."""
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    times = []
-    for i in range(repeats + 3):
-        flush.zero_()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        if i >= 3:
-            times.append(begin.elapsed_time(end))
-    return sorted(times)
-
-
-def spread(call: Callable[[], object], repeats: int = 30) -> list[float]:
-    """[median, least, greatest] ms, as the bench files of the evidence have it."""
-    times = event_times(call, repeats)
-    return [round(t, 4) for t in (statistics.median(times), times[0], times[-1])]
-
-
-def in_turn(calls: dict[str, Callable[[int], object]], repeats: int = 30) -> dict[str, list[float]]:
-    """[median, least, greatest] ms of each call, by CUDA events: round i runs them all with i, one after another, each with a cold L2
-    cache. Three rounds run before them."""
+def turns(calls: dict[str, Callable[[int], object]], repeats: int) -> dict[str, list[float]]:
+    """Milliseconds of each call by CUDA events, sorted: round i runs them all with i, one after another, each with a cold L2 cache.
+    Three rounds run before them."""
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     times: dict[str, list[float]] = {name: [] for name in calls}
     for i in range(repeats + 3):
@@ -51,7 +29,27 @@ def in_turn(calls: dict[str, Callable[[int], object]], repeats: int = 30) -> dic
             end.synchronize()
             if i >= 3:
                 times[name].append(begin.elapsed_time(end))
-    return {name: [round(t, 4) for t in (statistics.median(some), min(some), max(some))] for name, some in times.items()}
+    return {name: sorted(some) for name, some in times.items()}
+
+
+def event_times(call: Callable[[], object], repeats: int) -> list[float]:
+    """The same of one call."""
+    return turns({"": lambda _: call()}, repeats)[""]
+
+
+def summary(times: list[float]) -> list[float]:
+    """[median, least, greatest] of sorted times, as the bench files of the evidence have it."""
+    return [round(t, 4) for t in (statistics.median(times), times[0], times[-1])]
+
+
+def spread(call: Callable[[], object], repeats: int = 30) -> list[float]:
+    """The summary of one call, in ms."""
+    return summary(event_times(call, repeats))
+
+
+def in_turn(calls: dict[str, Callable[[int], object]], repeats: int = 30) -> dict[str, list[float]]:
+    """The summary of each of the calls, in ms, which take turns."""
+    return {name: summary(times) for name, times in turns(calls, repeats).items()}
 
 
 def need_cuda(program: str) -> None:

@@ -121,16 +121,6 @@ std::vector<MlaCase> kernel_cases() {
           {.name = "no_slots", .layout = "block", .topk = 0}};
 }
 
-std::vector<Timing> timings() {
-  return {
-      {},
-      {.is_backward = true},
-      {.is_late = true},
-      {.is_late = true, .is_backward = true},
-      {.is_late = true, .are_copies_early = true, .is_first_preferred = true},
-      {.is_late = true, .is_backward = true, .are_copies_early = true, .is_first_preferred = true}};
-}
-
 class SparseMlaFp8Kernel : public testing::TestWithParam<std::tuple<MlaCase, Timing>> {};
 
 TEST_P(SparseMlaFp8Kernel, IsTheSumOverTheStoredValues) {
@@ -152,7 +142,7 @@ std::string timing_name(const testing::TestParamInfo<std::tuple<MlaCase, Timing>
 
 INSTANTIATE_TEST_SUITE_P(Cases, SparseMlaFp8Kernel,
                          testing::Combine(testing::ValuesIn(kernel_cases()),
-                                          testing::ValuesIn(timings())),
+                                          testing::ValuesIn(sm90_emulator::timings_of_roles())),
                          timing_name);
 
 TEST(SparseMlaFp8KernelMean, IsTakenWithTheWeightsThatWereMultiplied) {
@@ -206,7 +196,7 @@ TEST(SparseMlaFp8KernelScales, OfTheLogitsMayBeNegativeOrZero) {
 TEST(SparseMlaFp8KernelTurns, AnswersTheSameHoweverItsThreadsTakeThem) {
   const Problem p = problem_of({.name = "turns", .layout = "token", .topk = 200}, at::kCPU);
   const Forward wanted = forward_of_kernel(p, {});
-  for (const Timing timing : timings()) {
+  for (const Timing timing : sm90_emulator::timings_of_roles()) {
     const Forward got = forward_of_kernel(p, timing);
     EXPECT_TRUE(at::equal(got.out, wanted.out) && at::equal(got.lse, wanted.lse));
   }

@@ -33,6 +33,17 @@ struct Timing {
   bool is_first_preferred = false;  ///< a warpgroup runs only when none before it can
 };
 
+/// Every order that matters to what has roles and copies.
+inline std::vector<Timing> timings_of_roles() {
+  return {
+      {},
+      {.is_backward = true},
+      {.is_late = true},
+      {.is_late = true, .is_backward = true},
+      {.is_late = true, .are_copies_early = true, .is_first_preferred = true},
+      {.is_late = true, .is_backward = true, .are_copies_early = true, .is_first_preferred = true}};
+}
+
 class Machine {
  public:
   static constexpr int kGroup = 128, kWarp = 32;
@@ -429,10 +440,6 @@ inline uint32_t pack(float low, float high) {
 
 inline uint32_t pack_half(float low, float high) {
   return c10::Half(low).x | static_cast<uint32_t>(c10::Half(high).x) << 16;
-}
-inline void unpack_half(uint32_t pair, float& low, float& high) {
-  low = c10::detail::fp16_ieee_to_fp32_value(static_cast<uint16_t>(pair));
-  high = c10::detail::fp16_ieee_to_fp32_value(static_cast<uint16_t>(pair >> 16));
 }
 inline void widen(uint32_t bytes, uint32_t& even, uint32_t& odd) {
   const auto value = [&](int i) {

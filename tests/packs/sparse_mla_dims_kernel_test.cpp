@@ -132,16 +132,6 @@ std::vector<MlaCase> kernel_cases() {
           {.name = "no_slots", .topk = 0}};
 }
 
-std::vector<Timing> timings() {
-  return {
-      {},
-      {.is_backward = true},
-      {.is_late = true},
-      {.is_late = true, .is_backward = true},
-      {.is_late = true, .are_copies_early = true, .is_first_preferred = true},
-      {.is_late = true, .is_backward = true, .are_copies_early = true, .is_first_preferred = true}};
-}
-
 class SparseMlaKernels : public testing::TestWithParam<std::tuple<MlaCase, Timing>> {};
 
 TEST_P(SparseMlaKernels, AreTheAttentionWithItsGradients) {
@@ -169,7 +159,7 @@ std::string timing_name(const testing::TestParamInfo<std::tuple<MlaCase, Timing>
 
 INSTANTIATE_TEST_SUITE_P(Cases, SparseMlaKernels,
                          testing::Combine(testing::ValuesIn(kernel_cases()),
-                                          testing::ValuesIn(timings())),
+                                          testing::ValuesIn(sm90_emulator::timings_of_roles())),
                          timing_name);
 
 TEST(SparseMlaKernel, AnswersTheSameHoweverItsThreadsTakeTurns) {
@@ -177,7 +167,7 @@ TEST(SparseMlaKernel, AnswersTheSameHoweverItsThreadsTakeTurns) {
       problem_of({.name = "turns", .head_dim_qk = 192, .head_dim_v = 128, .batch = 1, .topk = 200},
                  at::kBFloat16);
   const KernelResult wanted = result_of_kernels(p, {});
-  for (const Timing timing : timings()) {
+  for (const Timing timing : sm90_emulator::timings_of_roles()) {
     const KernelResult got = result_of_kernels(p, timing);
     EXPECT_TRUE(at::equal(got.out, wanted.out) && at::equal(got.lse, wanted.lse));
     EXPECT_TRUE(at::equal(got.grad_q, wanted.grad_q));
