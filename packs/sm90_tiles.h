@@ -57,20 +57,37 @@ PB_CONSTEXPR uint64_t descriptor_after(uint32_t low, uint32_t bytes) {
   return descriptor(0) >> 32 << 32 | (low + (bytes >> 4));
 }
 
-/// d (+)= a b^T over `blocks` blocks of bfloat16, for 2 kCount rows of b.
+/// d (+)= a b^T over a block of bfloat16, for 2 kCount rows of b; a and b: the low halves of their
+/// descriptors.
+template <int kCount>
+PB_DEVICE void dot_block(float (&d)[kCount], uint32_t a, uint32_t b, bool accumulates) {
+  PB_UNROLL
+  for (uint32_t step = 0; step < kRowBytes; step += kStepColumns)
+    wgmma<2 * kCount, Major::kK, Major::kK>(d, descriptor_after(a, step), descriptor_after(b, step),
+                                            accumulates || step > 0);
+}
+
+/// The same over `blocks` blocks from the addresses a and b on.
 template <int kCount>
 PB_DEVICE void dot_rows(float (&d)[kCount], uint32_t a, uint32_t b, int blocks, bool accumulates) {
   auto from_a = static_cast<uint32_t>(descriptor(a)), from_b = static_cast<uint32_t>(descriptor(b));
   PB_ROLLED
   for (int block = 0; block < blocks; ++block) {
-    PB_UNROLL
-    for (uint32_t step = 0; step < kRowBytes; step += kStepColumns)
-      wgmma<2 * kCount, Major::kK, Major::kK>(d, descriptor_after(from_a, step),
-                                              descriptor_after(from_b, step),
-                                              accumulates || block + step > 0);
+    dot_block(d, from_a, from_b, accumulates || block > 0);
     from_a += kBlockBytes >> 4;
     from_b += kBlockBytes >> 4;
   }
+}
+
+/// The same of kBlocks blocks, without a loop: beside many other accumulators that spills less.
+template <int kBlocks, int kCount>
+PB_DEVICE void dot_all_rows(float (&d)[kCount], uint32_t a, uint32_t b) {
+  const auto from_a = static_cast<uint32_t>(descriptor(a)),
+             from_b = static_cast<uint32_t>(descriptor(b));
+  PB_UNROLL
+  for (int block = 0; block < kBlocks; ++block)
+    dot_block(d, from_a + block * (kBlockBytes >> 4), from_b + block * (kBlockBytes >> 4),
+              block > 0);
 }
 
 /// d (+)= a b over the 64 rows of b: a [64, 64] bfloat16, dense along its columns, or its

@@ -426,8 +426,8 @@ struct Walker {
     const uint32_t keys = f.warpgroup * 32 * kRowBytes;
     float e[16], t[16];
     wgmma_fence(e, t, dq);
-    dot_rows(e, base + grad_out, base + Tiles::kV + keys, kP / kColumns, false);
-    dot_rows(t, base + Tiles::kQ, base + Tiles::kK + keys, kN / kColumns, false);
+    dot_all_rows<kP / kColumns>(e, base + grad_out, base + Tiles::kV + keys);
+    dot_all_rows<kN / kColumns>(t, base + Tiles::kQ, base + Tiles::kK + keys);
     PB_UNROLL
     for (int block = 0; block < kBlocks; ++block)
       multiply_rows<Major::kK, kHalfN>(
@@ -479,10 +479,9 @@ struct Walker {
     store_tokens<kN>(dq, p.grad_q, p, walk, place, f);
     wgmma_wait(dk, ds);
     wgmma_fence(dv);
-    dot_rows(
+    dot_all_rows<kN / kColumns>(
         dv, base + Tiles::kK,
-        base + Tiles::kGradState + column_p / kRows * Tiles::kTileN + column_p % kRows * kRowBytes,
-        kN / kColumns, false);
+        base + Tiles::kGradState + column_p / kRows * Tiles::kTileN + column_p % kRows * kRowBytes);
     wgmma_commit();
     subtract(dot(dk, storage + Tiles::kK, column_n, f));
     store_tokens<kN>(dk, p.grad_k, p, walk, place, f);
