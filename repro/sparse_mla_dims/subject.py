@@ -66,14 +66,14 @@ def forward_wrapper() -> tuple[Callable[..., tuple[torch.Tensor, torch.Tensor]],
 
 
 class Announcements(logging.Handler):
-    """The largest whole number in each of the package's records that show at the default log level."""
+    """The largest whole number in each record that shows at the default log level, of the package or of its mitigation."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.amounts: list[int] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name.startswith("megatron."):
+        if record.name.startswith(("megatron.", "patchbench.")):
             print(f"said: {record.getMessage()}")
             self.amounts.append(max(map(int, re.findall(r"\d+", record.getMessage())), default=0))
 

@@ -80,7 +80,7 @@ Taken newest_run(const Context& context, const RunOptions& options, bool is_gpu)
 
 Json plan_of(const Context& context, const RunOptions& options) {
   const Manifest manifest = context.manifest(options.slug);
-  const UpstreamUse& use = upstream_use(manifest, options.upstream_name);
+  const UpstreamUse& use = upstream_use(manifest, options.upstream_name, options.subject);
   const Pin pin =
       context.pins().resolve(use.name, options.version.empty() ? use.red_pin : options.version);
   const std::string device = chosen_device(options.device);

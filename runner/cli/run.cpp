@@ -167,16 +167,23 @@ void add_reproduce(CLI::App& app, Context& context) {
     Json documents = Json::array();
     std::vector<RunOptions> runs;
     for (const std::string& slug : slugs) {
+      if (words->all && !has_subject(context.manifest(slug), options.subject)) {
+        progress(fmt::format("{}: no subject '{}'", slug, options.subject));
+        continue;
+      }
       runs.push_back(options);
       runs.back().slug = slug;
-      // One pack: its first upstream, or the one named. All: every upstream of each.
+      // One pack: its first upstream, or the one named. All: every upstream of each; a mitigation
+      // acts on one.
       for (const UpstreamUse& use : context.manifest(slug).upstreams) {
-        if (!words->all || !options.upstream_name.empty()) break;
+        if (!words->all || !options.upstream_name.empty() || options.subject == "mitigated") break;
         if (use.from_environment) continue;
         if (!runs.back().upstream_name.empty()) runs.push_back(runs.back());
         runs.back().upstream_name = use.name;
       }
     }
+    if (runs.empty())
+      throw Error(ErrorCode::kUsage, fmt::format("no pack has a subject '{}'", options.subject));
     for (const RunOptions& one : runs) {
       if (words->plan) {
         documents.push_back(plan_of(context, one));

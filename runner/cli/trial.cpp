@@ -42,17 +42,10 @@ void check_cases(const Manifest& manifest, const std::vector<std::string>& cases
 }
 
 void check_subject(const Manifest& manifest, const std::string& subject) {
+  if (has_subject(manifest, subject)) return;
   const std::string kind = subject.substr(0, subject.find(':'));
-  std::vector<std::string> known = manifest.subjects;
-  const auto has = [&](const std::string& name) {
-    return std::find(known.begin(), known.end(), name) != known.end();
-  };
-  // A mutant is a wrong fix: where there is a fix, there may be mutants; reproduce() names those
-  // there are.
-  if (!(subject.starts_with("mutant:") ? has("patched") : has(subject))) {
-    throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", manifest.slug.str(),
-                                               subject, did_you_mean(kind, known)));
-  }
+  throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", manifest.slug.str(), subject,
+                                             did_you_mean(kind, manifest.subjects)));
 }
 
 /// The interpreter of sandboxes that use the host's /usr, and its wheel tag.
@@ -67,18 +60,19 @@ std::pair<std::string, std::string> host_python() {
   return {python, asked.out.substr(0, asked.out.find('\n'))};
 }
 
-Json cases_document(const Setup& setup, const std::string& subject,
-                    const std::vector<std::string>& chosen) {
+Json cases_document(const Setup& setup, const RunOptions& options, const std::string& subject) {
+  const std::vector<std::string>& chosen = options.cases;
   Json cases = Json::array();
   for (const Case& c : setup.manifest.cases) {
     if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), c.name) == chosen.end())
       continue;
     if (!c.is_for(subject)) continue;
-    // What a mutant shows there is part of no answer; of a refactor's it is caught by what it
-    // computes.
+    // What is seen there is part of no answer about a mutant or a mitigation; a refactor's mutant
+    // is caught by what it computes.
     const bool is_idle = c.role == CaseRole::kSurvey ||
                          (c.role == CaseRole::kCode && setup.manifest.kind == "refactor");
-    if (chosen.empty() && is_idle && subject.starts_with("mutant:")) continue;
+    const bool is_tried = subject.starts_with("mutant:") || options.subject == "mitigated";
+    if (chosen.empty() && is_idle && is_tried) continue;
     if (!is_in_process(subject) && !c.runs_on(setup.upstream)) continue;
     const std::string kind = setup.device.substr(0, setup.device.find(':'));
     // A case that only a GPU can judge is too large for the interpreter; it runs there when asked
@@ -288,10 +282,23 @@ Json Setup::beside_json() const {
   return versions;
 }
 
-const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& name) {
+bool has_subject(const Manifest& manifest, const std::string& subject) {
+  const std::string known = subject.starts_with("mutant:") ? "patched" : subject;
+  const auto& subjects = manifest.subjects;
+  return std::find(subjects.begin(), subjects.end(), known) != subjects.end();
+}
+
+const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& asked,
+                                const std::string& subject) {
   if (manifest.upstreams.empty()) {
     throw Error(ErrorCode::kNotRunnable,
                 manifest.slug.str() + ": names no upstream; try --subject op or model");
+  }
+  const std::string acts_on = subject == "mitigated" ? manifest.mitigated() : "";
+  const std::string name = asked.empty() ? acts_on : asked;
+  if (!acts_on.empty() && name != acts_on) {
+    throw Error(ErrorCode::kUsage, fmt::format("{}: the mitigation acts on {}, not on {}",
+                                               manifest.slug.str(), acts_on, name));
   }
   if (name.empty()) return manifest.upstreams.front();
   std::vector<std::string> names;
@@ -338,7 +345,7 @@ Setup prepare(const Context& context, const RunOptions& options) {
   }
   check_subject(setup.manifest, options.subject);
   check_cases(setup.manifest, options.cases);
-  setup.upstream = upstream_use(setup.manifest, options.upstream_name);
+  setup.upstream = upstream_use(setup.manifest, options.upstream_name, options.subject);
   setup.device = chosen_device(options.device);
   setup.started = ledger::utc_now();
   if (options.python.empty() || options.needs_pin || !options.version.empty()) {
@@ -385,7 +392,7 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
                   "--records-fd",
                   std::to_string(kRecordsFd)};
   if (!corrupt.empty()) command.argv.insert(command.argv.end(), {"--corrupt", corrupt});
-  write_file(folder / "cases.json", cases_document(setup, subject, options.cases).dump());
+  write_file(folder / "cases.json", cases_document(setup, options, subject).dump());
   if (!is_in_process(subject)) {
     std::vector<git::Checkout> checkouts;
     // The liar calls no upstream: an op's run then fetches none.

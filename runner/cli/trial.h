@@ -54,8 +54,13 @@ struct Trial {
   double wall_s = 0;
 };
 
-/// The upstream of a pack by name, or its first. Throws Error(kUsage) with did-you-mean.
-const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& name);
+/// Whether a pack has a subject of that name; where there is an edit, there may be mutants: wrong
+/// edits.
+bool has_subject(const Manifest& manifest, const std::string& subject);
+/// The upstream of a pack by name, or its first; of `mitigated` the one that the mitigation acts
+/// on, and no other. Throws Error(kUsage) with did-you-mean.
+const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& asked,
+                                const std::string& subject = "upstream");
 /// "cpu" or "cuda:N": the one asked for, checked, or the best that is here.
 std::string chosen_device(const std::string& asked);
 

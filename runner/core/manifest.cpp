@@ -34,10 +34,9 @@ class Builder {
     read_scope();
     check_bounds();
     check_runnable();
-    check_mitigation();
+    read_mitigation();
     check_filing();
     check_day("/lifecycle/review_on");
-    manifest_.mitigation = document_.at("mitigation");
     manifest_.filing = document_.at("filing");
     manifest_.lifecycle = document_.at("lifecycle");
     return std::move(manifest_);
@@ -120,7 +119,7 @@ class Builder {
                                  rows[i].at("axes"),
                                  rows[i].at("judged_on").get<std::vector<std::string>>(),
                                  rows[i].value("subjects", std::vector<std::string>()),
-                                 rows[i].value("upstream", std::string())});
+                                 rows[i].value("upstream", std::string()), ""});
       if (rows[i].contains("upstream")) need_upstream(item("/cases", i) + "/upstream");
     }
   }
@@ -217,21 +216,40 @@ class Builder {
     }
   }
 
-  void check_mitigation() const {
+  void read_mitigation() {
     const Json& mitigation = document_.at("mitigation");
+    manifest_.mitigation = mitigation;
     const bool is_not_needed = mitigation.contains("not_needed");
-    for (const char* key : {"modes", "needs", "exactness"}) {
-      if (mitigation.contains(key) == is_not_needed) {
+    for (const char* key : {"modes", "needs", "exactness", "leaves"}) {
+      const bool is_wanted = !is_not_needed && key != std::string_view("leaves");
+      if (mitigation.contains(key) ? is_not_needed : is_wanted) {
         fail("/mitigation",
              "needs either \"modes\", \"needs\" and \"exactness\", or \"not_needed\" alone");
       }
     }
     if (!is_not_needed) {
       for (size_t i = 0; i < mitigation.at("modes").size(); ++i) word(item("/mitigation/modes", i));
+      read_left();
       return;
     }
     const size_t num_records = at("/mitigation/not_needed/records").size();
     for (size_t i = 0; i < num_records; ++i) hex64(item("/mitigation/not_needed/records", i));
+  }
+
+  void read_left() {
+    const Json groups = manifest_.mitigation.value("leaves", Json::array());
+    for (size_t i = 0; i < groups.size(); ++i) {
+      for (size_t k = 0; k < groups[i].at("cases").size(); ++k) {
+        const std::string pointer = item(item("/mitigation/leaves", i) + "/cases", k);
+        const std::string name = at(pointer);
+        need_case(name, pointer);
+        for (Case& known : manifest_.cases) {
+          if (known.name != name) continue;
+          if (!known.left.empty()) fail(pointer, "this case is left twice");
+          known.left = groups[i].at("why");
+        }
+      }
+    }
   }
 
   void check_filing() const {
@@ -267,6 +285,7 @@ bool Case::counts_on(std::string_view device_kind) const {
 }
 
 bool Case::is_for(const std::string& subject) const {
+  if (subject == "mitigated" && !left.empty()) return false;
   const std::string kind = subject.starts_with("op")      ? "op"
                            : subject.starts_with("model") ? "model"
                                                           : "upstream";
@@ -288,6 +307,13 @@ const Case* Manifest::find_case(std::string_view name) const {
   const auto found =
       std::find_if(cases.begin(), cases.end(), [&](const Case& c) { return c.name == name; });
   return found == cases.end() ? nullptr : &*found;
+}
+
+std::string Manifest::mitigated() const {
+  const Json needs = mitigation.value("needs", Json::array());
+  if (needs.empty()) return "";
+  const std::string first = needs.front();
+  return first.substr(0, first.find_first_of("<>=!~ "));
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& path, std::string_view schema) {

@@ -32,8 +32,10 @@ struct Case {
   std::vector<std::string> judged_on;  ///< device kinds on which it counts: "cpu", "cuda"
   std::vector<std::string> subjects;   ///< those it is for ("upstream", "op", "model"); empty: all
   std::string upstream;                ///< of several, the one whose code it runs; empty: every one
+  std::string left;                    ///< why the mitigation has no answer to it; empty: it has
   bool counts_on(std::string_view device_kind) const;
-  /// `subject` with its kind in front: patched, mitigated and mutants are upstream.
+  /// `subject` with its kind in front: patched, mitigated and mutants are upstream, but for what
+  /// the mitigation leaves.
   bool is_for(const std::string& subject) const;
   /// One that stands alone runs what names it, the others what names no other.
   bool runs_on(const UpstreamUse& use) const;
@@ -94,6 +96,8 @@ struct Manifest {
   /// The waiver of a column, or nullopt.
   std::optional<std::string> waived(Column column) const;
   const Case* find_case(std::string_view name) const;
+  /// The upstream that the mitigation acts on, the first that it needs; empty without one.
+  std::string mitigated() const;
 };
 
 /// Validates `text` against the draft-07 `schema` text and builds a Manifest. Throws Error(kUsage)

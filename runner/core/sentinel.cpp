@@ -79,6 +79,7 @@ std::vector<Observation> fold_repeats(const std::vector<Observation>& observatio
   return folded;
 }
 
+using Keys = std::set<std::pair<std::string, uint64_t>>;  // cases and seeds
 Outcome none(std::string why) { return {std::nullopt, "", std::move(why), ""}; }
 
 std::string named(const Observation& o) {
@@ -215,25 +216,19 @@ struct GreenCheck {
   std::string unanswered;  ///< a case that was not judged: no answer
 };
 
-GreenCheck green_on(const std::vector<Observation>& subject,
-                    const std::set<std::pair<std::string, uint64_t>>& must) {
-  std::set<std::pair<std::string, uint64_t>> answered;
+GreenCheck green_on(const std::vector<Observation>& subject, const Keys& must) {
+  Keys answered;
   GreenCheck check;
   for (const Observation& o : subject) {
-    if (o.seen == Seen::kPresent) {
-      if (check.red.empty()) {
-        check.red = fmt::format("{} is red ({})", named(o), o.failure_class);
-        for (const Measure& m : o.measures) {
-          if (!m.pass) {
-            check.red +=
-                fmt::format(", {} {} error {:.3g} > {:.3g}", m.tensor, m.layer, m.got, m.limit);
-            break;
-          }
-        }
-      }
-    }
     if (o.seen == Seen::kAbsent) answered.insert({o.case_name, o.seed});
     if (o.seen == Seen::kUnresolved && check.unanswered.empty()) check.unanswered = named(o);
+    if (o.seen != Seen::kPresent || !check.red.empty()) continue;
+    check.red = fmt::format("{} is red ({})", named(o), o.failure_class);
+    const auto worst = std::find_if(o.measures.begin(), o.measures.end(),
+                                    [](const Measure& m) { return !m.pass; });
+    if (worst != o.measures.end())
+      check.red += fmt::format(", {} {} error {:.3g} > {:.3g}", worst->tensor, worst->layer,
+                               worst->got, worst->limit);
   }
   for (const auto& key : must) {
     if (!answered.contains(key) && check.unanswered.empty())
@@ -275,7 +270,7 @@ Edited edited(const std::vector<Observation>& seen, const QuestionContext& conte
                       red.why + ")");
     return run;
   }
-  std::set<std::pair<std::string, uint64_t>> must;
+  Keys must;
   for (const Observation& o : run.upstream) {
     const bool is_passed = o.seen == Seen::kAbsent && o.role != CaseRole::kTrigger;
     if (o.seen == Seen::kPresent || is_passed) must.insert({o.case_name, o.seed});
@@ -335,12 +330,11 @@ Outcome equivalent(const std::vector<Observation>& seen, const QuestionContext& 
 /// red (op only).
 Outcome subject_green(const std::vector<Observation>& seen, const QuestionContext& context,
                       Sentinel sentinel) {
-  std::set<std::pair<std::string, uint64_t>> must, lacking;
+  Keys must, lacking;
   const std::vector<Observation> subject = of_subject(seen, context.subject);
   // What the release has not cannot be mitigated.
-  for (const Observation& o : of_subject(seen, "upstream")) {
+  for (const Observation& o : of_subject(seen, "upstream"))
     if (o.seen == Seen::kUnsupported) lacking.insert({o.case_name, o.seed});
-  }
   bool has_trigger = false;
   for (const Observation& o : subject) {
     const bool is_trigger = o.role == CaseRole::kTrigger;
@@ -352,6 +346,7 @@ Outcome subject_green(const std::vector<Observation>& seen, const QuestionContex
   const GreenCheck green = green_on(subject, must);
   if (!green.red.empty()) return none(green.red);
   if (!green.unanswered.empty()) return none(green.unanswered);
+  std::set<std::string> mended, left;
   if (sentinel == Sentinel::kOpValidated) {
     if (const std::string why = mutants_hold(seen, "op_mutant:"); !why.empty()) return none(why);
   } else {
@@ -360,8 +355,15 @@ Outcome subject_green(const std::vector<Observation>& seen, const QuestionContex
     if (red.sentinel != Sentinel::kBugReproduced)
       return none("unmitigated upstream is not red here (" + red.why + ")");
     if (const std::string why = inputs_differ(upstream, seen); !why.empty()) return none(why);
+    for (const Observation& o : upstream) {
+      if (o.role == CaseRole::kTrigger && o.seen == Seen::kPresent)
+        (must.contains({o.case_name, o.seed}) ? mended : left).insert(o.case_name);
+    }
+    if (mended.empty()) return none("no trigger that is red on upstream was run");
   }
-  return {sentinel, "", fmt::format("{} cases green", must.size()), ""};
+  const std::string rest =
+      fmt::format("{}{}", left.empty() ? "" : "; left: ", fmt::join(left, ", "));
+  return {sentinel, "", fmt::format("{} cases green{}", must.size(), rest), ""};
 }
 
 Outcome memory_saved(const std::vector<Observation>& seen, const QuestionContext& context) {
@@ -387,7 +389,7 @@ Outcome not_regressed(const std::vector<Observation>& seen, const QuestionContex
   const std::vector<Observation> upstream = of_subject(seen, "upstream");
   const std::vector<Observation> patched = of_subject(seen, "patched");
   if (const std::string why = inputs_differ(upstream, seen); !why.empty()) return none(why);
-  std::set<std::pair<std::string, uint64_t>> must;
+  Keys must;
   for (const Observation& o : upstream) {
     if (o.role != CaseRole::kTrigger && o.seen == Seen::kAbsent) must.insert({o.case_name, o.seed});
   }

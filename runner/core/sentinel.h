@@ -93,7 +93,8 @@ Expectation expectation_of(const Observation& observation, const QuestionContext
 /// same outcome. kReproduce: contract 2. kValidate: every upstream-red trigger and every silent and
 /// control case green on subject `patched`, given the same inputs (by digest), at least one
 /// `mutant:*` subject, each of them red on at least one trigger. kOp / kMitigation: as kValidate
-/// with `op` / `mitigated` in place of `patched` (op: mutants are `op_mutant:*`). Mixed repeats of
+/// with `op` / `mitigated` in place of `patched` (op: mutants are `op_mutant:*`), on the cases that
+/// it was given; a mitigation's `why` names the red triggers that it was not. Mixed repeats of
 /// one subject × case × seed are unresolved (k/N in `why`). kClaim: confirmed where `subject` is as
 /// claimed on every case and `contrast` is not on one of them; refuted where `subject` is otherwise
 /// on a case on which `contrast` is as claimed: a check that could not have come out the other way

@@ -156,6 +156,27 @@ TEST(Manifest, ConfirmedClaimNamesItsRecords) {
             "m.json:26: /scope/1/records/0: must be 64 lower-case hex digits");
 }
 
+TEST(Manifest, AMitigationLeavesCasesForAReason) {
+  const std::string leaves = "\"leaves\": [{\"cases\": [\"sum\"], \"why\": \"another path\"}], ";
+  const std::string from = "\"needs\": [\"thing>=1.0\"],";
+  const Manifest manifest = parse(with(from, from + leaves));
+  EXPECT_EQ(manifest.mitigated(), "thing");
+  EXPECT_EQ(manifest.find_case("sum")->left, "another path");
+  EXPECT_FALSE(manifest.find_case("sum")->is_for("mitigated"));
+  EXPECT_TRUE(manifest.find_case("sum")->is_for("upstream"));
+  EXPECT_TRUE(manifest.find_case("fp32")->is_for("mitigated"));
+  const auto error_with = [&](std::string text, const std::string& a, const std::string& b) {
+    text.replace(text.find(a), a.size(), b);
+    const std::string error = error_of(with(from, from + text));
+    return error.substr(error.find("/mitigation"));
+  };
+  EXPECT_EQ(
+      error_with(leaves, "\"sum\"", "\"smu\""),
+      "/mitigation/leaves/0/cases/0: no case \"smu\" in this manifest; one of: fp32, sum, bf16");
+  EXPECT_EQ(error_with(leaves, "}]", "}, {\"cases\": [\"sum\"], \"why\": \"again\"}]"),
+            "/mitigation/leaves/1/cases/0: this case is left twice");
+}
+
 TEST(Manifest, CellIsWaivedOnce) {
   EXPECT_EQ(error_of(with("\"waivers\": [",
                           "\"waivers\": [{\"cell\": \"tests\", \"reason\": \"some reason\"},")),

@@ -251,6 +251,22 @@ TEST(Mitigation, NeedNotAnswerWhatTheReleaseLacks) {
   EXPECT_EQ(run(P, N), "NONE");
 }
 
+TEST(Mitigation, NamesTheRedTriggersItWasNotGivenAndNeedsOneThatItWas) {
+  const auto asked = asking(Question::kMitigation, "mitigated");
+  const auto mitigated = run_of("mitigated", A, A, A);
+  auto upstream = run_of("upstream", P, A, A);
+  upstream.push_back(seen("upstream", "t3", CaseRole::kTrigger, P));
+  const Outcome outcome = sentinel_of(joined({upstream, mitigated}), asked);
+  EXPECT_EQ(outcome.text(), "MITIGATION_VERIFIED");
+  EXPECT_TRUE(outcome.why.ends_with(" cases green; left: t3")) << outcome.why;
+  // The only red one is not the mitigation's.
+  for (Observation& o : upstream) {
+    if (o.role == CaseRole::kTrigger && o.case_name != "t3") o.seen = A;
+  }
+  EXPECT_EQ(sentinel_of(joined({upstream, mitigated}), asked).why,
+            "no trigger that is red on upstream was run");
+}
+
 TEST(Memory, NeedsCorrectnessAndAPeakUnderTheBound) {
   auto asked = asking(Question::kMemory, "op");
   const auto green = joined({run_of("op", A, A, A), run_of("op_mutant:zeros", P, P, P)});

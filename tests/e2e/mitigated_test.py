@@ -1,0 +1,36 @@
+"""The plain command on each pack that has a mitigation: what the release does wrong is right with it, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from answers import PROGRAM, ROOT, answer, need_reproducer
+
+MANIFESTS = {path.parent.name: json.loads(path.read_text()) for path in sorted(ROOT.glob("packs/*/manifest.json"))}
+MITIGATED = [slug for slug, manifest in MANIFESTS.items() if "mitigated" in manifest["subjects"]]
+need_reproducer("sparse_mla_dims")
+
+
+@pytest.mark.parametrize("slug", MITIGATED)
+def test_upstream_is_red_and_with_the_mitigation_green(tmp_path: Path, slug: str) -> None:
+    status, document = answer(tmp_path, "reproduce", slug, "--subject", "mitigated", "--device", "cpu")
+    assert (status, document["sentinel"]) == (0, "MITIGATION_VERIFIED"), document["why"]
+    groups = MANIFESTS[slug]["mitigation"].get("leaves", [])
+    on_cpu = {case["name"] for case in MANIFESTS[slug]["cases"] if "cpu" in case["judged_on"]}
+    left = {case for group in groups for case in group["cases"]} & on_cpu
+    run = {o["case"] for s in document["subjects"] for o in s["observations"] if o["subject"] == "mitigated"}
+    assert not left & run
+    # Each is red without the mitigation: the answer names it.
+    assert set(filter(None, document["why"].partition("left: ")[2].split(", "))) == left
+
+
+def test_there_is_one_upstream_to_mitigate(tmp_path: Path) -> None:
+    words = ["reproduce", "fp8_storage_dispatch", "--subject", "mitigated", "--of", "transformer-engine"]
+    ledger = os.environ | {"PATCHBENCH_LEDGER": str(tmp_path / "ledger.db")}
+    done = subprocess.run([PROGRAM, *words], env=ledger, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "patchbench: fp8_storage_dispatch: the mitigation acts on megatron-core, not on transformer-engine\n"
