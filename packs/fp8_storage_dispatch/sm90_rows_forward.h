@@ -81,6 +81,8 @@ template <bool kIsToken>
 PB_DEVICE uint32_t raise_bases(const float (&s)[32], const float (&scale)[2], RowsShared& shared,
                                uint32_t place, const Fragment& f, RowSums& sums) {
   bool has_grown = false;
+  // All lanes of a row have read its base.
+  sync_warp();
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     float top = s[2 * half];
