@@ -3,6 +3,7 @@
 
     PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 scaling.py > scaling.json     measures, on a CUDA device
     python3 scaling.py scaling.json > scaling.svg                                  draws
+    ncu --profile-from-start off ... python3 scaling.py --once OP SIZE             profiles one warm call of an op's kernels
 
 One panel for each op, both axes logarithmic: milliseconds against the work that the results need at least, FLOPs of the products or
 bytes of operands and results, each counted once. The floor is that work at the rate of a product of 8192 x 8192 matrices, or of a
@@ -291,6 +292,23 @@ def measure() -> dict[str, object]:
     return report | {"series": rows}
 
 
+def once(op: str, size: int) -> None:
+    """One call of an op's first path between the marks of a profiler, after one before them."""
+    import torch
+    from device_time import need_cuda
+
+    need_cuda("scaling.py")
+    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
+    with torch.device("cuda"):
+        call = next(series for series in all_series() if series.op == op).make(size).call
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+
+
 def decades(values: list[float]) -> tuple[Point, list[tuple[float, str]]]:
     """Whole decades around the values, in logarithms, and their ticks."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
@@ -323,6 +341,13 @@ def drawn(report: dict) -> str:
 
 
 def main(words: list[str]) -> int:
+    if words[:1] == ["--once"] and len(words) == 3 and words[2].isdigit():
+        ops = {series.op for series in all_series()}
+        if words[1] not in ops:
+            print(f"scaling.py: no op {words[1]!r}; one of: {'; '.join(sorted(ops))}", file=sys.stderr)
+            return 2
+        once(words[1], int(words[2]))
+        return 0
     if len(words) > 1 or words[:1] == ["--help"]:
         print(__doc__, file=sys.stderr)
         return 2

@@ -66,7 +66,7 @@ def test_the_evidence_is_drawn_from_its_own_numbers_and_every_op_has_five_sizes_
     for row in report["series"]:
         paths.setdefault(row["op"], set()).add(row["path"])
         assert len(row["points"]) >= 5, (row["op"], row["path"])
-    assert len(paths) == 8
+    assert len(paths) == 10
     assert all({scaling.PLAIN, scaling.CPU} < names for names in paths.values())
 
 
