@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
+#include "../mma_sync.cuh"
+
 // The primitives that the forward is written over come first.
 #include "../sm90_warpgroup.cuh"
 
@@ -23,7 +25,7 @@
 namespace patchbench::ops::fp8_storage_dispatch {
 namespace {
 
-using bf16 = __nv_bfloat16;
+using mma_sync::bf16, mma_sync::ldmatrix, mma_sync::mma;
 
 constexpr int kWarps = kThreads / 32;
 constexpr int kHeads = 64;  // rows of a CTA
@@ -62,30 +64,7 @@ struct BackwardShared {
 constexpr int kSharedMax = 227 * 1024;
 static_assert(sizeof(BackwardShared<true>) <= kSharedMax, "a CTA of sm_90 has 227 KiB");
 
-// ---- tensor core primitives ----
-
-__device__ void ldmatrix(uint32_t (&r)[4], const bf16* row) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(at)
-               : "memory");
-}
-__device__ void ldmatrix_trans(uint32_t (&r)[4], const bf16* row) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(at)
-               : "memory");
-}
-/// c += a b, a [16, 16] by rows, b [16, 8] by columns.
-__device__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+// ---- products ----
 
 // Where a lane points ldmatrix, for the four 8 x 8 matrices of each operand.
 __device__ int lane_row_a(int lane) { return lane % 16; }
@@ -200,11 +179,13 @@ __device__ void dot_keys(float (&total)[kTiles][4], const bf16 (*a)[kRowA],
     for (int step = 0; step < steps; ++step) {
       const int column = block * kScaleBlock + step * 16;
       uint32_t left[4];
-      ldmatrix(left, &a[lane_row_a(lane)][column + lane_col_a(lane)]);
+      ldmatrix<false>(left, shared_address(&a[lane_row_a(lane)][column + lane_col_a(lane)]));
 #pragma unroll
       for (int t = 0; t < kTiles; t += 2) {
         uint32_t right[4];
-        ldmatrix(right, &k[first_key + t * 8 + lane_row_b(lane)][column + lane_col_b(lane)]);
+        ldmatrix<false>(
+            right,
+            shared_address(&k[first_key + t * 8 + lane_row_b(lane)][column + lane_col_b(lane)]));
         mma(sums[t], left, right[0], right[1]);
         mma(sums[t + 1], left, right[2], right[3]);
       }
@@ -300,18 +281,19 @@ __device__ void add_grad_kv(const SparseMla& problem, const BackwardShared<kIsBl
 #pragma unroll
     for (int first = 0; first < kHeads; first += 32) {
       uint32_t q[4], grad_out[4];
-      ldmatrix_trans(q, &shared.q[first + lane][column]);
-      if (column < kHeadDimV) ldmatrix_trans(grad_out, &shared.grad_out[first + lane][column]);
+      ldmatrix<true>(q, shared_address(&shared.q[first + lane][column]));
+      if (column < kHeadDimV)
+        ldmatrix<true>(grad_out, shared_address(&shared.grad_out[first + lane][column]));
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
         const int head = first + step * 16 + lane_row_b(lane);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
           uint32_t left[4];
-          ldmatrix_trans(left, &shared.ds_q[head][m * 16 + lane_col_b(lane)]);
+          ldmatrix<true>(left, shared_address(&shared.ds_q[head][m * 16 + lane_col_b(lane)]));
           mma(acc[m], left, q[step * 2], q[step * 2 + 1]);
           if (column >= kHeadDimV) continue;
-          ldmatrix_trans(left, &shared.p[head][m * 16 + lane_col_b(lane)]);
+          ldmatrix<true>(left, shared_address(&shared.p[head][m * 16 + lane_col_b(lane)]));
           mma(acc[m], left, grad_out[step * 2], grad_out[step * 2 + 1]);
         }
       }
@@ -355,13 +337,14 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int column = (warp * kTilesBackward + t) * 8;
       const auto& ds = shared.ds_k[scale_of<kIsBlock>(block_of(column))];
       uint32_t right[4];
-      ldmatrix_trans(right, &shared.k[lane][column]);
+      ldmatrix<true>(right, shared_address(&shared.k[lane][column]));
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
           uint32_t left[4];
-          ldmatrix(left, &ds[m * 16 + lane_row_a(lane)][step * 16 + lane_col_a(lane)]);
+          ldmatrix<false>(
+              left, shared_address(&ds[m * 16 + lane_row_a(lane)][step * 16 + lane_col_a(lane)]));
           mma(acc[m][t], left, right[step * 2], right[step * 2 + 1]);
         }
       }

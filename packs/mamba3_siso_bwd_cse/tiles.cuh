@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "../mma_sync.cuh"
+
 /// Tiles in shared memory and products by mma.sync.
 namespace patchbench::ops::mamba3_siso_bwd_cse {
 
-using bf16 = __nv_bfloat16;
+using namespace mma_sync;  // NOLINT: all of it
 constexpr unsigned kAll = ~0u;
 
 template <typename scalar_t>
@@ -37,43 +39,6 @@ __device__ uint32_t at(uint32_t row, uint32_t column) {
   static_assert(kWidth == 32 || kWidth == 64 || kWidth == 128, "rows of 64, 128 or 256 bytes");
   const uint32_t phase = kWidth == 32 ? row / 2 % 4 : row % 8;
   return row * kWidth + ((column / 8) ^ phase) * 8 + column % 8;
-}
-
-template <typename scalar_t>
-__device__ uint32_t shared_address(const scalar_t* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-/// Of shared addresses, one row a lane.
-template <bool kIsTransposed>
-__device__ void ldmatrix(uint32_t (&r)[4], uint32_t row) {
-  if constexpr (kIsTransposed) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(row)
-                 : "memory");
-  } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(row)
-                 : "memory");
-  }
-}
-
-/// c += a b, a [16, 16] by rows, b [16, 8] by columns.
-template <typename scalar_t>
-__device__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<scalar_t, bf16>) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
 }
 
 /// Copies kBytes, or fills with zeros. `from` must be a valid address either way.
