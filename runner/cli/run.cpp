@@ -166,9 +166,10 @@ void add_reproduce(CLI::App& app, Context& context) {
         words->all ? context.slugs() : std::vector<std::string>{options.slug};
     Json documents = Json::array();
     std::vector<RunOptions> runs;
+    std::vector<std::string> without;
     for (const std::string& slug : slugs) {
       if (words->all && !has_subject(context.manifest(slug), options.subject)) {
-        progress(fmt::format("{}: no subject '{}'", slug, options.subject));
+        without.push_back(slug);
         continue;
       }
       runs.push_back(options);
@@ -184,6 +185,8 @@ void add_reproduce(CLI::App& app, Context& context) {
     }
     if (runs.empty())
       throw Error(ErrorCode::kUsage, fmt::format("no pack has a subject '{}'", options.subject));
+    if (!without.empty())
+      progress(fmt::format("no subject '{}': {}", options.subject, fmt::join(without, ", ")));
     for (const RunOptions& one : runs) {
       if (words->plan) {
         documents.push_back(plan_of(context, one));

@@ -120,6 +120,19 @@ std::vector<Edit> edits_of(const Context& context, const Setup& setup, const std
                                              subject, did_you_mean(subject, names)));
 }
 
+/// The cases that were named are for the subject, or it is said for whom they are.
+void need_cases_for(const Manifest& manifest, const RunOptions& options) {
+  for (const std::string& name : options.cases) {
+    const Case& item = *manifest.find_case(name);
+    if (item.is_for(options.subject)) continue;
+    const std::string why = options.subject == "mitigated" && !item.left.empty()
+                                ? item.left
+                                : fmt::format("it is for {}", fmt::join(item.subjects, " and "));
+    throw Error(ErrorCode::kUsage, fmt::format("{}: case '{}' is not for '{}': {}",
+                                               manifest.slug.str(), name, options.subject, why));
+  }
+}
+
 /// The sentinel over all trials of an answer, and its record.
 void conclude(const Context& context, Answer& answer) {
   answer.outcome = sentinel_of(observations_of(answer.trials), answer.question);
@@ -173,6 +186,7 @@ void ensure_selftest(const Context& context, const Setup& setup) {
 }
 
 Answer reproduce(const Context& context, const Setup& setup, const RunOptions& options) {
+  need_cases_for(setup.manifest, options);
   ensure_selftest(context, setup);
   Answer answer;
   Question question = Question::kReproduce;

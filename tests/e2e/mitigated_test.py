@@ -28,9 +28,19 @@ def test_upstream_is_red_and_with_the_mitigation_green(tmp_path: Path, slug: str
     assert set(filter(None, document["why"].partition("left: ")[2].split(", "))) == left
 
 
-def test_there_is_one_upstream_to_mitigate(tmp_path: Path) -> None:
-    words = ["reproduce", "fp8_storage_dispatch", "--subject", "mitigated", "--of", "transformer-engine"]
+def error_of(tmp_path: Path, *words: str) -> str:
+    """What a command that ends with 2 before it has run anything says."""
     ledger = os.environ | {"PATCHBENCH_LEDGER": str(tmp_path / "ledger.db")}
-    done = subprocess.run([PROGRAM, *words], env=ledger, capture_output=True, text=True)
+    done = subprocess.run([PROGRAM, "reproduce", *words], env=ledger, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "patchbench: fp8_storage_dispatch: the mitigation acts on megatron-core, not on transformer-engine\n"
+    return done.stderr
+
+
+def test_what_cannot_be_asked_is_said_in_a_line(tmp_path: Path) -> None:
+    of = error_of(tmp_path, "fp8_storage_dispatch", "--subject", "mitigated", "--of", "transformer-engine")
+    assert of == "patchbench: fp8_storage_dispatch: the mitigation acts on megatron-core, not on transformer-engine\n"
+    left = error_of(tmp_path, "sparse_mla_dims", "--subject", "mitigated", "--case", "silent_80_64")
+    assert left.startswith("patchbench: sparse_mla_dims: case 'silent_80_64' is not for 'mitigated': they ask that")
+    other = error_of(tmp_path, "sparse_mla_dims", "--subject", "op", "--case", "declined_128_64")
+    assert other == "patchbench: sparse_mla_dims: case 'declined_128_64' is not for 'op': it is for upstream\n"
+    assert error_of(tmp_path, "--all", "--subject", "mitigatd") == "patchbench: no pack has a subject 'mitigatd'\n"
