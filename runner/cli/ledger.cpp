@@ -270,7 +270,8 @@ void list(const Context& context, const LedgerWords& words) {
   const report::Table apart =
       table_of(entries, [](const Entry& entry) { return !ledger::counts_for_quorum(entry); });
   if (context.json) {
-    print_json({{"records", counted.to_json()}, {"unsigned_imports", apart.to_json()}});
+    print_json(
+        {{"records", counted.to_json({"row"})}, {"unsigned_imports", apart.to_json({"row"})}});
     return;
   }
   const report::Style style = report::style_of(STDOUT_FILENO);

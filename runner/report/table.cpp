@@ -96,8 +96,7 @@ bool is_number(std::string_view text) {
   return !text.empty() && read.ec == std::errc() && read.ptr == end;
 }
 
-/// Whether JSON writes the number like this: "007" and "0x1" are texts, and digits must survive the
-/// way through a double.
+/// Whether JSON writes the number like this: "007" and "0x1" are texts.
 bool is_json_number(const std::string& text) {
   if (!is_number(text) || !std::isdigit(static_cast<unsigned char>(text.back()))) return false;
   return Json::accept(text) && Json::parse(text).dump() == text;
@@ -276,13 +275,14 @@ std::string Table::render(const Style& style) const {
   return out;
 }
 
-Json Table::to_json() const {
+Json Table::to_json(const std::set<std::string>& numbers) const {
   Json rows = Json::array();
   for (const Row& row : rows_) {
     Json object = Json::object();
     for (std::size_t i = 0; i < titles_.size(); ++i) {
-      object[snake_case(titles_[i])] =
-          is_json_number(row.cells[i]) ? Json::parse(row.cells[i]) : Json(row.cells[i]);
+      const std::string key = snake_case(titles_[i]), &cell = row.cells[i];
+      const bool is_number = numbers.contains(key) && is_json_number(cell);
+      object[key] = is_number ? Json::parse(cell) : Json(cell);
     }
     rows.push_back(std::move(object));
   }

@@ -1,4 +1,5 @@
 #pragma once
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,9 +44,9 @@ class Table {
   /// The table, each line ended by a line feed and free of trailing spaces. While a line is too
   /// wide the widest column gives up space, down to 8 columns each.
   std::string render(const Style& style = {}) const;
-  /// One object per row, keyed by the titles in snake_case; a cell that is a JSON number becomes
-  /// one.
-  Json to_json() const;
+  /// One object per row, keyed by the titles in snake_case. Cells are texts, but for JSON numbers
+  /// in the columns of these keys: a digest of digits alone is no number.
+  Json to_json(const std::set<std::string>& numbers = {}) const;
 
  private:
   struct Row {
