@@ -70,9 +70,13 @@ def test_the_evidence_is_drawn_from_its_own_numbers_and_every_op_has_five_sizes_
     assert all({scaling.PLAIN, scaling.CPU} < names for names in paths.values())
 
 
-def test_without_a_device_it_says_so_and_measures_nothing() -> None:
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [((), 4, "no CUDA device"), (("--once", "sparse_mla", "64"), 4, "no CUDA device"), (("--once", "sparse_mal", "64"), 2, "no op 'sparse_mal'; one of: flce, mean; ")],
+)  # fmt: skip
+def test_without_a_device_it_says_so_and_measures_nothing(words: tuple[str, ...], status: int, said: str) -> None:
     pytest.importorskip("torch")
     environment = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, HARNESS / "scaling.py"], capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stdout) == (4, "")
-    assert "no CUDA device" in done.stderr
+    done = subprocess.run([sys.executable, HARNESS / "scaling.py", *words], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert said in done.stderr
