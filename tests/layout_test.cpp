@@ -130,7 +130,7 @@ std::vector<std::string> violations(const fs::path& root) {
   }
   check_orphans(root, "packs",
                 {"README.md", "manifest.schema.json", "mma_sync.cuh", "op_fallback.h",
-                 "sm90_tiles.h", "sm90_warpgroup.cuh"},
+                 "sm90_mla_backward.h", "sm90_tiles.h", "sm90_warpgroup.cuh"},
                 packs, out);
   check_orphans(root, "repro", {"harness"}, packs, out);
   check_orphans(root, "patches", {"README.md"}, packs, out);

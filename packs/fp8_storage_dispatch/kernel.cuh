@@ -29,22 +29,26 @@ struct SparseMla {
   const int32_t* indices = nullptr;  ///< [batch, seqlen_q, topk]
   int64_t batch = 0, seqlen_q = 0, seqlen_k = 0, num_heads = 0, topk = 0;
   float softmax_scale = 0;
+  static constexpr int head_dim_qk = kHeadDim, head_dim_v = kHeadDimV;
+};
+
+/// What the backward takes beside the problem and what it gives.
+struct SparseMlaGrads {
+  const uint16_t* grad_out = nullptr;  ///< as out
+  const uint16_t* out = nullptr;
+  const float* lse = nullptr;
+  uint16_t* grad_q = nullptr;  ///< [batch, seqlen_q, num_heads, 576] bfloat16
+  float* grad_kv = nullptr;    ///< [batch, seqlen_k, 576] float32, zero before: it is added to
+  static constexpr const uint16_t* out_remainder = nullptr;
 };
 
 #if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)
 /// Both kernels are of compute capability 9.0 alone.
 /// out [batch, seqlen_q, num_heads, 512] bfloat16, lse [batch, seqlen_q, num_heads] float32. One
 /// launch, capturable, bitwise deterministic. Returns the launch's status.
-cudaError_t launch_forward(const SparseMla& problem, void* out, float* lse, cudaStream_t stream);
+cudaError_t launch_forward(const SparseMla& problem, uint16_t* out, float* lse,
+                           cudaStream_t stream);
 
-/// What the backward takes beside the problem and what it gives.
-struct SparseMlaGrads {
-  const void* grad_out = nullptr;  ///< as out
-  const void* out = nullptr;
-  const float* lse = nullptr;
-  void* grad_q = nullptr;    ///< [batch, seqlen_q, num_heads, 576] bfloat16
-  float* grad_kv = nullptr;  ///< [batch, seqlen_k, 576] float32, zero before: it is added to
-};
 /// Gradients of the dequantised operands:
 ///   dS = P * (grad_out V^T - rowsum(grad_out * out)) * softmax_scale
 ///   grad_q = dS K     grad_kv = dS^T Q + [P^T grad_out, 0]

@@ -309,7 +309,8 @@ Pair forward_real(PB_MLA_OPERANDS) {
   const Operands operands{q, q_scale, kv, kv_scale, topk_indices, softmax_scale};
 #ifdef PATCHBENCH_CUDA
   if (has_kernel(kv)) {
-    C10_CUDA_CHECK(launch_forward(problem_of(operands), out.mutable_data_ptr(),
+    C10_CUDA_CHECK(launch_forward(problem_of(operands),
+                                  static_cast<uint16_t*>(out.mutable_data_ptr()),
                                   lse.mutable_data_ptr<float>(), at::cuda::getCurrentCUDAStream()));
     return results;
   }
@@ -337,13 +338,14 @@ Pair backward_real(const Tensor& grad_out, const Tensor& out, const Tensor& lse,
   const Tensor gradient = grad_out.contiguous(), value = out.contiguous(), sums = lse.contiguous();
 #ifdef PATCHBENCH_CUDA
   if (has_kernel(kv)) {
-    C10_CUDA_CHECK(launch_backward(problem_of(operands),
-                                   {.grad_out = gradient.const_data_ptr(),
-                                    .out = value.const_data_ptr(),
-                                    .lse = sums.const_data_ptr<float>(),
-                                    .grad_q = grad_q.mutable_data_ptr(),
-                                    .grad_kv = sum.mutable_data_ptr<float>()},
-                                   at::cuda::getCurrentCUDAStream()));
+    C10_CUDA_CHECK(
+        launch_backward(problem_of(operands),
+                        {.grad_out = static_cast<const uint16_t*>(gradient.const_data_ptr()),
+                         .out = static_cast<const uint16_t*>(value.const_data_ptr()),
+                         .lse = sums.const_data_ptr<float>(),
+                         .grad_q = static_cast<uint16_t*>(grad_q.mutable_data_ptr()),
+                         .grad_kv = sum.mutable_data_ptr<float>()},
+                        at::cuda::getCurrentCUDAStream()));
     return {grad_q, sum.to(at::kBFloat16).unsqueeze(2)};
   }
 #endif

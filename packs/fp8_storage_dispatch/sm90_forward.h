@@ -126,6 +126,17 @@ struct KeyPart {
       scale[i] = is_key ? reinterpret_cast<const float*>(from + kHeadDimV)[i] : 0.0f;
   }
 
+  /// To shared memory, widened: blocks from `to` on.
+  PB_DEVICE void store_wide_row(const Place& place, uint32_t to) const {
+    PB_UNROLL
+    for (int piece = 0; piece < 2 * kNopeBlocks; ++piece)
+      store_wide(to + static_cast<uint32_t>(piece) * kBlockBytes, place, bytes[piece],
+                 scale[piece / 2]);
+    PB_UNROLL
+    for (int piece = 2 * kNopeBlocks; piece < kPieces; ++piece)
+      store_chunk(to + kNopeBlocks * kBlockBytes + place.at(piece), bytes[piece]);
+  }
+
   /// To shared memory: as stored, and widened.
   PB_DEVICE void store(const Place& place, uint32_t keys, uint32_t values,
                        ForwardShared& shared) const {

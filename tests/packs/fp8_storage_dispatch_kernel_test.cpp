@@ -1,13 +1,15 @@
-// The forward kernel of patchbench::sparse_mla_fp8, run by a machine of fibers on the host against
-// fp64: its layouts, descriptors, index sums and barriers. What a GPU alone can tell, its sums of
-// e4m3 products among it, the op's test tells on one.
+// The kernels of patchbench::sparse_mla_fp8, run by a machine of fibers on the host against fp64:
+// their layouts, descriptors, index sums and barriers. What a GPU alone can tell, its sums of e4m3
+// products among it, the op's test tells on one.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "harness/compare.h"
 #include "packs/fp8_storage_dispatch_reference.h"
 #include "packs/sm90_emulator.h"
 
 // Over the machine's primitives.
+#include "fp8_storage_dispatch/sm90_backward.h"
 #include "fp8_storage_dispatch/sm90_forward.h"
 #include "fp8_storage_dispatch/sm90_rows_forward.h"
 
@@ -85,6 +87,48 @@ Forward forward_of_kernel(const Problem& p, Timing timing, double softmax_scale 
   return r;
 }
 
+template <bool kIsBlock>
+void run_backward(const SparseMla& p, const SparseMlaGrads& g, Timing timing) {
+  for (int64_t item = 0; item < num_items(p); ++item) {
+    Machine machine(static_cast<size_t>(kBackwardBytes), timing, kBackwardThreads);
+    machine.run([&] {
+      Operands<kIsBlock> operands(p, g, cta_of(p, item), machine.shared());
+      backward_cta(operands);
+    });
+  }
+}
+
+struct Backward {
+  Tensor grad_q, grad_kv;
+};
+
+/// Of the forward's results; grad_kv before it is rounded.
+Backward backward_of_kernel(const Problem& p, const Forward& forward, Timing timing,
+                            double softmax_scale = kScale) {
+  const SparseMla problem = problem_on(p, softmax_scale);
+  const Tensor grad_out = p.grad_out.to(at::kBFloat16);
+  Backward r{torch::full(p.q.payload.sizes(), std::numeric_limits<double>::quiet_NaN(),
+                         at::TensorOptions(at::kBFloat16)),
+             torch::zeros({p.k.payload.size(0), p.k.payload.size(1), 1, kDim}, at::kFloat)};
+  const auto run = problem.kv_scale != nullptr ? run_backward<false> : run_backward<true>;
+  run(problem,
+      {.grad_out = static_cast<const uint16_t*>(grad_out.const_data_ptr()),
+       .out = static_cast<const uint16_t*>(forward.out.const_data_ptr()),
+       .lse = forward.lse.const_data_ptr<float>(),
+       .grad_q = static_cast<uint16_t*>(r.grad_q.data_ptr()),
+       .grad_kv = r.grad_kv.data_ptr<float>()},
+      timing);
+  return r;
+}
+
+/// Both gradients, as the op's test bounds them.
+void expect_gradients(const Backward& got, const Result& wanted, const std::string& what = "") {
+  EXPECT_TRUE(relative(got.grad_q, wanted.grad_q) <= 2 * kKernelBound)
+      << what << relative(got.grad_q, wanted.grad_q);
+  EXPECT_TRUE(relative(got.grad_kv, wanted.grad_kv) <= 2 * kKernelBound)
+      << what << relative(got.grad_kv, wanted.grad_kv);
+}
+
 std::vector<MlaCase> kernel_cases() {
   return {{.name = "tensor", .batch = 1, .topk = 130},
           {.name = "token", .layout = "token", .seqlen_q = 2, .num_heads = 64},
@@ -131,6 +175,7 @@ TEST_P(SparseMlaFp8Kernel, IsTheSumOverTheStoredValues) {
   // A nan fails too.
   EXPECT_TRUE(relative(got.out, wanted.out) <= kKernelBound) << relative(got.out, wanted.out);
   EXPECT_TRUE(at::allclose(got.lse.to(at::kDouble), wanted.lse, 0, 1e-4));
+  expect_gradients(backward_of_kernel(p, got, timing), wanted);
 }
 
 std::string timing_name(const testing::TestParamInfo<std::tuple<MlaCase, Timing>>& info) {
@@ -177,6 +222,24 @@ TEST(SparseMlaFp8KernelScales, MayDifferByMuchAndBeZero) {
   EXPECT_TRUE(at::allclose(got.lse.to(at::kDouble), wanted.lse, 0, 1e-4));
 }
 
+/// They are factors of what the backward multiplies, and divided out of its sums.
+TEST(SparseMlaFp8KernelScales, AreInEachRowOfTheGradientsOnce) {
+  Problem p = problem_of({.name = "rows", .layout = "token", .batch = 1, .topk = 200}, at::kCPU);
+  const auto shrink = [](const Tensor& scales, int count, int64_t zero) {
+    const Tensor scale = scales.view({-1});
+    for (int64_t i = 0; i < scale.numel(); ++i)
+      scale[i] *= std::ldexp(1, -static_cast<int>(i % count));
+    scale[zero] = 0;
+  };
+  shrink(*p.k.scale, 25, 5);
+  shrink(*p.q.scale, 7, 20);
+  const Result wanted = oracle(p, stored_values(p.q), stored_values(p.k));
+  const Backward got = backward_of_kernel(p, forward_of_kernel(p, {}), {});
+  expect_gradients(got, wanted);
+  EXPECT_LE(harness::errors_of(got.grad_q, wanted.grad_q).row, 2 * kKernelBound);
+  EXPECT_LE(harness::errors_of(got.grad_kv, wanted.grad_kv).row, 2 * kKernelBound);
+}
+
 /// Maxima are taken of products that are not scaled yet.
 TEST(SparseMlaFp8KernelScales, OfTheLogitsMayBeNegativeOrZero) {
   for (const double scale : {1.0 / 24, -1.0 / 24, 0.0}) {
@@ -189,6 +252,10 @@ TEST(SparseMlaFp8KernelScales, OfTheLogitsMayBeNegativeOrZero) {
       const Result wanted = oracle(p, stored_values(p.q) * (scale / kScale), stored_values(p.k));
       EXPECT_TRUE(relative(got.out, wanted.out) <= kKernelBound) << layout << scale;
       EXPECT_TRUE(at::allclose(got.lse.to(at::kDouble), wanted.lse, 0, 1e-4)) << layout << scale;
+      const Backward gradients = backward_of_kernel(p, got, {}, scale);
+      expect_gradients(gradients,
+                       {.grad_q = wanted.grad_q * (scale / kScale), .grad_kv = wanted.grad_kv},
+                       layout);
     }
   }
 }
@@ -196,9 +263,11 @@ TEST(SparseMlaFp8KernelScales, OfTheLogitsMayBeNegativeOrZero) {
 TEST(SparseMlaFp8KernelTurns, AnswersTheSameHoweverItsThreadsTakeThem) {
   const Problem p = problem_of({.name = "turns", .layout = "token", .topk = 200}, at::kCPU);
   const Forward wanted = forward_of_kernel(p, {});
+  const Tensor grad_q = backward_of_kernel(p, wanted, {}).grad_q;
   for (const Timing timing : sm90_emulator::timings_of_roles()) {
     const Forward got = forward_of_kernel(p, timing);
     EXPECT_TRUE(at::equal(got.out, wanted.out) && at::equal(got.lse, wanted.lse));
+    EXPECT_TRUE(at::equal(backward_of_kernel(p, got, timing).grad_q, grad_q));
   }
 }
 

@@ -58,7 +58,10 @@ void run_backward(const SparseMla& p, const SparseMlaGrads& g, Timing timing) {
   for (int64_t item = 0; item < num_items(p); ++item) {
     Machine machine(static_cast<size_t>(backward_bytes(p.head_dim_qk, p.head_dim_v)), timing,
                     kBackwardThreads);
-    machine.run([&] { backward_cta<kBlocks>(p, g, Cta(p, item), machine.shared()); });
+    machine.run([&] {
+      Operands<kBlocks> operands(p, g, item, machine.shared());
+      backward_cta(operands);
+    });
   }
 }
 

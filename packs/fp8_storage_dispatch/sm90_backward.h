@@ -1,0 +1,111 @@
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+#include "../sm90_mla_backward.h"
+#include "sm90_forward.h"
+
+// What the backward works on: the stored bytes, made bfloat16 of the same value on their way to
+// shared memory. A row's scale stays float32; those of 656 bytes go to the value (exact if they are
+// powers of two). dS is of weights rounded to bfloat16, where out is of half precision's: that is
+// an error of each key's own. Grid: num_items.
+namespace patchbench::ops::fp8_storage_dispatch {
+
+/// Follows what the backward has in shared memory.
+struct BackwardScales {
+  float query[kRows], key[2][kRows];  ///< of the keys, by tile
+};
+constexpr int64_t kBackwardBytes =
+    backward_bytes(kHeadDim, kHeadDimV) + static_cast<int64_t>(sizeof(BackwardScales));
+static_assert(kBackwardBytes <= 227 * 1024, "a CTA of sm_90 has 227 KiB");
+
+/// A thread's part of row `row` of 576 bytes, to blocks of shared memory from `to` on; zeros where
+/// there is none. All loads are under way before the first is used.
+PB_DEVICE void put_row(const void* rows, int64_t row, bool is_row, const Place& place,
+                       uint32_t to) {
+  constexpr int kPieces = kHeadDim / 64;
+  const uint8_t* from = static_cast<const uint8_t*>(rows) + row * kHeadDim + place.chunk * 16;
+  Chunk bytes[kPieces];
+  PB_UNROLL
+  for (int piece = 0; piece < kPieces; ++piece)
+    bytes[piece] = is_row ? load_chunk(from + piece * 64) : Chunk();
+  PB_UNROLL
+  for (int piece = 0; piece < kPieces; ++piece)
+    store_wide(to + static_cast<uint32_t>(piece) * kBlockBytes, place, bytes[piece], 1.0f);
+}
+
+/// The scale of a row, which sums are divided by: one next to 0 is as good as 0 where it is small.
+PB_DEVICE float divisible_scale(const float* scales, int64_t stride, int64_t row, bool is_row) {
+  const float scale = is_row ? scales[row * stride] : 1.0f;
+  return fabsf(scale) < 0x1p-60f ? 0x1p-60f : scale;
+}
+
+/// Keys with one scale each, or of 656 bytes.
+template <bool kIsBlock>
+struct Operands {
+  static constexpr int kBlocks = num_blocks(kHeadDim);
+  static constexpr bool kAddsBeside = false;
+  const SparseMla& p;
+  const SparseMlaGrads& g;
+  Cta cta;
+  BackwardPlaces places;
+  Place place;
+  int32_t slot = -1;
+
+  /// `storage`: kBackwardBytes at a multiple of 1024.
+  PB_DEVICE Operands(const SparseMla& problem, const SparseMlaGrads& grads, const Cta& heads,
+                     unsigned char* storage)
+      : p(problem), g(grads), cta(heads), places{kBlocks, num_blocks(kHeadDimV), storage} {}
+
+  PB_DEVICE BackwardScales& scales() const {
+    return *reinterpret_cast<BackwardScales*>(&places.shared() + 1);
+  }
+
+  PB_DEVICE void put_heads() const {
+    const int64_t row = cta.first_row + place.row;
+    const bool is_row = place.row < cta.num_rows;
+    float scale = 1.0f;
+    if (p.q_scale == nullptr) {
+      load_query<Form::kBlockDenseQuery>(p, cta, place, places.query());
+    } else {
+      put_row(p.q, row, is_row, place, places.query());
+      scale = divisible_scale(p.q_scale, p.q_scale_stride, row, is_row);
+    }
+    if (place.chunk == 0) scales().query[place.row] = scale;
+    const uint16_t* from = g.grad_out + row * kHeadDimV + place.chunk * 8;
+    PB_UNROLL
+    for (int piece = 0; piece < kHeadDimV / 32; ++piece)
+      store_chunk(places.grad_out() + place.at(piece),
+                  is_row ? load_chunk(from + piece * 32) : Chunk());
+    // Where there is no tile, the scales are what is read next.
+    sync_at(kSlopeTeam, kSlopeThreads);
+  }
+
+  PB_DEVICE void read_slots(int64_t tile) {
+    const int64_t at = tile * kRows + place.row;
+    slot = at < p.topk ? p.indices[cta.query * p.topk + at] : -1;
+  }
+  PB_DEVICE void put_keys(int64_t tile) const {
+    const int32_t index = slot < 0 || slot >= p.seqlen_k ? -1 : slot;
+    const int64_t row = cta.batch * p.seqlen_k + index;
+    if constexpr (kIsBlock) {
+      KeyPart<Form::kBlockDenseQuery> key;
+      key.load(p, cta, place, index);
+      key.store_wide_row(place, places.keys());
+    } else {
+      put_row(p.kv, row, index >= 0, place, places.keys());
+    }
+    if (place.chunk != 0) return;
+    places.shared().index[tile % 2][place.row] = index;
+    if constexpr (!kIsBlock)
+      scales().key[tile % 2][place.row] =
+          divisible_scale(p.kv_scale, p.kv_scale_stride, row, index >= 0);
+  }
+
+  PB_DEVICE float query_scale(int row) const { return scales().query[row]; }
+  PB_DEVICE float key_scale(int64_t tile, int row) const {
+    return kIsBlock ? 1.0f : scales().key[tile % 2][row];
+  }
+};
+
+}  // namespace patchbench::ops::fp8_storage_dispatch
