@@ -15,7 +15,7 @@ namespace patchbench::ops::fp8_storage_dispatch {
 ///             64 bfloat16 (the rope); no separate scale
 /// scale = max(amax, 2^-14) / 448 over what it serves; a byte is e4m3(x / scale), rounded to
 /// nearest even; block: scale = 2^ceil(log2(max(amax / 448, 1e-4))).
-/// A key's scale is not below 0.
+/// A key's scale is not below 0; on CUDA one of a row below 2^-60 counts as 2^-60.
 struct Fp8Storage {
   at::Tensor payload;
   std::optional<at::Tensor> scale;
