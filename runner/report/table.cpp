@@ -96,7 +96,8 @@ bool is_number(std::string_view text) {
   return !text.empty() && read.ec == std::errc() && read.ptr == end;
 }
 
-/// Whether JSON writes the number like this: "007" and "0x1" are texts.
+/// Whether JSON writes the number like this: "007" and "0x1" are texts, and digits must survive the
+/// way through a double.
 bool is_json_number(const std::string& text) {
   if (!is_number(text) || !std::isdigit(static_cast<unsigned char>(text.back()))) return false;
   return Json::accept(text) && Json::parse(text).dump() == text;

@@ -141,6 +141,14 @@ TEST(Table, JsonHasOneObjectPerRowWithNumbersWhereTheyAreWanted) {
   EXPECT_EQ(Table({"a"}).to_json(), Json::array());
 }
 
+TEST(Table, JsonHasATextWhereANumberIsWantedAndCannotBeWritten) {
+  for (const std::string cell : {"1234567890123456789012", "nan", "007"}) {
+    Table table({"count"});
+    table.add({cell});
+    EXPECT_EQ(table.to_json({"count"})[0], (Json{{"count", cell}}));
+  }
+}
+
 TEST(Wrap, BreaksAtSpacesElseWithinAWord) {
   using Lines = std::vector<std::string>;
   EXPECT_EQ(wrap("one two three", 7), (Lines{"one two", "three"}));
