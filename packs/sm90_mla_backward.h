@@ -15,27 +15,25 @@
 // Shared memory: blocks of q, grad_out, one tile of keys, P, dS, and 1.25 KiB: 225 KiB at 576/512.
 // Rounded to bfloat16: P, dS, grad_q. Sums are float32.
 //
-// A pack gives Operands, what one CTA works on and how it comes into shared memory:
-//   p, g, cta, places         problem, gradients, heads, shared memory; kBlocks of q
-//   kAddsBeside               grad_kv's blocks are added while the next one is multiplied: up to 4
-//   %
-//                             of a kernel that copies its operands; one that widens them loses 4 to
-//                             9 % by the registers that this takes
-//   put_heads()               q and grad_out to shared memory, copies started at least
-//   read_slots(tile)          what stands in the slots of the keys that are next
-//   put_keys(tile)            they and their indices, -1 where there is none, as put_heads
+// A pack's Operands are CtaOperands that know how they come into shared memory:
+//   kBlocks             of q
+//   kAddsBeside         grad_kv's blocks are added while the next one is multiplied: up to 4 % of a
+//                       kernel that copies its operands; one that widens them loses 4 to 9 % by the
+//                       registers that this takes
+//   put_heads()         q and grad_out to shared memory, copies started at least
+//   read_slots(tile)    what stands in the slots of the keys that are next
+//   put_keys(tile)      they and their indices, -1 where there is none, as put_heads
 //   query_scale(row), key_scale(tile, key)   of the bfloat16 in shared memory; not 0
 // dS is multiplied with both scales in it, P with the key's: sums over keys are then divided by
 // the query's, those over heads by the key's.
 namespace patchbench::ops::sm90 {
 
 constexpr int kBackwardThreads = 384, kSlopeThreads = 256;
-/// Of the three warpgroups' threads together; of one of warpgroup 2, of one of the others.
-constexpr int kRegisters = 3 * (65536 / kBackwardThreads / 8 * 8);
+/// Of a thread of warpgroup 2, of one of the others.
 template <typename Operands>
 constexpr int kAddRegisters = Operands::kAddsBeside ? 88 : 72;
 template <typename Operands>
-constexpr int kSlopeRegisters = (kRegisters - kAddRegisters<Operands>) / 2;
+constexpr int kSlopeRegisters = (3 * kLaunchRegisters - kAddRegisters<Operands>) / 2;
 /// All of warpgroups 0 and 1 are here; P and dS are there; they are no longer read.
 enum BackwardBarrier { kSlopeTeam = 1, kSlopesReady, kSlopesFree, kWeightsReady };
 
@@ -240,7 +238,7 @@ struct GradQuery {
   }
 };
 
-/// Where things lie in shared memory, `storage` at a multiple of 1024.
+/// Where things lie in shared memory.
 struct BackwardPlaces {
   int blocks, value_blocks;
   unsigned char* storage;
@@ -254,6 +252,23 @@ struct BackwardPlaces {
   PB_DEVICE BackwardShared& shared() const {
     return *reinterpret_cast<BackwardShared*>(slopes() + kBlockBytes);
   }
+};
+
+/// What a CTA works on.
+template <typename Problem, typename Grads, typename Cta>
+struct CtaOperands {
+  const Problem& p;
+  const Grads& g;
+  Cta cta;
+  BackwardPlaces places;
+
+  /// `storage`: shared memory at a multiple of 1024.
+  PB_DEVICE CtaOperands(const Problem& problem, const Grads& grads, const Cta& heads,
+                        unsigned char* storage)
+      : p(problem),
+        g(grads),
+        cta(heads),
+        places{num_blocks(problem.head_dim_qk), num_blocks(problem.head_dim_v), storage} {}
 };
 
 /// What warpgroups 0 and 1 do: P, dS and grad_q.

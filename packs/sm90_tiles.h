@@ -7,7 +7,9 @@
 namespace patchbench::ops::sm90 {
 
 constexpr int kThreads = 256;  // two warpgroups
-constexpr int kRows = 64;      // of a tile: heads of a CTA, or keys
+/// Of each of 384 threads that may have all of an SM's 65536, a multiple of 8.
+constexpr int kLaunchRegisters = 65536 / 384 / 8 * 8;
+constexpr int kRows = 64;  // of a tile: heads of a CTA, or keys
 constexpr float kLog2e = 1.4426950408889634f;
 
 // A tile is cut into blocks of 128 bytes a row, in wgmma's 128-byte swizzle: 64 bfloat16 or 128

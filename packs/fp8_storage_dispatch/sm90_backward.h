@@ -42,20 +42,12 @@ PB_DEVICE float divisible_scale(const float* scales, int64_t stride, int64_t row
 
 /// Keys with one scale each, or of 656 bytes.
 template <bool kIsBlock>
-struct Operands {
+struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
+  using CtaOperands::CtaOperands;
   static constexpr int kBlocks = num_blocks(kHeadDim);
   static constexpr bool kAddsBeside = false;
-  const SparseMla& p;
-  const SparseMlaGrads& g;
-  Cta cta;
-  BackwardPlaces places;
   Place place;
   int32_t slot = -1;
-
-  /// `storage`: kBackwardBytes at a multiple of 1024.
-  PB_DEVICE Operands(const SparseMla& problem, const SparseMlaGrads& grads, const Cta& heads,
-                     unsigned char* storage)
-      : p(problem), g(grads), cta(heads), places{kBlocks, num_blocks(kHeadDimV), storage} {}
 
   PB_DEVICE BackwardScales& scales() const {
     return *reinterpret_cast<BackwardScales*>(&places.shared() + 1);
@@ -72,19 +64,13 @@ struct Operands {
       scale = divisible_scale(p.q_scale, p.q_scale_stride, row, is_row);
     }
     if (place.chunk == 0) scales().query[place.row] = scale;
-    const uint16_t* from = g.grad_out + row * kHeadDimV + place.chunk * 8;
-    PB_UNROLL
-    for (int piece = 0; piece < kHeadDimV / 32; ++piece)
-      store_chunk(places.grad_out() + place.at(piece),
-                  is_row ? load_chunk(from + piece * 32) : Chunk());
+    const auto* from = reinterpret_cast<const uint8_t*>(g.grad_out + row * kHeadDimV);
+    copy_row<kHeadDimV / 32>(from + place.chunk * 16, is_row, place, places.grad_out());
     // Where there is no tile, the scales are what is read next.
     sync_at(kSlopeTeam, kSlopeThreads);
   }
 
-  PB_DEVICE void read_slots(int64_t tile) {
-    const int64_t at = tile * kRows + place.row;
-    slot = at < p.topk ? p.indices[cta.query * p.topk + at] : -1;
-  }
+  PB_DEVICE void read_slots(int64_t tile) { slot = slot_of(p, cta, place, tile); }
   PB_DEVICE void put_keys(int64_t tile) const {
     const int32_t index = slot < 0 || slot >= p.seqlen_k ? -1 : slot;
     const int64_t row = cta.batch * p.seqlen_k + index;

@@ -85,20 +85,30 @@ PB_DEVICE void store_wide(uint32_t block, const Place& place, const Chunk& bytes
     store_chunk(block + in_block(place.row, 32 * place.chunk + 16 * i), wide[i]);
 }
 
+/// A thread's part of 64 kPieces bytes of a row, which starts at `from`, as they are; zeros where
+/// there is none.
+template <int kPieces>
+PB_DEVICE void copy_row(const uint8_t* from, bool is_row, const Place& place, uint32_t to) {
+  PB_UNROLL
+  for (int piece = 0; piece < kPieces; ++piece)
+    store_chunk(to + place.at(piece), is_row ? load_chunk(from + piece * 64) : Chunk());
+}
+
+/// What stands in the thread's slot of a tile; -1 beyond the last.
+PB_DEVICE int32_t slot_of(const SparseMla& p, const Cta& cta, const Place& place, int64_t tile) {
+  const int64_t slot = tile * kRows + place.row;
+  return slot < p.topk ? p.indices[cta.query * p.topk + slot] : -1;
+}
+
 template <Form kForm>
 PB_DEVICE void load_query(const SparseMla& p, const Cta& cta, const Place& place, uint32_t q) {
   constexpr int kPieces = kForm == Form::kBlockDenseQuery ? 18 : 9;
   const auto* from = static_cast<const uint8_t*>(p.q) +
                      (cta.first_row + place.row) * (kPieces * 64) + place.chunk * 16;
-  PB_UNROLL
-  for (int piece = 0; piece < kPieces; ++piece) {
-    const Chunk bytes = place.row < cta.num_rows ? load_chunk(from + piece * 64) : Chunk();
-    if (kForm == Form::kBlock && piece == 8) {
-      store_wide(q + kRopeBlock, place, bytes, 1.0f);
-    } else {
-      store_chunk(q + place.at(piece), bytes);
-    }
-  }
+  const bool is_row = place.row < cta.num_rows;
+  copy_row<kForm == Form::kBlock ? 8 : kPieces>(from, is_row, place, q);
+  if constexpr (kForm == Form::kBlock)
+    store_wide(q + kRopeBlock, place, is_row ? load_chunk(from + 8 * 64) : Chunk(), 1.0f);
 }
 
 /// A thread's part of one key, on its way.
@@ -126,12 +136,16 @@ struct KeyPart {
       scale[i] = is_key ? reinterpret_cast<const float*>(from + kHeadDimV)[i] : 0.0f;
   }
 
-  /// To shared memory, widened: blocks from `to` on.
+  /// A latent piece to shared memory, widened, blocks from `to` on.
+  PB_DEVICE void store_wide_piece(int piece, const Place& place, uint32_t to) const {
+    store_wide(to + static_cast<uint32_t>(piece) * kBlockBytes, place, bytes[piece],
+               scale[piece / 2 % kNopeBlocks]);
+  }
+
+  /// All widened.
   PB_DEVICE void store_wide_row(const Place& place, uint32_t to) const {
     PB_UNROLL
-    for (int piece = 0; piece < 2 * kNopeBlocks; ++piece)
-      store_wide(to + static_cast<uint32_t>(piece) * kBlockBytes, place, bytes[piece],
-                 scale[piece / 2]);
+    for (int piece = 0; piece < 2 * kNopeBlocks; ++piece) store_wide_piece(piece, place, to);
     PB_UNROLL
     for (int piece = 2 * kNopeBlocks; piece < kPieces; ++piece)
       store_chunk(to + kNopeBlocks * kBlockBytes + place.at(piece), bytes[piece]);
@@ -144,9 +158,7 @@ struct KeyPart {
     for (int piece = 0; piece < kPieces; ++piece) {
       if (kForm != Form::kBlockDenseQuery || piece >= 8)
         store_chunk(keys + place.at(piece), bytes[piece]);
-      if (piece < 8)
-        store_wide(values + static_cast<uint32_t>(piece) * kBlockBytes, place, bytes[piece],
-                   scale[piece / 2 % kNopeBlocks]);
+      if (piece < 8) store_wide_piece(piece, place, values);
     }
     if (place.chunk != 0) return;
     shared.bias[place.row] = bias;
@@ -241,10 +253,6 @@ PB_DEVICE void forward_cta(const SparseMla& p, uint16_t* out, float* lse, const 
   const Fragment f;
   const Place place;
   const int64_t num_tiles = (p.topk + kRows - 1) / kRows;
-  const auto index_of = [&](int64_t tile) {
-    const int64_t slot = tile * kRows + place.row;
-    return slot < p.topk ? p.indices[cta.query * p.topk + slot] : -1;
-  };
   Softmax state;
   float scale[2];
   PB_UNROLL
@@ -257,8 +265,8 @@ PB_DEVICE void forward_cta(const SparseMla& p, uint16_t* out, float* lse, const 
   }
   load_query<kForm>(p, cta, place, base + kAtQuery);
   KeyPart<kForm> part;
-  part.load(p, cta, place, index_of(0));
-  int32_t next = index_of(1);
+  part.load(p, cta, place, slot_of(p, cta, place, 0));
+  int32_t next = slot_of(p, cta, place, 1);
   float o[128] = {};
   for (int64_t tile = 0; tile < num_tiles; ++tile) {
     const uint32_t values = base + kAtValues + static_cast<uint32_t>(tile % 2) * kValueSize;
@@ -267,7 +275,7 @@ PB_DEVICE void forward_cta(const SparseMla& p, uint16_t* out, float* lse, const 
     // All rows of the tile are multiplied next.
     sync_threads();
     part.load(p, cta, place, next);
-    next = index_of(tile + 2);
+    next = slot_of(p, cta, place, tile + 2);
     float s[16], alpha[2];
     dot_keys<kForm>(s, o, base, values, f, shared);
     soften(s, scale, f, shared, storage + kAtWeights, state, alpha);

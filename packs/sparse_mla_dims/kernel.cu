@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     sparse_mla_backward_kernel(SparseMla problem, SparseMlaGrads grads) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char storage[];
-  Operands<kBlocks> operands(problem, grads, blockIdx.x, storage);
+  Operands<kBlocks> operands(problem, grads, Cta(problem, blockIdx.x), storage);
   backward_cta(operands);
 #endif
 }

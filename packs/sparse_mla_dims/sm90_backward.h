@@ -11,23 +11,12 @@ using SlopeTeam = Team<0, kSlopeThreads>;
 
 /// kBlocks: those of q.
 template <int kBlocks_>
-struct Operands {
+struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
+  using CtaOperands::CtaOperands;
   static constexpr int kBlocks = kBlocks_;
   static constexpr bool kAddsBeside = true;
-  const SparseMla& p;
-  const SparseMlaGrads& g;
-  Cta cta;
-  BackwardPlaces places;
   SlopeTeam team;
   int32_t slots[SlopeTeam::kEach];
-
-  /// `storage`: backward_bytes at a multiple of 1024.
-  PB_DEVICE Operands(const SparseMla& problem, const SparseMlaGrads& grads, int64_t item,
-                     unsigned char* storage)
-      : p(problem),
-        g(grads),
-        cta(problem, item),
-        places{num_blocks(problem.head_dim_qk), num_blocks(problem.head_dim_v), storage} {}
 
   PB_DEVICE void put_heads() const {
     team.copy<0, kBlocks>(team.find_query(p, cta), p.head_dim_qk, kBlocks, places.query());

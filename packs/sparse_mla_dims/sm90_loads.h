@@ -29,8 +29,6 @@ PB_CONSTEXPR int64_t num_items(const SparseMla& p) {
 }
 
 constexpr int kMaxBlocks = 9;  // of 576 columns
-/// Of each of 384 threads that may have all of an SM's 65536, a multiple of 8.
-constexpr int kLaunchRegisters = 65536 / 384 / 8 * 8;
 
 /// Threads that copy together, eight to a row: warps of a CTA from `first` on.
 template <int kFirst, int kCount>

@@ -59,7 +59,7 @@ void run_backward(const SparseMla& p, const SparseMlaGrads& g, Timing timing) {
     Machine machine(static_cast<size_t>(backward_bytes(p.head_dim_qk, p.head_dim_v)), timing,
                     kBackwardThreads);
     machine.run([&] {
-      Operands<kBlocks> operands(p, g, item, machine.shared());
+      Operands<kBlocks> operands(p, g, Cta(p, item), machine.shared());
       backward_cta(operands);
     });
   }
