@@ -37,6 +37,7 @@ def module_from(path: Path) -> ModuleType:
 sys.path.insert(0, str(PACKAGE.parent))
 FINGERPRINT = module_from(PACKAGE / "fingerprint.py")
 FETCH = module_from(ROOT / "env" / "fetch.py")
+RECORDS = module_from(ROOT / "env" / "records.py")
 
 
 def constants_of(path: Path) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def verdicts(slug: str) -> list[dict[str, Any]]:
     """The isolated verdicts about releases, newest last; each with its digest."""
     found = []
     for file in sorted((ROOT / "reports" / "evidence" / slug).glob("*.jsonl")):
-        for line in file.read_text().splitlines():
+        for line in RECORDS.records_of(file):
             record = json.loads(line)
             context = record["predicate"].get("context", {})
             pin = context.get("pin", {})

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws errors over the length of the context (PYTHONPATH=repro/harness): `plot_sweep.py RECORDS.jsonl > sweep.svg` from the ledger records of the sweep,
+"""Draws errors over the length of the context (PYTHONPATH=repro/harness:env): `plot_sweep.py RECORDS.jsonl > sweep.svg` from the ledger records of the sweep,
 `plot_sweep.py context-h200.json > context-h200.svg` from what context_error.py printed for two trees.
 
 One panel for each set of tracked keys or gradient, both axes logarithmic; one colour for each error source or tree, one line for each
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from curves import Panel, drawing
+from records import records_in
 
 SLUG = "sparse_mla_pdp_precision"
 SOURCES = {
@@ -37,7 +38,7 @@ class Drawing(NamedTuple):
 def sweep_of(text: str) -> Drawing:
     """The model's errors by key set and case; of a case that was run twice the later one."""
     curves: Curves = {}
-    for line in text.splitlines():
+    for line in records_in(text):
         observation = json.loads(line)["predicate"].get("observation", {})
         case = observation.get("case", "")
         if observation.get("subject") != "model" or not case.startswith("sweep_") or case.endswith("_today"):

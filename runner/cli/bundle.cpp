@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/file_text.h"
 #include "ledger/evidence.h"
+#include "ledger/shared_values.h"
 #include "report/template.h"
 
 namespace patchbench::cli {
@@ -50,9 +51,9 @@ std::vector<BundledPatch> write_patches(const Context& context, const Manifest& 
 }
 
 std::string lines_of(const std::vector<const Record*>& records) {
-  std::string text;
-  for (const Record* record : records) text += canonical_json(record->statement) + "\n";
-  return text;
+  std::vector<std::string> rows;
+  for (const Record* record : records) rows.push_back(canonical_json(record->statement));
+  return ledger::pack_rows(rows);
 }
 
 void write_bundle(Context& context, const Words& words) {

@@ -32,6 +32,7 @@ struct LedgerWords {
   std::string expect, since, slug, digest, why;
   fs::path file, key, out, trusted;
   std::vector<fs::path> files;
+  bool is_whole = false;
 };
 
 std::unique_ptr<ledger::Ledger> open_existing(const Context& context) {
@@ -146,7 +147,9 @@ std::vector<Entry> selected(const Context& context, const LedgerWords& words) {
 
 void export_records(const Context& context, const LedgerWords& words) {
   const std::vector<Entry> entries = selected(context, words);
-  const std::string text = ledger::export_jsonl(entries, words.key);
+  const std::string text = ledger::export_jsonl(
+      entries, words.key,
+      words.is_whole ? ledger::EvidenceFormat::kWhole : ledger::EvidenceFormat::kShared);
   if (words.out.empty()) {
     std::cout << text;
     return;
@@ -340,6 +343,9 @@ void add_ledger_command(CLI::App& app, Context& context) {
   export_command->add_option("--key", words->key,
                              "sign what was recorded here with this private key (ledger keygen)");
   export_command->add_option("-o,--output", words->out, "file to write (default: stdout)");
+  export_command->add_flag(
+      "--whole", words->is_whole,
+      "each line a whole in-toto Statement (default: what records share is written once)");
 
   CLI::App* import_command =
       add(*group, "import", "take in records of other machines: all of them or none",

@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <sstream>
-
 #include "core/digest.h"
 #include "ledger/evidence.h"
+#include "ledger/shared_values.h"
 
 namespace patchbench::ledger {
 namespace {
@@ -26,10 +25,9 @@ Archive::Archive(const std::filesystem::path& ledger, const std::filesystem::pat
     evicted_ = ledger_->evicted();
   }
   each_evidence_file(root, slugs, [&](const std::string& text, const std::string& file) {
-    std::istringstream lines(text);
-    int number = 0;
-    for (std::string line; std::getline(lines, line);)
-      add_line(std::move(line), fmt::format("{}:{}", file, ++number));
+    each_row(text, file, [&](std::string record, const std::string& where) {
+      add_line(std::move(record), where);
+    });
   });
 }
 

@@ -9,17 +9,18 @@
 #include "ledger/dsse.h"
 #include "ledger/ledger.h"
 #include "ledger/read_ahead.h"
+#include "ledger/shared_values.h"
 #include "ledger/verify.h"
 
 namespace patchbench::ledger {
 namespace {
 
 /// A line is an envelope or a bare record; what it holds is checked by whoever takes it.
-Opened read_line(const std::string& text, const TrustedKeys& trusted, const std::string& where) {
-  if (text.empty()) throw Error(ErrorCode::kUsage, where + ": an empty line; one record a line");
+Opened read_line(const std::string& text, const TrustedKeys& trusted) {
+  if (text.empty()) throw Error(ErrorCode::kUsage, "an empty line; one record a line");
   constexpr std::string_view kEnvelopeStart = "{\"payload\":";
   if (!text.starts_with(kEnvelopeStart)) return {.text = text, .signature = {}};
-  return open_envelope(parse_json(text, where), trusted, where);
+  return open_envelope(parse_json(text, "envelope"), trusted, "envelope");
 }
 
 /// Takes the first line off a text.
@@ -30,28 +31,51 @@ std::string_view next_line(std::string_view& left) {
   return line;
 }
 
-/// The records of one exported text, one at a time.
+/// The records of one exported text, one at a time. Errors begin with `<where>:<line>: `, unless
+/// `where` is empty.
 class LineSource {
+ private:
+  template <class Call>
+  auto at_line(const Call& call) const {
+    try {
+      return call();
+    } catch (const Error& e) {
+      if (where_.empty()) throw;
+      throw e.in(fmt::format("{}:{}", where_, number_));
+    }
+  }
+
  public:
   LineSource(std::string_view text, std::string where, const TrustedKeys& trusted)
       : left_(text), where_(std::move(where)), trusted_(trusted) {}
 
   /// Whether there is a record yet. Throws Error(kUsage) if there was none at all.
-  bool has_record() const {
-    if (left_.empty() && number_ == 0) throw Error(ErrorCode::kUsage, where_ + ": holds no record");
-    return !left_.empty();
+  bool has_record() {
+    while (!row_ && !left_.empty()) {
+      const std::string_view line = next_line(left_);
+      ++number_;
+      if (at_line([&] { return rows_.is_row(line); })) row_ = line;
+    }
+    if (!row_ && !had_record_) throw Error(ErrorCode::kUsage, where_ + ": holds no record");
+    return row_.has_value();
   }
   void skip() {
-    next_line(left_);
-    ++number_;
+    row_.reset();
+    had_record_ = true;
+  }
+  /// The line of what `has_record` found, from 1 on.
+  int line_number() const { return number_; }
+  /// The next record's text and signature; only after `has_record`. Throws as `read_line`.
+  Opened line() {
+    const std::string_view row = *row_;
+    skip();
+    return at_line([&] { return read_line(rows_.record(row), trusted_); });
   }
   /// The next one; nullopt at the end, as above.
   std::optional<Incoming> record() {
     if (!has_record()) return std::nullopt;
-    const std::string text(next_line(left_));
-    ++number_;
+    Opened read = line();
     const std::string where = fmt::format("{}:{}", where_, number_);
-    Opened read = read_line(text, trusted_, where);
     Incoming incoming{.record = parse_record(read.text, where),
                       .origin = "import",
                       .signature = std::move(read.signature),
@@ -63,9 +87,12 @@ class LineSource {
 
  private:
   std::string_view left_;
+  std::optional<std::string_view> row_;
   std::string where_;
   const TrustedKeys& trusted_;
+  RowReader rows_;
   int number_ = 0;
+  bool had_record_ = false;
 };
 
 /// Every second part of kPart records of all files: two of these, each in a thread of its own, give
@@ -109,23 +136,25 @@ std::vector<Incoming> read_jsonl(std::string_view text, const std::string& where
   return incoming;
 }
 
-std::string export_jsonl(const std::vector<Entry>& entries, const std::filesystem::path& key) {
+std::string export_jsonl(const std::vector<Entry>& entries, const std::filesystem::path& key,
+                         EvidenceFormat format) {
   std::optional<SigningKey> signing;
   if (!key.empty()) signing.emplace(SigningKey::load(key));
-  std::string out;
+  std::vector<std::string> rows;
   for (const Entry& entry : entries) {
-    const std::string text = canonical_json(entry.record.statement);
+    std::string text = canonical_json(entry.record.statement);
     // To sign what others sent would make their unsigned records count for whoever trusts this key.
     if (!entry.signer.empty()) {
-      out += envelope(text, entry.signer, entry.signature);
+      text = envelope(text, entry.signer, entry.signature);
     } else if (signing && entry.origin == "local") {
       const Signature signature = signing->sign(text);
-      out += envelope(text, signature.key_id, signature.signature);
-    } else {
-      out += text;
+      text = envelope(text, signature.key_id, signature.signature);
     }
-    out += '\n';
+    rows.push_back(std::move(text));
   }
+  if (format == EvidenceFormat::kShared) return pack_rows(rows);
+  std::string out;
+  for (const std::string& row : rows) out += row + '\n';
   return out;
 }
 
@@ -153,25 +182,30 @@ VerifyReport verify_jsonl(std::string_view text, const std::string& where,
   ChainWalk walk(expected_count, expected_head,
                  [&](const std::string& run, int64_t) { return by_run[run]; });
   std::set<std::string> digests;
+  std::vector<int> lines;  // of each record
   int num_unchecked = 0;
-  while (!text.empty()) {
-    const std::string text_of_line(next_line(text));
-    try {
-      const Opened line = read_line(text_of_line, trusted, "line");
+  LineSource source(text, "", trusted);
+  try {
+    while (!text.empty() && source.has_record()) {
+      lines.push_back(source.line_number());
+      const Opened line = source.line();
       num_unchecked += line.signature ? 0 : line.num_unchecked;
       if (!digests.insert(sha256_hex(line.text)).second)
         throw Error(ErrorCode::kUsage, "stands in the file twice");
       const std::optional<Record> record = walk.step(line.text, "");
       if (!record) break;
       by_run[record->run_id()].push_back(line.text);
-    } catch (const Error& e) {
-      walk.fail(sha256_hex(text_of_line), e.what());
-      break;
     }
+  } catch (const Error& e) {
+    walk.fail("", e.what());
   }
   VerifyReport report = walk.finish();
   if (report.bad_index >= 0)
-    report.where = fmt::format("{}:{}: {}", where, report.bad_index + 1, report.where);
+    report.where = fmt::format("{}:{}: {}", where,
+                               report.bad_index < std::ssize(lines)
+                                   ? lines[static_cast<std::size_t>(report.bad_index)]
+                                   : source.line_number(),
+                               report.where);
   if (!expected_count) {
     report.note =
         "a file holds no chain: a change that no verdict or signature speaks of, and truncation, "

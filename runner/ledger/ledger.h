@@ -115,10 +115,16 @@ Record make_evict_record(const Entry& evicted, const std::string& why, const std
 /// Now, as ISO 8601 UTC to the second: the form of every time in a record.
 std::string utc_now();
 
+/// How an exported file holds what its records share (shared_values.h).
+enum class EvidenceFormat {
+  kShared,  ///< format 2: once a section, the records refer to it
+  kWhole,   ///< format 1: in each record, so that each line is a whole in-toto Statement
+};
 /// One record a line, RFC 8785 form, in chain order; signed lines are DSSE-shaped envelopes when
 /// `key` is given. Only records made here are signed; imports keep the signature they came with, or
 /// none.
-std::string export_jsonl(const std::vector<Entry>& entries, const std::filesystem::path& key = {});
+std::string export_jsonl(const std::vector<Entry>& entries, const std::filesystem::path& key = {},
+                         EvidenceFormat format = EvidenceFormat::kShared);
 /// The records of an exported file, as `import` would take them. Throws as `import_jsonl` does.
 std::vector<Incoming> read_jsonl(std::string_view text, const std::string& where,
                                  const std::filesystem::path& trusted_keys = {});

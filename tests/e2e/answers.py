@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "env"))
+from records import records_of  # noqa: E402, F401  (for the tests)
+
 BIN = Path(os.environ.get("PATCHBENCH_BUILD", ROOT / "build/cpu")) / "bin"
 PROGRAM = BIN / "patchbench"
 

@@ -22,7 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
     folder = tmp_path_factory.mktemp("run")
     status, document = answer(folder, "reproduce", SLUG, "--subject", request.param, "--device", "cpu", *CASES)
     assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(wrong_gradients)"), document["why"]
-    return request.param, start(folder, "ledger", "export").stdout.splitlines()
+    return request.param, start(folder, "ledger", "export", "--whole").stdout.splitlines()
 
 
 def start(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from answers import PROGRAM, ROOT  # noqa: E402
+from answers import PROGRAM, ROOT, records_of  # noqa: E402
 
 SLUG = "liger_flce_none_bwd"
 
@@ -79,7 +79,7 @@ def test_the_window_tells_where_memory_went_up_and_came_down(run) -> None:
 def run_of_another_gpu(version: str, device: str) -> str:
     """The records of one committed run as another machine would have made them: its verdict cites their new digests."""
     mine = f'"version":"{version}"'
-    lines = (ROOT / f"reports/evidence/{SLUG}/cpu-window-3.jsonl").read_text().splitlines()
+    lines = records_of(ROOT / f"reports/evidence/{SLUG}/cpu-window-3.jsonl")
     out, digests = [], {}
     for line in sorted((line for line in lines if mine in line and ":window:v1" not in line), key=lambda line: ":verdict:v1" in line):
         theirs = re.sub(r'("machine":\{"cpu":"[^"]*","device":)"cpu"', rf'\1"{device}"', line)

@@ -49,7 +49,7 @@ class Sweeps:
         """Version -> how many verdicts the ledger has of it."""
         out = self.folder / "all.jsonl"
         out.unlink(missing_ok=True)
-        assert self.run("ledger", "export", "-o", str(out)).returncode == 0
+        assert self.run("ledger", "export", "--whole", "-o", str(out)).returncode == 0
         assert self.run("ledger", "verify").returncode == 0
         records = [json.loads(line) for line in out.read_text().splitlines()]
         found = [r["predicate"] for r in records if "verdict" in r["predicateType"]]

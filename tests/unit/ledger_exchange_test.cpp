@@ -52,10 +52,20 @@ class ExchangeTest : public ::testing::Test {
   SigningKey key_ = SigningKey::create(key_path_);
 };
 
-TEST_F(ExchangeTest, AnExportIsTheRecordsCanonicalTexts) {
+TEST_F(ExchangeTest, AWholeExportIsTheRecordsCanonicalTexts) {
   const auto ledger = fresh();
   ledger->append(sample::run());
-  EXPECT_EQ(export_jsonl(ledger->all()), text_of(sample::run()));
+  EXPECT_EQ(export_jsonl(ledger->all(), "", EvidenceFormat::kWhole), text_of(sample::run()));
+}
+
+TEST_F(ExchangeTest, AnExportSharesWhatItsRecordsHoldInCommon) {
+  const auto ledger = fresh();
+  ledger->append(sample::run());
+  const std::string text = export_jsonl(ledger->all());
+  EXPECT_TRUE(text.starts_with("{\"patchbench_evidence\":2}\n"));
+  EXPECT_LT(text.size(), text_of(sample::run()).size());
+  EXPECT_TRUE(verify_jsonl(text, "f").ok);
+  EXPECT_EQ(verify_jsonl(text, "f").head, verify_jsonl(text_of(sample::run()), "f").head);
 }
 
 TEST_F(ExchangeTest, ImportKeepsDigestsAndMarksTheOrigin) {
@@ -126,7 +136,7 @@ TEST_F(ExchangeTest, SeveralFilesAreTakenTogetherOrNotAtAll) {
 TEST_F(ExchangeTest, ASignedExportCountsWhereItsKeyIsTrusted) {
   const auto from = fresh(), to = fresh();
   from->append(sample::run());
-  const std::string text = export_jsonl(from->all(), key_path_);
+  const std::string text = export_jsonl(from->all(), key_path_, EvidenceFormat::kWhole);
   const Json line = Json::parse(text.substr(0, text.find('\n')));
   EXPECT_EQ(line.at("payloadType"), "application/vnd.in-toto+json");
   EXPECT_EQ(line.at("signatures")[0].at("keyid"), key_.key_id());
@@ -142,7 +152,8 @@ TEST_F(ExchangeTest, ASignatureByAnUntrustedKeyCountsAsNone) {
   const auto from = fresh(), to = fresh();
   from->append(sample::run());
   const SigningKey other = SigningKey::create(folder_ / "other.pem");
-  EXPECT_EQ(import_jsonl(*to, export_jsonl(from->all(), key_path_), "signed", trusting({&other})),
+  EXPECT_EQ(import_jsonl(*to, export_jsonl(from->all(), key_path_, EvidenceFormat::kWhole),
+                         "signed", trusting({&other})),
             3);
   EXPECT_EQ(to->all()[0].signer, "");
   EXPECT_FALSE(counts_for_quorum(to->all()[0]));
@@ -151,7 +162,7 @@ TEST_F(ExchangeTest, ASignatureByAnUntrustedKeyCountsAsNone) {
 TEST_F(ExchangeTest, ASignatureThatDoesNotHoldKeepsAllOut) {
   const auto from = fresh(), to = fresh();
   from->append(sample::run());
-  std::string text = export_jsonl(from->all(), key_path_);
+  std::string text = export_jsonl(from->all(), key_path_, EvidenceFormat::kWhole);
   Json envelope = Json::parse(text.substr(0, text.find('\n')));
   envelope["payload"] = base64(canonical_json(sample::run(2)[0].statement));
   const auto [code, message] = error_of(
@@ -165,8 +176,8 @@ TEST_F(ExchangeTest, AChangedSignatureInTheLedgerIsFound) {
   const auto from = fresh();
   from->append(sample::run());
   const fs::path path = folder_ / "signed.db";
-  import_jsonl(*Ledger::open(path), export_jsonl(from->all(), key_path_), "signed",
-               trusting({&key_}));
+  import_jsonl(*Ledger::open(path), export_jsonl(from->all(), key_path_, EvidenceFormat::kWhole),
+               "signed", trusting({&key_}));
   {
     SQLite::Database database(path.string(), SQLite::OPEN_READWRITE);
     database.exec("DROP TRIGGER signatures_no_update");
@@ -184,7 +195,7 @@ TEST_F(ExchangeTest, AChangedSignatureInTheLedgerIsFound) {
 TEST_F(ExchangeTest, ASignedFileIsVerifiedAgainstTrustedKeys) {
   const auto from = fresh();
   from->append(sample::run());
-  const std::string text = export_jsonl(from->all(), key_path_);
+  const std::string text = export_jsonl(from->all(), key_path_, EvidenceFormat::kWhole);
   EXPECT_TRUE(verify_jsonl(text, "f", trusting({&key_})).ok);
   Json envelope = Json::parse(text.substr(0, text.find('\n')));
   envelope["signatures"][0]["sig"] = key_.sign("something else").signature;
@@ -197,7 +208,7 @@ TEST_F(ExchangeTest, ASignedFileIsVerifiedAgainstTrustedKeys) {
 TEST_F(ExchangeTest, AnEnvelopeOfAnotherPayloadTypeIsRefused) {
   const auto from = fresh(), to = fresh();
   from->append(sample::run());
-  const std::string text = export_jsonl(from->all(), key_path_);
+  const std::string text = export_jsonl(from->all(), key_path_, EvidenceFormat::kWhole);
   Json envelope = Json::parse(text.substr(0, text.find('\n')));
   envelope["payloadType"] = "text/plain";
   const auto [code, message] =
@@ -212,7 +223,8 @@ TEST_F(ExchangeTest, ALaterSignedImportSignsWhatIsThere) {
   from->append(sample::run());
   import_jsonl(*to, export_jsonl(from->all()), "plain");
   EXPECT_FALSE(counts_for_quorum(to->all()[0]));
-  EXPECT_EQ(import_jsonl(*to, export_jsonl(from->all(), key_path_), "signed", trusting({&key_})),
+  EXPECT_EQ(import_jsonl(*to, export_jsonl(from->all(), key_path_, EvidenceFormat::kWhole),
+                         "signed", trusting({&key_})),
             0);
   EXPECT_TRUE(counts_for_quorum(to->all()[0]));
 }
@@ -222,7 +234,7 @@ TEST_F(ExchangeTest, ASignedExportDoesNotVouchForImports) {
   from->append(sample::run(1));
   middle->append(sample::run(2));
   import_jsonl(*middle, export_jsonl(from->all()), "unsigned");
-  const std::string text = export_jsonl(middle->all(), key_path_);
+  const std::string text = export_jsonl(middle->all(), key_path_, EvidenceFormat::kWhole);
   EXPECT_NE(text.find(text_of(sample::run(1))), std::string::npos)
       << "an unsigned import was signed";
   const auto to = fresh();
@@ -234,9 +246,9 @@ TEST_F(ExchangeTest, ASignedExportDoesNotVouchForImports) {
 TEST_F(ExchangeTest, AnImportedSignatureIsHandedOn) {
   const auto from = fresh(), middle = fresh();
   from->append(sample::run());
-  const std::string text = export_jsonl(from->all(), key_path_);
+  const std::string text = export_jsonl(from->all(), key_path_, EvidenceFormat::kWhole);
   import_jsonl(*middle, text, "signed", trusting({&key_}));
-  EXPECT_EQ(export_jsonl(middle->all()), text);
+  EXPECT_EQ(export_jsonl(middle->all(), "", EvidenceFormat::kWhole), text);
 }
 
 TEST_F(ExchangeTest, AKeyIsItsOwnersAloneAndNeverOverwritten) {
