@@ -360,8 +360,10 @@ harness::InProcessSubject op_subject(Spoil spoil) {
       return {{"out", out}, {"lse", lse}};
     }
     const auto [out, lse] = ops::sparse_mla_fp8_forward(q, kv, indices, kSoftmaxScale);
-    const auto [grad_q, grad_kv] = ops::sparse_mla_fp8_backward(inputs.at("grad_out"), out, lse, q,
-                                                                kv, indices, kSoftmaxScale);
+    Tensor grad_q, grad_kv;
+    for (int64_t i = 0; i < harness::backwards(item); ++i)
+      std::tie(grad_q, grad_kv) = ops::sparse_mla_fp8_backward(inputs.at("grad_out"), out, lse, q,
+                                                               kv, indices, kSoftmaxScale);
     const Tensor dense = attend(inputs.at("query").to(at::kFloat), inputs.at("kv").to(at::kFloat),
                                 inputs.at("topk_indices"), Tensor())
                              .at("out");

@@ -62,12 +62,28 @@ std::string choice(const Case& item, const std::string& name,
   return text;
 }
 
+int64_t backwards(const Case& item) {
+  return item.axes.contains("backwards") ? extent(item, "backwards") : 1;
+}
+
+double gradient_times(const Case& item) {
+  return item.axes.contains("gradient_times") ? amount(item, "gradient_times") : 1;
+}
+
 void check_axes(const Case& item, const std::vector<std::string>& known) {
+  static const std::vector<std::string> of_all = {"backwards", "scaled_from", "gradient_times",
+                                                  "grad_layout"};
+  const auto is_of_all = [](const std::string& name) {
+    return std::find(of_all.begin(), of_all.end(), name) != of_all.end();
+  };
   for (const auto& [name, value] : item.axes.items()) {
-    if (std::find(known.begin(), known.end(), name) == known.end())
+    if (std::find(known.begin(), known.end(), name) == known.end() && !is_of_all(name))
       refuse(item, fmt::format("no axis '{}'{}", name, did_you_mean(name, known)));
   }
   for (const std::string& name : known) axis(item, name);
+  if (item.axes.contains("grad_layout")) choice(item, "grad_layout", {"expanded"});
+  backwards(item);
+  gradient_times(item);
 }
 
 }  // namespace patchbench::harness

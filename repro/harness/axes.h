@@ -20,7 +20,15 @@ std::vector<int64_t> lengths(const Case& item, const std::string& name, int64_t 
 /// One of `known`, with did-you-mean; what is no text is taken as JSON spells it.
 std::string choice(const Case& item, const std::string& name,
                    const std::vector<std::string>& known);
-/// The case has exactly these axes.
+/// How often the subject goes backward through one graph, or calls a backward on the same tensors;
+/// the last gradients count. Axis `backwards`, 1 where it is not there.
+int64_t backwards(const Case& item);
+/// The factor of the upstream gradient beside the case's own values: axis `gradient_times`, 1 where
+/// it is not there.
+double gradient_times(const Case& item);
+/// The case has exactly these axes, and may have those that the harness gives every pack:
+/// `backwards`; `scaled_from`, a case whose inputs it takes, with `gradient_times`; `grad_layout`
+/// "expanded": the upstream gradient is one value of stride 0, as out.sum() makes it.
 void check_axes(const Case& item, const std::vector<std::string>& known);
 
 }  // namespace patchbench::harness

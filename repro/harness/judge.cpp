@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
+#include "harness/axes.h"
 #include "harness/compare.h"
 #include "harness/corrupt.h"
 #include "harness/tensor_file.h"
@@ -31,11 +33,35 @@ std::string wrong_set(const Tensors& got, const Tensors& wanted) {
   return "";
 }
 
+/// The pack's inputs with what the harness's own axes change in the upstream gradient, the inputs
+/// grad_*.
+Tensors inputs_of(const Pack& pack, const Case& item, uint64_t seed) {
+  Case drawn = item;
+  drawn.name = item.axes.value("scaled_from", item.name);
+  Tensors inputs = pack.inputs(drawn, seed);
+  const double factor = gradient_times(item);
+  const bool is_expanded = item.axes.contains("grad_layout");
+  for (auto& [name, tensor] : inputs) {
+    if (!name.starts_with("grad_") || !tensor.is_floating_point()) continue;
+    constexpr double kExpanded = 0.75;
+    const auto strides = tensor.strides();
+    const bool is_one_value =
+        is_expanded || (tensor.dim() > 0 && std::all_of(strides.begin(), strides.end(),
+                                                        [](int64_t step) { return step == 0; }));
+    if (factor == 1 && !is_expanded) continue;
+    const at::Tensor values = is_one_value ? tensor.flatten()[0].clone() : tensor;
+    const at::Tensor unscaled = is_expanded ? at::full_like(values, kExpanded) : values;
+    const at::Tensor scaled = (unscaled.to(at::kDouble) * factor).to(tensor.scalar_type());
+    tensor = is_one_value ? scaled.expand_as(tensor) : scaled;
+  }
+  return inputs;
+}
+
 /// Applies --corrupt; the reason why the case cannot be judged with it, or "".
 std::string spoil(const Pack& pack, const PreparedCase& prepared, const Request& request,
                   Tensors& outputs) {
   CorruptionMaterial material{prepared.inputs, {}, pack.dtype(*prepared.item)};
-  const Tensors other_inputs = pack.inputs(*prepared.item, request.seed + 1);
+  const Tensors other_inputs = inputs_of(pack, *prepared.item, request.seed + 1);
   for (auto& [name, tensor] : pack.plain(*prepared.item, other_inputs))
     material.other.emplace(name, tensor.cpu());
   return corrupt(request.corruption, material, outputs)
@@ -59,6 +85,23 @@ bool is_truncated_by_interpreter(const Request& request, const Tensors& plain) {
     return entry.second.scalar_type() == at::kBFloat16;
   });
   return has_bf16 && request.device == "cpu" && !is_in_process(request.subject);
+}
+
+/// The layer "linear" of one output; `element` is its layer of that name.
+Measure linear(const std::string& name, const at::Tensor& got, const at::Tensor& base,
+               double factor, const Measure& element, double epsilon) {
+  constexpr double kMostEpsilons = 16;
+  Measure measure{name,  "linear", 0, 0, std::min(element.limit, kMostEpsilons * epsilon),
+                  false, ""};
+  measure.got = INFINITY;
+  if (got.sizes() == base.sizes()) {
+    const at::Tensor wanted = base.to(at::kDouble) * factor;
+    const double size = wanted.abs().max().item<double>();
+    const double error = (got.to(at::kDouble) - wanted).abs().max().item<double>();
+    measure.got = size > 0 ? error / size : error;
+  }
+  measure.pass = measure.got <= measure.limit;
+  return measure;
 }
 
 /// Sets seen, class and reason from the judged layers.
@@ -115,7 +158,7 @@ void conclude_error(const Pack& pack, const Case& item, const Request& request,
 PreparedCase prepare_case(const Pack& pack, const Case& item, const Request& request) {
   PreparedCase prepared;
   prepared.item = &item;
-  prepared.inputs = pack.inputs(item, request.seed);
+  prepared.inputs = inputs_of(pack, item, request.seed);
   prepared.inputs_sha256 = digest_of(prepared.inputs);
   prepared.oracle = pack.oracle(item, prepared.inputs);
   for (auto& [name, tensor] : pack.plain(item, on_device(prepared.inputs, request.device))) {
@@ -125,7 +168,7 @@ PreparedCase prepare_case(const Pack& pack, const Case& item, const Request& req
 }
 
 Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Request& request,
-                       int repeat, Answer answer) {
+                       int repeat, Answer answer, const Related* base) {
   const Case& item = *prepared.item;
   Observation observation;
   observation.slug = request.slug;
@@ -164,6 +207,12 @@ Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Req
         compare(name, judgement.got.at(name), prepared.oracle.at(name), plain,
                 pack.tolerances(item, name), epsilon);
     judgement.measures.insert(judgement.measures.end(), layers.begin(), layers.end());
+    const auto element = std::find_if(layers.begin(), layers.end(),
+                                      [](const Measure& m) { return m.layer == "element"; });
+    if (base == nullptr || !name.starts_with("grad_") || element == layers.end()) continue;
+    judgement.measures.push_back(linear(name, judgement.got.at(name), base->outputs.at(name),
+                                        gradient_times(item) / base->gradient_times, *element,
+                                        epsilon));
   }
   conclude(pack, prepared, request, std::move(judgement), observation);
   return observation;

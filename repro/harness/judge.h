@@ -18,11 +18,21 @@ struct PreparedCase {
 /// Makes inputs, oracle and plain computation of one case for the request's seed and device.
 PreparedCase prepare_case(const Pack& pack, const Case& item, const Request& request);
 
+/// The outputs of the case that a case names in its axis `scaled_from`: the same inputs with the
+/// upstream gradient times another factor.
+struct Related {
+  Tensors outputs;
+  double gradient_times = 1;
+};
+
 /// Turns one answer into an observation: layers against the oracle, then absent, present in the
 /// class that the pack's predicate names, or "undeclared" (wrong, but in no way that the pack
 /// names) where none fits. bf16 from outside this process on the CPU is unjudged. Spoils the
-/// outputs first where the request asks for it. `answer` is consumed.
+/// outputs first where the request asks for it. `answer` is consumed. With `base` each output
+/// grad_* has one layer more, "linear": max |G - f B| / max |f B| for the base's output B and the
+/// ratio f of the factors, at most the element's limit and at most 16 epsilons: a factor
+/// that is a power of two commutes with every rounding, so that the order of sums alone is left.
 Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Request& request,
-                       int repeat, Answer answer);
+                       int repeat, Answer answer, const Related* base = nullptr);
 
 }  // namespace patchbench::harness

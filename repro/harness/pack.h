@@ -78,6 +78,16 @@ class Pack {
     static_cast<void>(item);
     return false;
   }
+  /// The counts of a case by axis: what a fix may be wrong beyond (regions.h). As it stands: every
+  /// axis that is a whole number of at least 1, but those that say how, not how many.
+  virtual std::map<std::string, int64_t> extents(const Case& item) const {
+    std::map<std::string, int64_t> counts;
+    for (const auto& [name, value] : item.axes.items()) {
+      if (!value.is_number_integer() || name == "backwards" || name == "gradient_times") continue;
+      if (value.get<int64_t>() >= 1) counts.emplace(name, value.get<int64_t>());
+    }
+    return counts;
+  }
   /// Why a case is not even run on this kind of device ("cpu", "cuda"), or "". It is then
   /// `unsupported`.
   virtual std::string refusal(const Case& item, const std::string& device_kind) const {

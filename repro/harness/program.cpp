@@ -2,17 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
 #include "core/slug.h"
+#include "harness/axes.h"
 #include "harness/corrupt.h"
 #include "harness/judge.h"
 #include "harness/meter.h"
 #include "harness/records.h"
+#include "harness/regions.h"
 #include "harness/request.h"
 #include "harness/subject_process.h"
 
@@ -95,7 +99,7 @@ class Run {
   /// the context of the cases after it, so on a GPU a case without an answer gets a process of its
   /// own (one that raised has answered); starting one per case from the beginning costs 5 to 10 s
   /// of imports each.
-  void all() const {
+  void all() {
     std::vector<const Case*> chosen;
     for (const Case& item : request_.cases) {
       const std::string why = pack_.refusal(item, request_.device_kind());
@@ -105,6 +109,13 @@ class Run {
         refuse(item, why);
       }
     }
+    if (request_.wants_regions) open_regions(chosen);
+    run(chosen);
+    if (regions_) close_regions();
+  }
+
+ private:
+  void run(const std::vector<const Case*>& chosen) {
     if (subject_) {
       for (const Case* item : chosen) batch({prepare_case(pack_, *item, request_)});
       return;
@@ -121,7 +132,63 @@ class Run {
     batch(std::move(group));
   }
 
- private:
+  /// Mutants are asked for where a case counts for the subject.
+  bool has_regions(const Case& item) const {
+    const bool is_judged = item.role == CaseRole::kTrigger || item.role == CaseRole::kSilent ||
+                           item.role == CaseRole::kControl;
+    return is_judged && item.counts_on(request_.device_kind());
+  }
+
+  void open_regions(const std::vector<const Case*>& chosen) {
+    std::vector<const Case*> judged;
+    for (const Case* item : chosen)
+      if (has_regions(*item)) judged.push_back(item);
+    const auto& waived = request_.waived_regions;
+    regions_.emplace(pack_, judged, std::set<std::string>(waived.begin(), waived.end()));
+  }
+
+  /// "mutant:region:<name>" of a release with edits, "op_mutant:region:<name>" of an op.
+  std::string region_subject(const std::string& region) const {
+    return (request_.subject == "op" ? "op_mutant:region:" : "mutant:region:") + region;
+  }
+
+  /// Judges what the mutants make of right outputs; the first case that catches one is written.
+  void try_regions(const PreparedCase& one, const Answer& right) {
+    for (auto& [region, outputs] : regions_->of(one, right.outputs)) {
+      Answer wrong;
+      wrong.state = Answer::State::kOutputs;
+      wrong.outputs = std::move(outputs);
+      Request mutated = request_;
+      mutated.subject = region_subject(region);
+      Observation seen = judge_case(pack_, one, mutated, 0, std::move(wrong));
+      if (seen.seen == Seen::kPresent) {
+        regions_->caught(region);
+        records_.write(seen);
+        passed_.erase(region);
+      } else {
+        passed_.insert_or_assign(region, std::move(seen));
+      }
+    }
+  }
+
+  /// Mutants that passed: by a case that was in the region, or because none was.
+  void close_regions() {
+    for (const std::string& region : regions_->open()) {
+      if (const auto passed = passed_.find(region); passed != passed_.end()) {
+        records_.write(passed->second);
+        continue;
+      }
+      Request mutated = request_;
+      mutated.subject = region_subject(region);
+      PreparedCase none;
+      none.item = first_judged_;
+      Answer answer;
+      answer.state = Answer::State::kUnsupported;
+      answer.reason = "no case is in this region";
+      if (first_judged_ != nullptr) records_.write(judge_case(pack_, none, mutated, 0, answer));
+    }
+  }
+
   void refuse(const Case& item, const std::string& why) const {
     PreparedCase empty;
     empty.item = &item;
@@ -133,7 +200,7 @@ class Run {
     }
   }
 
-  void batch(const std::vector<PreparedCase>& prepared) const {
+  void batch(const std::vector<PreparedCase>& prepared) {
     if (prepared.empty()) return;
     std::vector<SubjectCase> handed;
     for (const PreparedCase& one : prepared)
@@ -164,10 +231,34 @@ class Run {
     return answers;
   }
 
+  /// Whether another case of the run says that it is this one with a scaled gradient.
+  bool is_base(const Case& item) const {
+    return std::any_of(request_.cases.begin(), request_.cases.end(), [&](const Case& other) {
+      return other.axes.value("scaled_from", "") == item.name;
+    });
+  }
+
+  /// Null where the case is no scaled one, or its base was not run before it.
+  const Related* base_of(const Case& item) const {
+    const auto base = related_.find(item.axes.value("scaled_from", ""));
+    return base == related_.end() ? nullptr : &base->second;
+  }
+
   /// One observation, or with `--corrupt all` one per corruption, each as a subject of its own.
-  void write(const PreparedCase& one, int repeat, Answer answer) const {
+  void write(const PreparedCase& one, int repeat, Answer answer) {
+    if (is_base(*one.item) && answer.state == Answer::State::kOutputs)
+      related_.insert_or_assign(one.item->name, Related{answer.outputs, gradient_times(*one.item)});
+    if (regions_ && repeat == 0 && has_regions(*one.item)) {
+      const Observation seen = judge_case(pack_, one, request_, repeat, answer, base_of(*one.item));
+      records_.write(seen);
+      if (seen.seen != Seen::kAbsent) return;
+      if (first_judged_ == nullptr) first_judged_ = one.item;
+      try_regions(one, answer);
+      return;
+    }
     if (request_.corruption != kAllCorruptions) {
-      records_.write(judge_case(pack_, one, request_, repeat, std::move(answer)));
+      records_.write(
+          judge_case(pack_, one, request_, repeat, std::move(answer), base_of(*one.item)));
       return;
     }
     for (const Corruption& corruption : all_corruptions()) {
@@ -182,6 +273,10 @@ class Run {
   const Request& request_;
   RecordWriter records_;
   InProcessSubject subject_;
+  std::optional<RegionMutants> regions_;
+  std::map<std::string, Observation> passed_;  ///< of the open regions that a case was in
+  const Case* first_judged_ = nullptr;
+  std::map<std::string, Related> related_;  ///< by case: what another case is compared with
 };
 
 void run_words(const std::vector<std::string>& words, const Pack& pack) {

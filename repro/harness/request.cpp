@@ -99,6 +99,7 @@ void read_cases(const std::filesystem::path& file, Request& request) {
   try {
     request.slug = json.at("slug").get<std::string>();
     request.classes = json.at("classes").get<std::vector<std::string>>();
+    request.waived_regions = json.value("waived_regions", std::vector<std::string>());
     std::set<std::string> names;
     for (const Json& entry : json.at("cases")) {
       request.cases.push_back(read_case(entry, file.string()));
@@ -123,6 +124,8 @@ Request parse_request(const std::vector<std::string>& words) {
       request.lists_corruptions = true;
     } else if (flag == "--all-layers") {
       request.wants_all_layers = true;
+    } else if (flag == "--regions") {
+      request.wants_regions = true;
     } else if (std::find(kFlags.begin(), kFlags.end(), flag) == kFlags.end()) {
       refuse("unknown word '" + flag + "'" + did_you_mean(flag, kFlags));
     } else if (++i == words.size()) {

@@ -31,7 +31,9 @@ struct Request {
   int repeats = 1;
   std::filesystem::path work;
   std::optional<SubjectCommand> command;
-  std::string corruption;  ///< "", a corruption's name, or kAllCorruptions
+  bool wants_regions = false;               ///< --regions: judge the mutants of regions.h, too
+  std::vector<std::string> waived_regions;  ///< of them, those that are not asked for
+  std::string corruption;                   ///< "", a corruption's name, or kAllCorruptions
   bool wants_all_layers = false;
   int records_fd = -1;
   bool lists_corruptions = false;
@@ -43,7 +45,8 @@ struct Request {
 /// Parses the words after the program's name. Throws Error(kUsage) with one line.
 Request parse_request(const std::vector<std::string>& words);
 
-/// The cases file: {"slug", "classes", "cases": [{"name", "role", "axes", "judged_on"}]}. Throws
+/// The cases file: {"slug", "classes", "cases": [{"name", "role", "axes", "judged_on"}],
+/// "waived_regions" (may be left out)}. Throws
 /// Error(kUsage).
 void read_cases(const std::filesystem::path& file, Request& request);
 

@@ -41,13 +41,14 @@ def arguments(case: Case, leaves: dict[str, torch.Tensor]) -> list[object]:
 
 
 def run(case: Case) -> dict[str, torch.Tensor]:
-    """Loss and gradients of `(loss * grad_loss).sum()`; grad_loss reaches the backward as it is, strides included."""
+    """Loss and gradients of `(loss * grad_loss).sum()`; grad_loss reaches the backward as it is, strides included. Of several
+    backwards through one graph (axis `backwards`) the last one's."""
     leaves = {n: case.tensors[n].detach().requires_grad_() for n in ("input", "weight", "bias") if n in case.tensors}
     result = Flce.apply(*arguments(case, leaves))
     loss = result[0] if isinstance(result, tuple) else result
     grad_loss = case.tensors["grad_loss"]
-    if loss.shape == grad_loss.shape:
-        grads = torch.autograd.grad(loss, list(leaves.values()), grad_loss)
-    else:
-        grads = torch.autograd.grad((loss * grad_loss).sum(), list(leaves.values()))
+    output, words = (loss, (grad_loss,)) if loss.shape == grad_loss.shape else ((loss * grad_loss).sum(), ())
+    num_backwards = case.axes.get("backwards", 1)
+    for _ in range(num_backwards):
+        grads = torch.autograd.grad(output, list(leaves.values()), *words, retain_graph=num_backwards > 1)
     return {"loss": loss.detach()} | {f"grad_{name}": grad for name, grad in zip(leaves, grads, strict=True)}

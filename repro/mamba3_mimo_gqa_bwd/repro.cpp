@@ -235,7 +235,8 @@ Tensors differentiated(const Backward& backward, const Case& item, const Tensors
       bounds.push_back(bounds.back() + static_cast<int32_t>(length));
     in.cu_seqlens = torch::tensor(bounds, at::kInt).to(in.q.device());
   }
-  const auto g = backward(in, at("grad_out"));
+  auto g = backward(in, at("grad_out"));
+  for (int64_t i = 1; i < harness::backwards(item); ++i) g = backward(in, at("grad_out"));
   const std::vector<Tensor> all = {g.q,      g.k,      g.v,      g.adt,    g.dt,
                                    g.trap,   g.q_bias, g.k_bias, g.mimo_v, g.mimo_z,
                                    g.mimo_o, g.angles, g.d,      g.z};
@@ -381,6 +382,13 @@ class MimoPack : public harness::Pack {
   Tensors inputs(const Case& item, uint64_t seed) const override {
     if (is_projection(item)) return projection_inputs(item, seed);
     return is_reduction(item) ? reduction_inputs(item, seed) : backward_inputs(item, seed);
+  }
+
+  std::map<std::string, int64_t> extents(const Case& item) const override {
+    auto counts = Pack::extents(item);
+    counts["heads_per_group"] = extent(item, "num_heads") / extent(item, "num_groups");
+    counts.erase("grad_scale");
+    return counts;
   }
 
   Tensors oracle(const Case& item, const Tensors& inputs) const override {

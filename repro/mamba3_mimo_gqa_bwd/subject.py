@@ -92,8 +92,10 @@ def projected(case: Case) -> dict[str, torch.Tensor]:
 
 
 def run(case: Case) -> dict[str, torch.Tensor]:
-    """Every gradient that the case's inputs have, in fp32; the host function's own exceptions reach the caller."""
+    """Every gradient that the case's inputs have, in fp32; the host function's own exceptions reach the caller. Of several backwards
+    on the same tensors (axis `backwards`) the last one's."""
     if case.axes["site"] == "projection":
         return projected(case)
-    found = host_of(case)(**words_of(case))
+    for _ in range(case.axes.get("backwards", 1)):
+        found = host_of(case)(**words_of(case))
     return {f"grad_{name}": grad.float() for name, grad in zip(GRADIENTS, found, strict=False) if grad is not None}

@@ -177,7 +177,9 @@ Tensors op_gradients(const Case& item, const Tensors& inputs) {
   }
   ops::mamba3_siso_bwd_cse::SisoSaved saved{inputs.at("grad_out"), inputs.at("states"), {}};
   if (inputs.contains("grad_final_state")) saved.grad_final_state = inputs.at("grad_final_state");
-  const auto grads = ops::mamba3_siso_bwd_cse::mamba3_siso_bwd(call, saved);
+  auto grads = ops::mamba3_siso_bwd_cse::mamba3_siso_bwd(call, saved);
+  for (int64_t i = 1; i < harness::backwards(item); ++i)
+    grads = ops::mamba3_siso_bwd_cse::mamba3_siso_bwd(call, saved);
   Tensors values = {{"grad_q", grads.q.to(at::kFloat)},
                     {"grad_k", grads.k.to(at::kFloat)},
                     {"grad_v", grads.v.to(at::kFloat)},

@@ -134,11 +134,13 @@ def attend(case: Case, query: torch.Tensor, kv: torch.Tensor, indices: torch.Ten
 
 
 def run_dispatch(case: Case) -> dict[str, Any]:
-    """Values and gradients, whether the kernels made them, and the bytes that were announced."""
+    """Values and gradients (of several backwards, axis `backwards`, the last), whether the kernels made them, and the bytes that were
+    announced."""
     query, kv, indices, grad_out = operands(case)
     with stand_in.serving(case.device, *kernels()) as launches, listening() as amounts:
-        out = attend(case, query, kv, indices)
-        grad_query, grad_kv = torch.autograd.grad(out, (query, kv), grad_out)
+        out, num_backwards = attend(case, query, kv, indices), case.axes.get("backwards", 1)
+        for _ in range(num_backwards):
+            grad_query, grad_kv = torch.autograd.grad(out, (query, kv), grad_out, retain_graph=num_backwards > 1)
     case.numbers |= {name: float(count) for name, count in launches.items()}
     is_fused = launches["sparse_mla_fwd"] > 0 and launches["bwd"] > 0
     values = {"out": out, "grad_query": grad_query, "grad_kv": grad_kv}

@@ -198,9 +198,11 @@ harness::InProcessSubject op_subject(const std::string& delta, const std::string
     const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
     const auto [out, lse, remainder] =
         ops::sparse_mla_forward(q, kv, indices, scale, grad_out.size(3));
-    const auto [grad_q, grad_kv] =
-        ops::sparse_mla_backward(grad_out, out, remainder, lse, q, kv, indices, scale, delta,
-                                 staging.empty() ? staging_of(item) : staging);
+    Tensor grad_q, grad_kv;
+    for (int64_t i = 0; i < harness::backwards(item); ++i)
+      std::tie(grad_q, grad_kv) =
+          ops::sparse_mla_backward(grad_out, out, remainder, lse, q, kv, indices, scale, delta,
+                                   staging.empty() ? staging_of(item) : staging);
     return {{"grad_q", grad_q.squeeze(0)}, {"grad_kv", grad_kv.squeeze(2).squeeze(0)}};
   };
 }

@@ -90,13 +90,15 @@ def prime_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, gr
     q.grad, kv.grad = grad_q[0], grad_kv[0, : len(kv)]
 
 
-def megatron_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor) -> None:
-    """By megatron-core's autograd function."""
+def megatron_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor, num_backwards: int) -> None:
+    """By megatron-core's autograd function; of several backwards through one graph the last one's."""
     # Rows and keys are otherwise padded to 256.
     with mock.patch.dict(os.environ, {"MCORE_DSA_TILELANG_SEQ_BUCKET": "1"}):
         sparse_mla = ops_module("sparse_mla", not q.is_cuda)
         out, _ = sparse_mla.SparseMLA.apply(q, kv, indices.unsqueeze(1), q.shape[-1] ** -0.5)
-        out.backward(grad_out)
+        for _ in range(num_backwards):
+            q.grad = kv.grad = None
+            out.backward(grad_out, retain_graph=num_backwards > 1)
 
 
 def gradients(case: Case) -> dict[str, torch.Tensor]:
@@ -109,7 +111,7 @@ def gradients(case: Case) -> dict[str, torch.Tensor]:
     apart = {"tilelang-examples": example_gradients, "prime-rl": prime_gradients}
     run = apart.get(UPSTREAM, carried_gradients if UPSTREAM in carriers.FOLDERS else None)
     if run is None:
-        megatron_gradients(q, kv, words["indices"], words["grad_out"])
+        megatron_gradients(q, kv, words["indices"], words["grad_out"], case.axes.get("backwards", 1))
     else:
         with language_of(is_stood_in):
             run(q, kv, words["indices"], words["grad_out"])

@@ -39,7 +39,10 @@ struct Recorded {
 
 void add_part(Recorded& recorded, const Record& observation) {
   Observation o = observation_of(observation);
-  const std::string subject = o.subject.starts_with(kSpoiled) ? std::string(kSpoiled) : o.subject;
+  const bool is_spoiled = o.subject.starts_with(kSpoiled);
+  const std::string subject = is_region_mutant(o.subject) ? is_spoiled ? "op" : "patched"
+                              : is_spoiled                ? std::string(kSpoiled)
+                                                          : o.subject;
   Part& part = recorded.parts[subject];
   part.context = RunContext::from_json(observation.predicate().at("context"));
   part.observations.push_back(std::move(o));
@@ -95,6 +98,7 @@ RunOptions options_of(const Recorded& recorded, const std::string& subject, cons
     options.sandbox = exec::sandbox_from(kind);
   }
   for (const Observation& o : part.observations) {
+    options.wants_regions |= is_region_mutant(o.subject);
     options.device = o.device;
     options.seed = o.seed;
     options.repeats = std::max(options.repeats, o.repeat + 1);

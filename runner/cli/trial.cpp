@@ -71,8 +71,13 @@ Json cases_document(const Setup& setup, const RunOptions& options, const std::st
     // is caught by what it computes.
     const bool is_idle = c.role == CaseRole::kSurvey ||
                          (c.role == CaseRole::kCode && setup.manifest.kind == "refactor");
-    const bool is_tried = subject.starts_with("mutant:") || options.subject == "mitigated";
+    const bool is_edit_mutant = subject.starts_with("mutant:");
+    const bool is_tried = is_edit_mutant || options.subject == "mitigated";
     if (chosen.empty() && is_idle && is_tried) continue;
+    // These look at a region of the inputs; an edit that is wrong on its own is red without them.
+    const bool is_of_regions = c.axes.contains("scaled_from") || c.axes.contains("backwards") ||
+                               c.axes.contains("grad_layout");
+    if (chosen.empty() && is_of_regions && is_edit_mutant) continue;
     if (!is_in_process(subject) && !c.runs_on(setup.upstream)) continue;
     const std::string kind = setup.device.substr(0, setup.device.find(':'));
     // A case that only a GPU can judge is too large for the interpreter; it runs there when asked
@@ -83,9 +88,15 @@ Json cases_document(const Setup& setup, const RunOptions& options, const std::st
                      {"axes", c.axes},
                      {"judged_on", c.judged_on}});
   }
+  Json waived = Json::array();
+  for (const RegionWaiver& waiver : setup.manifest.waived_regions) {
+    const std::string kind = setup.device.substr(0, setup.device.find(':'));
+    if (waiver.is_for(subject, kind)) waived.push_back(waiver.region);
+  }
   return {{"slug", setup.manifest.slug.str()},
           {"classes", setup.manifest.classes_order},
-          {"cases", cases}};
+          {"cases", cases},
+          {"waived_regions", waived}};
 }
 
 /// "/env-1/z3/lib:": what a wheel links by a path beside its own is found by name where the two
@@ -392,6 +403,8 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
                   "--records-fd",
                   std::to_string(kRecordsFd)};
   if (!corrupt.empty()) command.argv.insert(command.argv.end(), {"--corrupt", corrupt});
+  const bool has_regions = subject == "patched" || (subject == "op" && corrupt.empty());
+  if (options.wants_regions && has_regions) command.argv.emplace_back("--regions");
   write_file(folder / "cases.json", cases_document(setup, options, subject).dump());
   if (!is_in_process(subject)) {
     std::vector<git::Checkout> checkouts;

@@ -35,6 +35,7 @@ std::string headline(const Setup& setup, const std::vector<Trial>& trials) {
 void add_rows(report::Table& table, const Trial& trial, const QuestionContext& question,
               bool names_subject) {
   for (const Observation& o : trial.observations) {
+    if (is_region_mutant(o.subject)) continue;
     const Measure* m = deciding(o);
     const std::string name = names_subject ? o.subject + " " + o.case_name : o.case_name;
     std::string seen = seen_name(o.seen);
@@ -87,6 +88,26 @@ std::string mutant_line(const Trial& trial, bool holds) {
                                                 m->got, m->limit));
 }
 
+/// "18 regions of the inputs: 17 mutants red; not caught: ties (no case is in this region)".
+std::string region_line(const std::vector<Trial>& trials) {
+  int num = 0, red = 0;
+  std::string passed;
+  for (const Trial& trial : trials) {
+    for (const Observation& o : trial.observations) {
+      if (!is_region_mutant(o.subject)) continue;
+      ++num;
+      red += o.seen == Seen::kPresent;
+      if (o.seen == Seen::kPresent) continue;
+      passed += fmt::format("{}{} ({})", passed.empty() ? "" : ", ",
+                            o.subject.substr(o.subject.rfind(':') + 1),
+                            o.seen == Seen::kUnsupported ? o.reason : "passed " + o.case_name);
+    }
+  }
+  if (num == 0) return "";
+  return fmt::format("{} regions of the inputs, {} mutants red{}\n", num, red,
+                     passed.empty() ? "" : "; not caught: " + passed);
+}
+
 bool is_mutants(const Trial& trial) {
   return !trial.observations.empty() && is_mutant(trial.observations.front().subject);
 }
@@ -119,7 +140,7 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
       }
     }
   }
-  text += table.render(report::style_of(STDOUT_FILENO)) + mutants + costs;
+  text += table.render(report::style_of(STDOUT_FILENO)) + mutants + region_line(trials) + costs;
   text += outcome.text();
   if (!outcome.alias.empty()) text += " = " + outcome.alias;
   return text + (outcome.why.empty() ? "" : ": " + outcome.why) + "\n";

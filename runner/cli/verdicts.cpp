@@ -194,9 +194,12 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
   if (options.subject == "mitigated") question = Question::kMitigation;
   const std::vector<Edit> edits = edits_of(context, setup, options.subject);
   answer.question = question_for(setup, question, options.subject);
+  RunOptions all = options;
+  if (question != Question::kReproduce) answer.question.is_partial = !options.cases.empty();
+  answer.question.has_regions = all.wants_regions = question == Question::kOp;
   if (question == Question::kMitigation)
     answer.trials.push_back(run_trial(context, setup, options, "upstream", {}));
-  answer.trials.push_back(run_trial(context, setup, options, options.subject, edits));
+  answer.trials.push_back(run_trial(context, setup, all, options.subject, edits));
   if (question == Question::kOp) {
     // Spoiled outputs are judged on small cases: what they show does not depend on the shape, what
     // they cost does.
@@ -315,7 +318,10 @@ Answer validate(const Context& context, const Setup& setup, const RunOptions& op
   answer.question = question_for(setup, validation_of(setup.manifest), "patched");
   std::vector<Part> parts = {{"upstream", {}}, {"patched", edits}};
   for (const Edit& mutant : mutants) parts.push_back({mutant_subject(mutant), {mutant}});
-  answer.trials = run_parts(context, setup, options, parts);
+  RunOptions all = options;
+  all.wants_regions = answer.question.has_regions = true;
+  answer.question.is_partial = !options.cases.empty();
+  answer.trials = run_parts(context, setup, all, parts);
   conclude(context, answer);
   return answer;
 }

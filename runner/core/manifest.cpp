@@ -31,6 +31,10 @@ class Builder {
     manifest_.environments = document_.value("environments", Json::array());
     manifest_.subjects = document_.at("subjects").get<std::vector<std::string>>();
     read_waivers();
+    for (const Json& row : document_.value("waived_regions", Json::array()))
+      manifest_.waived_regions.push_back(
+          {row.at("region"), row.value("subjects", std::vector<std::string>()),
+           row.value("devices", std::vector<std::string>()), row.at("reason")});
     read_scope();
     check_bounds();
     check_runnable();
@@ -294,6 +298,13 @@ bool Case::is_for(const std::string& subject) const {
 
 bool Case::runs_on(const UpstreamUse& use) const {
   return upstream.empty() ? !use.stands_alone : upstream == use.name;
+}
+
+bool RegionWaiver::is_for(std::string_view subject, std::string_view device_kind) const {
+  const auto holds = [](const std::vector<std::string>& names, std::string_view name) {
+    return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return holds(subjects, subject) && holds(devices, device_kind);
 }
 
 std::optional<std::string> Manifest::waived(Column column) const {

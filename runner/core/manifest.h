@@ -77,6 +77,15 @@ struct Waiver {
   std::string cell, reason;
 };
 
+/// A region of the inputs (repro/harness/regions.h) that the pack's cases do not look at, and why.
+struct RegionWaiver {
+  std::string region;                 ///< a name, or its beginning followed by "*"
+  std::vector<std::string> subjects;  ///< "patched", "op"; empty: both
+  std::vector<std::string> devices;   ///< "cpu", "cuda"; empty: both
+  std::string reason;
+  bool is_for(std::string_view subject, std::string_view device_kind) const;
+};
+
 /// A pack's manifest.json: who it is, what it claims, what it does not.
 struct Manifest {
   Slug slug{"unset"};
@@ -91,6 +100,7 @@ struct Manifest {
   std::vector<std::string> subjects;
   std::vector<ScopeRow> scope;
   std::vector<Waiver> waivers;
+  std::vector<RegionWaiver> waived_regions;
   std::string sha256;  ///< of the file's bytes
 
   /// The waiver of a column, or nullopt.

@@ -92,6 +92,9 @@ bool is_in_process(std::string_view subject) {
 bool is_mutant(std::string_view subject) {
   return subject.find("mutant:") != std::string_view::npos;
 }
+bool is_region_mutant(std::string_view subject) {
+  return subject.find("mutant:region:") != std::string_view::npos;
+}
 
 std::optional<double> Observation::number(const std::string& name) const {
   const Json numbers = self_reported.is_object() ? self_reported.value("numbers", Json()) : Json();

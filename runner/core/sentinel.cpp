@@ -183,12 +183,21 @@ Compared compared(const std::vector<Observation>& upstream, const std::vector<Ob
 
 /// Whether every mutant subject is red on at least one judged trigger, or other than upstream on a
 /// case of `roles`, where outputs are compared; "" or the reason why not.
-std::string mutants_hold(const std::vector<Observation>& seen, std::string_view prefix,
-                         const std::vector<Observation>& upstream = {},
+std::string mutants_hold(const std::vector<Observation>& seen, const QuestionContext& context,
+                         std::string_view prefix, const std::vector<Observation>& upstream = {},
                          const std::set<CaseRole>& roles = {}) {
   std::map<std::string, bool> red;
   for (const Observation& o : seen) {
     if (!o.subject.starts_with(prefix)) continue;
+    if (is_region_mutant(o.subject)) {
+      const bool is_reached = o.seen != Seen::kUnsupported;
+      const bool is_asked = context.has_regions && (is_reached || !context.is_partial);
+      const bool is_other = is_reached && !compared(upstream, {o}, roles).differs.empty();
+      if (is_asked && o.seen != Seen::kPresent && !is_other)
+        return fmt::format("{} was not caught: {}", o.subject,
+                           is_reached ? "case " + o.case_name + " does not see it" : o.reason);
+      continue;
+    }
     // A spoiling that changed nothing (a factor on values that are all 0) left the right answer: no
     // mutant on this case.
     const bool is_unchanged = o.subject.starts_with("op_mutant:") && o.seen == Seen::kUnresolved &&
@@ -294,7 +303,8 @@ Outcome validated(const std::vector<Observation>& seen, const QuestionContext& c
     return none((code.differs.empty() ? code.missing : code.differs) +
                 ": nothing shows that its code is upstream's");
   }
-  if (const std::string why = mutants_hold(seen, "mutant:", run.upstream, {CaseRole::kCode});
+  if (const std::string why =
+          mutants_hold(seen, context, "mutant:", run.upstream, {CaseRole::kCode});
       !why.empty())
     return none(why);
   return {Sentinel::kFixValidated, "",
@@ -311,7 +321,8 @@ Outcome equivalent(const std::vector<Observation>& seen, const QuestionContext& 
             outputs.differs + ": its outputs differ from upstream's bit for bit", ""};
   }
   if (!outputs.missing.empty()) return none(outputs.missing + ": not compared");
-  if (const std::string why = mutants_hold(seen, "mutant:", run.upstream, values); !why.empty())
+  if (const std::string why = mutants_hold(seen, context, "mutant:", run.upstream, values);
+      !why.empty())
     return none(why);
   const std::string shown =
       fmt::format("{} cases green, outputs of {} equal bit for bit, every mutant caught",
@@ -348,7 +359,8 @@ Outcome subject_green(const std::vector<Observation>& seen, const QuestionContex
   if (!green.unanswered.empty()) return none(green.unanswered);
   std::set<std::string> mended, left;
   if (sentinel == Sentinel::kOpValidated) {
-    if (const std::string why = mutants_hold(seen, "op_mutant:"); !why.empty()) return none(why);
+    if (const std::string why = mutants_hold(seen, context, "op_mutant:"); !why.empty())
+      return none(why);
   } else {
     const std::vector<Observation> upstream = of_subject(seen, "upstream");
     const Outcome red = reproduced(upstream, context);
@@ -534,6 +546,8 @@ Json QuestionContext::to_json() const {
                {"subject", subject},
                {"is_red_pin", is_red_pin},
                {"classes", classes}};
+  if (is_partial) json["is_partial"] = true;
+  if (has_regions) json["has_regions"] = true;
   if (question == Question::kMemory) {
     json["bound_bytes"] = bound_bytes;
     json["measured_bytes"] = measured_bytes;
@@ -559,6 +573,8 @@ QuestionContext QuestionContext::from_json(const Json& json) {
     context.subject = json.at("subject").get<std::string>();
     context.is_red_pin = json.at("is_red_pin").get<bool>();
     context.classes = json.at("classes").get<std::vector<std::string>>();
+    context.is_partial = json.value("is_partial", false);
+    context.has_regions = json.value("has_regions", false);
     context.bound_bytes = json.value("bound_bytes", 0.0);
     context.measured_bytes = json.value("measured_bytes", 0.0);
     context.bound_growth = json.value("bound_growth", 0.0);
@@ -574,8 +590,9 @@ QuestionContext QuestionContext::from_json(const Json& json) {
   }
 }
 
-Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context) {
-  const std::vector<Observation> seen = fold_repeats(observations, context.question);
+namespace {
+
+Outcome outcome_of_all(const std::vector<Observation>& seen, const QuestionContext& context) {
   switch (context.question) {
     case Question::kReproduce:
       return reproduced(of_subject(seen, context.subject), context);
@@ -595,6 +612,22 @@ Outcome sentinel_of(const std::vector<Observation>& observations, const Question
       return not_regressed(seen, context);
   }
   throw Error(ErrorCode::kInternal, "a question outside its enum");
+}
+
+/// What is earned by being right on every case, so that some cases do not earn it.
+bool is_of_all_cases(Sentinel sentinel) {
+  return sentinel == Sentinel::kFixValidated || sentinel == Sentinel::kOpValidated ||
+         sentinel == Sentinel::kMitigationVerified || sentinel == Sentinel::kEquivalenceShown ||
+         sentinel == Sentinel::kEquivalenceProved;
+}
+
+}  // namespace
+
+Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context) {
+  Outcome outcome = outcome_of_all(fold_repeats(observations, context.question), context);
+  if (context.is_partial && outcome.sentinel && is_of_all_cases(*outcome.sentinel))
+    outcome.argument = "named_cases";
+  return outcome;
 }
 
 }  // namespace patchbench

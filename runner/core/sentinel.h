@@ -73,8 +73,10 @@ struct Outcome {
 /// What the predicates need beside the observations; all of it stands in the verdict record.
 struct QuestionContext {
   Question question = Question::kReproduce;
-  std::string subject = "upstream";              ///< kReproduce: the subject asked about
-  bool is_red_pin = false;                       ///< the version is the manifest's red_pin
+  std::string subject = "upstream";  ///< kReproduce: the subject asked about
+  bool is_red_pin = false;           ///< the version is the manifest's red_pin
+  bool is_partial = false;   ///< the user named some cases: what is green is green on these alone
+  bool has_regions = false;  ///< the judge made mutants of the regions of the inputs
   std::vector<std::string> classes;              ///< declared failure classes, primary first
   double bound_bytes = 0, measured_bytes = 0;    ///< kMemory
   double bound_growth = 0, measured_growth = 0;  ///< kMemory: over half the length; 0: not bounded
@@ -106,6 +108,10 @@ Expectation expectation_of(const Observation& observation, const QuestionContext
 /// proved where there are code cases and their outputs are equal too. kRegression: `patched`, given
 /// the same inputs, is green on every silent and control case on which upstream is, no number that
 /// is bounded there is above its bound, and some mutant's is. Numbers are self-reported.
+/// With `has_regions` each region mutant must be red on a case of any role that counts, or where
+/// outputs are compared other than upstream's. With
+/// `is_partial` regions that no named case is in are not asked for, and what the fix, op or
+/// mitigation earns has the argument "named_cases".
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context);
 
 }  // namespace patchbench

@@ -14,7 +14,7 @@ need_reproducer(SLUG)
 def test_the_release_refuses_groups_and_the_edit_reduces_them(tmp_path: Path) -> None:
     cases = ("dense_2_groups", "packed_4_groups", "half_bias_1_group", "dense_1_groups", "packed_8_groups")
     status, document = answer(tmp_path, "validate", SLUG, *(word for name in cases for word in ("--case", name)))
-    assert (status, document["sentinel"]) == (0, "FIX_VALIDATED"), document["why"]
+    assert (status, document["sentinel"]) == (0, "FIX_VALIDATED(named_cases)"), document["why"]
     before = seen(document, "upstream")
     assert before["dense_2_groups"] == before["packed_4_groups"] == "groups_refused"
     assert before["dense_1_groups"] == before["packed_8_groups"] == "absent"

@@ -14,7 +14,7 @@ need_reproducer(SLUG)
 def test_the_edit_is_proved_equivalent(tmp_path: Path) -> None:
     cases = ("source_dense", "packed_short", "half_one_chunk", "ptx_sm90")
     status, document = answer(tmp_path, "validate", SLUG, *(word for name in cases for word in ("--case", name)))
-    assert (status, document["sentinel"]) == (0, "EQUIVALENCE_PROVED"), document["why"]
+    assert (status, document["sentinel"]) == (0, "EQUIVALENCE_PROVED(named_cases)"), document["why"]
     before, after = seen(document, "upstream"), seen(document, "patched")
     assert before == {"source_dense": "redundant_product", "packed_short": "absent", "half_one_chunk": "absent", "ptx_sm90": "unjudged"}
     assert after == before | {"source_dense": "absent"}

@@ -61,17 +61,39 @@ def test_json_is_one_document_that_cites_its_record(run) -> None:
 
 def test_our_edit_is_validated_and_a_half_fix_rejected(run) -> None:
     ours = run("validate", SLUG, *FEW)
-    assert (sentinel(ours), ours.returncode) == ("FIX_VALIDATED", 0), ours.stdout + ours.stderr
+    assert (sentinel(ours), ours.returncode) == ("FIX_VALIDATED(named_cases)", 0), ours.stdout + ours.stderr
     half = run("validate", SLUG, "--edit", str(ROOT / "patches" / SLUG / "mutant-sign-lost.edit"), *FEW)
     assert (sentinel(half), half.returncode) == ("FIX_REJECTED", 1), half.stdout + half.stderr
     assert "none_signed" in half.stdout.strip().splitlines()[-1]
+
+
+WRONG_FIXES = {  # right on small cases of ordinary gradients, wrong where an ordinary run goes
+    "none_gradient_65536": "grad_output.clamp(-1e3, 1e3)",
+    "none_gradient_1e_7": "grad_output.masked_fill(grad_output.abs() < 1e-5, 0)",
+    "none_hidden_4096": "grad_output if _input.shape[1] <= 1024 else grad_output[:1].expand_as(grad_output)",
+    "none_1031_tokens": "grad_output if _input.shape[0] <= 1000 else grad_output[:1].expand_as(grad_output)",
+}
+
+
+@pytest.mark.parametrize("case", WRONG_FIXES)
+def test_a_fix_that_is_wrong_in_one_region_is_rejected(run, tmp_path: Path, case: str) -> None:
+    right = (ROOT / "patches" / SLUG / "0001-row-scale.edit").read_text()
+    edit = tmp_path / "candidate.edit"
+    text = right.replace("row_scale=grad_output,", f"row_scale={WRONG_FIXES[case]},")
+    edit.write_text("".join(line for line in text.splitlines(keepends=True) if not line.startswith("Result: ")))
+    assert text != right
+    done = run("validate", SLUG, "--edit", str(edit), "--device", "cpu", *(w for c in ("none_random", "mean", case) for w in ("--case", c)))
+    assert (sentinel(done), done.returncode) == ("FIX_REJECTED", 1), done.stdout + done.stderr
+    assert case in done.stdout.strip().splitlines()[-1]
 
 
 def test_subjects_that_run_at_a_time_are_judged_as_one_after_the_other(run) -> None:
     one, four = (json.loads(run("--json", "validate", SLUG, "--jobs", jobs, *FEW).stdout) for jobs in ("1", "4"))
     seen = [[(o["subject"], o["case"], o["seen"]) for s in document["subjects"] for o in s["observations"]] for document in (one, four)]
     assert seen[0] == seen[1] and len({subject for subject, *_ in seen[0]}) == 7
-    assert one["sentinel"] == four["sentinel"] == "FIX_VALIDATED"
+    assert one["sentinel"] == four["sentinel"] == "FIX_VALIDATED(named_cases)"
+    regions = {o["subject"]: o["seen"] for s in one["subjects"] for o in s["observations"] if ":region:" in o["subject"]}
+    assert regions["mutant:region:ties"] == "present" and regions["mutant:region:beyond_hidden"] == "unsupported"
 
 
 def test_a_subject_starts_with_a_copy_of_the_compile_cache(run, tmp_path: Path) -> None:
@@ -88,7 +110,7 @@ def test_a_subject_starts_with_a_copy_of_the_compile_cache(run, tmp_path: Path) 
 
 def test_model_and_op_are_judged_in_process(run) -> None:
     assert sentinel(run("reproduce", SLUG, "--subject", "model", *FEW)) == "BUG_REPRODUCED(wrong_gradients)"
-    assert sentinel(run("reproduce", SLUG, "--subject", "op", *FEW)) == "OP_VALIDATED"
+    assert sentinel(run("reproduce", SLUG, "--subject", "op", *FEW)) == "OP_VALIDATED(named_cases)"
 
 
 def test_an_op_is_judged_without_its_upstream(run, tmp_path: Path) -> None:
@@ -99,7 +121,7 @@ def test_an_op_is_judged_without_its_upstream(run, tmp_path: Path) -> None:
         (cache / name).symlink_to(Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "patchbench" / name)
     nowhere = {"XDG_CACHE_HOME": str(cache.parent), "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
     judged = run("reproduce", SLUG, "--subject", "op", *FEW, **nowhere)
-    assert sentinel(judged) == "OP_VALIDATED", judged.stderr
+    assert sentinel(judged) == "OP_VALIDATED(named_cases)", judged.stderr
     assert not (cache / "git").exists()
     assert run("reproduce", SLUG, *FEW, **nowhere).returncode == 4
 

@@ -118,8 +118,10 @@ inline Json toy_cases(const std::vector<std::string>& names) {
 /// Runs the whole program over `cases` with the words given, records read back through the strict
 /// parser.
 inline RunResult run_toy(const ScratchFolder& folder, const Json& cases,
-                         std::vector<std::string> words) {
-  const Json file = {{"slug", "toy_pack"}, {"classes", {"zeroed"}}, {"cases", cases}};
+                         std::vector<std::string> words, const Pack& pack = ToyPack(),
+                         const Json& more = Json::object()) {
+  Json file = {{"slug", pack.slug()}, {"classes", {"zeroed"}}, {"cases", cases}};
+  file.update(more);
   const std::string records = folder.write("records", "");
   std::FILE* sink = std::fopen(records.c_str(), "w");
   words.insert(words.begin(),
@@ -129,7 +131,7 @@ inline RunResult run_toy(const ScratchFolder& folder, const Json& cases,
   std::vector<const char*> argv;
   for (const std::string& word : words) argv.push_back(word.c_str());
   RunResult result;
-  result.code = run_reproducer(static_cast<int>(argv.size()), argv.data(), ToyPack());
+  result.code = run_reproducer(static_cast<int>(argv.size()), argv.data(), pack);
   std::fclose(sink);
   std::ifstream in(records);
   for (std::string line; std::getline(in, line);)

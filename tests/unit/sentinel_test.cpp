@@ -521,5 +521,87 @@ TEST(Verdict, IsObservationTimesExpectation) {
   EXPECT_EQ(verdict_of(X, Expectation::kAbsent), Verdict::kUnresolved);
 }
 
+/// A validation in which all is as it should be, asked with the regions of the inputs.
+std::vector<Observation> validation() {
+  return joined(
+      {run_of("upstream", P, A, A), run_of("patched", A, A, A), run_of("mutant:half", P, A, A)});
+}
+QuestionContext asking_with_regions() {
+  QuestionContext asked = asking(Question::kValidate, "patched");
+  asked.has_regions = true;
+  return asked;
+}
+
+TEST(Regions, AMutantThatACaseOfAnyRoleCaughtIsEnough) {
+  auto all = validation();
+  all.push_back(seen("mutant:region:ties", "c", CaseRole::kControl, P));
+  EXPECT_EQ(sentinel_of(all, asking_with_regions()).text(), "FIX_VALIDATED");
+}
+
+TEST(Regions, AMutantThatPassedTakesTheSentinel) {
+  auto all = validation();
+  all.push_back(seen("mutant:region:tiny_gradient", "t1", CaseRole::kTrigger, A));
+  const Outcome o = sentinel_of(all, asking_with_regions());
+  EXPECT_EQ(o.text(), "NONE");
+  EXPECT_EQ(o.why, "mutant:region:tiny_gradient was not caught: case t1 does not see it");
+}
+
+TEST(Regions, ARegionThatNoCaseIsInTakesTheSentinelUnlessCasesWereNamed) {
+  auto all = validation();
+  all.push_back(seen("mutant:region:ties", "t1", CaseRole::kTrigger, N));
+  all.back().reason = "no case is in this region";
+  QuestionContext asked = asking_with_regions();
+  EXPECT_EQ(sentinel_of(all, asked).why,
+            "mutant:region:ties was not caught: no case is in this region");
+  asked.is_partial = true;
+  EXPECT_EQ(sentinel_of(all, asked).text(), "FIX_VALIDATED(named_cases)");
+  all.back().seen = A;
+  EXPECT_EQ(sentinel_of(all, asked).text(), "NONE");
+}
+
+TEST(Regions, OfARefactorOtherOutputsAreEnough) {
+  const auto with_outputs = [](std::vector<Observation> run, char digit) {
+    for (Observation& o : run) o.outputs_sha256 = std::string(64, digit);
+    return run;
+  };
+  auto all = joined({with_outputs(run_of("upstream", P, A, A), 'a'),
+                     with_outputs(run_of("patched", A, A, A), 'a'),
+                     with_outputs(run_of("mutant:half", P, A, A), 'b')});
+  all.push_back(seen("mutant:region:ties", "c", CaseRole::kControl, A));
+  all.back().outputs_sha256 = std::string(64, 'c');
+  QuestionContext asked = asking_with_regions();
+  asked.question = Question::kEquivalence;
+  EXPECT_EQ(sentinel_of(all, asked).text(), "EQUIVALENCE_SHOWN");
+  all.back().outputs_sha256 = std::string(64, 'a');
+  EXPECT_EQ(sentinel_of(all, asked).text(), "NONE");
+}
+
+TEST(Regions, RecordsOfBeforeAreReadAsTheyWere) {
+  auto all = validation();
+  all.push_back(seen("mutant:region:ties", "t1", CaseRole::kTrigger, A));
+  EXPECT_EQ(sentinel_of(all, asking(Question::kValidate, "patched")).text(), "FIX_VALIDATED");
+  EXPECT_FALSE(asking(Question::kValidate).to_json().contains("has_regions"));
+  const QuestionContext asked = QuestionContext::from_json(asking_with_regions().to_json());
+  EXPECT_TRUE(asked.has_regions && !asked.is_partial);
+}
+
+TEST(Regions, ARegionMutantAloneIsNoMutantEdit) {
+  auto all = joined({run_of("upstream", P, A, A), run_of("patched", A, A, A)});
+  all.push_back(seen("mutant:region:ties", "t1", CaseRole::kTrigger, P));
+  EXPECT_EQ(sentinel_of(all, asking_with_regions()).text(), "NONE");
+}
+
+TEST(Regions, NamedCasesAreSaidInWhatAnOpOrAMitigationEarns) {
+  auto op = joined({run_of("op", A, A, A), run_of("op_mutant:half", P, A, A)});
+  QuestionContext asked = asking(Question::kOp, "op");
+  asked.is_partial = true;
+  EXPECT_EQ(sentinel_of(op, asked).text(), "OP_VALIDATED(named_cases)");
+  const auto all = joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)});
+  asked = asking(Question::kMitigation, "mitigated");
+  EXPECT_EQ(sentinel_of(all, asked).text(), "MITIGATION_VERIFIED");
+  asked.is_partial = true;
+  EXPECT_EQ(sentinel_of(all, asked).text(), "MITIGATION_VERIFIED(named_cases)");
+}
+
 }  // namespace
 }  // namespace patchbench

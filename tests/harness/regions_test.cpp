@@ -1,0 +1,171 @@
+#include "harness/regions.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "harness/axes.h"
+#include "harness/toy_pack.h"
+
+namespace patchbench::harness::testing {
+namespace {
+
+constexpr const char* kWhy = "products of two fp32 numbers";
+
+/// grad_x[t,:] = grad_out[t,:] * w, and labels that decide nothing. `mixed`: row 0 of the gradient
+/// is 1e-7 times the others.
+class GradientPack final : public Pack {
+ public:
+  std::string slug() const override { return "gradient_pack"; }
+  void check(const Case& item) const override {
+    check_axes(item, {"tokens", "mixed", "num_labels"});
+  }
+  at::ScalarType dtype(const Case&) const override { return at::kFloat; }
+  Tensors inputs(const Case& item, uint64_t seed) const override {
+    const auto draw = [&](const char* name) { return Draw(seed, item.name + "/" + name); };
+    const int64_t tokens = extent(item, "tokens");
+    at::Tensor grad_out = draw("grad_out").normal({tokens, 3}).to(at::kFloat);
+    if (flag(item, "mixed")) grad_out[0] *= 1e-7;
+    return {{"grad_out", grad_out},
+            {"w", draw("w").normal({3}).to(at::kFloat)},
+            {"labels", at::arange(tokens).remainder(extent(item, "num_labels"))}};
+  }
+  static Tensors compute(const Tensors& inputs) {
+    return {{"grad_x", inputs.at("grad_out") * inputs.at("w")}};
+  }
+  std::map<std::string, int64_t> extents(const Case& item) const override {
+    return {{"tokens", extent(item, "tokens")}};
+  }
+  Tensors oracle(const Case&, const Tensors& inputs) const override {
+    Tensors wide;
+    for (const auto& [name, tensor] : inputs) wide.emplace(name, tensor.to(at::kDouble));
+    return compute(wide);
+  }
+  Tensors plain(const Case&, const Tensors& inputs) const override { return compute(inputs); }
+  Tolerances tolerances(const Case&, const std::string&) const override {
+    // 2e-3: so wide that 1e-3 passes all layers but "linear".
+    const Tolerance wide{0, 16777, kWhy};
+    return {wide, wide, wide, wide};
+  }
+  std::map<std::string, InProcessSubject> subjects() const override {
+    return {{"op", [](const Case&, const Tensors& inputs) { return compute(inputs); }},
+            {"model", [](const Case& item, const Tensors& inputs) {
+               Tensors off = compute(inputs);
+               if (gradient_times(item) != 1) off.at("grad_x") *= 1.001;
+               return off;
+             }}};
+  }
+  std::string classify(const Case&, const Judgement&) const override { return "zeroed"; }
+};
+
+/// A case whose axes differ from the usual ones as `axes`, JSON text, says.
+Json item(const std::string& name, const std::string& axes = "{}",
+          const std::string& role = "trigger") {
+  Json all = {{"tokens", 4}, {"mixed", false}, {"num_labels", 100}};
+  all.update(Json::parse(axes));
+  return {{"name", name}, {"role", role}, {"axes", all}, {"judged_on", Json::array({"cpu"})}};
+}
+
+/// region -> what was seen of its mutant and on which case.
+std::map<std::string, std::pair<Seen, std::string>> regions_of(const Json& cases,
+                                                               const Json& more = Json::object()) {
+  const ScratchFolder folder;
+  const RunResult run =
+      run_toy(folder, cases, {"--subject", "op", "--regions"}, GradientPack(), more);
+  EXPECT_EQ(run.code, 0);
+  std::map<std::string, std::pair<Seen, std::string>> seen;
+  const std::string prefix = "op_mutant:region:";
+  for (const Observation& o : run.observations) {
+    if (!is_region_mutant(o.subject)) {
+      EXPECT_EQ(o.seen, Seen::kAbsent) << o.case_name;
+      continue;
+    }
+    EXPECT_TRUE(o.subject.starts_with(prefix)) << o.subject;
+    const std::string region = o.subject.substr(prefix.size());
+    EXPECT_TRUE(seen.emplace(region, std::pair(o.seen, o.case_name)).second) << region << " twice";
+    EXPECT_EQ(o.reason == "no case is in this region", o.seen == Seen::kUnsupported) << o.reason;
+  }
+  return seen;
+}
+
+using Answer = std::pair<Seen, std::string>;
+
+TEST(Regions, WhatNoCaseLooksAtIsNamed) {
+  const auto seen = regions_of(Json::array({item("small")}));
+  const std::map<std::string, Answer> wanted = {
+      {"beyond_tokens", {Seen::kUnsupported, "small"}},
+      {"expanded_gradient", {Seen::kUnsupported, "small"}},
+      {"large_gradient", {Seen::kUnsupported, "small"}},
+      {"last_odd_row", {Seen::kUnsupported, "small"}},
+      {"second_backward", {Seen::kUnsupported, "small"}},
+      {"ties", {Seen::kUnsupported, "small"}},
+      {"tiny_gradient", {Seen::kUnsupported, "small"}}};
+  EXPECT_EQ(seen, wanted);
+}
+
+TEST(Regions, ACaseInARegionCatchesItsMutant) {
+  const auto seen = regions_of(
+      {item("small"), item("odd", R"({"tokens": 5})"), item("many", R"({"tokens": 17})"),
+       item("labels", R"({"num_labels": 2})", "control"), item("twice", R"({"backwards": 2})"),
+       item("tiny", R"({"scaled_from": "small", "gradient_times": 1e-7})"),
+       item("large", R"({"scaled_from": "small", "gradient_times": 65536})"),
+       item("one", R"({"grad_layout": "expanded"})", "silent")});
+  const std::map<std::string, Answer> wanted = {{"beyond_tokens", {Seen::kPresent, "many"}},
+                                                {"expanded_gradient", {Seen::kPresent, "one"}},
+                                                {"large_gradient", {Seen::kPresent, "large"}},
+                                                {"last_odd_row", {Seen::kPresent, "odd"}},
+                                                {"second_backward", {Seen::kPresent, "twice"}},
+                                                {"ties", {Seen::kPresent, "labels"}},
+                                                {"tiny_gradient", {Seen::kPresent, "tiny"}}};
+  EXPECT_EQ(seen, wanted);
+}
+
+TEST(Regions, ASmallRowBesideLargeOnesDoesNotShowItsMutant) {
+  const auto seen = regions_of(Json::array({item("mixed", R"({"mixed": true})")}));
+  EXPECT_EQ(seen.at("tiny_gradient"), Answer(Seen::kAbsent, "mixed"));
+}
+
+TEST(Regions, SurveyCasesAreNotAsked) {
+  const auto seen =
+      regions_of(Json::array({item("small"), item("many", R"({"tokens": 17})", "survey")}));
+  EXPECT_EQ(seen.at("beyond_tokens").first, Seen::kUnsupported);
+}
+
+TEST(Regions, WaivedOnesAreNotAskedFor) {
+  const auto seen = regions_of(Json::array({item("small")}),
+                               {{"waived_regions", {"beyond_*", "ties", "last_odd_row"}}});
+  EXPECT_EQ(seen.size(), 4u);
+  EXPECT_FALSE(seen.contains("ties") || seen.contains("beyond_tokens"));
+}
+
+TEST(Linear, AScaledCaseIsComparedWithItsBase) {
+  const Json cases = {item("base"),
+                      item("scaled", R"({"scaled_from": "base", "gradient_times": 65536})")};
+  const auto measured = [&](const std::string& subject) {
+    const ScratchFolder folder;
+    return run_toy(folder, cases, {"--subject", subject, "--all-layers"}, GradientPack())
+        .of("scaled");
+  };
+  const Observation right = measured("op"), off = measured("model");
+  EXPECT_EQ(right.seen, Seen::kAbsent);
+  EXPECT_EQ(off.seen, Seen::kPresent);
+  const auto linear = [](const Observation& o) {
+    return *std::find_if(o.measures.begin(), o.measures.end(),
+                         [](const Measure& m) { return m.layer == "linear"; });
+  };
+  EXPECT_EQ(linear(right).got, 0);
+  EXPECT_NEAR(linear(off).got, 1e-3, 1e-5);
+  for (const Measure& m : off.measures) EXPECT_EQ(m.pass, m.layer != "linear") << m.layer;
+}
+
+TEST(Linear, TheScaledCaseHasTheInputsOfItsBase) {
+  const ScratchFolder folder;
+  const RunResult run =
+      run_toy(folder, {item("base"), item("same", R"({"scaled_from": "base"})"), item("other")},
+              {"--subject", "op"}, GradientPack());
+  EXPECT_EQ(run.of("same").inputs_sha256, run.of("base").inputs_sha256);
+  EXPECT_NE(run.of("other").inputs_sha256, run.of("base").inputs_sha256);
+}
+
+}  // namespace
+}  // namespace patchbench::harness::testing
