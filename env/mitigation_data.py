@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes mitigations/patchbench_mitigations/data/<slug>.json: what reports/evidence supports of each release.
+"""Writes mitigations/patchbench_mitigations/data/<slug>.json, what reports/evidence supports of each release, and the table of
+mitigations/README.md that says where each mitigation was verified.
 
   mitigation_data.py           write every file
   mitigation_data.py --check   write nothing; exit 1 and name the files that are not what the evidence supports
@@ -24,6 +25,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mitigations" / "patchbench_mitigations"
+README = ROOT / "mitigations" / "README.md"
+BEGIN, END = "<!-- verified -->\n", "<!-- /verified -->\n"
 
 
 def module_from(path: Path) -> ModuleType:
@@ -137,6 +140,46 @@ def data_of(slug: str) -> dict[str, Any] | None:
     return {"slug": slug, "package": name, **head, "releases": releases(slug, pins[name], name, keys)}
 
 
+def ranges(versions: set[str], known: list[str]) -> str:
+    """"0.3.0 to 0.8.1 (25)": versions as runs of neighbours among the known ones, which are in order."""
+    runs: list[list[str]] = []
+    for i, version in enumerate(known):
+        if version not in versions:
+            continue
+        if runs and i > 0 and runs[-1][-1] == known[i - 1]:
+            runs[-1].append(version)
+        else:
+            runs.append([version])
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]} ({len(run)})" for run in runs)
+
+
+def verified_table() -> str:
+    """By mitigation and device, the releases on which a committed record verified it, with the newest such record."""
+    pins = json.loads((ROOT / "env" / "pins.json").read_text())["upstreams"]
+    rows = ["| slug | device | releases | newest record |", "|---|---|---|---|"]
+    for source in sorted(PACKAGE.glob("*.py")):
+        if not (ROOT / "packs" / source.stem / "manifest.json").exists():
+            continue
+        name = constants_of(source)["UPSTREAM"]
+        known = [release["version"] for release in pins[name]["releases"]]
+        by_device: dict[str, list[dict[str, Any]]] = {}
+        for verdict in verdicts(source.stem):
+            if verdict["sentinel"] == "MITIGATION_VERIFIED" and verdict["context"]["pin"]["upstream"] == name:
+                by_device.setdefault(verdict["context"]["machine"]["device"], []).append(verdict)
+        for device, found in sorted(by_device.items()):
+            versions = ranges({verdict["context"]["pin"]["version"] for verdict in found}, known)
+            green, _, left = found[-1]["why"].partition("; left: ")
+            cases = green + (f", {left.count(',') + 1} left" if left else "")
+            rows.append(f"| `{source.stem}` | {device} | {name} {versions} | `{found[-1]['digest'][:12]}`: {cases} |")
+    return "\n".join(rows) + "\n"
+
+
+def readme() -> str:
+    """mitigations/README.md with the table as the evidence has it."""
+    head, _, rest = README.read_text().partition(BEGIN)
+    return head + BEGIN + verified_table() + END + rest.partition(END)[2]
+
+
 def main(words: list[str]) -> int:
     """See the module's text."""
     is_check, stale = words == ["--check"], []
@@ -153,7 +196,12 @@ def main(words: list[str]) -> int:
                 file.write_text(text)
     for slug in stale if is_check else ():
         print(f"mitigations/patchbench_mitigations/data/{slug}.json is not what the evidence supports; run env/mitigation_data.py")
-    return 1 if is_check and stale else 0
+    is_readme_stale = readme() != README.read_text()
+    if is_readme_stale and is_check:
+        print("mitigations/README.md does not show what the evidence supports; run env/mitigation_data.py")
+    elif is_readme_stale:
+        README.write_text(readme())
+    return 1 if is_check and (stale or is_readme_stale) else 0
 
 
 if __name__ == "__main__":

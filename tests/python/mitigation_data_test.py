@@ -34,6 +34,8 @@ def test_a_typed_version_is_noticed(generator: ModuleType, tmp_path: Path, monke
                                     capsys: pytest.CaptureFixture) -> None:
     shutil.copytree(generator.PACKAGE, tmp_path / "copy")
     monkeypatch.setattr(generator, "PACKAGE", tmp_path / "copy")
+    shutil.copy(generator.README, tmp_path)
+    monkeypatch.setattr(generator, "README", tmp_path / "README.md")
     file = tmp_path / "copy" / "data" / "liger_flce_none_bwd.json"
     data = json.loads(file.read_text())
     data["releases"]["99.0"] = data["releases"]["0.8.0"]
@@ -41,6 +43,23 @@ def test_a_typed_version_is_noticed(generator: ModuleType, tmp_path: Path, monke
     assert generator.main(["--check"]) == 1
     assert "data/liger_flce_none_bwd.json is not what the evidence supports" in capsys.readouterr().out
     assert generator.main([]) == 0 and generator.main(["--check"]) == 0
+
+
+def test_the_readme_names_every_device_of_the_records(generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                     capsys: pytest.CaptureFixture) -> None:
+    text = (ROOT / "mitigations" / "README.md").read_text()
+    rows = {tuple(line.strip("| ").split(" | ")[:2]) for line in text.splitlines() if line.startswith("| `")}
+    verified = set()
+    for pack in (ROOT / "packs").glob("*/manifest.json"):
+        for verdict in generator.verdicts(pack.parent.name):
+            if verdict["sentinel"] == "MITIGATION_VERIFIED":
+                verified.add((f"`{pack.parent.name}`", verdict["context"]["machine"]["device"]))
+    assert verified and verified <= rows, verified - rows
+    assert ("`sparse_mla_pdp_precision`", "NVIDIA H200 (sm_90)") in rows
+    (tmp_path / "README.md").write_text(text.replace("NVIDIA H200", "NVIDIA A100", 1))
+    monkeypatch.setattr(generator, "README", tmp_path / "README.md")
+    assert generator.main(["--check"]) == 1 and "mitigations/README.md does not show" in capsys.readouterr().out
+    assert generator.main([]) == 0 and generator.main(["--check"]) == 0 and (tmp_path / "README.md").read_text() == text
 
 
 def test_evidence_that_grants_nothing(generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
