@@ -1,13 +1,28 @@
 #pragma once
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace patchbench::cli {
 
-/// Distribution (name as PEP 503 normalises it) -> version; "" where it is named without one.
-using Installed = std::map<std::string, std::string>;
+/// One version of a distribution, as an environment or a file lists it.
+struct Listed {
+  std::string version;  ///< "" where it is named without one
+  /// "" from a package index. "git", "folder" or "url": the version alone does not name a release.
+  std::string source;
+  auto operator<=>(const Listed&) const = default;
+};
+
+/// What an environment or a file lists.
+struct Installed {
+  /// Distribution (name as PEP 503 normalises it) -> every version that is listed.
+  std::map<std::string, std::set<Listed>> packages;
+  std::set<std::filesystem::path> folders;  ///< an environment's package folders; a file has none
+  std::vector<std::string> unread;  ///< requirements that name a URL or a folder and no package
+};
 
 /// "Liger_Kernel" -> "liger-kernel".
 std::string normalised(std::string_view name);
@@ -22,5 +37,10 @@ Installed locked_in(const std::filesystem::path& lock);
 
 /// What a requirements file names, the files that it includes too. Error(kUsage) as above.
 Installed required_in(const std::filesystem::path& requirements);
+
+/// SHA-256 of each package-relative file as it is installed, "absent" for one that is not there;
+/// empty if none is.
+std::map<std::string, std::string> installed_files(const Installed& installed,
+                                                   const std::vector<std::string>& files);
 
 }  // namespace patchbench::cli

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,25 @@ LOCKS = {
 }
 
 
-def doctor(*words: Any, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """The run, and its packs by slug."""
+def asked(*words: Any, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """The run, and its document; with a ledger that is not there."""
     found = subprocess.run([PROGRAM, "--json", "mitigations", "doctor", *map(str, words)], capture_output=True, text=True,
-                           env={**os.environ, "VIRTUAL_ENV": "", **env}, check=False)  # fmt: skip
-    document = json.loads(found.stdout) if found.stdout else {"packs": []}
+                           env={**os.environ, "VIRTUAL_ENV": "", "PATCHBENCH_LEDGER": "/nowhere/ledger.db", **env}, check=False)  # fmt: skip
+    return found, json.loads(found.stdout) if found.stdout else {"packs": []}
+
+
+def doctor(*words: Any, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """The run, and its packs by slug; the last answer of a pack that has several."""
+    found, document = asked(*words, **env)
     return found, {one["slug"]: one for one in document["packs"]} | {"command": document.get("command")}
+
+
+def answers(*words: Any) -> tuple[int, set[tuple[str, str, str, str]]]:
+    """Exit status and (slug, package, version, state) of each answer about what is installed."""
+    found, document = asked(*words, "--exit-code")
+    assert found.stdout, found.stderr
+    rows = {(one["slug"], one["package"], one["version"], one["state"]) for one in document["packs"]}
+    return found.returncode, {row for row in rows if row[3] != "not_installed"}
 
 
 def venv(folder: Path, **packages: str) -> Path:
@@ -49,7 +63,7 @@ def test_every_kind_of_lock_is_read(tmp_path: Path, name: str) -> None:
 
 
 def test_a_venv_is_read_without_being_run(tmp_path: Path) -> None:
-    packages = {"megatron_core": "0.19.2+1a2b3c", "mamba_ssm": "2.3.2.post1", "liger_kernel": "0.8.5"}
+    packages = {"megatron_core": "0.19.2", "mamba_ssm": "2.3.2.post1", "liger_kernel": "0.8.5"}
     found, packs = doctor("--python", venv(tmp_path, **packages))
     assert packs["fp8_storage_dispatch"]["acts"] and packs["dsa_graph_capture"]["acts"] and packs["mamba3_mimo_gqa_bwd"]["acts"]
     assert packs["liger_flce_none_bwd"]["state"] == "not_hit"
@@ -70,10 +84,95 @@ def test_what_would_act_is_what_the_package_lets_act(tmp_path: Path, data: Path)
     told = json.loads(data.read_text())
     if "not_needed" in told:
         return
-    for version in [*told["releases"], "99.0"]:
+    seen = {version: one.get("seen", "") for version, one in told["releases"].items()}
+    for version in [*seen, "99.0", *(f"{version}+local" for version in list(seen)[-1:])]:
         (tmp_path / "requirements.txt").write_text(f"{told['package']}=={version}")
-        acts = doctor("--requirements", tmp_path / "requirements.txt")[1][data.stem]["acts"]
-        assert acts == (not fingerprint.why_unmeasured(data.stem, version, [])), version
+        rows = asked("--requirements", tmp_path / "requirements.txt")[1]["packs"]
+        (one,) = [row for row in rows if row["slug"] == data.stem and row["version"] == version]
+        assert one["acts"] == (not fingerprint.why_unmeasured(data.stem, version, [])), version
+        is_hit = seen.get(version, "") not in ("", "absent", "unsupported")
+        assert one["state"] == ("hit" if is_hit else "not_hit" if version in seen else "not_measured"), version
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "hit"),
+    [
+        ("transformer-engine", "2.20.2", {"fp8_storage_dispatch"}),
+        ("tilelang", "0.1.9", {"sparse_mla_dims", "sparse_mla_pdp_precision"}),
+        ("nemo-automodel", "0.7.0", {"sparse_mla_dims", "sparse_mla_pdp_precision"}),
+    ],
+)
+def test_each_upstream_of_a_pack_is_looked_at_alone(tmp_path: Path, package: str, version: str, hit: set[str]) -> None:
+    (tmp_path / "requirements.txt").write_text(f"{package}=={version}\n")
+    status, found = answers("--requirements", tmp_path / "requirements.txt")
+    assert status == 1 and {slug for slug, _, _, state in found if state == "hit"} == hit, found
+    assert {(row[1], row[2]) for row in found} == {(package, version)}
+
+
+def test_a_pack_answers_for_each_of_its_upstreams(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("megatron-core==0.16.1\ntilelang==0.1.15\nnemo-automodel==0.7.0\n")
+    status, found = answers("--requirements", tmp_path / "requirements.txt")
+    mine = {row[1:] for row in found if row[0] == "sparse_mla_pdp_precision"}
+    assert status == 1
+    assert mine == {("megatron-core", "0.16.1", "not_hit"), ("tilelang", "0.1.15", "not_hit"), ("nemo-automodel", "0.7.0", "hit")}
+
+
+def test_two_versions_of_one_package_are_two_answers(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("liger-kernel==0.8.0 ; python_version < '3.12'\nliger-kernel==0.8.5\nliger_kernel\n")
+    (tmp_path / "uv.lock").write_text("".join(f'[[package]]\nname = "liger-kernel"\nversion = "{v}"\n' for v in ("0.8.0", "0.8.5")))
+    both = {("liger_flce_none_bwd", "liger-kernel", "0.8.0", "hit"), ("liger_flce_none_bwd", "liger-kernel", "0.8.5", "not_hit")}
+    assert answers("--requirements", tmp_path / "requirements.txt") == (1, both)
+    assert answers("--lock", tmp_path / "uv.lock") == (1, both)
+
+
+BUILDS = {
+    "local.txt": "liger-kernel==0.8.5+abc\n",
+    "git.txt": "liger-kernel @ git+https://github.com/linkedin/Liger-Kernel@abc\n",
+    "egg.txt": "-e git+https://github.com/linkedin/Liger-Kernel#egg=liger-kernel\n",
+    "uv.lock": '[[package]]\nname = "liger-kernel"\nversion = "0.8.5"\nsource = { git = "https://github.com/linkedin/Liger-Kernel#abc" }\n',
+    "poetry.lock": '[[package]]\nname = "liger-kernel"\nversion = "0.8.5"\n\n[package.source]\ntype = "git"\nurl = "x"\n',
+    "pdm.lock": '[[package]]\nname = "liger-kernel"\nversion = "0.8.5"\ngit = "https://github.com/linkedin/Liger-Kernel"\n',
+    "pylock.toml": '[[packages]]\nname = "liger-kernel"\nversion = "0.8.5"\nvcs = { type = "git", url = "x" }\n',
+    "Pipfile.lock": '{"default": {"liger-kernel": {"git": "https://github.com/linkedin/Liger-Kernel"}}}',
+}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_build_of_its_own_is_not_taken_for_the_release(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(BUILDS[name])
+    status, found = answers("--lock", tmp_path / name)
+    assert status == 125 and {row[3] for row in found} == {"not_measured"}, found
+
+
+def test_a_url_whose_package_is_not_named_leaves_the_answer_open(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("liger-kernel==0.8.5\nhttps://example.org/megatron.tar.gz\n-e ./vendored\n")
+    found, document = asked("--requirements", tmp_path / "requirements.txt", "--exit-code")
+    assert found.returncode == 125 and document["unread"] == ["https://example.org/megatron.tar.gz", "./vendored"]
+
+
+def test_installed_files_decide_where_they_are_recorded(tmp_path: Path) -> None:
+    """A local version with the release's own files is that release; the release's version with other files is not."""
+    root = DATA.parents[2]
+    pin = next(r for r in json.loads((root / "env/pins.json").read_text())["upstreams"]["liger-kernel"]["releases"] if r["version"] == "0.8.0")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "patchbench/files"
+    (upstream,) = json.loads((root / "packs/liger_flce_none_bwd/manifest.json").read_text())["upstreams"]
+    with zipfile.ZipFile(cache / pin["sha256"] / pin["file"]) as wheel:
+        released = {file: wheel.read(file) for file in upstream["files"]}
+
+    def answer(version: str, files: dict[str, bytes]) -> tuple[str, str, bool]:
+        folder = venv(tmp_path / f"{version}-{len(files)}-{hash(str(files))}", liger_kernel=version)
+        for file, content in files.items():
+            path = folder / "lib/python3.12/site-packages" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        one = doctor("--python", folder)[1]["liger_flce_none_bwd"]
+        return one["state"], one["why"], one["acts"]
+
+    changed = {file: content + b"#" for file, content in released.items()}
+    assert answer("0.8.0", released) == answer("0.8.0", {}) == ("hit", "wrong_gradients", True)
+    assert answer("0.8.0+abc", released) == answer("99.0", released) == ("hit", "wrong_gradients", False)
+    assert answer("0.8.0", changed) == ("not_measured", "its files are not those of the release 0.8.0", False)
+    assert answer("0.8.5+abc", {}) == answer("0.8.5+abc", changed) == ("not_measured", "a local version is a build of its own", False)
 
 
 def test_what_was_not_measured_or_not_pinned_is_said_so(tmp_path: Path) -> None:
@@ -81,7 +180,7 @@ def test_what_was_not_measured_or_not_pinned_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("-r more.txt\nliger-kernel==99.0\n# mamba-ssm==2.3.2.post1\n--no-binary :all:\n")
     found, packs = doctor("--requirements", tmp_path / "requirements.txt", "--exit-code")
     assert found.returncode == 125 and packs["command"] == ""
-    assert packs["liger_flce_none_bwd"]["why"] == "patchbench reproduce liger_flce_none_bwd --upstream 99.0"
+    assert packs["liger_flce_none_bwd"]["next"] == "patchbench reproduce liger_flce_none_bwd --upstream 99.0"
     states = {slug: packs[slug]["state"] for slug in ("liger_flce_none_bwd", "mamba3_mimo_gqa_bwd", "fp8_storage_dispatch")}
     assert list(states.values()) == ["not_measured", "version_unknown", "not_hit"]
 
@@ -107,5 +206,5 @@ def test_the_table_fits_80_columns(tmp_path: Path) -> None:
     words = [PROGRAM, "mitigations", "doctor", "--python", venv(tmp_path, **packages)]
     shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert "pip install ./mitigations" in shown and max(map(len, shown.split("\n\n")[0].splitlines())) <= 80
-    assert "not measured: patchbench reproduce dsa_graph_capture --upstream 99.0\n" in shown
+    assert "unknown: dsa_graph_capture, megatron-core 99.0: no record\n  patchbench reproduce dsa_graph_capture --upstream 99.0\n" in shown
     assert "hit: wrong_gradients" in shown
