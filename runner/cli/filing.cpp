@@ -178,7 +178,8 @@ class Filing {
     check_newest(plan);
   }
 
-  /// A newer release that is right makes the report moot.
+  /// A newer release that is right makes the report moot: one of the first upstream, to which it
+  /// goes. Another that is right is left out of the report.
   void check_newest(Plan& plan) const {
     for (const UpstreamUse& use : plan.manifest.upstreams) {
       if (use.from_environment) continue;
@@ -190,8 +191,15 @@ class Filing {
       const bool is_right =
           std::all_of(newest->states.begin(), newest->states.end(),
                       [](const report::DeviceState& s) { return s.state == "absent"; });
-      if (is_right && newest->version != use.red_pin)
-        plan.blocks.push_back(fmt::format("{} {} no longer shows it", use.name, newest->version));
+      const std::string& first = plan.manifest.upstreams.front().name;
+      if (is_right && newest->version != use.red_pin) {
+        const std::string text = fmt::format("{} {} no longer shows it", use.name, newest->version);
+        if (use.name == first) {
+          plan.blocks.push_back(text);
+        } else {
+          plan.notes.push_back(text + ": leave it out of the report, which goes to " + first);
+        }
+      }
       if (newest != releases.rbegin())
         plan.notes.push_back(fmt::format("{} {} is newer than what was measured ({})", use.name,
                                          releases.back().version, newest->version));
@@ -337,8 +345,9 @@ void add_filing_command(CLI::App& app, Context& context) {
       "records and env/threads.json (state of each thread, day it was seen, source).\n"
       "A pack is blocked by a thread that is closed, merged, superseded, unchecked or\n"
       "was seen more than 30 days ago; a merged fix; an open thread about the same;\n"
-      "records that are missing or do not hold; a newer release that is right; a pack\n"
-      "it depends on; a blocked pack of its group, which goes out together.\n"
+      "records that are missing or do not hold; a newer release that is right, of the\n"
+      "pack's first upstream, to which the report goes; a pack it depends on; a blocked\n"
+      "pack of its group, which goes out together.\n"
       "Nothing goes out by itself: patchbench bundle SLUG writes what a person sends.\n"
       "Exit: 0 done, 1 the one pack asked about is blocked, 2 usage.");
   command->callback([words, &context] {

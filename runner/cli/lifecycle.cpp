@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "cli/page_data.h"
@@ -21,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kGrowth = 1.05;
+constexpr const char* kNote = "note";
 
 /// Trigger -> whether it was present, in the upstream observations behind a verdict.
 std::map<std::string, bool> triggers_of(const Standing& standing, const std::string& verdict) {
@@ -52,6 +54,42 @@ bool covers(const Standing& standing, const TierWindow& window, const std::strin
   return is_any;
 }
 
+/// "megatron-core 0.19.2 (cpu, H200)": where the newest answered release of an upstream is red.
+std::string red_text(const std::vector<TierWindow>& windows, const std::string& upstream) {
+  std::map<std::string, std::string> tiers_of;
+  for (const TierWindow& window : windows) {
+    if (window.upstream != upstream || window.states.empty()) continue;
+    const ReleaseState& last = window.states.back();
+    const bool is_red = last.state != "absent" && last.state != "unsupported" &&
+                        last.state != "unresolved" && last.state != "not_measured";
+    if (!is_red) continue;
+    std::string& tiers = tiers_of[last.version];
+    tiers += (tiers.empty() ? "" : ", ") + short_device(window.device);
+  }
+  std::string text;
+  for (const auto& [version, tiers] : tiers_of)
+    text += fmt::format("{}{} {} ({})", text.empty() ? "" : ", ", upstream, version, tiers);
+  return text;
+}
+
+/// What follows from a green upstream: only the one that the mitigation acts on retires it.
+Due retirement_of(const Manifest& pack, const UpstreamUse& use,
+                  const std::vector<TierWindow>& windows, const std::string& green) {
+  const std::string acts_on = pack.mitigated();
+  if (acts_on.empty())
+    return {"retirement", green + "; the pack has no mitigation to turn off", {}};
+  if (use.name == acts_on) {
+    return {"retirement",
+            green + ": turn the mitigation off by default for one review cycle, then delete",
+            {}};
+  }
+  const std::string red = red_text(windows, acts_on);
+  return {kNote,
+          fmt::format("{}; the mitigation acts on {} and stays{}", green, acts_on,
+                      red.empty() ? "" : ", red is " + red),
+          {}};
+}
+
 void add_retirement(const Standing& standing, const Manifest& pack, std::vector<Due>& due) {
   const std::vector<TierWindow> windows = windows_of(standing, pack);
   for (const UpstreamUse& use : pack.upstreams) {
@@ -72,11 +110,11 @@ void add_retirement(const Standing& standing, const Manifest& pack, std::vector<
       records.push_back(last.record);
     }
     if (tiers.empty() || is_red) continue;
-    due.push_back({"retirement",
-                   fmt::format("{} {} is green on every trigger of {} ({}; green since {}): turn "
-                               "the mitigation off by default for one review cycle, then delete",
-                               use.name, newest, use.red_pin, tiers, since.empty() ? "?" : since),
-                   records});
+    due.push_back(retirement_of(
+        pack, use, windows,
+        fmt::format("{} {} is green on every trigger of {} ({}; green since {})", use.name, newest,
+                    use.red_pin, tiers, since.empty() ? "?" : since)));
+    due.back().records = records;
   }
 }
 
@@ -119,24 +157,55 @@ void add_parity(const Context& context, const Standing& standing, const Manifest
   }
 }
 
+/// The bar of a role in a figure; null without.
+const report::Bar* bar_of(const report::PagePack::Bars& figure, const std::string& role) {
+  const auto at = std::find_if(figure.bars.begin(), figure.bars.end(),
+                               [&](const report::Bar& bar) { return bar.role == role; });
+  return at == figure.bars.end() ? nullptr : &*at;
+}
+
+/// The figure of the peaks of the very runs that another figure has the times of; null without.
+const report::PagePack::Bars* peaks_of(const std::vector<report::PagePack::Bars>& figures,
+                                       const report::PagePack::Bars& times) {
+  const std::string runs = times.title.substr(std::min(times.title.find(": "), times.title.size()));
+  for (const report::PagePack::Bars& figure : figures) {
+    if (figure.unit == "GiB" && figure.title.ends_with(runs)) return &figure;
+  }
+  return nullptr;
+}
+
+/// What a figure of times says of the plain computation: nothing, a demotion, or, where it takes
+/// more memory for its speed, a note.
+std::optional<Due> speed_of(const std::vector<report::PagePack::Bars>& figures,
+                            const report::PagePack::Bars& times) {
+  const report::Bar *ours = bar_of(times, "ours"), *plain = bar_of(times, "plain");
+  if (times.unit != "ms" || ours == nullptr || plain == nullptr || plain->high <= 0 ||
+      plain->high >= ours->low)
+    return std::nullopt;
+  const std::string faster =
+      fmt::format("{} is faster than the op: {:.4g} ms against {:.4g} ms ({})", plain->name,
+                  plain->value, ours->value, times.title);
+  const report::PagePack::Bars* peaks = peaks_of(figures, times);
+  const report::Bar* our_peak = peaks == nullptr ? nullptr : bar_of(*peaks, "ours");
+  const report::Bar* plain_peak = peaks == nullptr ? nullptr : bar_of(*peaks, "plain");
+  if (our_peak == nullptr || plain_peak == nullptr)
+    return Due{"demotion", faster + "; the bench has no peaks", {}};
+  const std::string memory =
+      fmt::format("a peak of {:.3g} GiB against {:.3g} GiB", plain_peak->value, our_peak->value);
+  if (plain_peak->value > our_peak->value * kGrowth)
+    return Due{kNote, fmt::format("{}, and takes {}: speed for memory", faster, memory), {}};
+  return Due{"demotion", faster + ", at " + memory, {}};
+}
+
 void add_speed(const Context& context, const Manifest& pack, std::vector<Due>& due) {
   for (const Bench& bench : benches_of(context, pack.slug)) {
-    for (const report::PagePack::Bars& figure : report::bars_of(bench.document)) {
-      const auto find = [&](const std::string& role) {
-        return std::find_if(figure.bars.begin(), figure.bars.end(),
-                            [&](const report::Bar& bar) { return bar.role == role; });
-      };
-      const auto ours = find("ours"), plain = find("plain");
+    const std::vector<report::PagePack::Bars> figures = report::bars_of(bench.document);
+    for (const report::PagePack::Bars& figure : figures) {
       // An op that is not the committed one is in the bench for comparison.
       const bool is_current = figure.title.find(", op ") == std::string::npos ||
                               figure.title.find(", op as committed") != std::string::npos;
-      if (figure.unit != "ms" || !is_current || ours == figure.bars.end() ||
-          plain == figure.bars.end() || plain->high <= 0 || plain->high >= ours->low)
-        continue;
-      due.push_back({"demotion",
-                     fmt::format("{} is faster than the op: {:.4g} ms against {:.4g} ms ({})",
-                                 plain->name, plain->value, ours->value, figure.title),
-                     {}});
+      if (const auto one = is_current ? speed_of(figures, figure) : std::nullopt)
+        due.push_back(*one);
     }
   }
 }
@@ -157,22 +226,25 @@ void run_lifecycle(Context& context, const Words& words) {
                       review = pack.lifecycle.value("review_on", ""),
                       role = pack.lifecycle.value("catalog", Json::object()).value("role", "");
     const std::vector<Due> due = due_of(context, standing, pack, today);
-    Json list = Json::array();
-    if (due.empty()) table.add({pack.slug.str(), role, keep, review, "nothing", ""});
+    Json list = Json::array(), notes = Json::array();
+    const bool is_any = std::any_of(due.begin(), due.end(), is_due);
+    if (!is_any) table.add({pack.slug.str(), role, keep, review, "nothing", ""});
     for (const Due& one : due) {
-      const bool is_first = &one == &due.front();
+      const bool is_first = is_any && &one == &due.front();
       table.add({is_first ? pack.slug.str() : "", is_first ? role : "", is_first ? keep : "",
                  is_first ? review : "", one.what, one.why});
-      list.push_back({{"what", one.what}, {"why", one.why}, {"records", one.records}});
+      (is_due(one) ? list : notes)
+          .push_back({{"what", one.what}, {"why", one.why}, {"records", one.records}});
     }
-    if (words.use_exit_code && !due.empty()) context.exit_code = 1;
+    if (words.use_exit_code && is_any) context.exit_code = 1;
     rows.push_back({{"slug", pack.slug.str()},
                     {"catalog", pack.lifecycle.value("catalog", Json::object())},
                     {"admission", pack.lifecycle.value("admission", "")},
                     {"keep", keep},
                     {"review_on", review},
                     {"retire_when", pack.lifecycle.value("retire_when", "")},
-                    {"due", list}});
+                    {"due", list},
+                    {"notes", notes}});
   }
   if (context.json) {
     print_json({{"on", today}, {"packs", rows}});
@@ -208,8 +280,11 @@ std::vector<Due> due_of(const Context& context, const Standing& standing, const 
   add_retirement(standing, pack, due);
   add_parity(context, standing, pack, due);
   add_speed(context, pack, due);
+  std::stable_partition(due.begin(), due.end(), is_due);
   return due;
 }
+
+bool is_due(const Due& one) { return one.what != kNote; }
 
 void add_lifecycle_command(CLI::App& app, Context& context) {
   auto words = std::make_shared<Words>();
@@ -222,9 +297,14 @@ void add_lifecycle_command(CLI::App& app, Context& context) {
   command->footer(
       "review: the day in the manifest has passed. admission: the manifest still owes it.\n"
       "deletion: its keep level is drop. retirement: the newest locked release is green on every\n"
-      "trigger that was red at the red pin. demotion: the op's worst error grew by more than 5 %\n"
-      "in each of its last two runs, or neither was validated, or a bench shows the plain\n"
-      "computation faster beyond both spreads. All but the first three are computed from records.");
+      "trigger that was red at the red pin; of the upstream that the mitigation acts on, where "
+      "there\n"
+      "is one. demotion: the op's worst error grew by more than 5 % in each of its last two runs,\n"
+      "or neither was validated, or a bench shows the plain computation faster beyond both "
+      "spreads\n"
+      "and at no larger peak of memory. note: nothing is due, but something was found: another\n"
+      "upstream is green, or the plain computation is faster and takes more memory.\n"
+      "All but the first three are computed from records.");
   command->callback([words, &context] { run_lifecycle(context, *words); });
 }
 

@@ -187,7 +187,7 @@ report::Page page_of(const Context& context, const Standing& standing, const std
     }
     out.mitigation = mitigation_lines(standing, pack);
     for (const Due& due : due_of(context, standing, pack, date))
-      out.due.push_back("due: " + due.what + ": " + due.why);
+      out.due.push_back((is_due(due) ? "due: " : "") + due.what + ": " + due.why);
     out.records = records_of(context, standing, pack);
     out.bars = bench_bars(context, pack.slug);
     page.packs.push_back(std::move(out));

@@ -128,9 +128,11 @@ def changed_root(tmp_path: Path, **fields: str) -> Path:
 
 
 def due(run, root: Path, day: str) -> dict[str, list[str]]:
-    packs = json.loads(run("--json", "lifecycle", SLUG, "--on", day, root=root).stdout)["packs"]
+    """Reasons by what is due; notes, which are not due, among them."""
+    (pack,) = json.loads(run("--json", "lifecycle", SLUG, "--on", day, root=root).stdout)["packs"]
+    assert all(one["what"] == "note" for one in pack["notes"])
     out: dict[str, list[str]] = {}
-    for one in packs[0]["due"]:
+    for one in pack["due"] + pack["notes"]:
         out.setdefault(one["what"], []).append(one["why"])
     return out
 
@@ -139,9 +141,6 @@ def test_lifecycle_computes_what_is_due(run, tmp_path: Path) -> None:
     assert "review" not in due(run, ROOT, "2027-05-21") and "review" in due(run, ROOT, "2027-05-22")
     now = due(run, ROOT, "2026-11-22")
     assert "0.8.5 is green on every trigger of 0.8.0" in now["retirement"][0]
-    newest = json.loads((ROOT / f"reports/evidence/{SLUG}/bench-h200.json").read_text())["runs"][0]["rows"]
-    ours, plain = (row["median_ms"] for row in newest[:2])
-    assert plain < ours and any(f"{plain:.2f} ms against {ours:.2f} ms" in why for why in now["demotion"])
     root = changed_root(tmp_path, keep="drop", admission="owed: a number")
     assert {"deletion", "admission"} <= set(due(run, root, "2026-11-22"))
     (pack,) = json.loads(run("--json", "lifecycle", SLUG, root=root).stdout)["packs"]
@@ -151,6 +150,42 @@ def test_lifecycle_computes_what_is_due(run, tmp_path: Path) -> None:
             path.unlink()
     assert "retirement" not in due(run, root, "2026-11-22")
     assert run("lifecycle", SLUG, "--exit-code").returncode == 1
+
+
+def test_speed_that_costs_memory_is_a_note_and_no_demotion(run, tmp_path: Path) -> None:
+    """Plain torch keeps all logits of the none reduction: it is faster than the op, and takes several times its memory."""
+    now = due(run, ROOT, "2026-11-22")
+    ours, plain = json.loads((ROOT / f"reports/evidence/{SLUG}/bench-h200.json").read_text())["runs"][0]["rows"][:2]
+    assert plain["median_ms"] < ours["median_ms"] and plain["peak_bytes"] > 5 * ours["peak_bytes"]
+    times = f"{plain['median_ms']:.2f} ms against {ours['median_ms']:.2f} ms"
+    peaks = f"{plain['peak_bytes'] / 2**30:.2f} GiB against {ours['peak_bytes'] / 2**30:.2f} GiB"
+    assert "demotion" not in now and any(times in why and peaks in why for why in now["note"]), now
+    root = changed_root(tmp_path)
+    path = root / f"reports/evidence/{SLUG}/bench-h200.json"
+    document = json.loads(path.read_text())
+    document["runs"][0]["rows"][1]["peak_bytes"] = ours["peak_bytes"]
+    path.write_text(json.dumps(document))
+    (path.parent / "bench-peers-h200.json").unlink()
+    (demotion,) = due(run, root, "2026-11-22")["demotion"]
+    assert times in demotion
+    del document["runs"][0]["rows"][1]["peak_bytes"]
+    path.write_text(json.dumps(document))
+    (demotion,) = due(run, root, "2026-11-22")["demotion"]
+    assert times in demotion and "no peaks" in demotion
+
+
+def test_only_the_upstream_that_a_mitigation_acts_on_retires_it(run) -> None:
+    """Pack 14: the newest tilelang is green, the newest megatron-core, on which the mitigation acts, is red."""
+    (pack,) = json.loads(run("--json", "lifecycle", "sparse_mla_pdp_precision", "--on", "2026-11-23").stdout)["packs"]
+    assert "retirement" not in {one["what"] for one in pack["due"]}
+    (note,) = [one["why"] for one in pack["notes"] if "tilelang" in one["why"]]
+    assert note == ("tilelang 0.1.15 is green on every trigger of 0.1.9 (cpu; green since 0.1.11); the mitigation acts on "
+                    "megatron-core and stays, red is megatron-core 0.19.2 (cpu)")  # fmt: skip
+    (filing,) = json.loads(run("--json", "filing", "sparse_mla_pdp_precision", "--day", "2026-11-23").stdout)["packs"]
+    assert not [block for block in filing["blocks"] if "no longer shows it" in block]
+    assert "tilelang 0.1.15 no longer shows it: leave it out of the report, which goes to megatron-core" in filing["notes"]
+    liger = json.loads(run("--json", "filing", SLUG, "--day", "2026-11-23").stdout)["packs"][0]
+    assert liger["kind"] == "none" or "liger-kernel 0.8.5 no longer shows it" in liger["blocks"]
 
 
 def test_a_plan_counts_what_the_records_know(run, tmp_path: Path) -> None:
