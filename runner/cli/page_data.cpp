@@ -106,8 +106,8 @@ std::vector<std::string> mitigation_lines(const Standing& standing, const Manife
     if (place.slug != pack.slug.str() || place.asked != "mitigation") continue;
     for (const auto& [device, cell] : devices) {
       if (const Finding* finding = cell.newest())
-        lines.push_back(fmt::format("{} on {} {}, {} ({})", marked(*finding), place.upstream,
-                                    version_text(place), short_device(device),
+        lines.push_back(fmt::format("{} on {} {}, {} ({})", marked(standing, *finding),
+                                    place.upstream, version_text(place), short_device(device),
                                     finding->started.substr(0, 10)));
     }
   }

@@ -11,6 +11,7 @@
 #include "cli/window_run.h"
 #include "core/error.h"
 #include "core/file_text.h"
+#include "core/finding.h"
 #include "git/series.h"
 #include "report/junit.h"
 #include "report/markdown.h"
@@ -96,8 +97,8 @@ Json further_json(const Answer& answer) {
 
 std::string further_text(const Answer& answer) {
   const std::string asked = question_name(answer.question.question);
-  return (answer.outcome.sentinel ? "" : asked + ": ") + answer.outcome.text() + ": " +
-         answer.outcome.why + "\n";
+  return (answer.outcome.sentinel ? "" : asked + ": ") +
+         described(answer.outcome, answer.question) + ": " + answer.outcome.why + "\n";
 }
 
 /// What a run of one pack came to: its JSON document (with --json) and the exit code.

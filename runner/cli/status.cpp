@@ -50,26 +50,32 @@ Place red_pin_of(const Manifest& pack, const UpstreamUse& use) {
   return {pack.slug.str(), use.name, use.red_pin, "", "reproduce"};
 }
 
-/// What else holds at the red pin: "FIX_VALIDATED cpu, H200 · OP_VALIDATED cpu".
-std::string holds_text(const Board& board, const Manifest& pack, const UpstreamUse& use) {
-  std::map<std::string, std::string> devices_of;
-  for (const auto& [place, devices] : board.places()) {
+/// What else holds at the red pin: "FIX_VALIDATED cpu, H200 with tilelang 0.1.15 · OP_VALIDATED
+/// cpu".
+std::string holds_text(const Standing& standing, const Manifest& pack, const UpstreamUse& use) {
+  std::map<std::string, std::vector<std::string>> devices_of;
+  for (const auto& [place, devices] : standing.board.places()) {
     const bool runs_no_release = place.version == "-" && &use == &pack.upstreams.front();
-    const bool is_here = runs_no_release || (place.upstream == use.name &&
-                                             place.version == use.red_pin && place.beside.empty());
-    if (place.slug != pack.slug.str() || !is_here || place.asked == "reproduce") continue;
+    const bool is_here =
+        runs_no_release || (place.upstream == use.name && place.version == use.red_pin);
+    const bool is_quorum = place.asked == "reproduce" && place.beside.empty();
+    if (place.slug != pack.slug.str() || !is_here || is_quorum) continue;
+    // " with tilelang 0.1.15", where that is not the usual one
+    const std::string companions = version_text({"", "", "", place.beside, ""});
     for (const auto& [device, cell] : devices) {
       const Finding* finding = cell.newest();
       if (finding == nullptr) continue;
-      const bool is_of_another = finding->sentinel.starts_with("BUG_");
-      std::string& list = devices_of[(is_of_another ? place.asked + ": " : "") + marked(*finding)];
-      if (list.find(short_device(device)) == std::string::npos)
-        list += (list.empty() ? "" : ", ") + short_device(device);
+      const bool is_of_another =
+          finding->sentinel.starts_with("BUG_") && place.asked != "reproduce";
+      std::vector<std::string>& list =
+          devices_of[(is_of_another ? place.asked + ": " : "") + marked(standing, *finding)];
+      const std::string where = short_device(device) + companions;
+      if (std::find(list.begin(), list.end(), where) == list.end()) list.push_back(where);
     }
   }
   std::string text;
   for (const auto& [sentinel, list] : devices_of)
-    text += (text.empty() ? "" : " · ") + sentinel + " " + list;
+    text += fmt::format("{}{} {}", text.empty() ? "" : " · ", sentinel, fmt::join(list, ", "));
   return text;
 }
 
@@ -110,7 +116,7 @@ std::string block(const Standing& standing, const Manifest& pack, const Upstream
     out += line(what, tiers + ": " + text);
     what = "";
   }
-  out += line("holds", holds_text(standing.board, pack, use));
+  out += line("holds", holds_text(standing, pack, use));
   what = "disagree";
   for (const std::string& text : disagreement_lines(standing, pack, use)) {
     out += line(what, text);
@@ -172,7 +178,8 @@ std::vector<Run> runs_of(const Standing& standing, const Manifest& pack, const U
     for (const auto& [device, cell] : devices) {
       const Finding* finding = cell.newest() != nullptr ? cell.newest() : cell.newest_apart();
       rows[{place.asked, device, index, version_text(place)}] = {
-          place.asked, device, version_text(place), "", marked(*finding), finding->started, 1};
+          place.asked,      device, version_text(place), "", marked(standing, *finding),
+          finding->started, 1};
     }
   }
   std::vector<Run> runs;

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 
 namespace patchbench::cli {
 
@@ -19,10 +20,15 @@ std::string version_text(const Place& place) {
   return text;
 }
 
-std::string marked(const Finding& finding) {
+std::string marked(const Standing& standing, const Finding& finding) {
+  // The numbers of a regression are in the record alone.
+  const bool is_short = finding.sentinel != sentinel_name(Sentinel::kNoRegression);
+  const std::optional<Record> record =
+      is_short ? std::nullopt : standing.archive.find(finding.digest);
+  const std::string said = record ? described(*record) : finding.sentinel;
   std::string marks = finding.is_isolated ? "" : "unisolated";
   if (!finding.is_counted) marks += marks.empty() ? "unsigned import" : ", unsigned import";
-  return marks.empty() ? finding.sentinel : finding.sentinel + " (" + marks + ")";
+  return marks.empty() ? said : said + " (" + marks + ")";
 }
 
 std::string status_markdown(const Standing& standing) {
@@ -38,7 +44,7 @@ std::string status_markdown(const Standing& standing) {
         const Finding* finding = cell.newest();
         if (finding == nullptr) continue;
         rows += fmt::format("| {} {} | {} | {} | {} | {} | `{}` |\n", place.upstream,
-                            version_text(place), place.asked, device, marked(*finding),
+                            version_text(place), place.asked, device, marked(standing, *finding),
                             finding->started.substr(0, 10), finding->digest.substr(0, 12));
       }
     }
@@ -51,38 +57,47 @@ std::string status_markdown(const Standing& standing) {
   return text;
 }
 
+namespace {
+
+/// What one question came to, as the README's table has it; "" for what is not shown there.
+std::string summary_of(const Standing& standing, const Place& place, const Finding& finding) {
+  // A verdict about the model or a mutant must not read as one about the release, nor a run of
+  // surveys, which has none, as one without an answer.
+  const bool is_of_the_release = place.asked == "reproduce" || place.asked == "validate";
+  if (!is_of_the_release && finding.sentinel == "NONE") return "";
+  const bool is_of_another = !is_of_the_release && finding.sentinel.starts_with("BUG_");
+  return (is_of_another ? place.asked + ": " : "") + marked(standing, finding);
+}
+
+}  // namespace
+
 std::string status_summary(const Standing& standing) {
   std::string text =
       "| pack | red pin | device | verdicts (newest committed record) |\n|---|---|---|---|\n";
   for (const Manifest& pack : standing.packs) {
     for (const UpstreamUse& use : pack.upstreams) {
       if (use.from_environment) continue;
-      std::map<std::string, std::string> by_device;
+      // The pin with its usual companions comes first, as "" sorts before any other.
+      std::map<std::pair<std::string, std::string>, std::string> rows;  // companions, device
       for (const auto& [place, devices] : standing.board.places()) {
-        // What runs no release (op, model) stands beside the first.
+        // What runs no release (op, model) is told of the first upstream.
         const bool is_here = place.version == "-"
                                  ? use.name == pack.upstreams.front().name
-                                 : place.upstream == use.name && place.version == use.red_pin &&
-                                       place.beside.empty();
+                                 : place.upstream == use.name && place.version == use.red_pin;
         if (place.slug != pack.slug.str() || !is_here) continue;
+        const std::string pin = version_text({"", "", use.red_pin, place.beside, ""});
         for (const auto& [device, cell] : devices) {
           const Finding* finding = cell.newest();
-          if (finding == nullptr) continue;
-          // A verdict about the model or a mutant must not read as one about the release, nor a run
-          // of surveys, which has none, as one without an answer.
-          const bool is_of_the_release = place.asked == "reproduce" || place.asked == "validate";
-          if (!is_of_the_release && finding->sentinel == "NONE") continue;
-          std::string& list = by_device[device];
-          const bool is_named =
-              is_of_the_release || finding->sentinel.find("REPRODUCED") == std::string::npos;
-          list +=
-              (list.empty() ? "" : " · ") + (is_named ? "" : place.asked + ": ") + marked(*finding);
+          const std::string said = finding == nullptr ? "" : summary_of(standing, place, *finding);
+          if (said.empty()) continue;
+          std::string& list = rows[{pin, device}];
+          list += (list.empty() ? "" : " · ") + said;
         }
       }
-      if (by_device.empty()) by_device["-"] = "no record";
-      for (const auto& [device, list] : by_device)
-        text += fmt::format("| `{}` | {} {} | {} | {} |\n", pack.slug.str(), use.name, use.red_pin,
-                            device, list);
+      if (rows.empty()) rows[{use.red_pin, "-"}] = "no record";
+      for (const auto& [where, list] : rows)
+        text += fmt::format("| `{}` | {} {} | {} | {} |\n", pack.slug.str(), use.name, where.first,
+                            where.second, list);
     }
   }
   return text;

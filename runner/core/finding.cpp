@@ -1,5 +1,7 @@
 #include "core/finding.h"
 
+#include <fmt/format.h>
+
 #include "core/error.h"
 
 namespace patchbench {
@@ -32,6 +34,25 @@ Finding finding_of(const Record& verdict, const std::string& digest) {
           .manifest_sha256 = run.manifest_sha256,
           .digest = digest,
           .is_isolated = run.is_isolated()};
+}
+
+std::string described(const Outcome& outcome, const QuestionContext& question) {
+  if (outcome.sentinel != Sentinel::kNoRegression) return outcome.text();
+  std::string text;
+  for (const auto& [name, ratios] : question.ratios_max) {
+    std::map<double, std::string> by_ratio;
+    for (const auto& [number, ratio] : ratios)
+      by_ratio[ratio] += (by_ratio[ratio].empty() ? "" : ", ") + number;
+    for (const auto& [ratio, numbers] : by_ratio)
+      text += fmt::format("{} {} (case {}, each at most {:g} times upstream's)",
+                          text.empty() ? " of" : " and", numbers, name, ratio);
+  }
+  return outcome.text() + text;
+}
+
+std::string described(const Record& verdict) {
+  return described(outcome_of(verdict),
+                   QuestionContext::from_json(verdict.predicate().at("question")));
 }
 
 std::string short_device(std::string device) {

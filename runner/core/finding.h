@@ -25,6 +25,13 @@ struct Finding {
 /// type.
 Finding finding_of(const Record& verdict, const std::string& digest);
 
+/// An outcome for people: Outcome::text, and after NO_REGRESSION the numbers that were compared,
+/// since it says nothing of any other: "NO_REGRESSION of registers, spills (case lowering, each at
+/// most 1.03 times upstream's)".
+std::string described(const Outcome& outcome, const QuestionContext& question);
+/// The same of a verdict record.
+std::string described(const Record& verdict);
+
 /// "H200" of "NVIDIA H200 (sm_90)": the GPU type, for tables.
 std::string short_device(std::string device);
 

@@ -1,5 +1,7 @@
 #include "report/record_line.h"
 
+#include "core/finding.h"
+
 namespace patchbench::report {
 
 RecordLine record_line(const Record& record) {
@@ -20,7 +22,7 @@ RecordLine record_line(const Record& record) {
   if (type != "verdict") return {type + (version.empty() ? "" : " " + version), ""};
   const QuestionContext question = QuestionContext::from_json(p.at("question"));
   return {question_name(question.question) + (version.empty() ? "" : " " + version),
-          outcome_of(record).text() + (run.is_isolated() ? "" : " unisolated")};
+          described(record) + (run.is_isolated() ? "" : " unisolated")};
 }
 
 }  // namespace patchbench::report

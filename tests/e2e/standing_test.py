@@ -188,6 +188,35 @@ def test_only_the_upstream_that_a_mitigation_acts_on_retires_it(run) -> None:
     assert liger["kind"] == "none" or "liger-kernel 0.8.5 no longer shows it" in liger["blocks"]
 
 
+def rows_of_summary(text: str, slug: str) -> dict[tuple[str, str], str]:
+    """(pin, device) -> verdicts, of the README's table."""
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith(f"| `{slug}`")]
+    return {(pin, device): verdicts for _, pin, device, verdicts in cells}
+
+
+def test_a_red_pin_shows_what_ran_with_other_companions(run) -> None:
+    """On the H200 pack 14 ran on megatron-core's red pin with another tilelang than the red one: nothing of that may be hidden."""
+    slug = "sparse_mla_pdp_precision"
+    cells = [c for c in json.loads(run("--json", "status", slug).stdout)["cells"] if "H200" in c["device"]]
+    newest = {c["sentinel"] for c in cells if c["version"].startswith("0.19.2")}
+    assert {"FIX_VALIDATED", "MITIGATION_VERIFIED", "NO_REGRESSION"} <= newest
+    row = rows_of_summary(run("status", "--summary").stdout, slug)["megatron-core 0.19.2 with tilelang 0.1.15", "NVIDIA H200 (sm_90)"]
+    assert all(sentinel in row for sentinel in newest), row
+    holds = " ".join(run("status", slug).stdout.split())
+    assert "FIX_VALIDATED cpu, H200 with tilelang 0.1.15" in holds, holds
+    assert "patched: BUG_ABSENT" in row and row.count("BUG_ABSENT") == row.count("patched: BUG_ABSENT")
+
+
+def test_no_regression_names_the_numbers_that_were_compared(run) -> None:
+    """It says nothing of time: no text may leave the name alone."""
+    slug = "sparse_mla_pdp_precision"
+    bounds = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())["bounds"]["lowering"]["ratios_max"]
+    said = f"NO_REGRESSION of {', '.join(sorted(bounds))} (case lowering, each at most 1.03 times upstream's)"
+    for words in (["status", "--summary"], ["status", "--markdown"], ["status"], ["claims", slug]):
+        text = " ".join(run(*words).stdout.replace("`", "").split())
+        assert text.count("NO_REGRESSION") == text.count(said) > 0, words
+
+
 def test_a_plan_counts_what_the_records_know(run, tmp_path: Path) -> None:
     def plan(root: Path) -> tuple[int, int, int]:
         (found,) = json.loads(run("--json", "window", SLUG, "--device", "cpu", "--plan", root=root).stdout)

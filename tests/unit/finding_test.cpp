@@ -1,0 +1,28 @@
+#include "core/finding.h"
+
+#include <gtest/gtest.h>
+
+namespace patchbench {
+namespace {
+
+TEST(Described, NoRegressionNamesWhatWasCompared) {
+  QuestionContext question{.question = Question::kRegression, .subject = "patched"};
+  question.ratios_max = {{"lowering", {{"registers", 1.03}, {"spills", 1.03}, {"loads", 2}}},
+                         {"other", {{"registers", 1}}}};
+  const Outcome outcome{Sentinel::kNoRegression, "", "2 cases right", ""};
+  EXPECT_EQ(
+      described(outcome, question),
+      "NO_REGRESSION of registers, spills (case lowering, each at most 1.03 times upstream's) "
+      "and loads (case lowering, each at most 2 times upstream's) "
+      "and registers (case other, each at most 1 times upstream's)");
+}
+
+TEST(Described, OtherOutcomesAreTheirText) {
+  const QuestionContext question{.question = Question::kRegression, .subject = "patched"};
+  EXPECT_EQ(described({std::nullopt, "", "over 1.03 times", ""}, question), "NONE");
+  EXPECT_EQ(described({Sentinel::kBugReproduced, "wrong", "", ""}, question),
+            "BUG_REPRODUCED(wrong)");
+}
+
+}  // namespace
+}  // namespace patchbench
