@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <memory>
+#include <optional>
 
+#include "cli/not_run.h"
 #include "cli/patch_together.h"
 #include "core/error.h"
 #include "report/table.h"
@@ -28,9 +31,39 @@ std::vector<Pin> versions_of(const Upstream& upstream, const Words& words) {
   return versions;
 }
 
+/// Which pins cannot be had here. Each is asked for once: a fetch may take long to fail.
+class Reach {
+ public:
+  explicit Reach(git::Store& store) : store_(store) {}
+  bool has(const Pin& pin) {
+    const std::string name = pin.upstream + " " + pin.version;
+    const auto [at, is_new] = missing_.emplace(name, std::nullopt);
+    if (!is_new) return !at->second;
+    try {
+      store_.list(pin);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kNotRunnable) throw;
+      at->second = not_run(name, e);
+    }
+    return !at->second;
+  }
+  std::vector<NotRun> missing() const {
+    std::vector<NotRun> parts;
+    for (const auto& [name, part] : missing_) {
+      if (part) parts.push_back(*part);
+    }
+    return parts;
+  }
+
+ private:
+  git::Store& store_;
+  std::map<std::string, std::optional<NotRun>> missing_;
+};
+
 /// What one edit does on one release.
 struct State {
-  std::string version, name;  ///< name: "applies", "rebased", "landed", "conflict", "file_gone"
+  /// name: "applies", "rebased", "landed", "conflict", "file_gone", "not_run" (out of reach)
+  std::string version, name;
   std::vector<git::Conflict> conflicts;
 };
 
@@ -56,13 +89,18 @@ State state_of(const Edit& edit, const git::Rebase& rebase, const std::string& v
 
 /// The edits that were written for one base, each on top of those before it, over the versions.
 void check_series(const std::vector<Edit>& edits, const Pin& base, const PackSeries& pack,
-                  const Words& words, git::Store& store, std::vector<Checked>& out) {
+                  const Words& words, git::Store& store, Reach& reach, std::vector<Checked>& out) {
   const std::size_t first = out.size();
   for (const Edit& edit : edits)
     out.push_back({pack.manifest.slug.str(), pack.upstream.name, edit.name, base.version, {}});
   for (const Pin& release : versions_of(pack.upstream, words)) {
     std::vector<Edit> before_base, before_release;
+    const bool is_here = reach.has(base) && reach.has(release);
     for (std::size_t i = 0; i < edits.size(); ++i) {
+      if (!is_here) {
+        out[first + i].states.push_back({release.version, "not_run", {}});
+        continue;
+      }
       const git::Rebase rebase =
           git::rebase_edit(edits[i], base, release, store, before_base, before_release);
       out[first + i].states.push_back(state_of(edits[i], rebase, release.version));
@@ -74,7 +112,7 @@ void check_series(const std::vector<Edit>& edits, const Pin& base, const PackSer
 }
 
 std::vector<Checked> check_pack(const Context& context, const PackSeries& pack, const Words& words,
-                                git::Store& store) {
+                                git::Store& store, Reach& reach) {
   const git::Series all = git::load_series(
       context.root / cell_path(pack.manifest.slug, Column::kPatches), pack.upstream.name);
   std::vector<std::pair<std::string, std::vector<Edit>>> by_base;
@@ -86,7 +124,7 @@ std::vector<Checked> check_pack(const Context& context, const PackSeries& pack, 
   std::vector<Checked> out;
   for (const auto& [base, edits] : by_base)
     check_series(edits, resolve_version(context, pack.upstream.name, base), pack, words, store,
-                 out);
+                 reach, out);
   return out;
 }
 
@@ -115,6 +153,7 @@ template <typename Iterator>
 Turn turn_of(Iterator base, Iterator end) {
   Turn turn;
   for (Iterator at = base; at != end; ++at) {
+    if (at->name == "not_run") continue;
     const bool is_stuck = at->name == "conflict" || at->name == "file_gone";
     if (turn.changed == nullptr && at->name != base->name) turn.changed = &*at;
     if (turn.stuck == nullptr && is_stuck) turn.stuck = &*at;
@@ -192,16 +231,24 @@ void print_checked(const std::vector<Checked>& all, bool with_sides) {
 }
 
 /// Packs that share an upstream, over its versions: which pairs conflict, and where.
-Json check_together(const Context& context, const Words& words, git::Store& store) {
+Json check_together(const Context& context, const Words& words, git::Store& store, Reach& reach) {
   Json rows = Json::array();
   for (const auto& [upstream, packs] : packs_by_upstream(context, words.upstream)) {
     if (packs.size() < 2) continue;
     for (const Pin& release : versions_of(packs.front().upstream, words)) {
       progress("together on " + upstream + " " + release.version);
       std::vector<PackSeries> there;  // with the edits that were written for this release
-      for (const PackSeries& pack : packs)
-        there.push_back(find_series(context, pack.manifest.slug.str(), upstream, release.version));
-      const Together group = together_at(there, release, store);
+      Json not_tried = Json::array();
+      for (const PackSeries& pack : packs) {
+        PackSeries one = find_series(context, pack.manifest.slug.str(), upstream, release.version);
+        if (reach.has(release) && reach.has(one.base)) {
+          there.push_back(std::move(one));
+        } else {
+          not_tried.push_back(pack.manifest.slug.str());
+        }
+      }
+      Together group{release, {}, {}, {}};
+      if (!there.empty()) group = together_at(there, release, store);
       Json pairs = Json::array(), slugs = Json::array();
       for (const auto& [slug, edits] : group.series) slugs.push_back(slug);
       for (const git::Clash& clash : group.clashes)
@@ -212,6 +259,7 @@ Json check_together(const Context& context, const Words& words, git::Store& stor
                       {"version", release.version},
                       {"packs", slugs},
                       {"left_out", group.left_out},
+                      {"not_run", not_tried},
                       {"clashes", pairs}});
     }
   }
@@ -229,6 +277,7 @@ void print_together(const Json& rows) {
                                         : "do not all go together";
     for (const Json& slug : row.at("left_out"))
       text += "; " + slug.get<std::string>() + " does not reach it";
+    for (const Json& slug : row.at("not_run")) text += "; " + slug.get<std::string>() + " not_run";
     for (const Json& clash : row.at("clashes"))
       text += fmt::format("; {} + {} conflict", clash.at("one").get<std::string>(),
                           clash.at("other").get<std::string>());
@@ -240,30 +289,34 @@ void print_together(const Json& rows) {
 
 void run_check(Context& context, const Words& words) {
   git::Store store(context.cache, context.root);
+  Reach reach(store);
   std::vector<Checked> all;
   for (const auto& [upstream, packs] : packs_by_upstream(context, words.upstream)) {
     for (const PackSeries& pack : packs) {
       if (!words.slug.empty() && pack.manifest.slug.str() != words.slug) continue;
       progress("checking " + pack.manifest.slug.str() + " on " + upstream);
-      for (Checked& checked : check_pack(context, pack, words, store))
+      for (Checked& checked : check_pack(context, pack, words, store, reach))
         all.push_back(std::move(checked));
     }
   }
   for (const Checked& checked : all) {
     for (const State& state : checked.states) {
-      if (state.version == checked.base && state.name != "applies") context.exit_code = 1;
+      const bool is_stale = state.name != "applies" && state.name != "not_run";
+      if (state.version == checked.base && is_stale) context.exit_code = 1;
     }
   }
-  const Json together = words.is_all ? check_together(context, words, store) : Json::array();
+  const Json together = words.is_all ? check_together(context, words, store, reach) : Json::array();
   if (context.json) {
     Json edits = Json::array();
     for (const Checked& checked : all) edits.push_back(checked_json(checked));
-    print_json({{"edits", edits}, {"together", together}});
+    print_json(
+        {{"edits", edits}, {"together", together}, {"not_run", not_run_json(reach.missing())}});
     return;
   }
   if (all.empty()) std::cout << "no pack has edits for this\n";
   print_checked(all, words.with_sides);
   if (words.is_all) print_together(together);
+  std::cout << not_run_text(reach.missing());
 }
 
 }  // namespace
@@ -283,7 +336,9 @@ void add_patch_check(CLI::App& patch, Context& context) {
       "applies: the files are those the edit was written for. rebased: a three-way merge carries "
       "it.\nlanded: upstream has made the same change. conflict: file and lines of the release, "
       "with "
-      "both\nsides in --json and --sides. file_gone: the release has no such file.\n"
+      "both\nsides in --json and --sides. file_gone: the release has no such file. not_run: the "
+      "release, or\nwhat the edit was written for, is out of reach: named at the end, and no "
+      "failure.\n"
       "Exit: 1 if an edit no longer applies to its own base.\n"
       "Example:\n  patchbench patch check --all\n  patchbench patch check liger_flce_none_bwd "
       "--sides");

@@ -4,8 +4,10 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "cli/context.h"
+#include "cli/not_run.h"
 #include "cli/plan.h"
 #include "cli/verdicts.h"
 #include "cli/window_run.h"
@@ -105,6 +107,7 @@ std::string further_text(const Answer& answer) {
 struct Reported {
   Json document;
   int status = 0;
+  std::optional<NotRun> not_run;
 };
 
 Reported reproduce_one(const Context& context, const Words& words, const RunOptions& options) {
@@ -125,17 +128,27 @@ Reported reproduce_one(const Context& context, const Words& words, const RunOpti
     }
     return reported;
   } catch (const Error& e) {
-    if (e.code() != ErrorCode::kNotRunnable || words.use_exit_code) throw;
-    const std::string what = e.what();
-    const Outcome not_run{Sentinel::kNotRun,
-                          what.find("upstream_unreachable") != std::string::npos
-                              ? "upstream_unreachable"
-                              : "not_runnable_here",
-                          what, ""};
-    if (!context.json) std::cout << options.slug << ": " << not_run.text() << "\n";
-    std::cerr << "patchbench: " << what << "\n";
-    return {{{"slug", options.slug}, {"sentinel", not_run.text()}, {"why", what}}, 4};
+    const bool is_bisect = words.use_exit_code && !words.all;
+    if (e.code() != ErrorCode::kNotRunnable || is_bisect) throw;
+    const std::string name =
+        options.slug + (options.upstream_name.empty() ? "" : " on " + options.upstream_name);
+    const NotRun part = not_run(name, e);
+    const std::string sentinel = "NOT_RUN:" + part.reason;
+    if (!context.json) std::cout << name << ": " << sentinel << "\n";
+    std::cerr << "patchbench: " << e.what() << "\n";
+    return {{{"slug", options.slug},
+             {"upstream", options.upstream_name},
+             {"sentinel", sentinel},
+             {"why", part.why}},
+            words.use_exit_code ? 125 : 4,
+            part};
   }
+}
+
+/// The git-bisect status of many runs: hit, then unknown, then not hit.
+int merged_bisect_status(int one, int other) {
+  if (one == 1 || other == 1) return 1;
+  return std::max(one, other);
 }
 
 void add_reproduce(CLI::App& app, Context& context) {
@@ -155,6 +168,9 @@ void add_reproduce(CLI::App& app, Context& context) {
                     "git-bisect codes: 0 absent, 1 present, 125 cannot be judged, 200 our failure");
   add_shared(*command, *words);
   command->footer(
+      "--all goes on past what cannot be run here, a git pin out of reach for one, and names it "
+      "at\n"
+      "the end: NOT_RUN:upstream_unreachable, which is no failure.\n"
       "Examples:\n  patchbench reproduce liger_flce_none_bwd\n"
       "  patchbench reproduce liger_flce_none_bwd --upstream 0.8.5\n"
       "  git bisect run /abs/patchbench reproduce liger_flce_none_bwd --upstream path:. "
@@ -188,6 +204,7 @@ void add_reproduce(CLI::App& app, Context& context) {
       throw Error(ErrorCode::kUsage, fmt::format("no pack has a subject '{}'", options.subject));
     if (!without.empty())
       progress(fmt::format("no subject '{}': {}", options.subject, fmt::join(without, ", ")));
+    std::vector<NotRun> missing;
     for (const RunOptions& one : runs) {
       if (words->plan) {
         documents.push_back(plan_of(context, one));
@@ -196,11 +213,15 @@ void add_reproduce(CLI::App& app, Context& context) {
       }
       const Reported reported = reproduce_one(context, *words, one);
       documents.push_back(reported.document);
+      if (reported.not_run) missing.push_back(*reported.not_run);
       // With --all a pack that cannot run here is an answer in the list, not the end of it.
-      if (!words->all || reported.status == 3)
+      if (words->use_exit_code)
+        context.exit_code = merged_bisect_status(context.exit_code, reported.status);
+      else if (!words->all || reported.status == 3)
         context.exit_code = std::max(context.exit_code, reported.status);
     }
     if (context.json) print_json(words->all ? documents : documents.at(0));
+    if (!context.json && words->all) std::cout << not_run_text(missing);
   });
 }
 
@@ -355,6 +376,8 @@ void add_window(CLI::App& app, Context& context) {
       "take releases already judged on these cases and such a device from the records");
   add_shared(*command, *words);
   command->footer(
+      "A git pin out of reach is named at the end, NOT_RUN:upstream_unreachable, and is no "
+      "failure.\n"
       "Exit: 0 every release was judged, 3 one was not.\nExamples:\n"
       "  patchbench window liger_flce_none_bwd --show\n"
       "  patchbench window --all --device cpu --plan\n  patchbench window --all --device cpu");
@@ -378,6 +401,7 @@ void add_window(CLI::App& app, Context& context) {
     } else if (!words->all) {
       print_window(answer.document);
     }
+    if (!context.json) std::cout << not_run_text(answer.not_run);
     context.exit_code = answer.status;
   });
 }

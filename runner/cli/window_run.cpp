@@ -8,6 +8,7 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "cli/costs.h"
@@ -25,7 +26,13 @@ namespace {
 struct Measured {
   ReleaseState state;
   Outcome outcome;
+  std::optional<NotRun> not_run;
 };
+
+/// Its releases; of what is never released, the named commits.
+const std::vector<Pin>& versions_of(const Upstream& upstream) {
+  return upstream.releases.empty() ? upstream.commits : upstream.releases;
+}
 
 Measured measure(const Context& context, RunOptions options, const std::string& version) {
   options.version = version;
@@ -35,10 +42,12 @@ Measured measure(const Context& context, RunOptions options, const std::string& 
     std::string state = state_of_sentinel(answer.outcome.text());
     if (state == "unresolved" && has_no_such_code(observations_of(answer.trials)))
       state = "unsupported";
-    return {{version, std::move(state), answer.digest}, answer.outcome};
+    return {{version, std::move(state), answer.digest}, answer.outcome, std::nullopt};
   } catch (const Error& e) {
     if (e.code() == ErrorCode::kIntegrity || e.code() == ErrorCode::kUsage) throw;
-    return {{version, "not_measured", ""}, {Sentinel::kNotRun, "not_runnable_here", e.what(), ""}};
+    const NotRun part =
+        not_run(fmt::format("{} on {} {}", options.slug, options.upstream_name, version), e);
+    return {{version, "not_measured", ""}, {Sentinel::kNotRun, part.reason, part.why, ""}, part};
   }
 }
 
@@ -211,16 +220,25 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
                                    : std::map<std::string, ReleaseState>{};
   std::vector<ReleaseState> states;
   Json releases = Json::array();
-  for (const Pin& pin : upstream.releases) {
+  std::vector<NotRun> missing;
+  bool is_complete = true;
+  RunOptions named = options;
+  named.upstream_name = upstream.name;
+  for (const Pin& pin : versions_of(upstream)) {
     progress(fmt::format("{} {} ({}/{})", upstream.name, pin.version, states.size() + 1,
-                         upstream.releases.size()));
+                         versions_of(upstream).size()));
     Measured one;
     if (const auto it = known.find(pin.version); it != known.end()) {
-      one = {it->second, {std::nullopt, "", "from the records", ""}};
+      one = {it->second, {std::nullopt, "", "from the records", ""}, std::nullopt};
     } else {
-      one = measure(context, options, pin.version);
+      one = measure(context, named, pin.version);
     }
     states.push_back(one.state);
+    if (one.not_run) missing.push_back(*one.not_run);
+    const bool is_out_of_reach =
+        pin.kind == PinKind::kGit && one.not_run && one.not_run->reason == "upstream_unreachable";
+    const bool is_open = one.state.state == "unresolved" || one.state.state == "not_measured";
+    is_complete &= !is_open || is_out_of_reach;
     releases.push_back({{"version", pin.version},
                         {"date", pin.date},
                         {"state", one.state.state},
@@ -233,14 +251,25 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
     const bool both = states[i].state != "unresolved" && states[i + 1].state != "unresolved" &&
                       !states[i].record.empty() && !states[i + 1].record.empty();
     if (!both || states[i].state == states[i + 1].state) continue;
-    commits.push_back(
-        bisect_edge(context, options, upstream, setup.upstream.files, states[i], states[i + 1]));
+    try {
+      commits.push_back(
+          bisect_edge(context, named, upstream, setup.upstream.files, states[i], states[i + 1]));
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kNotRunnable) throw;
+      missing.push_back(not_run(fmt::format("commits of {} from {} to {}", upstream.name,
+                                            states[i].version, states[i + 1].version),
+                                e));
+    }
   }
   Json compact = Json::object();  // the record: states and the verdicts they rest on
   for (const ReleaseState& s : states) compact[s.version] = {s.state, s.record.substr(0, 16)};
-  const Json document = {{"slug", options.slug},   {"upstream", upstream.name},
-                         {"device", setup.device}, {"releases", releases},
-                         {"intervals", intervals}, {"commits", commits}};
+  const Json document = {{"slug", options.slug},
+                         {"upstream", upstream.name},
+                         {"device", setup.device},
+                         {"releases", releases},
+                         {"intervals", intervals},
+                         {"commits", commits},
+                         {"not_run", not_run_json(missing)}};
   RunContext run;
   run.run_id = setup.run_id;
   run.started = setup.started;
@@ -256,10 +285,7 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
   ledger::Ledger::open(context.ledger)
       ->append({make_record(
           "window", run, {{"states", compact}, {"intervals", intervals}, {"commits", commits}})});
-  const bool complete = std::all_of(states.begin(), states.end(), [](const ReleaseState& s) {
-    return s.state != "unresolved" && s.state != "not_measured";
-  });
-  return {document, complete ? 0 : 3};
+  return {document, is_complete ? 0 : 3, missing};
 }
 
 namespace {
@@ -290,7 +316,8 @@ Json plan_document(const Context& context, const RunOptions& options) {
   const Known known = known_states(context, options, setup);
   Json to_measure = Json::array();
   int num_known = 0, num_outdated = 0;
-  for (const Pin& pin : context.pins().upstream(setup.upstream.name).releases) {
+  const Upstream upstream = context.pins().upstream(setup.upstream.name);
+  for (const Pin& pin : versions_of(upstream)) {
     const bool is_known = known.states.contains(pin.version);
     num_known += is_known;
     num_outdated += known.outdated.contains(pin.version);
@@ -324,7 +351,7 @@ void print_plans(const Json& plans) {
 }
 
 WindowAnswer measure_all_windows(const Context& context, const RunOptions& options) {
-  WindowAnswer all{Json::array(), 0};
+  WindowAnswer all{Json::array(), 0, {}};
   each_window(context, options, [&](const std::string& name, const RunOptions& chosen) {
     try {
       WindowAnswer one = measure_window(context, chosen, {.resume = true});
@@ -335,11 +362,13 @@ WindowAnswer measure_all_windows(const Context& context, const RunOptions& optio
         std::cout << "\n";
       }
       all.document.push_back(std::move(one.document));
+      all.not_run.insert(all.not_run.end(), one.not_run.begin(), one.not_run.end());
     } catch (const Error& e) {
       if (e.code() != ErrorCode::kNotRunnable) throw e.in(name);
-      std::cerr << "patchbench: " << name << ": " << e.what() << "\n";
-      all.document.push_back(
-          {{"slug", chosen.slug}, {"upstream", chosen.upstream_name}, {"not_run", e.what()}});
+      all.not_run.push_back(not_run(name, e));
+      all.document.push_back({{"slug", chosen.slug},
+                              {"upstream", chosen.upstream_name},
+                              {"not_run", not_run_json({all.not_run.back()})}});
     }
   });
   return all;

@@ -1,4 +1,7 @@
 #pragma once
+#include <vector>
+
+#include "cli/not_run.h"
 #include "cli/trial.h"
 
 namespace patchbench::cli {
@@ -10,13 +13,15 @@ struct WindowOptions {
 };
 
 /// What a window came to: its JSON document, and the exit status: 0 if every release was judged, 3
-/// if one was not.
+/// if one was not. A git pin out of reach is named in `not_run` and does not change the status.
 struct WindowAnswer {
   Json document;
   int status = 0;
+  std::vector<NotRun> not_run;
 };
 
-/// Runs the reproducer over every release of the pack's upstream and appends a window record.
+/// Runs the reproducer over every release of the pack's upstream, over the named commits of one
+/// that is never released, and appends a window record.
 WindowAnswer measure_window(const Context& context, const RunOptions& options,
                             const WindowOptions& window);
 /// States and intervals, for people.

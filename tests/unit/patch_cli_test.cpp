@@ -112,6 +112,15 @@ class PatchCli : public testing::Test {
     run({"save", folder.string(), "--subject", subject, "--bug", "https://toy.invalid/7"});
   }
 
+  /// Makes a commit one that env/pins.json names.
+  void name_commit(const std::string& commit) {
+    const fs::path file = world.root() / "env/pins.json";
+    std::string pins = ToyWorld::read(file);
+    const std::string none = R"("commits": [])", note = R"(", "date": "2025-12-31", "note": "n"}])";
+    ToyWorld::write(file, pins.replace(pins.find(none), none.size(),
+                                       R"("commits": [{"commit": ")" + commit + note));
+  }
+
   fs::path patches(const std::string& slug) const { return world.root() / "patches" / slug; }
 
   ToyWorld world;
@@ -273,11 +282,7 @@ TEST_F(PatchCli, CheckTakesNamedCommitsByDateAndNamesPairsThere) {
   make_edit("toy_one", body("ours()"), "first");
   make_edit("toy_two", body("other()"), "clash");
   const std::string commit = world.commit({{"toy/a.py", "import os\n" + body("old()")}});
-  const fs::path file = world.root() / "env/pins.json";
-  std::string pins = ToyWorld::read(file);
-  const std::string none = R"("commits": [])", note = R"(", "date": "2025-12-31", "note": "n"}])";
-  ToyWorld::write(file, pins.replace(pins.find(none), none.size(),
-                                     R"("commits": [{"commit": ")" + commit + note));
+  name_commit(commit);
   const std::string out = run({"check", "--all", "--commits"});
   const std::string name = "git:" + commit.substr(0, 10);
   EXPECT_NE(out.find(name + " rebased; 1.0 applies; 1.1 rebased; 1.2 conflict"), std::string::npos)
@@ -287,6 +292,33 @@ TEST_F(PatchCli, CheckTakesNamedCommitsByDateAndNamesPairsThere) {
       std::string::npos)
       << out;
   EXPECT_EQ(run({"check", "--all"}).find(name), std::string::npos);
+}
+
+TEST_F(PatchCli, CheckGoesOnPastAPinOutOfReachAndNamesItAtTheEnd) {
+  make_edit("toy_one", body("ours()"), "first");
+  make_edit("toy_two", body("old()", "finish()"), "second");
+  const std::string commit(40, 'c'), base = "Base: 1.0";
+  std::string text = ToyWorld::read(patches("toy_one") / "0001-first.edit");
+  ASSERT_NE(text.find(base), std::string::npos);
+  ToyWorld::write(patches("toy_one") / "0002-lost.edit",
+                  text.replace(text.find(base), base.size(), "Base: git:" + commit));
+  name_commit(commit);
+  const std::string out = run({"check", "--all", "--commits"});
+  EXPECT_EQ(status, 0);
+  const std::string name = "git:" + commit.substr(0, 10);
+  EXPECT_NE(out.find(name + "-1.3 not_run"), std::string::npos) << out;
+  EXPECT_NE(out.find(name + " not_run; 1.0 applies"), std::string::npos) << out;
+  EXPECT_NE(out.find("  toy " + name + ": no two to test; toy_one not_run; toy_two not_run"),
+            std::string::npos)
+      << out;
+  EXPECT_NE(out.find("\nnot run: 1\n  toy git:" + commit + ":\n  NOT_RUN:upstream_unreachable: "),
+            std::string::npos)
+      << out;
+  is_json = true;
+  const Json rows = Json::parse(run({"check", "--all"}));
+  EXPECT_EQ(rows.at("edits").at(1).at("releases").at(0).at("state"), "not_run");
+  EXPECT_EQ(rows.at("edits").at(2).at("releases").at(0).at("state"), "applies");
+  EXPECT_EQ(rows.at("not_run").size(), 1u);
 }
 
 TEST_F(PatchCli, WrongWordsAreOneClearLine) {
