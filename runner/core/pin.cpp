@@ -35,6 +35,12 @@ class Fields {
     return object_.contains(key) ? text(key) : "";
   }
 
+  const Json& optional_array(const std::string& key) {
+    static const Json kEmpty = Json::array();
+    known_.push_back(key);
+    return object_.contains(key) ? array(key) : kEmpty;
+  }
+
   const Json& array(const std::string& key) {
     const Json& value = at(key);
     if (!value.is_array()) fail("\"" + key + "\" must be an array", key);
@@ -125,6 +131,15 @@ Pin read_commit(Fields fields, const Upstream& upstream) {
   return pin;
 }
 
+LeftOut read_left_out(Fields fields, const std::set<std::string>& seen) {
+  LeftOut one{.version = fields.text("version"), .reason = fields.text("reason")};
+  fields.no_others();
+  if (one.reason.empty()) fields.fail("a release is left out for a reason", "reason");
+  if (seen.contains(one.version))
+    fields.fail("version " + one.version + " is locked or left out already", "version");
+  return one;
+}
+
 Upstream read_upstream(const std::string& name, Fields fields, const std::string& path,
                        const JsonLines& lines) {
   Upstream upstream;
@@ -148,6 +163,12 @@ Upstream read_upstream(const std::string& name, Fields fields, const std::string
       row.fail("version " + pin.version + " stands twice", "version");
     if (i > 0 && pin.date < upstream.releases[i - 1].date)
       row.fail("the oldest release comes first", "date");
+  }
+  const Json& left_out = fields.optional_array("left_out");
+  for (size_t i = 0; i < left_out.size(); ++i) {
+    const Fields row(left_out[i], fields.below("left_out") + "/" + std::to_string(i), path, lines);
+    upstream.left_out.push_back(read_left_out(row, seen));
+    seen.insert(upstream.left_out.back().version);
   }
   const Json& commits = fields.array("commits");
   for (size_t i = 0; i < commits.size(); ++i) {

@@ -32,11 +32,17 @@ struct Pin {
 /// A version for people: a commit by ten digits, a release as it is.
 std::string short_version(const std::string& version);
 
+/// A release of the index that is not locked on purpose.
+struct LeftOut {
+  std::string version, reason;
+};
+
 /// One upstream of env/pins.json.
 struct Upstream {
   std::string name, package, license, url, git_prefix, environment;
-  std::vector<Pin> releases;  ///< oldest first
-  std::vector<Pin> commits;   ///< named git pins
+  std::vector<Pin> releases;      ///< oldest first
+  std::vector<LeftOut> left_out;  ///< releases that are not locked, each with its reason
+  std::vector<Pin> commits;       ///< named git pins
 };
 
 /// env/pins.json, checked. Order of releases is the file's.

@@ -77,6 +77,15 @@ TEST(Pins, AReleaseMayNameAnEnvironmentOfItsOwn) {
   EXPECT_EQ(pins.resolve("thing", "1.1").environment, "newer");
 }
 
+TEST(Pins, KeepWhatIsLeftOutWithItsReason) {
+  const std::string left_out = R"("left_out": [{"version": "1.0.5", "reason": "yanked"}])";
+  const Pins pins = Pins::parse(text_of(kReleases, ",\n" + left_out), "pins.json");
+  ASSERT_EQ(pins.upstream("thing").left_out.size(), 1u);
+  EXPECT_EQ(pins.upstream("thing").left_out[0].version, "1.0.5");
+  EXPECT_EQ(pins.upstream("thing").left_out[0].reason, "yanked");
+  EXPECT_NE(unresolved(pins, "1.0.5").find("no release \"1.0.5\""), std::string::npos);
+}
+
 TEST(Pins, ResolveKeepsWhatIdentifiesAVersion) {
   const Pins pins = Pins::parse(text_of(kReleases), "pins.json");
   const Pin pin = pins.resolve("thing", "1.1");
@@ -135,6 +144,14 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         BadPins{"unknown_key", text_of(kReleases, ",\n\"licence\": \"MIT\""),
                 "pins.json:10: /upstreams/thing/licence: unknown key; did you mean license?"},
+        BadPins{"locked_and_left_out",
+                text_of(kReleases, R"(, "left_out": [{"version": "1.1", "reason": "x"}])"),
+                "pins.json:9: /upstreams/thing/left_out/0/version: version 1.1 is locked or left "
+                "out already"},
+        BadPins{"left_out_for_no_reason",
+                text_of(kReleases, R"(, "left_out": [{"version": "1.2", "reason": ""}])"),
+                "pins.json:9: /upstreams/thing/left_out/0/reason: a release is left out for a "
+                "reason"},
         BadPins{"no_upstreams", "{}", "pins.json:1: /: \"upstreams\" is missing"},
         BadPins{"not_an_object", "{\"upstreams\": []}",
                 "pins.json:1: /upstreams: must be an object"},
