@@ -2,16 +2,14 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <iostream>
 #include <memory>
-#include <regex>
 
 #include "cli/context.h"
-#include "core/digest.h"
 #include "core/error.h"
 #include "core/file_text.h"
 #include "core/observation.h"
+#include "core/release_index.h"
 #include "exec/process.h"
 #include "report/table.h"
 
@@ -19,98 +17,6 @@ namespace patchbench::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A file that the index has and the locks lack.
-struct Proposed {
-  std::string upstream, version, date, file, sha256;
-};
-
-/// "0.5.10", "2.3.2.post1" as numbers, so that 0.5.10 comes after 0.5.9. nullopt for anything but a
-/// final release or a post release.
-std::optional<std::vector<int>> release_of(const std::string& version) {
-  static const std::regex kFinal(R"((\d{1,6}(?:\.\d{1,6})*)(?:\.post(\d{1,6}))?)");
-  std::smatch match;
-  if (!std::regex_match(version, match, kFinal)) return std::nullopt;
-  std::vector<int> numbers;
-  const std::string dotted = match[1];
-  for (std::size_t at = 0; at != std::string::npos; at = dotted.find('.', at)) {
-    if (at > 0) ++at;
-    numbers.push_back(std::stoi(dotted.substr(at)));
-  }
-  while (numbers.size() > 1 && numbers.back() == 0) numbers.pop_back();
-  numbers.resize(std::max<std::size_t>(numbers.size(), 6));
-  numbers.push_back(match[2].matched ? 1 + std::stoi(match[2]) : 0);
-  return numbers;
-}
-
-std::string escaped(const std::string& text) {
-  return std::regex_replace(text, std::regex(R"([.+*?^$()\[\]{}|\\])"), R"(\$&)");
-}
-
-/// The version in a file's name where the name is that of a locked file but for its version.
-std::optional<std::string> version_in(const std::string& file, const Pin& like) {
-  const auto at = like.filename.find(like.version);
-  if (at == std::string::npos) return std::nullopt;
-  // The platform part of a wheel's name may name another manylinux; its kind may not change.
-  const std::string before = like.filename.substr(0, at);
-  const bool is_sdist = like.filename.ends_with(".tar.gz");
-  const std::string after = like.filename.substr(at + like.version.size());
-  const std::string tags = after.substr(0, after.rfind('-') + 1);
-  const bool is_any = after.ends_with("-any.whl");
-  const std::string pattern =
-      escaped(before) + R"(([0-9][0-9a-z.]*))" +
-      (is_sdist || is_any ? escaped(after)
-                          : escaped(tags) + R"([a-z0-9_.]*linux[a-z0-9_.]*x86_64\.whl)");
-  std::smatch match;
-  if (!std::regex_match(file, match, std::regex(pattern))) return std::nullopt;
-  return match[1];
-}
-
-[[noreturn]] void malformed(const std::string& project, const std::string& reason) {
-  throw Error(ErrorCode::kUsage, "the index page of " + project + ": " + reason);
-}
-
-std::string text_of(const Json& object, const std::string& key, const std::string& project) {
-  const auto at = object.is_object() ? object.find(key) : object.end();
-  if (!object.is_object() || at == object.end() || !at->is_string())
-    malformed(project, "a file without \"" + key + "\"");
-  return at->get<std::string>();
-}
-
-/// Final releases that are not locked, newer than the newest locked one by version or by day.
-std::vector<Proposed> newer(const Upstream& upstream, const Json& page) {
-  std::vector<Proposed> out;
-  if (upstream.releases.empty()) return out;
-  const Pin& last = upstream.releases.back();
-  const auto newest = release_of(last.version);
-  const std::string project = last.project;
-  const Json files = page.is_object() ? page.value("files", Json()) : Json();
-  if (!files.is_array()) malformed(project, "no \"files\"; it is not PEP 691 JSON");
-  for (const Json& file : files) {
-    const std::string name = text_of(file, "filename", project);
-    const auto version = version_in(name, last);
-    const auto release = version ? release_of(*version) : std::nullopt;
-    const Json yanked = file.value("yanked", Json(false));
-    if (!release || (yanked.is_boolean() ? yanked.get<bool>() : true)) continue;
-    const bool is_locked = std::any_of(upstream.releases.begin(), upstream.releases.end(),
-                                       [&](const Pin& pin) { return pin.version == *version; });
-    const std::string day = text_of(file, "upload-time", project).substr(0, 10);
-    if (is_locked || (newest && *release <= *newest && day <= last.date)) continue;
-    const std::string sha256 = text_of(file.value("hashes", Json::object()), "sha256", project);
-    if (!is_hex(sha256, 64)) malformed(project, name + " has a malformed sha256");
-    out.push_back({upstream.name, *version, day, name, sha256});
-  }
-  std::sort(out.begin(), out.end(), [](const Proposed& a, const Proposed& b) {
-    return std::tuple(a.date, release_of(a.version), a.file) <
-           std::tuple(b.date, release_of(b.version), b.file);
-  });
-  // Several builds of one release differ in their platform tags alone: the first is enough.
-  out.erase(
-      std::unique(out.begin(), out.end(),
-                  [](const Proposed& a, const Proposed& b) { return a.version == b.version; }),
-      out.end());
-  return out;
-}
 
 /// {project: PEP 691 page}, from a file or from the index. Throws Error(kNotRunnable) without a
 /// network.
@@ -126,27 +32,6 @@ Json index_pages(const Context& context, const std::string& offline,
                                              "); --offline FILE reads its pages from a file");
   }
   return parse_json(done.out, "the package index");
-}
-
-std::string lock_line(const Proposed& p) {
-  return fmt::format(R"({{"version": "{}", "date": "{}", "file": "{}", "sha256": "{}"}})",
-                     p.version, p.date, p.file, p.sha256);
-}
-
-/// env/pins.json with the lines put after the newest release of their upstream.
-std::string with_lines(std::string text, const Upstream& upstream,
-                       const std::vector<Proposed>& proposed) {
-  const std::string last = "\"sha256\": \"" + upstream.releases.back().sha256 + "\"";
-  const auto at = text.find(last);
-  const auto end = at == std::string::npos ? at : text.find('}', at);
-  if (end == std::string::npos || text.find(last, at + 1) != std::string::npos)
-    throw Error(ErrorCode::kUsage, "env/pins.json: the newest release of " + upstream.name +
-                                       " was not found as one line; add the lines by hand");
-  const auto line = text.rfind('\n', at) + 1;
-  const std::string indent = text.substr(line, text.find('{', line) - line);
-  std::string lines;
-  for (const Proposed& p : proposed) lines += ",\n" + indent + lock_line(p);
-  return text.insert(end + 1, lines);
 }
 
 /// The packs whose windows get a cell that is not measured, with each proposed release.
@@ -165,6 +50,115 @@ struct Words {
   bool is_written = false;
 };
 
+/// What the index says of one upstream.
+struct Looked {
+  const Upstream* upstream = nullptr;
+  IndexComparison found;
+  std::vector<std::string> packs;  ///< whose windows get a cell that is not measured
+};
+
+/// The result of one command.
+struct Result {
+  std::vector<Looked> looked;
+  std::vector<std::string> not_compared;  ///< upstreams without a locked release or without a page
+  bool is_written = false;
+};
+
+/// "liger-kernel: the locks hold every final release of the index from 0.3.0 on".
+std::string complete_sentence(const Looked& one) {
+  std::vector<std::string> left_out;
+  for (const LeftOut& l : one.upstream->left_out)
+    left_out.push_back(fmt::format("{} ({})", l.version, l.reason));
+  return fmt::format("{}: the locks hold every final release of the index from {} on{}{}\n",
+                     one.upstream->name, one.found.from,
+                     left_out.empty() ? "" : ", but those left out: ", fmt::join(left_out, ", "));
+}
+
+Json json_of(const Result& result) {
+  Json releases = Json::array(), unlockable = Json::array(), yanked = Json::array(),
+       complete = Json::array();
+  for (const Looked& one : result.looked) {
+    const std::string& name = one.upstream->name;
+    for (const LockableRelease& r : one.found.lockable) {
+      releases.push_back({{"upstream", name},
+                          {"version", r.version},
+                          {"date", r.date},
+                          {"file", r.file},
+                          {"sha256", r.sha256},
+                          {"is_hole", r.is_hole},
+                          {"unmeasured", one.packs}});
+    }
+    for (const UnlockableRelease& r : one.found.unlockable) {
+      unlockable.push_back(
+          {{"upstream", name}, {"version", r.version}, {"date", r.date}, {"reason", r.reason}});
+    }
+    for (const YankedLock& r : one.found.yanked)
+      yanked.push_back({{"upstream", name}, {"version", r.version}, {"reason", r.reason}});
+    const bool is_complete =
+        one.found.unlockable.empty() && (result.is_written || one.found.lockable.empty());
+    if (!is_complete) continue;
+    Json left_out = Json::array();
+    for (const LeftOut& l : one.upstream->left_out)
+      left_out.push_back({{"version", l.version}, {"reason", l.reason}});
+    complete.push_back({{"upstream", name}, {"from", one.found.from}, {"left_out", left_out}});
+  }
+  return {{"releases", releases},
+          {"unlockable", unlockable},
+          {"yanked", yanked},
+          {"complete", complete},
+          {"not_compared", result.not_compared},
+          {"written", result.is_written}};
+}
+
+void print_text(const Result& result) {
+  report::Table table({"upstream", "version", "date", "state", "file", "not measured for"});
+  std::string lines, notes, complete;
+  for (const Looked& one : result.looked) {
+    const std::string& name = one.upstream->name;
+    for (const LockableRelease& r : one.found.lockable) {
+      table.add({name, r.version, r.date, r.is_hole ? "hole" : "newer", r.file,
+                 fmt::format("{}", fmt::join(one.packs, " "))});
+      lines += lock_line(r) + "\n";
+    }
+    for (const UnlockableRelease& r : one.found.unlockable) {
+      notes += fmt::format(
+          "{} {} is not locked ({}). Lock one of its files by hand, or list it under "
+          "\"left_out\" in env/pins.json with the reason.\n",
+          name, r.version, r.reason);
+    }
+    for (const YankedLock& r : one.found.yanked) {
+      notes += fmt::format("{} {} is locked, and the index has yanked it: {}. It stays locked.\n",
+                           name, r.version, r.reason);
+    }
+    if (one.found.unlockable.empty() && (result.is_written || one.found.lockable.empty()))
+      complete += complete_sentence(one);
+  }
+  if (!lines.empty()) {
+    std::cout << table.render(report::style_of(STDOUT_FILENO)) << "\n"
+              << (result.is_written ? "written to env/pins.json:\n"
+                                    : "lines for env/pins.json (--write puts them in):\n")
+              << lines << "their cells are unmeasured until: patchbench window SLUG --resume\n";
+  }
+  for (const std::string& name : result.not_compared)
+    notes += name + ": not compared, for it has no locked release or no page of the index\n";
+  std::cout << notes << complete;
+}
+
+/// The text of env/pins.json with the new lines. Throws Error(kInternal) if a release got lost.
+std::string with_new_locks(std::string text, const Pins& before,
+                           const std::vector<Looked>& looked) {
+  for (const Looked& one : looked)
+    text = with_lock_lines(std::move(text), *one.upstream, one.found.lockable);
+  const Pins after = Pins::parse(text, "env/pins.json");
+  for (const auto& [name, upstream] : before.all()) {
+    for (const Pin& pin : upstream.releases) {
+      if (after.resolve(name, pin.version).to_json() != pin.to_json())
+        throw Error(ErrorCode::kInternal, "pins update: would change " + name + " " + pin.version);
+    }
+  }
+  return text;
+}
+
 void run_update(Context& context, const Words& words) {
   const Pins pins = context.pins();
   std::vector<std::string> projects;
@@ -174,43 +168,34 @@ void run_update(Context& context, const Words& words) {
   } else {
     for (const auto& [name, upstream] : pins.all()) asked.push_back(&upstream);
   }
-  std::erase_if(asked, [](const Upstream* upstream) { return upstream->releases.empty(); });
+  Result result;
+  std::erase_if(asked, [&](const Upstream* upstream) {
+    if (upstream->releases.empty() && !words.upstream.empty())
+      result.not_compared.push_back(upstream->name);
+    return upstream->releases.empty();
+  });
   for (const Upstream* upstream : asked) projects.push_back(upstream->releases.back().project);
-  const Json pages = index_pages(context, words.offline, projects);
-  std::string text = read_file(context.root / "env/pins.json");
-  report::Table table({"upstream", "version", "date", "file", "not measured for"});
-  Json rows = Json::array();
-  std::string lines;
+  const Json pages = asked.empty() ? Json() : index_pages(context, words.offline, projects);
   for (const Upstream* upstream : asked) {
-    const std::string project = upstream->releases.back().project;
-    if (!pages.is_object() || !pages.contains(project)) continue;
-    const std::vector<Proposed> proposed = newer(*upstream, pages.at(project));
-    const std::vector<std::string> packs = packs_on(context, upstream->name);
-    if (!proposed.empty()) text = with_lines(std::move(text), *upstream, proposed);
-    for (const Proposed& p : proposed) {
-      table.add({p.upstream, p.version, p.date, p.file, fmt::format("{}", fmt::join(packs, " "))});
-      lines += lock_line(p) + "\n";
-      rows.push_back({{"upstream", p.upstream},
-                      {"version", p.version},
-                      {"date", p.date},
-                      {"file", p.file},
-                      {"sha256", p.sha256},
-                      {"unmeasured", packs}});
+    const std::string& project = upstream->releases.back().project;
+    if (!pages.is_object() || !pages.contains(project)) {
+      result.not_compared.push_back(upstream->name);
+      continue;
     }
+    result.looked.push_back({.upstream = upstream,
+                             .found = compare_with_index(*upstream, pages.at(project)),
+                             .packs = packs_on(context, upstream->name)});
   }
-  if (words.is_written && !rows.empty()) {
-    Pins::parse(text, "env/pins.json");
-    write_whole(context.root / "env/pins.json", text);
+  if (words.is_written) {
+    const fs::path path = context.root / "env/pins.json";
+    const std::string text = read_file(path), changed = with_new_locks(text, pins, result.looked);
+    result.is_written = changed != text;
+    if (result.is_written) write_whole(path, changed);
   }
   if (context.json) {
-    print_json({{"releases", rows}, {"written", words.is_written && !rows.empty()}});
-  } else if (rows.empty()) {
-    std::cout << "the locks hold every release of the index\n";
+    print_json(json_of(result));
   } else {
-    std::cout << table.render(report::style_of(STDOUT_FILENO)) << "\n"
-              << (words.is_written ? "written to env/pins.json:\n"
-                                   : "lines for env/pins.json (--write puts them in):\n")
-              << lines << "their cells are unmeasured until: patchbench window SLUG --resume\n";
+    print_text(result);
   }
 }
 
@@ -221,14 +206,17 @@ void add_pins_command(CLI::App& app, Context& context) {
   CLI::App* group = app.add_subcommand("pins", "the locked releases of the upstreams");
   group->require_subcommand(1);
   CLI::App* command = group->add_subcommand(
-      "update", "look at the package index for releases newer than the locks and propose lines");
+      "update", "compare the locks with the package index and propose lines for what they lack");
   command->add_option("upstream", words->upstream, "only this one");
   command->add_option("--offline", words->offline,
                       "read the index from FILE: {project: its PEP 691 JSON page}");
   command->add_flag("--write", words->is_written, "put the lines into env/pins.json");
   command->footer(
-      "A proposed release has the same kind of file as the newest locked one, is final and not\n"
-      "yanked, and is newer by version or by day. Nothing is downloaded but the index pages.\n"
+      "Final and post releases count: those after the oldest locked one by version, and those\n"
+      "after the newest locked one by day. A proposed release has the same kind of file as the\n"
+      "newest locked one and is not yanked. A release that is yanked or has no such file is\n"
+      "reported until it is locked or listed under \"left_out\". A locked release that is yanked\n"
+      "is reported and stays locked. Nothing is downloaded but the index pages.\n"
       "Exit: 0 done, 4 the index is out of reach.");
   command->callback([words, &context] { run_update(context, *words); });
 }

@@ -251,23 +251,58 @@ def wheel(version: str, day: str, **more: object) -> dict:
     return {"filename": name, "hashes": {"sha256": f"{len(version):064x}"}, "upload-time": f"{day}T01:02:03.4Z", "yanked": False} | more
 
 
-def test_pins_update_proposes_what_is_newer(run, tmp_path: Path) -> None:
+def test_pins_update_finds_holes_and_what_is_newer(run, tmp_path: Path) -> None:
     files = [wheel("0.8.5", "2026-10-21"), wheel("0.8.10", "2026-11-20"), wheel("0.9.0", "2026-11-21"), wheel("0.9.1rc1", "2026-11-21"),
-             wheel("0.9.2", "2026-11-21", yanked="broken"), wheel("0.7.1", "2026-11-19"), wheel("0.2.0", "2024-01-01"),
-             wheel("0.9.3", "2026-11-21", filename="liger_kernel-0.9.3.tar.gz")]
+             wheel("0.7.1", "2026-11-19"), wheel("0.2.0", "2024-01-01"), wheel("0.7.0.post1", "2026-02-12")]
     root = changed_root(tmp_path)
     words = ["--json", "pins", "update", "--offline", index_file(tmp_path, files)]
-    proposed = json.loads(run(*words, root=root).stdout)["releases"]
-    assert [(p["version"], p["date"]) for p in proposed] == [("0.7.1", "2026-11-19"), ("0.8.10", "2026-11-20"), ("0.9.0", "2026-11-21")]
-    assert all(p["unmeasured"] == [SLUG] for p in proposed)
+    found = json.loads(run(*words, root=root).stdout)
+    proposed = [(p["version"], p["date"], p["is_hole"]) for p in found["releases"]]
+    assert proposed == [("0.7.0.post1", "2026-02-12", True), ("0.7.1", "2026-11-19", False), ("0.8.10", "2026-11-20", False),
+                        ("0.9.0", "2026-11-21", False)]
+    assert all(p["unmeasured"] == [SLUG] for p in found["releases"])
+    assert (found["unlockable"], found["yanked"], found["complete"], found["written"]) == ([], [], [], False)
     before = (root / "env/pins.json").read_text()
     assert before == (ROOT / "env/pins.json").read_text()
-    assert run(*words, "--write", root=root).returncode == 0
-    releases = json.loads((root / "env/pins.json").read_text())["upstreams"]["liger-kernel"]["releases"]
-    assert [r["version"] for r in releases[-4:]] == ["0.8.5", "0.7.1", "0.8.10", "0.9.0"]
+    assert json.loads(run(*words, "--write", root=root).stdout)["written"]
+    pins = json.loads((root / "env/pins.json").read_text())["upstreams"]
+    versions = [r["version"] for r in pins["liger-kernel"]["releases"]]
+    assert versions[-4:] == ["0.8.5", "0.7.1", "0.8.10", "0.9.0"] and versions[22:25] == ["0.7.0", "0.7.0.post1", "0.8.0"]
+    added = [line for line in (root / "env/pins.json").read_text().splitlines() if line.rstrip(",") not in before.replace(",\n", "\n").splitlines()]
+    assert len(added) == 4, added
     window = json.loads(run("--json", "window", SLUG, "--show", root=root).stdout)["windows"][0]
     assert window["releases"][-1] == {"version": "0.9.0", "state": "not_measured", "verdict": ""}
-    assert json.loads(run(*words, root=root).stdout)["releases"] == []
+    again = run(*words[1:], "liger-kernel", root=root).stdout
+    assert again == "liger-kernel: the locks hold every final release of the index from 0.3.0 on\n"
+
+
+def test_pins_update_names_what_it_cannot_lock(run, tmp_path: Path) -> None:
+    files = [wheel("0.8.5", "2026-10-21"), wheel("0.8.4", "2026-09-30", yanked="wrong version"), wheel("0.9.2", "2026-11-21", yanked="broken"),
+             wheel("0.9.3", "2026-11-21", filename="liger_kernel-0.9.3.tar.gz")]
+    root = changed_root(tmp_path)
+    words = ["pins", "update", "liger-kernel", "--offline", index_file(tmp_path, files)]
+    lines = run(*words, root=root).stdout.splitlines()
+    assert [line.split(". ")[0] for line in lines] == [
+        "liger-kernel 0.9.2 is not locked (yanked: broken)",
+        "liger-kernel 0.9.3 is not locked (no usable file: it has an sdist)",
+        "liger-kernel 0.8.4 is locked, and the index has yanked it: wrong version",
+    ]
+    path = root / "env/pins.json"
+    left_out = ',"left_out": [{"version": "0.9.2", "reason": "broken"}, {"version": "0.9.3", "reason": "no wheel"}], "commits": ['
+    path.write_text(re.sub(r',\s+"commits": \[', left_out, path.read_text(), count=1))
+    lines = run(*words, root=root).stdout.splitlines()
+    assert lines[1:] == ["liger-kernel: the locks hold every final release of the index from 0.3.0 on, but those left out: "
+                         "0.9.2 (broken), 0.9.3 (no wheel)"]
+    found = json.loads(run("--json", *words, root=root).stdout)
+    assert found["yanked"] == [{"upstream": "liger-kernel", "version": "0.8.4", "reason": "wrong version"}]
+    assert found["complete"][0]["left_out"][0] == {"version": "0.9.2", "reason": "broken"}
+
+
+def test_pins_update_says_what_it_did_not_compare(run, tmp_path: Path) -> None:
+    offline = ["--offline", index_file(tmp_path, [])]
+    assert run("pins", "update", "triton", *offline).stdout == "triton: not compared, for it has no locked release or no page of the index\n"
+    assert "triton" in json.loads(run("--json", "pins", "update", *offline).stdout)["not_compared"]
+    assert json.loads(run("--json", "pins", "update", "slime").stdout)["not_compared"] == ["slime"]
 
 
 def test_pins_update_without_a_network_is_one_line(run, tmp_path: Path) -> None:
