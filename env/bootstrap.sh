@@ -24,7 +24,8 @@ say() { printf 'bootstrap: %s\n' "$*" >&2; }
 without=$([ -n "$tests" ] || echo '/"tests": \[/,/\]/d;')
 wanted_packages=$(sed -n "$without"'/"packages"/,$s/^ *"\([a-z0-9+.-]*\)",\{0,1\}$/\1/p' "$root/env/policy.json")
 
-inputs=("$0" "$root"/env/{fetch.py,pins.json,policy.json} "$root"/env/locks/* "$root"/packs/*/manifest.json)
+inputs=("$0" "$root"/env/{fetch.py,pins.json,policy.json} "$root"/env/locks/* "$root"/packs/*/manifest.json
+  "$root"/tests/releases.json "$root"/mitigations/patchbench_mitigations/data/*.json)
 stamp=$cache/bootstrap/$(cat "${inputs[@]}" <(echo "$host_only $tests"; cd "$root" && echo repro/*/repro.cpp) | sha256sum | cut -c1-16)
 # What is installed; a stamp that lacks packages holds until this changes.
 installed=$(stat -c %Y /var/lib/dpkg/status 2>/dev/null)
@@ -77,6 +78,7 @@ if [ -z "$host_only" ]; then
       [ "${lock##*/}" = tools.txt ] || python3 "$root/env/fetch.py" env "$lock" --tag cp311 >/dev/null || missing=2
     done
   fi
+  # Red pins, the newest releases and what the tests need; reproduce and window fetch the others when they run them.
   python3 "$root/env/fetch.py" pins "$root/env/pins.json" || missing=2
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] ||
     say "no nvcc: preset cpu is built, the ops go without their CUDA halves (CUDA 13.0 toolkit: developer.nvidia.com/cuda-downloads)"

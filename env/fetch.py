@@ -7,7 +7,8 @@
   fetch.py index PROJECT...                 print {PROJECT: its PEP 691 page}: files with digest and upload time
   fetch.py unzip FILE DIR                   unpack one wheel, .zip or .tar.gz into an empty folder
   fetch.py pins PINS.JSON [UPSTREAM...]     fetch every release of the upstreams that is not cached; without
-                                            names: of those that a pack with a reproducer runs
+                                            names: the red pins and the newest releases of the packs with a
+                                            reproducer, and the releases that the tests need
   fetch.py names LOCK...                    print the folders that the locks' environments have or would have
   fetch.py verify DIR                       re-hash an unpacked environment against what was unpacked
   fetch.py lock OUT REQUIREMENT...          write a lock for cp311, cp312 and cp313 (maintainers; needs pip)
@@ -225,22 +226,54 @@ def upstreams_run(root: Path) -> list[str]:
     return list(dict.fromkeys(use["name"] for use in uses))
 
 
+def releases_needed(root: Path, upstreams: dict[str, dict]) -> dict[str, set[str]]:
+    """Upstream -> versions that a first use and the tests need: red pins, the newest releases, what tests/releases.json
+    names, and the archives that the mitigations' data were read from. FetchError(2) for a release that is not locked."""
+    needed = {name: {r["version"] for r in upstreams[name]["releases"][-1:]} for name in upstreams_run(root)}
+
+    def add(name: str, versions: list[str], source: Path) -> None:
+        locked = {r["version"] for r in upstreams.get(name, {"releases": []})["releases"]}
+        missing = [v for v in versions if v not in locked]
+        if missing:
+            raise FetchError(2, f"{source}: env/pins.json does not lock {name} {missing[0]}")
+        needed.setdefault(name, set()).update(versions)
+
+    for path in sorted(root.glob("packs/*/manifest.json")):
+        for use in json.loads(path.read_text())["upstreams"]:
+            if use["name"] in needed and "red_pin" in use and not use["red_pin"].startswith("git:"):
+                add(use["name"], [use["red_pin"]], path)
+    for path in sorted(root.glob("mitigations/patchbench_mitigations/data/*.json")):
+        document = json.loads(path.read_text())
+        add(document["package"], [v for v, one in document["releases"].items() if "mitigated" in one], path)
+    path = root / "tests" / "releases.json"
+    for name, versions in (json.loads(path.read_text()) if path.exists() else {}).items():
+        every = [r["version"] for r in upstreams.get(name, {"releases": []})["releases"]]
+        add(name, every if versions == "every" else versions, path)
+    return needed
+
+
 def fetch_pins(pins: Path, names: list[str]) -> None:
-    """Every release of the named upstreams, into the cache; quick where they are there."""
+    """Releases into the cache: every one of the named upstreams; without names those of releases_needed()."""
     upstreams = json.loads(pins.read_text())["upstreams"]
-    for name in names:
+    needed = {} if names else releases_needed(pins.parent.parent, upstreams)
+    for name in names or needed:
         if name not in upstreams:
             raise FetchError(2, f"{pins}: no upstream {name}; one of: {', '.join(sorted(upstreams))}")
-        project = upstreams[name]["project"]
-        wanted = [r for r in upstreams[name]["releases"] if not (CACHE / "files" / r["sha256"] / r["file"]).exists()]
-        known = links(project) if wanted else {}
+        project, releases = upstreams[name]["project"], upstreams[name]["releases"]
+        wanted = [r for r in releases if not needed or r["version"] in needed[name]]
+        missing = [r for r in wanted if not (CACHE / "files" / r["sha256"] / r["file"]).exists()]
+        known = links(project) if missing else {}
 
         def one(release: dict[str, str], known: dict[str, tuple[str, str]] = known, project: str = project) -> None:
             fetch_file(project, release["file"], release["sha256"], known.get(release["file"], ("", ""))[0])
 
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            list(pool.map(one, wanted))
-        say(f"{name}: {len(wanted)} of {len(upstreams[name]['releases'])} releases fetched, the others were cached")
+            list(pool.map(one, missing))
+        rest = len(releases) - len(wanted)
+        say(
+            f"{name}: {len(missing)} of {len(wanted)} releases fetched, the others were cached"
+            + (f"; {rest} not needed yet" if rest else "")
+        )
 
 
 def unpack(wheel: Path, into: Path) -> dict[str, str]:
@@ -406,7 +439,7 @@ def main(argv: list[str]) -> int:
             case ["unzip", archive, folder]:
                 unzip(Path(archive), Path(folder))
             case ["pins", pins, *names]:
-                fetch_pins(Path(pins), names or upstreams_run(Path(pins).parent.parent))
+                fetch_pins(Path(pins), names)
             case ["names", *locks] if locks:
                 print(*(env_folder(Path(lock), t).name for lock in locks for t in TAGS), sep="\n")
             case ["verify", folder]:
