@@ -147,9 +147,11 @@ class Run {
     regions_.emplace(pack_, judged, std::set<std::string>(waived.begin(), waived.end()));
   }
 
-  /// "mutant:region:<name>" of a release with edits, "op_mutant:region:<name>" of an op.
+  /// "mutant:region:<name>" of a release with edits, "op_mutant:region:<name>" of an op,
+  /// "mitigated_mutant:region:<name>".
   std::string region_subject(const std::string& region) const {
-    return (request_.subject == "op" ? "op_mutant:region:" : "mutant:region:") + region;
+    return (request_.subject == "patched" ? "" : request_.subject + "_") +
+           "mutant:region:" + region;
   }
 
   /// Judges what the mutants make of right outputs; the first case that catches one is written.

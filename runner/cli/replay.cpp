@@ -39,10 +39,12 @@ struct Recorded {
 
 void add_part(Recorded& recorded, const Record& observation) {
   Observation o = observation_of(observation);
-  const bool is_spoiled = o.subject.starts_with(kSpoiled);
-  const std::string subject = is_region_mutant(o.subject) ? is_spoiled ? "op" : "patched"
-                              : is_spoiled                ? std::string(kSpoiled)
-                                                          : o.subject;
+  // A region's mutants are made in the run of the subject whose outputs they spoil.
+  const std::string of = o.subject.substr(0, o.subject.find("mutant:"));
+  const std::string subject = is_region_mutant(o.subject)
+                                  ? of.empty() ? "patched" : of.substr(0, of.size() - 1)
+                              : o.subject.starts_with(kSpoiled) ? std::string(kSpoiled)
+                                                                : o.subject;
   Part& part = recorded.parts[subject];
   part.context = RunContext::from_json(observation.predicate().at("context"));
   part.observations.push_back(std::move(o));

@@ -21,10 +21,12 @@ std::string version_text(const Place& place) {
 }
 
 std::string marked(const Standing& standing, const Finding& finding) {
-  // The numbers of a regression are in the record alone.
-  const bool is_short = finding.sentinel != sentinel_name(Sentinel::kNoRegression);
+  // What was asked for beside the sentinel's name is in the record alone.
+  const std::string& sentinel = finding.sentinel;
+  const bool is_whole =
+      sentinel.starts_with("BUG_") || sentinel == "NONE" || sentinel.starts_with("NOT_RUN");
   const std::optional<Record> record =
-      is_short ? std::nullopt : standing.archive.find(finding.digest);
+      is_whole ? std::nullopt : standing.archive.find(finding.digest);
   const std::string said = record ? described(*record) : finding.sentinel;
   std::string marks = finding.is_isolated ? "" : "unisolated";
   if (!finding.is_counted) marks += marks.empty() ? "unsigned import" : ", unsigned import";

@@ -403,7 +403,8 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
                   "--records-fd",
                   std::to_string(kRecordsFd)};
   if (!corrupt.empty()) command.argv.insert(command.argv.end(), {"--corrupt", corrupt});
-  const bool has_regions = subject == "patched" || (subject == "op" && corrupt.empty());
+  const bool has_regions =
+      subject == "patched" || subject == "mitigated" || (subject == "op" && corrupt.empty());
   if (options.wants_regions && has_regions) command.argv.emplace_back("--regions");
   write_file(folder / "cases.json", cases_document(setup, options, subject).dump());
   if (!is_in_process(subject)) {

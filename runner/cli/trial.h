@@ -29,8 +29,8 @@ struct RunOptions {
   uint64_t seed = 1;
   int repeats = 1;
   std::filesystem::path compile_cache;  ///< copied to each subject's ~/.tilelang; empty: none
-  bool wants_regions = false;  ///< the judge makes region mutants of what `patched` or `op` gives
-  int jobs = 1;                ///< subjects that run at a time, where there are several
+  bool wants_regions = false;           ///< the judge makes region mutants of right outputs, too
+  int jobs = 1;                         ///< subjects that run at a time, where there are several
 };
 
 /// The parts of a run that stay the same for all its subjects.

@@ -195,8 +195,10 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
   const std::vector<Edit> edits = edits_of(context, setup, options.subject);
   answer.question = question_for(setup, question, options.subject);
   RunOptions all = options;
-  if (question != Question::kReproduce) answer.question.is_partial = !options.cases.empty();
-  answer.question.has_regions = all.wants_regions = question == Question::kOp;
+  if (question != Question::kReproduce) {
+    answer.question.is_partial = !options.cases.empty();
+    answer.question.has_regions = all.wants_regions = true;
+  }
   if (question == Question::kMitigation)
     answer.trials.push_back(run_trial(context, setup, options, "upstream", {}));
   answer.trials.push_back(run_trial(context, setup, all, options.subject, edits));

@@ -80,7 +80,7 @@ struct Waiver {
 /// A region of the inputs (repro/harness/regions.h) that the pack's cases do not look at, and why.
 struct RegionWaiver {
   std::string region;                 ///< a name, or its beginning followed by "*"
-  std::vector<std::string> subjects;  ///< "patched", "op"; empty: both
+  std::vector<std::string> subjects;  ///< "patched", "op", "mitigated"; empty: all
   std::vector<std::string> devices;   ///< "cpu", "cuda"; empty: both
   std::string reason;
   bool is_for(std::string_view subject, std::string_view device_kind) const;

@@ -13,8 +13,8 @@ namespace patchbench {
 bool is_in_process(std::string_view subject);
 /// Whether a subject is a spoiled one: mutant:*, op_mutant:*, model_mutant:*.
 bool is_mutant(std::string_view subject);
-/// Whether it is a mutant that the judge made of the outputs of `patched` or `op` inside one region
-/// of the inputs: mutant:region:*, op_mutant:region:*.
+/// Whether it is a mutant that the judge made of the outputs of `patched`, `op` or `mitigated`
+/// inside one region of the inputs: mutant:region:*, op_mutant:region:*, mitigated_mutant:region:*.
 bool is_region_mutant(std::string_view subject);
 
 /// What was seen of the bug in one subject × case × seed.

@@ -183,21 +183,13 @@ Compared compared(const std::vector<Observation>& upstream, const std::vector<Ob
 
 /// Whether every mutant subject is red on at least one judged trigger, or other than upstream on a
 /// case of `roles`, where outputs are compared; "" or the reason why not.
-std::string mutants_hold(const std::vector<Observation>& seen, const QuestionContext& context,
-                         std::string_view prefix, const std::vector<Observation>& upstream = {},
+std::string mutants_hold(const std::vector<Observation>& seen, std::string_view prefix,
+                         const std::vector<Observation>& upstream = {},
                          const std::set<CaseRole>& roles = {}) {
   std::map<std::string, bool> red;
   for (const Observation& o : seen) {
     if (!o.subject.starts_with(prefix)) continue;
-    if (is_region_mutant(o.subject)) {
-      const bool is_reached = o.seen != Seen::kUnsupported;
-      const bool is_asked = context.has_regions && (is_reached || !context.is_partial);
-      const bool is_other = is_reached && !compared(upstream, {o}, roles).differs.empty();
-      if (is_asked && o.seen != Seen::kPresent && !is_other)
-        return fmt::format("{} was not caught: {}", o.subject,
-                           is_reached ? "case " + o.case_name + " does not see it" : o.reason);
-      continue;
-    }
+    if (is_region_mutant(o.subject)) continue;
     // A spoiling that changed nothing (a factor on values that are all 0) left the right answer: no
     // mutant on this case.
     const bool is_unchanged = o.subject.starts_with("op_mutant:") && o.seen == Seen::kUnresolved &&
@@ -215,6 +207,22 @@ std::string mutants_hold(const std::vector<Observation>& seen, const QuestionCon
   for (const auto& [subject, is_red] : red) {
     const bool is_other = !compared(upstream, of_subject(seen, subject), roles).differs.empty();
     if (!is_red && !is_other) return subject + " was not caught";
+  }
+  return "";
+}
+
+/// Whether every region mutant was caught: red on a case, or other than upstream on a case of
+/// `roles`, where outputs are compared; "" or the first that was not.
+std::string regions_hold(const std::vector<Observation>& seen, const QuestionContext& context,
+                         const std::vector<Observation>& upstream = {},
+                         const std::set<CaseRole>& roles = {}) {
+  for (const Observation& o : seen) {
+    if (!context.has_regions || !is_region_mutant(o.subject) || o.seen == Seen::kPresent) continue;
+    const bool is_reached = o.seen != Seen::kUnsupported;
+    if (is_reached && !compared(upstream, {o}, roles).differs.empty()) continue;
+    if (is_reached || !context.is_partial)
+      return fmt::format("{} was not caught: {}", o.subject,
+                         is_reached ? "case " + o.case_name + " does not see it" : o.reason);
   }
   return "";
 }
@@ -303,10 +311,10 @@ Outcome validated(const std::vector<Observation>& seen, const QuestionContext& c
     return none((code.differs.empty() ? code.missing : code.differs) +
                 ": nothing shows that its code is upstream's");
   }
-  if (const std::string why =
-          mutants_hold(seen, context, "mutant:", run.upstream, {CaseRole::kCode});
+  if (const std::string why = mutants_hold(seen, "mutant:", run.upstream, {CaseRole::kCode});
       !why.empty())
     return none(why);
+  if (const std::string why = regions_hold(seen, context); !why.empty()) return none(why);
   return {Sentinel::kFixValidated, "",
           fmt::format("{} cases green, every mutant red", run.num_green), ""};
 }
@@ -321,8 +329,9 @@ Outcome equivalent(const std::vector<Observation>& seen, const QuestionContext& 
             outputs.differs + ": its outputs differ from upstream's bit for bit", ""};
   }
   if (!outputs.missing.empty()) return none(outputs.missing + ": not compared");
-  if (const std::string why = mutants_hold(seen, context, "mutant:", run.upstream, values);
-      !why.empty())
+  if (const std::string why = mutants_hold(seen, "mutant:", run.upstream, values); !why.empty())
+    return none(why);
+  if (const std::string why = regions_hold(seen, context, run.upstream, values); !why.empty())
     return none(why);
   const std::string shown =
       fmt::format("{} cases green, outputs of {} equal bit for bit, every mutant caught",
@@ -359,8 +368,7 @@ Outcome subject_green(const std::vector<Observation>& seen, const QuestionContex
   if (!green.unanswered.empty()) return none(green.unanswered);
   std::set<std::string> mended, left;
   if (sentinel == Sentinel::kOpValidated) {
-    if (const std::string why = mutants_hold(seen, context, "op_mutant:"); !why.empty())
-      return none(why);
+    if (const std::string why = mutants_hold(seen, "op_mutant:"); !why.empty()) return none(why);
   } else {
     const std::vector<Observation> upstream = of_subject(seen, "upstream");
     const Outcome red = reproduced(upstream, context);
@@ -373,6 +381,7 @@ Outcome subject_green(const std::vector<Observation>& seen, const QuestionContex
     }
     if (mended.empty()) return none("no trigger that is red on upstream was run");
   }
+  if (const std::string why = regions_hold(seen, context); !why.empty()) return none(why);
   const std::string rest =
       fmt::format("{}{}", left.empty() ? "" : "; left: ", fmt::join(left, ", "));
   return {sentinel, "", fmt::format("{} cases green{}", must.size(), rest), ""};

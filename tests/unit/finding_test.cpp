@@ -17,6 +17,14 @@ TEST(Described, NoRegressionNamesWhatWasCompared) {
       "and registers (case other, each at most 1 times upstream's)");
 }
 
+TEST(Described, WhatWasEarnedBeforeTheRegionCasesSaysSo) {
+  QuestionContext question{.question = Question::kValidate, .subject = "patched"};
+  const Outcome outcome{Sentinel::kFixValidated, "", "26 cases green", ""};
+  EXPECT_EQ(described(outcome, question), "FIX_VALIDATED (before the region cases)");
+  question.has_regions = true;
+  EXPECT_EQ(described(outcome, question), "FIX_VALIDATED");
+}
+
 TEST(Described, OtherOutcomesAreTheirText) {
   const QuestionContext question{.question = Question::kRegression, .subject = "patched"};
   EXPECT_EQ(described({std::nullopt, "", "over 1.03 times", ""}, question), "NONE");

@@ -591,6 +591,15 @@ TEST(Regions, ARegionMutantAloneIsNoMutantEdit) {
   EXPECT_EQ(sentinel_of(all, asking_with_regions()).text(), "NONE");
 }
 
+TEST(Regions, AMitigationIsAskedForThem) {
+  auto all = joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)});
+  all.push_back(seen("mitigated_mutant:region:ties", "t1", CaseRole::kTrigger, A));
+  QuestionContext asked = asking(Question::kMitigation, "mitigated");
+  EXPECT_EQ(sentinel_of(all, asked).text(), "MITIGATION_VERIFIED");
+  asked.has_regions = true;
+  EXPECT_EQ(sentinel_of(all, asked).text(), "NONE");
+}
+
 TEST(Regions, NamedCasesAreSaidInWhatAnOpOrAMitigationEarns) {
   auto op = joined({run_of("op", A, A, A), run_of("op_mutant:half", P, A, A)});
   QuestionContext asked = asking(Question::kOp, "op");
