@@ -5,6 +5,10 @@
     python3 scaling.py scaling.json > scaling.svg                                  draws
     ncu --profile-from-start off ... python3 scaling.py --once OP SIZE             profiles one warm call of an op's kernels
 
+"op's fall-back, GPU" is the form in torch that the op itself takes where it has no kernel (PATCHBENCH_OP_FALLBACK). It is not what a
+user has without the op: F.linear with F.cross_entropy, which the page of liger_flce_none_bwd calls plain torch, is another computation.
+No peer is measured here. The inputs of sparse_mla_fp8 are quantised before the clock starts.
+
 One panel for each op, both axes logarithmic: milliseconds against the work that the results need at least, FLOPs of the products or
 bytes of operands and results, each counted once. The floor is that work at the rate of a product of 8192 x 8192 matrices, or of a
 copy of 1 GiB, measured in the same run. The same file gives the same drawing.
@@ -24,9 +28,10 @@ from typing import NamedTuple
 
 from curves import Panel, Point, drawing
 
-KERNEL, PORTABLE, PLAIN, CPU = "CUDA, sm_90a", "CUDA, sm_80 on", "plain torch, GPU", "CPU"
-COLOURS = {KERNEL: "#0072b2", PORTABLE: "#d55e00", PLAIN: "#009e73", CPU: "#7a3e9d"}  # also told apart by their marks
-MARKS = {KERNEL: "circle", PORTABLE: "diamond", PLAIN: "square", CPU: "triangle"}
+KERNEL, PORTABLE, FALLBACK, CPU = "CUDA, sm_90a", "CUDA, sm_80 on", "op's fall-back, GPU", "CPU"
+COLOURS = {KERNEL: "#0072b2", PORTABLE: "#d55e00", FALLBACK: "#009e73", CPU: "#7a3e9d"}  # also told apart by their marks
+MARKS = {KERNEL: "circle", PORTABLE: "diamond", FALLBACK: "square", CPU: "triangle"}
+NOT_TIMED = {"sparse_mla_fp8": "quantisation"}  # what a step needs besides the call that is timed
 FLOOR = "#000000"
 BUDGET_MS, MOST_MS = 200, 1500  # of the repeats of one point; of one call, beyond which a path is not taken further
 FP32_BYTES = 4
@@ -212,7 +217,7 @@ def all_series() -> list[Series]:
 
     def add(op: str, slug: str, axis: str, kernel: str, sizes: tuple[int, ...], make: Callable, small: tuple[Callable, tuple[int, ...]]) -> None:
         found.append(Series(op, axis, kernel, sizes, make))
-        found.append(Series(op, axis, PLAIN, sizes, make, slug))
+        found.append(Series(op, axis, FALLBACK, sizes, make, slug))
         found.append(Series(op, axis, CPU, small[1], small[0]))
 
     add("flce, none", "liger_flce_none_bwd", "tokens", PORTABLE, doubled(512, 6), flce("none", 4096, 128256), (flce("none", 256, 4096), doubled(64, 5)))
@@ -328,7 +333,8 @@ def panel(rows: list[dict], rates: dict[str, float]) -> Panel:
     (low, high), ticks_y = decades(times)
     rate = math.log10(rates[unit] / 1e3)  # a millisecond
     lines.append((FLOOR, "floor", [(x, x - rate) for x in (max(left, low + rate), min(right, high + rate))]))
-    title = f"{rows[0]['op']}, by {rows[0]['axis']}"
+    op = rows[0]["op"]
+    title = f"{op}, by {rows[0]['axis']}" + (f" ({NOT_TIMED[op]} not timed)" if op in NOT_TIMED else "")
     names = ("FLOPs of the products" if unit == "flops" else "bytes of operands and results", "ms")
     marks = {COLOURS[path]: mark for path, mark in MARKS.items()}
     return Panel(title, (left, right), (low, high), ticks_x, ticks_y, lines, names, marks)

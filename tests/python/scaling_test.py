@@ -25,7 +25,7 @@ REPORT = {
     "series": [
         {"op": "op", "axis": "rows", "path": scaling.KERNEL, "points": [{"size": 1, "ms": [2.0, 1, 3], "flops": 10**9}, {"size": 2, "ms": [20.0, 1, 3], "flops": 10**10}]},
         {"op": "op", "axis": "rows", "path": scaling.CPU, "points": [{"size": 1, "ms": [9.0, 1, 3], "flops": 10**8}]},
-        {"op": "other", "axis": "rows", "path": scaling.PLAIN, "points": [{"size": 1, "ms": [0.5, 1, 3], "bytes": 10**6}]},
+        {"op": "other", "axis": "rows", "path": scaling.FALLBACK, "points": [{"size": 1, "ms": [0.5, 1, 3], "bytes": 10**6}]},
     ],
 }  # fmt: skip
 
@@ -59,6 +59,12 @@ def test_each_op_has_a_panel_with_named_axes_and_each_path_its_mark() -> None:
     assert len(set(marks)) == len(scaling.COLOURS), "two paths share a mark"
 
 
+def test_the_fall_back_is_not_called_plain_torch_and_what_a_step_leaves_out_is_in_its_title() -> None:
+    assert "torch" not in scaling.FALLBACK and "fall-back" in scaling.FALLBACK
+    row = REPORT["series"][2] | {"op": "sparse_mla_fp8"}
+    assert "sparse_mla_fp8, by rows (quantisation not timed)" in scaling.drawn(REPORT | {"series": [row]})
+
+
 def test_the_evidence_is_drawn_from_its_own_numbers_and_every_op_has_five_sizes_on_each_path() -> None:
     report = json.loads((EVIDENCE / "scaling-h200.json").read_text())
     assert (EVIDENCE / "scaling-h200.svg").read_text() == scaling.drawn(report)
@@ -67,7 +73,7 @@ def test_the_evidence_is_drawn_from_its_own_numbers_and_every_op_has_five_sizes_
         paths.setdefault(row["op"], set()).add(row["path"])
         assert len(row["points"]) >= 5, (row["op"], row["path"])
     assert len(paths) == 10
-    assert all({scaling.PLAIN, scaling.CPU} < names for names in paths.values())
+    assert all({scaling.FALLBACK, scaling.CPU} < names for names in paths.values())
 
 
 @pytest.mark.parametrize(
