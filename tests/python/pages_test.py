@@ -1,0 +1,112 @@
+"""What the packs' pages say of times, against the files of the evidence, and what they call owed, against the list of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EVIDENCE = ROOT / "reports" / "evidence"
+OWED = EVIDENCE / "OWED.md"
+MOST_CLOCK_HZ, SMS = 1.98e9, 132  # of an H200
+
+
+def table(page: Path, first_header: str) -> list[list[str]]:
+    """The cells of the table whose first column has this name, without its header."""
+    lines = page.read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {first_header} |"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def sparse_mla(name: str) -> list[dict]:
+    report = json.loads((EVIDENCE / "sparse_mla_dims" / name).read_text())
+    return report["rows"] if "rows" in report else report["runs"]
+
+
+def test_fp8s_share_of_bf16_is_said_by_layout_and_length_as_the_evidence_has_it() -> None:
+    of = {
+        "per tensor": "tensor",
+        "per token": "token",
+        "656 bytes, e4m3 query": "block, e4m3 query",
+        "656 bytes, bfloat16 query": "block, bfloat16 query",
+    }
+    fp8 = {}
+    for keys, name in (("8192", "bench-h200.json"), ("65536", "bench-65536-h200.json")):
+        report = json.loads((EVIDENCE / "fp8_storage_dispatch" / name).read_text())
+        assert report["shape"] == [1024, 128, 2048, int(keys)]
+        fp8 |= {(keys, row["layout"]): row["median_ms"] for row in report["rows"] if row["what"] == "forward"}
+    bf16 = {
+        str(r["shape"][2]): r["patchbench forward"]["ms"][0]
+        for r in sparse_mla("bench-peers-h200.json")
+        if r["shape"][:2] + r["shape"][3:] == [1, 1024, 128, 2048, 576, 512, "uniform"]
+    }
+    rows = table(ROOT / "packs" / "fp8_storage_dispatch" / "README.md", "keys")
+    assert {(keys, of[layout]) for keys, layout, *_ in rows} == set(fp8)
+    for keys, layout, *said in rows:
+        ours, theirs = fp8[keys, of[layout]], bf16[keys]
+        assert said == [f"{ours:.2f}", f"{theirs:.2f}", f"{ours / theirs:.2f}"], (keys, layout)
+
+
+def test_the_new_backward_is_given_from_the_run_that_timed_it_and_has_no_ratio_to_a_peer() -> None:
+    page = ROOT / "packs" / "sparse_mla_dims" / "README.md"
+    rows = table(page, "backward, ms, 128 heads unless stated")
+    # Two processes each: the page has the mean of their medians.
+    timed = [
+        [sum(process[0] for process in row[f"backward, {build}"]) / 2 for build in ("before", "these kernels")]
+        for row in sparse_mla("bench-h200.json")[0]["rows"]
+    ]
+    measured = {tuple(f"{ms:.1f}" if ms > 10 else f"{ms:.2f}" for ms in row) for row in timed}
+    assert len(rows) == 6 and {(before, after) for _, before, after in rows} <= measured
+    assert "come from\ndifferent runs" in page.read_text()
+
+
+def cycle_counts(value: object) -> list[int]:
+    """The counts of cycles an item that a document's texts give, those that it calls withdrawn left out."""
+    if isinstance(value, dict):
+        return [count for key, inner in value.items() if key != "withdrawn" for count in cycle_counts(inner)]
+    if isinstance(value, list):
+        return [count for inner in value for count in cycle_counts(inner)]
+    return [int(count) for count in re.findall(r"(\d{4,}) cycles", value)] if isinstance(value, str) else []
+
+
+def test_no_count_of_cycles_takes_longer_than_the_run_it_speaks_of() -> None:
+    of_roles = next(run for run in sparse_mla("bench-h200.json") if "where it goes" in run)
+    queries, _, heads, *_ = of_roles["rows"][0]["shape"]
+    items_an_sm = queries * heads / 64 / SMS
+    most = of_roles["rows"][0]["forward"][0] * 1e-3 * MOST_CLOCK_HZ / items_an_sm
+    assert cycle_counts(of_roles) and all(count <= most for count in cycle_counts(of_roles))
+
+
+def test_what_a_manifest_owes_is_in_the_list_in_its_words() -> None:
+    rows = table(OWED, "command")
+    owed = {}
+    for manifest in sorted((ROOT / "packs").glob("*/manifest.json")):
+        admission = json.loads(manifest.read_text())["lifecycle"]["admission"]
+        if admission.startswith("owed: "):
+            owed[f"`{manifest.relative_to(ROOT)}`"] = admission.removeprefix("owed: ")
+    assert {place: what for _, what, place in rows if place.endswith("manifest.json`")} == owed
+
+
+def test_each_row_of_the_list_names_what_waits_for_it_and_a_page_that_owes_points_to_the_list() -> None:
+    waiting = {place.split("`")[1] for *_, place in table(OWED, "command")}
+    for place in waiting:
+        assert (ROOT / place).is_file(), place
+    pages = [page for page in ROOT.glob("packs/*/README.md") if "OWED.md" in page.read_text()]
+    assert {str(page.relative_to(ROOT)) for page in pages} >= {
+        place for place in waiting if place.endswith("README.md")
+    }
+    for page in [*ROOT.glob("packs/*/README.md"), ROOT / "mitigations" / "README.md", ROOT / "env" / "README.md"]:
+        assert not re.search(r"\b[Oo]wed\b", page.read_text()), page
+
+
+@pytest.mark.parametrize("path", re.findall(r"`((?:repro|packs|reports)/[\w/.-]+\.\w+)`", OWED.read_text()))
+def test_a_path_of_the_list_is_there(path: str) -> None:
+    assert (ROOT / path).exists()
