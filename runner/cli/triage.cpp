@@ -157,6 +157,10 @@ void show_tables(const Json& report) {
       sites.add({s.at("site"), what, s.at("count").dump(),
                  s.at("over") == true ? "over " + s.at("budget").dump() : ""});
   }
+  for (const Json& t : report.at("graph_break_totals")) {
+    sites.add({"all sites, rank " + t.at("rank").get<std::string>(), "graph_breaks of frames",
+               t.at("count").dump(), t.at("over") == true ? "over " + t.at("budget").dump() : ""});
+  }
   if (sites.num_rows() > 0) std::cout << sites.render(style) << "\n";
   report::Table unknown({"unknown warning", "count", "first at"});
   for (const Json& u : report.at("unknown")) {

@@ -140,8 +140,9 @@ Policy Policy::parse(std::string_view text, const std::string& path, std::string
   Policy policy;
   for (const Json& rule : json["rules"]) policy.rules.push_back(rule_from(rule));
   const Json& budgets = json.at("budgets");
-  policy.budgets = {budgets.at("graph_breaks_per_site"), budgets.at("recompiles_per_site"),
-                    budgets.at("jump_window_steps"), budgets.at("step_time_jump")};
+  policy.budgets = {budgets.at("graph_breaks_per_site"), budgets.at("graph_breaks_per_rank"),
+                    budgets.at("recompiles_per_site"), budgets.at("jump_window_steps"),
+                    budgets.at("step_time_jump")};
   return policy;
 }
 

@@ -27,7 +27,8 @@ struct Rule {
 
 /// What triage counts against.
 struct Budgets {
-  int graph_breaks_per_site = 0, recompiles_per_site = 0, jump_window_steps = 0;
+  int graph_breaks_per_site = 0, graph_breaks_per_rank = 0, recompiles_per_site = 0,
+      jump_window_steps = 0;
   double step_time_jump = 0;
 };
 

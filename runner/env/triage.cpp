@@ -48,12 +48,17 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// The text up to the next blank.
-std::string word_after(std::string_view text, std::string_view mark) {
+/// The text between `mark` and the next of the characters `ends`; "" where there is no mark.
+std::string text_after(std::string_view text, std::string_view mark, std::string_view ends) {
   const std::size_t at = text.find(mark);
   if (at == std::string_view::npos) return "";
   const std::string_view rest = text.substr(at + mark.size());
-  return std::string(rest.substr(0, std::min(rest.find_first_of(" \t\r\""), std::size_t{300})));
+  return std::string(rest.substr(0, std::min(rest.find_first_of(ends), std::size_t{300})));
+}
+
+/// The text up to the next blank.
+std::string word_after(std::string_view text, std::string_view mark) {
+  return text_after(text, mark, " \t\r\"");
 }
 
 std::optional<double> number_at(std::string_view text) {
@@ -183,8 +188,9 @@ void Triage::State::note_sign(Sign sign, std::size_t pattern, const LineInHand& 
     if (value) step(*value * step_units[pattern], line);
   } else if (sign == Sign::kBreak) {
     activity("compile");
-    count_site(breaks, "graph_break_budget", word_after(text, " in user code at "),
-               budgets.graph_breaks_per_site, line);
+    const std::string site = word_after(text, " in user code at ");
+    count_site(breaks, "graph_break_budget", site, budgets.graph_breaks_per_site, line);
+    count_frame_break(site, line);
   } else if (sign == Sign::kRecompile) {
     activity("compile");
     const std::string function = word_after(text, "Recompiling function ");
@@ -208,6 +214,31 @@ void Triage::State::count_site(SiteCounts& sites, const std::string& what, const
   if (++sites[site][line.rank->name] != budget + 1) return;
   Alert alert = alert_at(line, what);
   alert.text = fmt::format("{}: more than {} on one rank; {}", clean(site), budget, alert.text);
+  raise(std::move(alert), line);
+}
+
+/// The id that dynamo gave the compiled frame of a graph break, "" if the lines do not tell it.
+std::string Triage::State::frame_of(const LineInHand& line) const {
+  // TORCH_LOGS: "file.py:5127] [3/0] [__graph_breaks] Graph break"; 3 is the frame, 0 its compile.
+  const std::string id = text_after(line.text, "] [", "]");
+  const std::size_t slash = id.rfind('/');
+  if (slash != std::string::npos) return id.substr(0, slash);
+  if (!line.text.starts_with('\t')) return "";
+  // TORCH_TRACE: the text is the payload of the record in the line before it.
+  std::string_view record = line.before.empty() ? std::string_view(file->tail) : line.before;
+  if (record.ends_with('\n')) record.remove_suffix(1);
+  record.remove_prefix(record.rfind('\n') + 1);
+  return text_after(record, "\"frame_id\": ", ",}");
+}
+
+void Triage::State::count_frame_break(const std::string& site, const LineInHand& line) {
+  std::set<std::string>& seen = frame_breaks[line.rank->name];
+  const auto budget = static_cast<std::size_t>(budgets.graph_breaks_per_rank);
+  if (seen.size() >= kMostSites || !seen.insert(frame_of(line) + " " + site).second) return;
+  if (seen.size() != budget + 1) return;
+  Alert alert = alert_at(line, "graph_break_total");
+  alert.text =
+      fmt::format("more than {} graph breaks over all sites of one rank; {}", budget, alert.text);
   raise(std::move(alert), line);
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "env/triage_state.h"
 
@@ -29,6 +30,17 @@ Json sites_json(const SiteCounts& sites, int budget) {
                     {"ranks", by_rank},
                     {"budget", budget},
                     {"over", most > budget}});
+  }
+  return list;
+}
+
+Json totals_json(const std::map<std::string, std::set<std::string>>& by_rank, int budget) {
+  Json list = Json::array();
+  for (const auto& [rank, breaks] : by_rank) {
+    list.push_back({{"rank", rank},
+                    {"count", breaks.size()},
+                    {"budget", budget},
+                    {"over", std::cmp_greater(breaks.size(), budget)}});
   }
   return list;
 }
@@ -113,18 +125,20 @@ Json Triage::finish() {
   int64_t num_alerts = state.num_raised;
   for (const int64_t count : state.num_alerts)
     num_alerts += std::max<int64_t>(0, count - kMostAlerts);
-  return {{"lines", num_lines},
-          {"bytes", state.num_bytes},
-          {"rules", rules},
-          {"num_alerts", num_alerts},
-          {"alerts", alerts},
-          {"unknown", unknown_json(state.unknown)},
-          {"num_unknown", state.num_unknown},
-          {"num_of_other_shapes", state.num_other_shapes},
-          {"graph_breaks", sites_json(state.breaks, state.budgets.graph_breaks_per_site)},
-          {"recompiles", sites_json(state.recompiles, state.budgets.recompiles_per_site)},
-          {"stale", state.stale()},
-          {"hang", state.hang_json()}};
+  return {
+      {"lines", num_lines},
+      {"bytes", state.num_bytes},
+      {"rules", rules},
+      {"num_alerts", num_alerts},
+      {"alerts", alerts},
+      {"unknown", unknown_json(state.unknown)},
+      {"num_unknown", state.num_unknown},
+      {"num_of_other_shapes", state.num_other_shapes},
+      {"graph_breaks", sites_json(state.breaks, state.budgets.graph_breaks_per_site)},
+      {"graph_break_totals", totals_json(state.frame_breaks, state.budgets.graph_breaks_per_rank)},
+      {"recompiles", sites_json(state.recompiles, state.budgets.recompiles_per_site)},
+      {"stale", state.stale()},
+      {"hang", state.hang_json()}};
 }
 
 }  // namespace patchbench::env

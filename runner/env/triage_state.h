@@ -2,6 +2,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -84,6 +85,9 @@ struct Triage::State {
   std::map<std::string, Cluster> unknown;
   int64_t num_unknown = 0, num_other_shapes = 0, num_bytes = 0;
   SiteCounts breaks, recompiles;
+  /// rank -> "frame site" of each graph break: a recompile of a frame breaks where it did before,
+  /// and one forward runs one version of it.
+  std::map<std::string, std::set<std::string>> frame_breaks;
   /// Class of a hang -> the first line that speaks of it; `hang_order` as they came.
   std::map<std::string, Alert> hang;
   std::vector<std::string> hang_order;
@@ -95,6 +99,8 @@ struct Triage::State {
   void note_sign(Sign sign, std::size_t pattern, const LineInHand& line);
   void count_site(SiteCounts& sites, const std::string& what, const std::string& site, int budget,
                   const LineInHand& line);
+  void count_frame_break(const std::string& site, const LineInHand& line);
+  std::string frame_of(const LineInHand& line) const;
   void step(double seconds, const LineInHand& line);
   void warning(const LineInHand& line);
   Alert alert_at(const LineInHand& line, const std::string& rule) const;

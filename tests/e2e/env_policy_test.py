@@ -43,6 +43,13 @@ def test_what_print_gives_a_shell_is_what_check_wants(rank: dict[str, str]) -> N
     assert bare.returncode == 1 and states(bare)["fx_graph_cache"] == "missing"
 
 
+def test_the_default_leaves_autotuning_as_torch_has_it() -> None:
+    tuning = "TORCHINDUCTOR_MAX_AUTOTUNE"
+    assert tuning not in run("env", "print").stdout
+    asked = run("env", "print", "--with", "no_autotune_memory").stdout
+    assert f"{tuning}=" in asked and f"{tuning}_GEMM=" in asked
+
+
 def test_a_task_prolog_prints_what_slurm_reads() -> None:
     prolog = run("env", "print", "--format", "slurm", "--cache", "/c").stdout
     said = subprocess.run(["sh", "-c", prolog], env=BARE | {"SLURM_LOCALID": "1"}, capture_output=True, text=True).stdout.splitlines()

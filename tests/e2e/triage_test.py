@@ -81,6 +81,20 @@ def test_the_structured_trace_of_the_same_run_tells_the_same_sites(run: Path) ->
     assert sites(report, "graph_breaks") == {"train.py:7": 1} and sites(report, "recompiles")["train.py:14"] >= 7
 
 
+def test_the_total_of_a_rank_counts_each_frame_once_in_a_log_and_in_a_trace(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pieces = "".join(f"    print({i})\n    x = x + {i}\n" for i in range(18))
+    (tmp_path / "train.py").write_text(f"import torch\n\n@torch.compile(backend='eager')\ndef forward(x):\n{pieces}    return x\n\nforward(torch.ones(3))\nforward(torch.ones(3).double())\n")
+    env = os.environ | {"TORCH_LOGS": "graph_breaks", "TORCH_TRACE": str(tmp_path / "trace")}
+    with open(tmp_path / "train.log", "wb") as log:
+        subprocess.run([sys.executable, tmp_path / "train.py"], env=env, stdout=log, stderr=log, check=True)
+    for logs in ([tmp_path / "train.log"], list((tmp_path / "trace").iterdir())):
+        status, report = triage(*logs)
+        assert status == 1 and [a["rule"] for a in report["alerts"]] == ["graph_break_total"]
+        assert report["graph_break_totals"] == [{"rank": "-", "count": 18, "budget": 16, "over": True}]
+        assert not any(s["over"] for s in report["graph_breaks"])
+
+
 def test_a_users_rule_settles_the_alert_and_a_budget_holds(run: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine.json"
     rule = {"name": "known", "action": "count", "regex": r"hit config\.recompile_limit", "bound": 1, "reason": "the counter is known"}

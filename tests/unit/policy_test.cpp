@@ -21,7 +21,7 @@ Policy parse(const std::string& text) {
 
 /// A policy of these rules alone.
 std::string document(const std::string& rules) {
-  return R"({"budgets": {"graph_breaks_per_site": 1, "recompiles_per_site": 1,
+  return R"({"budgets": {"graph_breaks_per_site": 1, "graph_breaks_per_rank": 1, "recompiles_per_site": 1,
       "step_time_jump": 2, "jump_window_steps": 3}, "disk_gib": 1, "packages": {}, "rules": [)" +
          rules + "]}";
 }

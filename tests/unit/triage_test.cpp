@@ -25,6 +25,7 @@ TriageRules rules(const std::string& users = "") {
 }
 
 constexpr Budgets kBudgets{.graph_breaks_per_site = 2,
+                           .graph_breaks_per_rank = 3,
                            .recompiles_per_site = 2,
                            .jump_window_steps = 5,
                            .step_time_jump = 1.5};
@@ -161,6 +162,53 @@ TEST(Triage, BreaksAndRecompilesAreCountedBySiteAgainstTheirBudget) {
                                          {"budget", 2},
                                          {"over", false}}}));
   EXPECT_EQ(got.at("num_unknown"), 0);
+}
+
+/// A line of TORCH_LOGS=graph_breaks: `id` is "frame/compile".
+std::string break_line(const std::string& rank, const std::string& id, const std::string& site) {
+  return rank + "V1123 08:23:52.428000 7 torch/_dynamo/symbolic_convert.py:5127] [" + id +
+         "] [__graph_breaks] Graph break in user code at " + site + "\n";
+}
+
+TEST(Triage, BreaksUnderTheBudgetOfEachSiteCanBeOverTheTotalOfTheirRank) {
+  std::string log;
+  for (const char* frame : {"0/0", "1/0", "2/0"})
+    log += break_line("[rank0]:", frame, std::string("/a.py:") + frame[0]);
+  // Another version of a frame, and another rank, add nothing to the total.
+  log += break_line("[rank0]:", "2/1", "/a.py:2") + break_line("[rank1]:", "3/0", "/a.py:3");
+  Json got = report({log});
+  EXPECT_EQ(got.at("num_alerts"), 0) << got.at("alerts").dump(1);
+  EXPECT_EQ(got.at("graph_break_totals"),
+            (Json{{{"rank", "0"}, {"count", 3}, {"budget", 3}, {"over", false}},
+                  {{"rank", "1"}, {"count", 1}, {"budget", 3}, {"over", false}}}));
+  // The same site in a fourth frame: two lines of it are within its own budget.
+  got = report({log, break_line("[rank0]:", "3/0", "/a.py:0")});
+  ASSERT_EQ(got.at("num_alerts"), 1);
+  EXPECT_EQ(got.at("alerts")[0].at("rule"), "graph_break_total");
+  EXPECT_EQ(got.at("alerts")[0].at("rank"), "0");
+  for (const Json& site : got.at("graph_breaks")) EXPECT_EQ(site.at("over"), false) << site.dump();
+  EXPECT_EQ(got.at("graph_break_totals").at(0).at("over"), true);
+}
+
+TEST(Triage, AStructuredTraceTellsTheFrameInTheLineBeforeTheBreak) {
+  const std::string record =
+      R"(V1123 08:23:52.1 7 a.py:1] {"artifact": {"name": "dynamo_graph_break_reason"}, "frame_id": )";
+  const auto text = [&](const std::string& frame) {
+    return record + frame + ", \"frame_compile_id\": 0}\n\tGraph break in user code at /a.py:5\n";
+  };
+  Json got = report({text("10") + text("11") + text("10")});
+  EXPECT_EQ(got.at("graph_break_totals").at(0).at("count"), 2);
+  // A block may end between the two lines.
+  const std::string last = text("12");
+  const std::size_t end = last.find('\n') + 1;
+  got = report({text("10") + text("11") + last.substr(0, end), last.substr(end)});
+  EXPECT_EQ(got.at("graph_break_totals").at(0).at("count"), 3);
+}
+
+TEST(Triage, ABreakWithoutAFrameCountsOnceASite) {
+  const std::string line = "Graph break in user code at /a.py:";
+  const Json got = report({line + "5\n" + line + "5\n" + line + "6\n"});
+  EXPECT_EQ(got.at("graph_break_totals").at(0).at("count"), 2);
 }
 
 TEST(Triage, RulesExpireGoStaleAndBelongToVersions) {
