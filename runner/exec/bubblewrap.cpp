@@ -71,28 +71,6 @@ bool is_below(const fs::path& path, const fs::path& folder) {
   return !relative.empty() && *relative.begin() != "..";
 }
 
-/// The folders that an interpreter outside of /usr imports from: its own prefixes and its path.
-/// Never the root folder, nor a home folder as a whole.
-std::set<fs::path> interpreter_folders(const std::string& python) {
-  if (python.empty() || is_below(python, "/usr") || is_below(python, "/bin")) return {};
-  const Exit asked = run({.argv = {python, "-I", "-c",
-                                   "import os, sys\nfor p in [sys.prefix, sys.base_prefix, "
-                                   "os.path.dirname(os.path.dirname(os.path.realpath(sys."
-                                   "executable)))] + sys.path: print(p)"}});
-  if (!asked.ok())
-    throw Error(ErrorCode::kNotRunnable, python + ": not an interpreter that runs here");
-  const char* home = std::getenv("HOME");
-  std::set<fs::path> folders;
-  std::istringstream lines(asked.out);
-  for (std::string line; std::getline(lines, line);) {
-    std::error_code ignored;
-    if (line.empty() || line == "/" || is_below("/usr", line) || is_below(line, "/usr")) continue;
-    if (home != nullptr && is_below(home, line)) continue;
-    if (fs::exists(line, ignored)) folders.insert(line);
-  }
-  return folders;
-}
-
 Words command_line(const SandboxSpec& spec, const EngineSettings& settings,
                    const std::string& bwrap) {
   Words words = {bwrap,
@@ -157,6 +135,26 @@ std::string first_line(const fs::path& file) {
 }
 
 }  // namespace
+
+std::set<fs::path> interpreter_folders(const std::string& python) {
+  if (python.empty() || is_below(python, "/usr") || is_below(python, "/bin")) return {};
+  const Exit asked = run({.argv = {python, "-I", "-c",
+                                   "import os, sys\nfor p in [sys.prefix, sys.base_prefix, "
+                                   "os.path.dirname(os.path.dirname(os.path.realpath(sys."
+                                   "executable)))] + sys.path: print(p)"}});
+  if (!asked.ok())
+    throw Error(ErrorCode::kNotRunnable, python + ": not an interpreter that runs here");
+  const char* home = std::getenv("HOME");
+  std::set<fs::path> folders;
+  std::istringstream lines(asked.out);
+  for (std::string line; std::getline(lines, line);) {
+    std::error_code ignored;
+    if (line.empty() || line == "/" || is_below("/usr", line) || is_below(line, "/usr")) continue;
+    if (home != nullptr && is_below(home, line)) continue;
+    if (fs::exists(line, ignored)) folders.insert(line);
+  }
+  return folders;
+}
 
 SandboxReport run_in_bubblewrap(const SandboxSpec& spec, const EngineSettings& settings) {
   const std::string bwrap = find_program("bwrap");

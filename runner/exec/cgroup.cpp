@@ -170,6 +170,18 @@ Cgroup::~Cgroup() {
   }
 }
 
+void Cgroup::remove_others() const {
+  std::ifstream in("/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    const auto first = line.find(':');
+    const std::string names = line.substr(first + 1, line.find(':', first + 1) - first - 1);
+    const auto place = place_of("self", names.substr(0, names.find(',')));
+    const fs::path folder = place ? place->mount / place->path / name() : fs::path();
+    const bool is_ours = std::find(folders_.begin(), folders_.end(), folder) != folders_.end();
+    if (place && !is_ours) ::rmdir(folder.c_str());
+  }
+}
+
 std::vector<int> Cgroup::procs() const {
   std::vector<int> list;
   for (const Fd& fd : procs_) list.push_back(fd.get());

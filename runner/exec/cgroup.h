@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "exec/spawn.h"
@@ -42,6 +43,10 @@ class Cgroup {
   /// For SpawnRequest::cgroup_procs.
   std::vector<int> procs() const;
   CgroupMemory memory() const;
+  /// Its folder's name, the same in each hierarchy; an engine makes a container's group in it.
+  std::string name() const { return folders_.front().filename(); }
+  /// Removes the empty groups of this name that an engine made in the other v1 hierarchies.
+  void remove_others() const;
   /// Kills the members that are there now.
   void kill_members() const;
 

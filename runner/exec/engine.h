@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,10 +39,19 @@ Exit run_engine(SandboxKind kind, const EngineSettings& settings,
                 const std::vector<std::string>& words,
                 std::chrono::seconds patience = std::chrono::seconds(60));
 
-/// The three ways to run a spec. `settings` come from the probe.
+/// The four ways to run a spec. `settings` come from the probe.
 SandboxReport run_in_container(const SandboxSpec& spec, const EngineSettings& settings);
 SandboxReport run_in_bubblewrap(const SandboxSpec& spec, const EngineSettings& settings);
 SandboxReport run_as_process(const SandboxSpec& spec);
+/// Needs root, runc on PATH and the bundle in the default cache.
+SandboxReport run_in_runc(const SandboxSpec& spec);
+
+/// The OCI config.json of one run: no network, no capabilities, a read-only root.
+Json runc_config(const SandboxSpec& spec, const Bundle& bundle);
+
+/// The folders that an interpreter outside of /usr imports from: its own prefixes and its path.
+/// Never the root folder, nor a home folder as a whole.
+std::set<std::filesystem::path> interpreter_folders(const std::string& python);
 
 /// Runs a started-as-ours command under the spec's limits: a cgroup where one can be made, else a
 /// watchdog that adds up the tree; the report says which. kWatchdog does not try the cgroup.

@@ -125,6 +125,27 @@ std::optional<BaseImage> find_base_image(SandboxKind kind, const std::string& na
   return found;
 }
 
+void export_base_image(SandboxKind kind, const BaseImage& image, const fs::path& tar,
+                       const fs::path& cache) {
+  const EngineSettings settings = engine_settings(kind, cache);
+  const std::string name = fmt::format("patchbench-export-{}", ::getpid());
+  const auto engine = [&](const std::vector<std::string>& words) {
+    const Exit done = run_engine(kind, settings, words, std::chrono::minutes(10));
+    if (!done.ok())
+      throw Error(ErrorCode::kNotRunnable,
+                  fmt::format("{} {}: {}", sandbox_name(kind), words[0],
+                              shown(done.err.substr(0, done.err.find('\n')) + done.error)));
+  };
+  engine({"create", "--name", name, image.id, "true"});
+  try {
+    engine({"export", "--output", tar.string(), name});
+  } catch (const Error&) {
+    run_engine(kind, settings, {"rm", "--force", name});
+    throw;
+  }
+  engine({"rm", "--force", name});
+}
+
 BaseImage ensure_base_image(SandboxKind kind, const std::string& name, const fs::path& cache,
                             const fs::path& root) {
   if (const auto found = find_base_image(kind, name, cache, root)) return *found;

@@ -268,6 +268,28 @@ std::string limits_detail(SandboxKind kind, const EngineSettings& settings) {
 
 }  // namespace
 
+SandboxProbe probe_bundle(const std::string& python, const fs::path& cache) {
+  constexpr SandboxKind kKind = SandboxKind::kRunc;
+  const Scratch scratch(cache);
+  SandboxSpec spec = probe_spec(kKind, scratch.folder());
+  std::string failure = failure_of(run_in_runc(spec), spec.log);
+  if (failure.empty() && !python.empty()) {
+    const SandboxSpec limits;  // those of a subject: torch needs more than a shell
+    spec.memory_bytes = limits.memory_bytes;
+    spec.max_processes = limits.max_processes;
+    spec.timeout_s = limits.timeout_s;
+    spec.python = python;
+    spec.argv = {python, "-c",
+                 "import sys\ntry:\n  import torch\nexcept BaseException as e:\n"
+                 "  sys.exit(f'{type(e).__name__}: {e}')"};
+    failure = failure_of(run_in_runc(spec), spec.log);
+    if (!failure.empty()) failure = python + " does not import torch in the bundle: " + failure;
+  }
+  const std::string version = run({.argv = {"runc", "--version"}}).out;
+  return {kKind, failure.empty(),
+          failure.empty() ? shown(version.substr(0, version.find('\n'))) : failure};
+}
+
 Json EngineSettings::to_json() const {
   return {{"global", global},
           {"options", options},
@@ -300,6 +322,12 @@ SandboxProbe probe_sandbox(SandboxKind kind, const fs::path& cache, const fs::pa
   if (kind == SandboxKind::kProcess) {
     return {kind, true,
             "not isolated: the subject sees this machine's network and the user's files"};
+  }
+  if (kind == SandboxKind::kRunc) {
+    const std::optional<Bundle> bundle = find_bundle(cache);
+    if (!bundle)
+      return {kind, false, "no bundle here; only a folder of `stage --container` has one"};
+    return probe_bundle("", cache);
   }
   const Found found = found_engine(kind, cache);
   if (!found.failure.empty()) return {kind, false, found.failure};

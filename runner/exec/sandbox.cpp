@@ -73,6 +73,8 @@ std::string sandbox_name(SandboxKind kind) {
       return "podman";
     case SandboxKind::kDocker:
       return "docker";
+    case SandboxKind::kRunc:
+      return "runc";
     case SandboxKind::kBubblewrap:
       return "bwrap";
     case SandboxKind::kProcess:
@@ -82,8 +84,10 @@ std::string sandbox_name(SandboxKind kind) {
 }
 
 SandboxKind sandbox_from(const std::string& name) {
+  std::vector<SandboxKind> kinds(std::begin(kSandboxKinds), std::end(kSandboxKinds));
+  kinds.push_back(SandboxKind::kRunc);
   std::vector<std::string> names;
-  for (const SandboxKind kind : kSandboxKinds) {
+  for (const SandboxKind kind : kinds) {
     if (sandbox_name(kind) == name) return kind;
     names.push_back(sandbox_name(kind));
   }
@@ -199,6 +203,9 @@ SandboxReport run_sandboxed(const SandboxSpec& spec) {
       case SandboxKind::kPodman:
       case SandboxKind::kDocker:
         report = run_in_container(spec, engine_settings(spec.kind, default_cache()));
+        break;
+      case SandboxKind::kRunc:
+        report = run_in_runc(spec);
         break;
       case SandboxKind::kBubblewrap:
         report = run_in_bubblewrap(spec, engine_settings(spec.kind, default_cache()));

@@ -10,11 +10,13 @@
 
 namespace patchbench::exec {
 
-enum class SandboxKind { kPodman, kDocker, kBubblewrap, kProcess };
-/// The order in which they are tried, the strongest first.
+enum class SandboxKind { kPodman, kDocker, kRunc, kBubblewrap, kProcess };
+/// The order in which they are tried, the strongest first. kRunc is none of them: it needs the
+/// bundle of a staged folder (see find_bundle), and is tried before bubblewrap where one is there.
 inline constexpr SandboxKind kSandboxKinds[] = {SandboxKind::kPodman, SandboxKind::kDocker,
                                                 SandboxKind::kBubblewrap, SandboxKind::kProcess};
-std::string sandbox_name(SandboxKind kind);         ///< "podman", "docker", "bwrap", "process"
+/// "podman", "docker", "runc", "bwrap", "process".
+std::string sandbox_name(SandboxKind kind);
 SandboxKind sandbox_from(const std::string& name);  ///< Error(kUsage) with did-you-mean
 /// Whether what runs in it sees neither the network nor the user's files: all but kProcess.
 bool is_isolated(SandboxKind kind);
@@ -89,6 +91,22 @@ BaseImage ensure_base_image(SandboxKind engine, const std::string& name,
 std::optional<BaseImage> find_base_image(SandboxKind engine, const std::string& name,
                                          const std::filesystem::path& cache,
                                          const std::filesystem::path& root);
+
+/// Writes a base image's file system as a tar, with its owners. Throws Error(kNotRunnable) with the
+/// engine's own line.
+void export_base_image(SandboxKind engine, const BaseImage& image, const std::filesystem::path& tar,
+                       const std::filesystem::path& cache);
+
+/// A base image's file system as a staged folder carries it, for runc without an engine above it.
+struct Bundle {
+  std::filesystem::path rootfs;
+  std::string tree_digest, python, tag;
+};
+/// <cache>/bundle: image.json and the unpacked rootfs; nullopt unless both are there.
+std::optional<Bundle> find_bundle(const std::filesystem::path& cache);
+/// Whether `python`, an interpreter of this machine, imports torch inside of the bundle: its own
+/// folders are mounted, its system libraries are the bundle's. Not cached.
+SandboxProbe probe_bundle(const std::string& python, const std::filesystem::path& cache);
 
 /// Runs the spec to its end and writes log and report. Never throws for what the subject does.
 /// Which options an engine takes here comes from its probe in $XDG_CACHE_HOME/patchbench. The plain

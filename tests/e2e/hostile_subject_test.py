@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -20,8 +21,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("PATCHBENCH_BUILD") or ROOT / "build" / "cpu") / "bin"
-KINDS = ("podman", "bwrap", "process")
-ISOLATED = ("podman", "bwrap")
+KINDS = ("podman", "runc", "bwrap", "process")
+ISOLATED = ("podman", "runc", "bwrap")
 
 
 def findings() -> dict[str, dict[str, object]]:
@@ -41,7 +42,25 @@ def images() -> dict[str, dict[str, str]]:
 def usable() -> dict[str, str]:
     """Kind -> why it cannot be used here, "" if it can."""
     found = findings()
-    return {k: "" if found[f"sandbox {k}"]["there"] else str(found[f"sandbox {k}"]["detail"]) for k in KINDS}
+    said = {k: "" if found[f"sandbox {k}"]["there"] else str(found[f"sandbox {k}"]["detail"]) for k in KINDS if k != "runc"}
+    return said | {"runc": "" if os.geteuid() == 0 and shutil.which("runc") else "needs root and runc"}
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory, images: dict[str, dict[str, str]]) -> Path:
+    """A cache that holds podman's base image as a bundle, as the `run` of a staged folder unpacks it."""
+    if "podman" not in images:
+        pytest.skip("runc: no base image; patchbench env images --ensure builds it")
+    cache = tmp_path_factory.mktemp("bundle")
+    rootfs = cache / "patchbench" / "bundle" / "rootfs"
+    rootfs.mkdir(parents=True)
+    (rootfs.parent / "image.json").write_text(json.dumps({"tree_digest": "0", "python": images["podman"]["python"], "tag": "cp311"}))
+    name = subprocess.run(["podman", "create", images["podman"]["id"], "true"], capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        subprocess.run(["sh", "-c", 'podman export "$0" | tar -C "$1" -xpf -', name, rootfs], check=True)
+    finally:
+        subprocess.run(["podman", "rm", name], stdout=subprocess.DEVNULL)
+    return cache
 
 
 class Sandbox:
@@ -53,7 +72,7 @@ class Sandbox:
         (folder / "upstream").mkdir()
         (folder / "upstream" / "module.py").write_text("value = 1\n")
         self.image = images.get(kind, {}).get("id", "")
-        self.python = images.get(kind, {}).get("python", "/usr/bin/python3")
+        self.python = images.get("podman" if kind == "runc" else kind, {}).get("python", "/usr/bin/python3")
 
     def spec(self, script: str, **changes: object) -> Path:
         """Writes a spec that runs a script, with tight limits."""
@@ -80,13 +99,15 @@ class Sandbox:
 
 
 @pytest.fixture(params=KINDS)
-def sandbox(request: pytest.FixtureRequest, tmp_path: Path, usable: dict[str, str], images: dict) -> Sandbox:
+def sandbox(request: pytest.FixtureRequest, tmp_path: Path, usable: dict, images: dict, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     """Every kind that works here; the others are skipped with the doctor's words."""
     kind = request.param
     if usable[kind]:
         pytest.skip(f"{kind}: {usable[kind]}")
     if kind == "podman" and kind not in images:
         pytest.skip("podman: no base image; patchbench env images --ensure builds it")
+    if kind == "runc":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(request.getfixturevalue("bundle")))
     return Sandbox(kind, tmp_path, images)
 
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <thread>
 
@@ -275,6 +276,36 @@ TEST_F(SandboxTest, ProbeOfThePlainProcessSaysThatItIsNotIsolated) {
   EXPECT_NE(probe.detail.find("not isolated"), std::string::npos);
   EXPECT_EQ(choose_sandbox(SandboxKind::kProcess, folder_ / "cache", PATCHBENCH_ROOT),
             SandboxKind::kProcess);
+}
+
+TEST_F(SandboxTest, AContainersConfigHasNoNetworkNoCapabilitiesAndAReadOnlyRoot) {
+  spec_.kind = sandbox_from("runc");
+  spec_.mounts.push_back({folder_ / "work", "/env", false});
+  const Json config = runc_config(spec_, {.rootfs = "/bundle/rootfs"});
+  EXPECT_EQ(config["root"], (Json{{"path", "/bundle/rootfs"}, {"readonly", true}}));
+  EXPECT_EQ(config["process"]["user"]["uid"], kSubjectUid);
+  EXPECT_EQ(config["process"]["noNewPrivileges"], true);
+  for (const auto& [set, held] : config["process"]["capabilities"].items())
+    EXPECT_TRUE(held.empty()) << set;
+  std::vector<std::string> fresh;
+  for (const Json& one : config["linux"]["namespaces"]) {
+    EXPECT_FALSE(one.contains("path"));
+    fresh.push_back(one["type"]);
+  }
+  EXPECT_EQ(fresh, (std::vector<std::string>{"pid", "network", "ipc", "uts", "mount"}));
+  EXPECT_EQ(config["linux"]["resources"]["memory"]["limit"], spec_.memory_bytes);
+  EXPECT_EQ(config["linux"]["resources"]["pids"]["limit"], spec_.max_processes);
+  std::map<std::string, std::string> access;
+  for (const Json& mount : config["mounts"])
+    if (mount["type"] == "bind") access[mount["destination"]] = mount["options"][1];
+  EXPECT_EQ(access, (std::map<std::string, std::string>{{"/env", "ro"}, {"/work", "rw"}}));
+}
+
+TEST_F(SandboxTest, WithoutABundleRuncIsNoSandbox) {
+  EXPECT_FALSE(find_bundle(folder_ / "cache"));
+  const SandboxProbe probe = probe_sandbox(SandboxKind::kRunc, folder_ / "cache", PATCHBENCH_ROOT);
+  EXPECT_FALSE(probe.usable);
+  EXPECT_NE(probe.detail.find("stage --container"), std::string::npos) << probe.detail;
 }
 
 TEST_F(SandboxTest, AnEngineThatFailsItsProbeIsNeitherChosenNorForced) {
