@@ -11,6 +11,17 @@ pkg_check_modules(SQLITE3 REQUIRED IMPORTED_TARGET sqlite3)
 find_package(SQLiteCpp REQUIRED)
 find_package(CLI11 REQUIRED)
 find_path(MUSTACHE_INCLUDE kainjow/mustache.hpp REQUIRED)  # libkainjow-mustache-dev: one header
+# env/bootstrap.sh unpacks these headers into the cache, because the package libvalijson-dev depends on Qt 5 and Poco.
+set(cache $ENV{XDG_CACHE_HOME})
+if(NOT cache)
+  set(cache $ENV{HOME}/.cache)
+endif()
+cmake_host_system_information(RESULT distribution QUERY DISTRIB_INFO)
+find_path(VALIJSON_INCLUDE valijson/validator.hpp HINTS
+  ${cache}/patchbench/headers/${distribution_ID}-${distribution_VERSION_ID}/libvalijson-dev/usr/include)
+if(NOT VALIJSON_INCLUDE)
+  message(FATAL_ERROR "the headers of valijson are not there: run env/bootstrap.sh")
+endif()
 
 target_link_libraries(patchbench_runner_pch PRIVATE nlohmann_json::nlohmann_json fmt::fmt CLI11::CLI11 GTest::gtest
   patchbench_warnings)
@@ -28,6 +39,7 @@ add_patchbench_module(patchbench_cli runner/cli DEPS patchbench_report patchbenc
   patchbench_ledger patchbench_env CLI11::CLI11)
 
 target_include_directories(patchbench_report SYSTEM PRIVATE ${MUSTACHE_INCLUDE})
+target_include_directories(patchbench_core SYSTEM PRIVATE ${VALIJSON_INCLUDE})
 
 add_executable(patchbench runner/cli/main.cpp)
 target_link_libraries(patchbench PRIVATE patchbench_cli patchbench_warnings)

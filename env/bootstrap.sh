@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prepares a machine (Debian 12, Ubuntu 24.04): Debian packages, locked wheels, upstream releases, base image.
+# Prepares a machine (Debian 12 or 13; Ubuntu 24.04 is untried): Debian packages, locked wheels, upstream releases, base image.
 # Usage: env/bootstrap.sh [--yes] [--host-only] [--tests]
 #   --yes        do not ask before apt-get (also where CI=true, and where there is no terminal to ask on)
 #   --host-only  the runner's packages alone: no wheels, no releases, no image
@@ -20,13 +20,16 @@ for word in "$@"; do
 done
 say() { printf 'bootstrap: %s\n' "$*" >&2; }
 
-# One package a line in the policy, which `patchbench env doctor` reads too. No Python: it may not be there yet.
-without=$([ -n "$tests" ] || echo '/"tests": \[/,/\]/d;')
-wanted_packages=$(sed -n "$without"'/"packages"/,$s/^ *"\([a-z0-9+.-]*\)",\{0,1\}$/\1/p' "$root/env/policy.json")
+# The packages of one purpose, one package a line in the policy, which `patchbench env doctor` reads too. No Python: it may not
+# be there yet.
+packages_for() { sed -n '/"packages"/,$p' "$root/env/policy.json" | sed -n '/"'"$1"'": \[/,/\]/s/^ *"\([a-z0-9+.-]*\)",\{0,1\}$/\1/p'; }
+wanted_packages=$(packages_for build; packages_for sandbox; [ -n "$tests" ] && packages_for tests)
+# Two machines of different releases may share a cache.
+release=$(. /etc/os-release 2>/dev/null && echo "$ID-$VERSION_ID")
 
 inputs=("$0" "$root"/env/{fetch.py,pins.json,policy.json} "$root"/env/locks/* "$root"/packs/*/manifest.json
   "$root"/tests/releases.json "$root"/mitigations/patchbench_mitigations/data/*.json)
-stamp=$cache/bootstrap/$(cat "${inputs[@]}" <(echo "$host_only $tests"; cd "$root" && echo repro/*/repro.cpp) | sha256sum | cut -c1-16)
+stamp=$cache/bootstrap/$(cat "${inputs[@]}" <(echo "$host_only $tests $release"; cd "$root" && echo repro/*/repro.cpp) | sha256sum | cut -c1-16)
 # What is installed; a stamp that lacks packages holds until this changes.
 installed=$(stat -c %Y /var/lib/dpkg/status 2>/dev/null)
 if [ -e "$stamp" ]; then
@@ -65,8 +68,42 @@ packages() {
   return 1
 }
 
+# Headers that are used without what their package depends on: cmake/runner.cmake finds them in the cache. apt checks the
+# signature of the package list, and the package's digest against the list.
+headers() { # PACKAGE
+  local final=$cache/headers/$release/$1 part
+  [ -d "$final" ] && return 0
+  if ! command -v apt-get >/dev/null; then
+    say "no apt-get here; unpack what the Debian package $1 holds into $final"
+    return 1
+  fi
+  mkdir -p "${final%/*}" && part=$(mktemp -d "$final.XXXXXX") || return 1
+  # apt's own user cannot write into a home folder.
+  download() { (cd "$part" && apt-get download -qq -o APT::Sandbox::User=root "$1") >&2; }
+  if download "$1" 2>/dev/null || {
+    # Where the whole package is installed, the compiler finds the headers in /usr/include.
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ] && { rm -rf "$part"; return 0; }
+    # A machine without package lists; only root can bring them.
+    [ "$(id -u)" = 0 ] && apt-get update -qq >&2 && download "$1"
+  }; then
+    dpkg-deb -x "$part"/*.deb "$part/root" && chmod 755 "$part/root" && mv -T "$part/root" "$final" 2>/dev/null
+  fi
+  rm -rf "$part"
+  # Another process may have brought them meanwhile.
+  [ -d "$final" ] && return 0
+  if [ "$(id -u)" = 0 ]; then
+    say "the headers of $1 could not be fetched; run: apt-get update && $0 --host-only"
+  else
+    say "the headers of $1 could not be fetched without package lists; run: sudo apt-get update, then $0"
+  fi
+  return 1
+}
+
 packages || missing=1
 without_packages=$missing
+for package in $(packages_for headers); do
+  headers "$package" || missing=2
+done
 if [ -z "$host_only" ]; then
   say "locked wheels (torch 2.11.0 and what it needs: 2.5 GiB to fetch once, 4.4 GiB on disk), tools, upstream releases"
   for lock in torch-2.11 tools; do

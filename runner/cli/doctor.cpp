@@ -202,7 +202,8 @@ Finding packages(const Context& context) {
   const Json wanted = policy(context).at("packages");
   std::vector<std::string> names;
   for (const auto& [purpose, list] : wanted.items()) {
-    if (purpose == "tests") continue;  // run-tests brings them
+    // run-tests brings what tests need; of "headers" no package is installed.
+    if (purpose == "tests" || purpose == "headers") continue;
     for (const Json& name : list) names.push_back(name.get<std::string>());
   }
   std::vector<std::string> argv = {"dpkg-query", "-W", "-f=${Package} ${db:Status-Status}\n"};
@@ -223,6 +224,32 @@ Finding packages(const Context& context) {
     return {"packages", true, fmt::format("all {} Debian packages", names.size()), ""};
   return {"packages", false, "missing: " + missing,
           "apt-get install -y --no-install-recommends " + missing};
+}
+
+/// ID and VERSION_ID of /etc/os-release, as env/bootstrap.sh names its folder of headers.
+std::string debian_release() {
+  std::map<std::string, std::string> fields;
+  std::istringstream lines(file_text("/etc/os-release").value_or(""));
+  for (std::string line; std::getline(lines, line);) {
+    std::erase(line, '"');
+    fields[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
+  }
+  return fields["ID"] + "-" + fields["VERSION_ID"];
+}
+
+/// Packages whose headers alone are used, from the cache; an installed package serves as well.
+Finding headers(const Context& context) {
+  const fs::path folder = context.cache / "headers" / debian_release();
+  std::string missing, there;
+  for (const Json& name : policy(context).at("packages").value("headers", Json::array())) {
+    const std::string package = name.get<std::string>();
+    const bool is_there =
+        fs::exists(folder / package) || exec::run({.argv = {"dpkg-query", "-L", package}}).ok();
+    std::string& list = is_there ? there : missing;
+    list += (list.empty() ? "" : " ") + package;
+  }
+  if (missing.empty()) return {"headers", true, there, ""};
+  return {"headers", false, "missing: " + missing, "env/bootstrap.sh --host-only"};
 }
 
 Finding disk(const Context& context) {
@@ -258,6 +285,7 @@ std::vector<Finding> examine(const Context& context) {
   found.push_back(nvcc());
   for (Finding& gpu : gpus()) found.push_back(std::move(gpu));
   found.push_back(packages(context));
+  found.push_back(headers(context));
   found.push_back(disk(context));
   for (const std::string& slug : context.slugs()) found.push_back(pack(context, slug));
   return found;

@@ -52,6 +52,19 @@ def test_doctor_names_each_part_and_the_command_that_brings_it(tmp_path: Path) -
     assert "To get what is missing:" in table and "apt-get install -y bubblewrap" in table
 
 
+def test_doctor_finds_the_headers_in_the_cache(tmp_path: Path) -> None:
+    def headers() -> dict:
+        done = run(tmp_path, "env", "doctor", "--json", PATH=str(tmp_path))
+        return next(f for f in json.loads(done.stdout)["findings"] if f["part"] == "headers")
+
+    assert headers() == {
+        "part": "headers", "there": False, "detail": "missing: libvalijson-dev", "get": "env/bootstrap.sh --host-only"
+    }  # fmt: skip
+    release = subprocess.run(["sh", "-c", '. /etc/os-release; echo "$ID-$VERSION_ID"'], capture_output=True, text=True).stdout.strip()
+    (tmp_path / "patchbench/headers" / release / "libvalijson-dev").mkdir(parents=True)
+    assert headers()["there"]
+
+
 def test_cache_verify_finds_a_changed_file_and_removes_it_when_told(cache: Path) -> None:
     done = run(cache, "cache", "verify")
     assert (done.returncode, done.stdout) == (0, "1 entries checked, 0 damaged\n")
