@@ -233,7 +233,7 @@ std::optional<QuestionContext> memory_question(const Manifest& manifest, const Q
     if (growth.is_null()) return asked;
     asked.bound_growth = growth["times"].get<double>();
     for (const Observation& half : seen) {
-      if (half.case_name == growth["over"] && peak_of(half) > 0)
+      if (half.case_name == growth["over"].get<std::string>() && peak_of(half) > 0)
         asked.measured_growth = peak / peak_of(half);
     }
     return asked;

@@ -156,7 +156,8 @@ BaseImage ensure_base_image(SandboxKind kind, const std::string& name, const fs:
   const EngineSettings settings = engine_settings(kind, cache);
   const Json built = build(place);
   Json record = Json::parse(file_text(place.record).value_or(""), nullptr, false);
-  if (!record.is_object() || record.value("tree_digest", "") != built.at("tree_digest"))
+  if (!record.is_object() ||
+      record.value("tree_digest", "") != built.at("tree_digest").get<std::string>())
     record = built;
   record["ids"][sandbox_name(kind)] = import(kind, settings, place);
   fs::remove(place.tar);

@@ -81,10 +81,11 @@ std::string wrong_note(const SQLite::Database& database, const Row& row, const R
     SQLite::Statement query(database,
                             "SELECT evicted, digest, origin FROM evictions WHERE idx = ?");
     query.bind(1, row.index);
-    const bool holds = query.executeStep() &&
-                       query.getColumn(0).getString() == record.predicate().at("digest") &&
-                       query.getColumn(1).getString() == row.digest &&
-                       query.getColumn(2).getString() == row.origin;
+    const bool holds =
+        query.executeStep() &&
+        query.getColumn(0).getString() == record.predicate().at("digest").get<std::string>() &&
+        query.getColumn(1).getString() == row.digest &&
+        query.getColumn(2).getString() == row.origin;
     return holds ? "" : "its row in evictions says something else";
   }
   return "";
