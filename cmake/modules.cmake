@@ -11,6 +11,9 @@ target_precompile_headers(patchbench_runner_pch PRIVATE <nlohmann/json.hpp> <fmt
 # reuse_pch(<target> <from>): an executable is compiled -fPIC like the header, for gcc takes no -fPIC header into -fPIE code.
 function(reuse_pch target from)
   target_precompile_headers(${target} REUSE_FROM ${from})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # ccache needs it
+  endif()
   get_target_property(type ${target} TYPE)
   if(type STREQUAL EXECUTABLE)
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)

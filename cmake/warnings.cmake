@@ -18,6 +18,7 @@ if(PATCHBENCH_SANITIZE)
 endif()
 find_program(PATCHBENCH_CCACHE ccache)
 if(PATCHBENCH_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${PATCHBENCH_CCACHE})
+  # Without this sloppiness (and -fpch-preprocess, see modules.cmake) ccache keeps nothing that includes a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${PATCHBENCH_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${PATCHBENCH_CCACHE})
 endif()
