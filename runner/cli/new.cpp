@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ostream.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -7,11 +8,14 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <set>
 
 #include "cli/context.h"
 #include "cli/skeleton.h"
 #include "core/error.h"
 #include "core/file_text.h"
+#include "core/slug.h"
+#include "git/checkout.h"
 
 namespace patchbench::cli {
 void add_new_command(CLI::App& app, Context& context);
@@ -26,23 +30,89 @@ struct Words {
   std::vector<std::string> upstreams;
 };
 
-/// `NAME@VERSION=FILE[,FILE…]`.
-UpstreamUse read_upstream(const std::string& text, const Pins& pins) {
-  const size_t at = text.find('@'), equals = text.find('=');
-  if (at == std::string::npos || equals == std::string::npos || equals < at) {
+/// What a folder of a release holds: "liger_kernel/ holds __init__.py, ops/". `folder` is "" or
+/// ends in "/". A folder that holds one folder alone is entered.
+std::string content_of(const std::vector<std::string>& files, const std::string& folder) {
+  std::set<std::string> names;
+  for (const std::string& file : files) {
+    if (!file.starts_with(folder)) continue;
+    const size_t slash = file.find('/', folder.size());
+    names.insert(
+        file.substr(folder.size(), slash == std::string::npos ? slash : slash + 1 - folder.size()));
+  }
+  if (names.size() == 1 && names.begin()->ends_with("/"))
+    return content_of(files, folder + *names.begin());
+  return fmt::format("{} holds {}", folder.empty() ? "the release" : folder,
+                     fmt::join(names, ", "));
+}
+
+/// Every file of a release; empty if it cannot be had now.
+std::vector<std::string> files_of(const Pin& pin, const Context& context) {
+  try {
+    return git::Store(context.cache, context.root).list(pin);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kNotRunnable) throw;
+    return {};
+  }
+}
+
+/// The release named by `NAME@VERSION`, or by `NAME` alone the newest one in env/pins.json.
+Pin read_release(const std::string& text, const Pins& pins) {
+  const size_t at = text.find('@');
+  if (at != std::string::npos) return pins.resolve(text.substr(0, at), text.substr(at + 1));
+  const Upstream& upstream = pins.upstream(text);
+  if (!upstream.releases.empty()) return upstream.releases.back();
+  std::vector<std::string> commits;
+  for (const Pin& pin : upstream.commits)
+    commits.push_back(text + "@" + short_version(pin.version));
+  throw Error(
+      ErrorCode::kUsage,
+      fmt::format(
+          "--upstream {}: env/pins.json names no release of it; write NAME@git:COMMIT=FILE{}", text,
+          did_you_mean(text, commits)));
+}
+
+/// Throws Error(kUsage) if a file is not in its release, which must lie in the cache already.
+void check_files(const UpstreamUse& use, const Pin& pin, const Context& context) {
+  if (!fs::exists(context.cache / "files" / pin.sha256 / pin.filename) || pin.filename.empty())
+    return;
+  const std::vector<std::string> known = files_of(pin, context);
+  for (const std::string& file : use.files) {
+    if (std::find(known.begin(), known.end(), file) != known.end()) continue;
+    std::string folder = file.substr(0, file.rfind('/') + 1);  // "" without a slash
+    const auto is_inside = [&](const std::string& one) { return one.starts_with(folder); };
+    while (!folder.empty() && std::none_of(known.begin(), known.end(), is_inside))
+      folder = folder.substr(0, folder.rfind('/', folder.size() - 2) + 1);
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{}: not a file of {} {}; {}", shown(file), pin.upstream, pin.version,
+                            content_of(known, folder)));
+  }
+}
+
+/// `NAME[@VERSION]=FILE[,FILE…]`.
+UpstreamUse read_upstream(const std::string& text, const Context& context, const Pins& pins) {
+  const size_t equals = text.find('=');
+  const Pin pin = read_release(text.substr(0, equals), pins);
+  UpstreamUse use{pin.upstream, pin.version, {}};
+  if (equals != std::string::npos) {
+    for (const std::string& file : CLI::detail::split(text.substr(equals + 1), ',')) {
+      if (!file.empty()) use.files.push_back(file);
+    }
+  }
+  if (use.files.empty()) {
+    const std::vector<std::string> known = files_of(pin, context);
+    const std::string package = pins.upstream(pin.upstream).package + "/";
+    const bool has_package = std::any_of(known.begin(), known.end(), [&](const std::string& file) {
+      return file.starts_with(package);
+    });
     throw Error(
         ErrorCode::kUsage,
-        "--upstream " + shown(text) +
-            ": want NAME@VERSION=FILE[,FILE], e.g. liger-kernel@0.8.0=liger_kernel/ops/a.py");
+        fmt::format(
+            "--upstream {0}: name the files with the bug: --upstream {1}@{2}=FILE[,FILE]{3}",
+            shown(text), pin.upstream, short_version(pin.version),
+            known.empty() ? "" : "; " + content_of(known, has_package ? package : "")));
   }
-  UpstreamUse use{text.substr(0, at), text.substr(at + 1, equals - at - 1), {}};
-  const Pin pin = pins.resolve(use.name, use.red_pin);
-  use.red_pin = pin.version;
-  for (const std::string& file : CLI::detail::split(text.substr(equals + 1), ',')) {
-    if (!file.empty()) use.files.push_back(file);
-  }
-  if (use.files.empty())
-    throw Error(ErrorCode::kUsage, "--upstream " + shown(text) + ": names no file after \"=\"");
+  check_files(use, pin, context);
   return use;
 }
 
@@ -96,7 +166,7 @@ void make_pack(const Context& context, const Words& words) {
   pack.number = choose_number(context, words.number);
   const Pins pins = context.pins();
   for (const std::string& text : words.upstreams)
-    pack.upstreams.push_back(read_upstream(text, pins));
+    pack.upstreams.push_back(read_upstream(text, context, pins));
   const std::map<std::string, std::string> files = skeleton_of(pack, review_day());
   const std::string path = cell_path(pack.slug, Column::kPack) + "/manifest.json";
   parse_manifest(files.at(path), path, read_file(context.root / "packs/manifest.schema.json"));
@@ -124,8 +194,10 @@ void add_new_command(CLI::App& app, Context& context) {
                       "the pack's number (default: one above the highest)");
   command->add_option("--kind", words->kind, "bug, refactor, memory or claim");
   command
-      ->add_option("--upstream", words->upstreams,
-                   "NAME@VERSION=FILE[,FILE…]: red pin and files; once an upstream")
+      ->add_option(
+          "--upstream", words->upstreams,
+          "NAME[@VERSION]=FILE[,FILE…]: the release that has the bug (default: the newest in "
+          "env/pins.json) and the files; a NAME or a folder alone lists files; once an upstream")
       ->required();
   command->callback([words, &context] { make_pack(context, *words); });
 }
