@@ -30,8 +30,6 @@ constexpr std::array kVerdictNames = {"reproduced", "validated",   "unexpectedly
                                       "not_fixed",  "present",     "absent",
                                       "unjudged",   "unsupported", "unresolved"};
 constexpr std::array kExpectationNames = {"present", "absent", "nothing"};
-constexpr std::array kQuestionNames = {"reproduce", "validate", "op",          "mitigation",
-                                       "memory",    "claim",    "equivalence", "regression"};
 
 /// Repeats of one subject × case × seed, folded into one: equal ones become one, mixed ones
 /// unresolved.
@@ -502,14 +500,6 @@ std::string expectation_name(Expectation e) {
 }
 std::string verdict_name(Verdict v) { return kVerdictNames.at(static_cast<std::size_t>(v)); }
 std::string sentinel_name(Sentinel s) { return kSentinelNames.at(static_cast<std::size_t>(s)); }
-std::string question_name(Question q) { return kQuestionNames.at(static_cast<std::size_t>(q)); }
-
-Question question_from(std::string_view name) {
-  for (std::size_t i = 0; i < kQuestionNames.size(); ++i) {
-    if (name == kQuestionNames.at(i)) return static_cast<Question>(i);
-  }
-  throw Error(ErrorCode::kUsage, fmt::format("'{}' is no question", shown(name)));
-}
 
 Verdict verdict_of(Seen seen, Expectation expectation) {
   switch (seen) {
@@ -548,55 +538,6 @@ std::string Outcome::text() const {
   if (!sentinel) return "NONE";
   if (*sentinel == Sentinel::kNotRun) return "NOT_RUN:" + argument;
   return sentinel_name(*sentinel) + (argument.empty() ? "" : "(" + argument + ")");
-}
-
-Json QuestionContext::to_json() const {
-  Json json = {{"question", question_name(question)},
-               {"subject", subject},
-               {"is_red_pin", is_red_pin},
-               {"classes", classes}};
-  if (is_partial) json["is_partial"] = true;
-  if (has_regions) json["has_regions"] = true;
-  if (question == Question::kMemory) {
-    json["bound_bytes"] = bound_bytes;
-    json["measured_bytes"] = measured_bytes;
-  }
-  if (bound_growth > 0) {
-    json["bound_growth"] = bound_growth;
-    json["measured_growth"] = measured_growth;
-  }
-  if (question == Question::kRegression) json["ratios_max"] = ratios_max;
-  if (question == Question::kClaim) {
-    if (!claim.empty()) json["claim"] = claim;
-    json["contrast"] = contrast;
-    json["expects"] = seen_name(expects);
-    json["failure_class"] = failure_class;
-  }
-  return json;
-}
-
-QuestionContext QuestionContext::from_json(const Json& json) {
-  try {
-    QuestionContext context;
-    context.question = question_from(json.at("question").get<std::string>());
-    context.subject = json.at("subject").get<std::string>();
-    context.is_red_pin = json.at("is_red_pin").get<bool>();
-    context.classes = json.at("classes").get<std::vector<std::string>>();
-    context.is_partial = json.value("is_partial", false);
-    context.has_regions = json.value("has_regions", false);
-    context.bound_bytes = json.value("bound_bytes", 0.0);
-    context.measured_bytes = json.value("measured_bytes", 0.0);
-    context.bound_growth = json.value("bound_growth", 0.0);
-    context.measured_growth = json.value("measured_growth", 0.0);
-    context.ratios_max = json.value("ratios_max", context.ratios_max);
-    context.claim = json.value("claim", "");
-    context.contrast = json.value("contrast", "");
-    context.failure_class = json.value("failure_class", "");
-    context.expects = seen_from(json.value("expects", "absent"));
-    return context;
-  } catch (const Json::exception& e) {
-    throw Error(ErrorCode::kUsage, std::string("a verdict's question is malformed: ") + e.what());
-  }
 }
 
 namespace {

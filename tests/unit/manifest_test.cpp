@@ -49,6 +49,24 @@ std::string error_of(const std::string& text) {
   return "no error";
 }
 
+TEST(Manifest, ARegionIsWaivedForSomeSubjectsAndDevicesOrForAll) {
+  const Manifest manifest = parse(sample());
+  ASSERT_EQ(manifest.waived_regions.size(), 2u);
+  const RegionWaiver &counts = manifest.waived_regions[0], &ties = manifest.waived_regions[1];
+  EXPECT_EQ(counts.region, "beyond_*");
+  EXPECT_TRUE(counts.is_for("op", "cpu"));
+  EXPECT_FALSE(counts.is_for("op", "cuda"));
+  EXPECT_FALSE(counts.is_for("patched", "cpu"));
+  EXPECT_TRUE(ties.is_for("mitigated", "cuda"));
+  const std::string reason = "\"reason\": \"no value is compared with another\"";
+  EXPECT_NE(error_of(with(reason, "\"reason\": \"no\"")).find("/waived_regions/1/reason"),
+            std::string::npos);
+  EXPECT_NE(error_of(with("\"subjects\": [\"op\"], \"devices\"",
+                          "\"subjects\": [\"upstream\"], \"devices\""))
+                .find("/waived_regions/0/subjects/0"),
+            std::string::npos);
+}
+
 TEST(Manifest, ReadsEveryPart) {
   const Manifest manifest = parse(sample());
   EXPECT_EQ(manifest.slug.str(), "some_pack");
@@ -101,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
             "m.json:7: /upstreams/0/red_pn: unknown key; did you mean red_pin?"},
         Bad{"unknown_top_key", "\"number\": 42", "\"number\": 42, \"colour\": 1",
             "m.json:3: /colour: unknown key; one of: bounds, cases, classes, environments, filing, "
-            "kind, lifecycle, mitigation, number, scope, slug, subjects and 3 more"},
+            "kind, lifecycle, mitigation, number, scope, slug, subjects and 4 more"},
         Bad{"unknown_enum", "\"kind\": \"bug\"", "\"kind\": \"bgu\"",
             "m.json:5: /kind: \"bgu\" is not allowed here; one of: bug, refactor, memory, claim"},
         Bad{"missing_key", "\"number\": 42,", "",
@@ -139,12 +157,12 @@ INSTANTIATE_TEST_SUITE_P(
             "m.json:30: /waivers/0/cell: \"packs\" is not allowed here; one of: repro, patches, "
             "mitigations, tests, reports"},
         Bad{"mitigation_in_halves", "\"needs\": [\"thing>=1.0\"],", "",
-            "m.json:32: /mitigation: needs either \"modes\", \"needs\" and \"exactness\", or "
+            "m.json:36: /mitigation: needs either \"modes\", \"needs\" and \"exactness\", or "
             "\"not_needed\" alone"},
         Bad{"depends_on_itself", "\"depends_on\": []", "\"depends_on\": [\"some_pack\"]",
-            "m.json:37: /filing/depends_on/0: a pack cannot depend on itself"},
+            "m.json:41: /filing/depends_on/0: a pack cannot depend on itself"},
         Bad{"no_day", "2026-12-01", "2026/12/01",
-            "m.json:42: /lifecycle/review_on: must be a day, YYYY-MM-DD"}),
+            "m.json:46: /lifecycle/review_on: must be a day, YYYY-MM-DD"}),
     [](const testing::TestParamInfo<Bad>& i) { return i.param.name; });
 
 TEST(Manifest, ConfirmedClaimNamesItsRecords) {

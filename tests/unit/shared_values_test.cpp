@@ -104,6 +104,7 @@ TEST(SharedValues, CommittedEvidenceIsInThisFormAndAsSmallAsItGets) {
   int num_files = 0;
   for (const auto& folder :
        std::filesystem::directory_iterator(PATCHBENCH_ROOT "/reports/evidence")) {
+    if (!folder.is_directory()) continue;
     each_evidence_file(PATCHBENCH_ROOT, {folder.path().filename().string()},
                        [&](const std::string& text, const std::string& file) {
                          ++num_files;
