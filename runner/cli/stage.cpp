@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 struct StageWords {
   std::vector<std::string> slugs, versions;
   std::string folder, upstream_name, device = "cuda:0";
-  bool window = false;
+  bool window = false, container = false;
 };
 
 /// Shared objects a program needs beyond what every glibc machine and the torch wheel have.
@@ -50,6 +50,21 @@ void copy_into(const fs::path& from, const fs::path& to) {
   fs::copy(from, to, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
 }
 
+/// The base image's file system and what describes it, for runc to run there.
+void carry_bundle(const Context& context, const fs::path& folder) {
+  if (exec::find_program("runc").empty())
+    throw Error(ErrorCode::kNotRunnable, "--container: no runc on PATH; apt-get install runc");
+  constexpr exec::SandboxKind kEngine = exec::SandboxKind::kPodman;
+  progress("staging the base image");
+  const exec::BaseImage image =
+      exec::ensure_base_image(kEngine, "bookworm", context.cache, context.root);
+  fs::create_directories(folder);
+  exec::export_base_image(kEngine, image, folder / "rootfs.tar", context.cache);
+  std::ofstream(folder / "image.json")
+      << Json{{"tree_digest", image.tree_digest}, {"python", image.python}, {"tag", image.tag}}
+      << "\n";
+}
+
 /// The script that runs the plan: everything it calls is this program, carried along.
 std::string run_script(const StageWords& words, const std::vector<std::string>& commands) {
   std::string text =
@@ -68,6 +83,16 @@ std::string run_script(const StageWords& words, const std::vector<std::string>& 
       "PATCHBENCH_LEDGER=\"$here/ledger.db\"\n"
       "export LD_LIBRARY_PATH=\"$here/lib:$torch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\" "
       "PATH=\"$here/bin:$PATH\"\n"
+      "bundle=\"$here/cache/patchbench/bundle\"\n"
+      "if [ -f \"$bundle/rootfs.tar\" ] && [ \"$(id -u)\" != 0 ]; then\n"
+      "  echo \"stage: only root can start the container; falling back to bwrap\" >&2\n"
+      "elif [ -f \"$bundle/rootfs.tar\" ] && [ ! -d \"$bundle/rootfs\" ]; then\n"
+      // It holds programs that are set-uid: no other user may reach them.
+      "  chmod 700 \"$bundle\" && rm -rf \"$bundle/part\" && mkdir \"$bundle/part\" &&\n"
+      "    tar -C \"$bundle/part\" -xpf \"$bundle/rootfs.tar\" && mv \"$bundle/part\" "
+      "\"$bundle/rootfs\" ||\n"
+      "    echo \"stage: the base image cannot be unpacked here\" >&2\n"
+      "fi\n"
       "status=0\n";
   for (const std::string& command : commands) {
     text += fmt::format(
@@ -132,8 +157,12 @@ void stage(const Context& context, const StageWords& words) {
     commands.push_back("reproduce " + slug + " --subject op --upstream " +
                        manifest.upstreams.front().red_pin);
   }
-  const fs::path bwrap = exec::find_program("bwrap");
-  if (!bwrap.empty()) programs.push_back(bwrap);
+  if (words.container) carry_bundle(context, staged_cache / "bundle");
+  for (const char* name : {"bwrap", "runc"}) {
+    const fs::path program = exec::find_program(name);
+    if (!program.empty() && (words.container || program.filename() != "runc"))
+      programs.push_back(program);
+  }
   for (const fs::path& program : programs) {
     copy_into(program, folder / "bin" / program.filename());
     for (const fs::path& library : carried_libraries(program))
@@ -162,6 +191,9 @@ void add_stage_command(CLI::App& app, Context& context) {
                       "which upstream --upstream speaks of, where a pack names several");
   command->add_option("--upstream", words->versions, "also reproduce on this version (repeatable)");
   command->add_flag("--window", words->window, "also measure every locked release");
+  command->add_flag("--container", words->container,
+                    "also carry the base image and runc: subjects there run in a container where "
+                    "root runs the folder, else in bubblewrap");
   command->add_option("--device", words->device, "device there")->capture_default_str();
   command->footer(
       "Example:\n  patchbench stage liger_flce_none_bwd /tmp/stage --window\n"

@@ -255,6 +255,11 @@ void prepare_locked(const Context& context, const RunOptions& options, Setup& se
     setup.image = image.id;
     setup.python = image.python;
     tag = image.tag;
+  } else if (setup.sandbox == exec::SandboxKind::kRunc) {
+    const exec::Bundle bundle = exec::find_bundle(context.cache).value();
+    setup.image = bundle.tree_digest;
+    setup.python = bundle.python;
+    tag = bundle.tag;
   } else {
     std::tie(setup.python, tag) = host_python();
   }
@@ -266,11 +271,32 @@ void prepare_locked(const Context& context, const RunOptions& options, Setup& se
   setup.environment = exec::locked_environment(locks, tag, context.cache, context.root);
 }
 
+/// Chooses the bundle of a staged folder for an installed stack, if it is there or asked for and
+/// the interpreter runs in it.
+bool use_bundle(const Context& context, const RunOptions& options, Setup& setup) {
+  const bool is_asked = options.sandbox == exec::SandboxKind::kRunc;
+  const std::optional<exec::Bundle> bundle = exec::find_bundle(context.cache);
+  if (!is_asked && (options.sandbox || !bundle)) return false;
+  const exec::SandboxProbe probe =
+      bundle ? exec::probe_bundle(setup.python, context.cache)
+             : exec::probe_sandbox(exec::SandboxKind::kRunc, context.cache, context.root);
+  if (!probe.usable && is_asked)
+    throw Error(ErrorCode::kNotRunnable, "--sandbox runc: " + probe.detail);
+  if (!probe.usable) {
+    progress("runc cannot be used here (" + probe.detail + "); falling back to bwrap");
+    return false;
+  }
+  setup.sandbox = exec::SandboxKind::kRunc;
+  setup.image = bundle->tree_digest;
+  return true;
+}
+
 /// Sandbox and an installed stack (--python).
 void prepare_host(const Context& context, const RunOptions& options, Setup& setup) {
   setup.environment = exec::host_environment(options.python);
   setup.python = setup.environment.python;
   const auto kind = options.sandbox.value_or(exec::SandboxKind::kBubblewrap);
+  if (use_bundle(context, options, setup)) return;
   if (kind == exec::SandboxKind::kPodman || kind == exec::SandboxKind::kDocker) {
     throw Error(
         ErrorCode::kUsage,
