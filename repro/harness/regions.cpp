@@ -140,13 +140,14 @@ std::map<std::string, Tensors> RegionMutants::of(const PreparedCase& prepared,
   std::map<std::string, Tensors> mutants;
   const auto is_open = [&](const std::string& region) { return open_.contains(region); };
   const std::string site = site_of(*prepared.item);
+  const auto& smallest = smallest_[site];  // empty where the site has no counts
   const auto& inputs = prepared.inputs;
   // A case without numbers (code, a call's record) is no larger or smaller for its axes.
   if (std::any_of(inputs.begin(), inputs.end(),
                   [](const auto& input) { return input.second.is_floating_point(); }))
-    for (const auto& [axis, value] : smallest_.at(site)) open(beyond(site, axis));
+    for (const auto& [axis, value] : smallest) open(beyond(site, axis));
   for (const auto& [axis, value] : pack_.extents(*prepared.item)) {
-    if (value > kTimesSmallest * smallest_.at(site).at(axis) && is_open(beyond(site, axis)))
+    if (value > kTimesSmallest * smallest.at(axis) && is_open(beyond(site, axis)))
       mutants.emplace(beyond(site, axis), off(outputs));
   }
   Tensors gradients;

@@ -18,7 +18,9 @@ class GradientPack final : public Pack {
  public:
   std::string slug() const override { return "gradient_pack"; }
   void check(const Case& item) const override {
-    check_axes(item, {"tokens", "mixed", "num_labels"});
+    std::vector<std::string> known = {"tokens", "mixed", "num_labels"};
+    if (item.axes.contains("site")) known.emplace_back("site");
+    check_axes(item, known);
   }
   at::ScalarType dtype(const Case&) const override { return at::kFloat; }
   Tensors inputs(const Case& item, uint64_t seed) const override {
@@ -34,6 +36,7 @@ class GradientPack final : public Pack {
     return {{"grad_x", inputs.at("grad_out") * inputs.at("w")}};
   }
   std::map<std::string, int64_t> extents(const Case& item) const override {
+    if (item.axes.contains("site")) return {};
     return {{"tokens", extent(item, "tokens")}};
   }
   Tensors oracle(const Case&, const Tensors& inputs) const override {
@@ -123,6 +126,12 @@ TEST(Regions, ACaseInARegionCatchesItsMutant) {
 TEST(Regions, ASmallRowBesideLargeOnesDoesNotShowItsMutant) {
   const auto seen = regions_of(Json::array({item("mixed", R"({"mixed": true})")}));
   EXPECT_EQ(seen.at("tiny_gradient"), Answer(Seen::kAbsent, "mixed"));
+}
+
+TEST(Regions, ASiteWithoutCountsHasNoneToGoBeyond) {
+  const auto seen = regions_of(Json::array({item("small", R"({"site": "pointer"})")}));
+  EXPECT_FALSE(seen.contains("beyond_pointer_tokens"));
+  EXPECT_TRUE(seen.contains("ties"));
 }
 
 TEST(Regions, SurveyCasesAreNotAsked) {
