@@ -108,6 +108,8 @@ std::vector<CacheEntry> cache_entries(const Context& context) {
        [](const std::string& name) { return name.ends_with(".json") ? "sandboxes" : ""; }},
       {"probe", "probe", machine},
       {"bootstrap", "bootstrap", machine},
+      {"headers", "headers", machine},
+      {"debian", "Debian root", [](const std::string&) { return "env/try_debian.sh"; }},
       {"compile", "compile cache", [](const std::string&) { return "jobs of yours"; }},
       {"runs", "run", nothing},
       {"selftest", "self-test", nothing}};
