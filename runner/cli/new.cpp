@@ -77,6 +77,7 @@ void check_files(const UpstreamUse& use, const Pin& pin, const Context& context)
   if (!fs::exists(context.cache / "files" / pin.sha256 / pin.filename) || pin.filename.empty())
     return;
   const std::vector<std::string> known = files_of(pin, context);
+  if (known.empty()) return;  // out of reach after all
   for (const std::string& file : use.files) {
     if (std::find(known.begin(), known.end(), file) != known.end()) continue;
     std::string folder = file.substr(0, file.rfind('/') + 1);  // "" without a slash

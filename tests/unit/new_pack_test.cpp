@@ -76,6 +76,13 @@ TEST_F(NewPackFiles, WithoutAVersionTheNewestReleaseIsTheRedPin) {
   EXPECT_EQ(manifest.upstreams.at(0).files, std::vector<std::string>{"toy/ops/loss.py"});
 }
 
+TEST_F(NewPackFiles, DamagedReleaseThatCannotBeFetchedAgainRefusesNoFile) {
+  const Pin pin = world.pin("1.1");
+  ToyWorld::write(world.cache() / "files" / pin.sha256 / pin.filename, "damaged");
+  setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple", 1);
+  EXPECT_EQ(refusal("toy=toy/unseen.py"), "");
+}
+
 TEST_F(NewPackFiles, ReleaseOutOfReachIsNamedWithoutAList) {
   fs::remove_all(world.cache());
   setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple", 1);
