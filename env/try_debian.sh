@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prepares a bare Debian of another release as env/bootstrap.sh does a user's machine, compiles the program and tests there, runs them.
+# Prepares a bare Debian of another release as a user's machine, compiles the program and tests there, and runs them.
 # Usage: env/try_debian.sh [SUITE [TEST...]]    default: trixie patch_cli_test; a TEST is a unit test's name
 # The root (debootstrap, then env/bootstrap.sh --host-only) lies in the cache and is made again when the bootstrap or its list of
 # packages changes. The source is read-only there. Only the preparation has a network.
@@ -15,6 +15,9 @@ say() { printf 'try_debian: %s\n' "$*" >&2; }
 lap=0
 lap() { say "$1: $((SECONDS - lap)) s"; lap=$SECONDS; }
 give_up() { tail -n 20 "$1" >&2; say "$2; log: $1"; exit 1; }
+
+# Never what is mounted in a root: /proc there is the machine's own.
+remove() { rm -rf --one-file-system "$@"; }
 
 [ "$(id -u)" = 0 ] || { say "only root can make a Debian root"; exit 4; }
 for program in debootstrap bwrap; do
@@ -35,8 +38,9 @@ in_root() {
 
 prepare() { # TREE LOG: a bare Debian, then what a user's first start does
   if [ ! -e "$1/bare" ]; then
-    rm -rf "$1"
-    debootstrap --variant=minbase --include=ca-certificates "$suite" "$1" >"$2" 2>&1 || give_up "$2" "debootstrap failed"
+    remove "$1"
+    # In a mount namespace of its own: what debootstrap mounts is gone with it, even if it is killed.
+    unshare --mount debootstrap --variant=minbase --include=ca-certificates "$suite" "$1" >"$2" 2>&1 || give_up "$2" "debootstrap failed"
     # Nobody needs this root after a power cut, and nobody reads its manuals.
     printf '%s\n' force-unsafe-io path-exclude=/usr/share/{doc,man,locale,info}/'*' >"$1/etc/dpkg/dpkg.cfg.d/try_debian"
     mkdir -p "$1"/{src,build,ccache}
@@ -57,7 +61,7 @@ flock 9
 if [ ! -d "$tree" ]; then
   say "makes a root of $suite with debootstrap and prepares it (minutes, once)"
   # What another state of the scripts left is of no use any more.
-  for old in "$cache/$suite"-*; do [ "$old" = "$tree.part" ] || rm -rf "$old"; done
+  for old in "$cache/$suite"-*; do [ "$old" = "$tree.part" ] || remove "$old"; done
   prepare "$tree.part" "$cache/$suite.log"
   mv "$tree.part" "$tree"
 fi

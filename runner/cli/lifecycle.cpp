@@ -145,8 +145,15 @@ void add_parity(const Context& context, const Standing& standing, const Manifest
           {"demotion", "the op was not validated in its last two runs on " + device, records});
       continue;
     }
-    double share[3];
-    for (int i = 0; i < 3; ++i) share[i] = behind(context, standing, pack, last[i]).worst_share;
+    // Of the cases that all three runs had: a case that is new is no growth.
+    std::map<std::string, double> shares[3];
+    for (int i = 0; i < 3; ++i)
+      shares[i] = behind(context, standing, pack, last[i]).share_by_case;
+    double share[3] = {0, 0, 0};
+    for (const auto& [name, first] : shares[0]) {
+      if (!shares[1].contains(name) || !shares[2].contains(name)) continue;
+      for (int i = 0; i < 3; ++i) share[i] = std::max(share[i], shares[i].at(name));
+    }
     if (share[0] > 0 && share[1] > share[0] * kGrowth && share[2] > share[1] * kGrowth) {
       due.push_back({"demotion",
                      fmt::format("the op's worst error grew over two runs on {}: {:.3g}, {:.3g}, "

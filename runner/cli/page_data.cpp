@@ -140,8 +140,11 @@ Behind behind(const Context& context, const Standing& standing, const Manifest& 
     if (!record) continue;
     const Observation o = observation_of(*record);
     missing.erase(o.case_name);
-    if (o.subject == "upstream" || o.subject == "op")
-      out.worst_share = std::max(out.worst_share, share_of(o));
+    if (o.subject == "upstream" || o.subject == "op") {
+      double& share = out.share_by_case[o.case_name];
+      share = std::max(share, share_of(o));
+      out.worst_share = std::max(out.worst_share, share);
+    }
     for (const std::string& edit : RunContext::from_json(record->predicate().at("context")).edits)
       edits.insert(edit);
   }

@@ -1,4 +1,8 @@
 #pragma once
+#include <map>
+#include <string>
+#include <vector>
+
 #include "cli/standing.h"
 #include "report/page.h"
 
@@ -7,6 +11,7 @@ namespace patchbench::cli {
 /// What the observations behind one verdict show beyond its sentinel.
 struct Behind {
   double worst_share = 0;          ///< greatest error over its limit of a judged tensor; 0: none
+  std::map<std::string, double> share_by_case;
   std::vector<std::string> marks;  ///< "stale: …", "3 of 9 cases"
 };
 /// `finding`: a verdict of `pack`. A mark names what has changed since: cases of the manifest that
