@@ -147,8 +147,7 @@ void add_parity(const Context& context, const Standing& standing, const Manifest
     }
     // Of the cases that all three runs had: a case that is new is no growth.
     std::map<std::string, double> shares[3];
-    for (int i = 0; i < 3; ++i)
-      shares[i] = behind(context, standing, pack, last[i]).share_by_case;
+    for (int i = 0; i < 3; ++i) shares[i] = behind(context, standing, pack, last[i]).share_by_case;
     double share[3] = {0, 0, 0};
     for (const auto& [name, first] : shares[0]) {
       if (!shares[1].contains(name) || !shares[2].contains(name)) continue;

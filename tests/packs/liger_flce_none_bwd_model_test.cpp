@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -128,15 +129,23 @@ TEST(FlceChunks, DependOnVocabOverHidden) {
   EXPECT_EQ(chunk_rows(8192, 4096, 128256), 256);
 }
 
-/// Runs the built reproducer over the pack's case table.
+/// Runs the built reproducer over the cases of the pack's table that are for the subject.
 std::vector<Observation> run_reproducer(const std::string& subject,
                                         const std::string& corruption = "") {
   std::string folder = (std::filesystem::temp_directory_path() / "patchbench-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) throw std::runtime_error("no temporary folder");
   std::ifstream table(PATCHBENCH_ROOT "/packs/liger_flce_none_bwd/manifest.json");
+  const std::string kind = subject.substr(0, subject.find_first_of("_:"));
+  const Json manifest = Json::parse(table);
+  Json cases = Json::array();
+  for (Json item : manifest.at("cases")) {
+    const Json subjects = item.value("subjects", Json::array({kind}));
+    item.erase("subjects");
+    if (std::find(subjects.begin(), subjects.end(), kind) != subjects.end()) cases.push_back(item);
+  }
   const Json file = {{"slug", "liger_flce_none_bwd"},
                      {"classes", {"wrong_gradients", "reduction_ignored"}},
-                     {"cases", Json::parse(table).at("cases")}};
+                     {"cases", cases}};
   std::ofstream(folder + "/cases.json") << file.dump();
   std::vector<Observation> observations;
   exec::Command command;
