@@ -334,8 +334,10 @@ class LigerPack final : public harness::Pack {
   bool is_reduction_ignored(const Judgement& judgement, const Tensors& sums,
                             const Case& item) const {
     const at::Tensor grad_loss = judgement.inputs.at("grad_loss").to(at::kDouble);
-    const at::Tensor factor = grad_loss.sum();
-    const double size = grad_loss.abs().sum().item<double>();
+    // Scaled in place, as below.
+    const auto times = static_cast<double>(harness::backwards(item));
+    const at::Tensor factor = grad_loss.sum().pow(times);
+    const double size = std::pow(grad_loss.abs().sum().item<double>(), times);
     for (const auto& [name, sum] : sums) {
       const bool is_loss = name == "loss";
       const at::Tensor predicted = is_loss ? sum : sum * factor;
