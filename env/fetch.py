@@ -253,7 +253,7 @@ def releases_needed(root: Path, upstreams: dict[str, dict]) -> dict[str, set[str
 
 
 def fetch_pins(pins: Path, names: list[str]) -> None:
-    """Releases into the cache: every one of the named upstreams; without names those of releases_needed()."""
+    """Fetches releases into the cache: every release of the named upstreams, or without names what releases_needed() lists."""
     upstreams = json.loads(pins.read_text())["upstreams"]
     needed = {} if names else releases_needed(pins.parent.parent, upstreams)
     for name in names or needed:

@@ -23,7 +23,7 @@ std::string choice(const Case& item, const std::string& name,
 /// How often the subject goes backward through one graph, or calls a backward on the same tensors;
 /// the last gradients count. Axis `backwards`, 1 where it is not there.
 int64_t backwards(const Case& item);
-/// The factor of the upstream gradient beside the case's own values: axis `gradient_times`, 1 where
+/// The factor by which the harness multiplies the upstream gradient: axis `gradient_times`, 1 where
 /// it is not there.
 double gradient_times(const Case& item);
 /// The case has exactly these axes, and may have those that the harness gives every pack:

@@ -44,11 +44,11 @@ Tensors inputs_of(const Pack& pack, const Case& item, uint64_t seed) {
   for (auto& [name, tensor] : inputs) {
     if (!name.starts_with("grad_") || !tensor.is_floating_point()) continue;
     constexpr double kExpanded = 0.75;
+    if (factor == 1 && !is_expanded) continue;
     const auto strides = tensor.strides();
     const bool is_one_value =
         is_expanded || (tensor.dim() > 0 && std::all_of(strides.begin(), strides.end(),
                                                         [](int64_t step) { return step == 0; }));
-    if (factor == 1 && !is_expanded) continue;
     const at::Tensor values = is_one_value ? tensor.flatten()[0].clone() : tensor;
     const at::Tensor unscaled = is_expanded ? at::full_like(values, kExpanded) : values;
     const at::Tensor scaled = (unscaled.to(at::kDouble) * factor).to(tensor.scalar_type());

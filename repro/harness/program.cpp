@@ -240,7 +240,7 @@ class Run {
     });
   }
 
-  /// Null where the case is no scaled one, or its base was not run before it.
+  /// Null where the case names no base, or the base was not run before it.
   const Related* base_of(const Case& item) const {
     const auto base = related_.find(item.axes.value("scaled_from", ""));
     return base == related_.end() ? nullptr : &base->second;
@@ -250,17 +250,12 @@ class Run {
   void write(const PreparedCase& one, int repeat, Answer answer) {
     if (is_base(*one.item) && answer.state == Answer::State::kOutputs)
       related_.insert_or_assign(one.item->name, Related{answer.outputs, gradient_times(*one.item)});
-    if (regions_ && repeat == 0 && has_regions(*one.item)) {
+    if (request_.corruption != kAllCorruptions) {
       const Observation seen = judge_case(pack_, one, request_, repeat, answer, base_of(*one.item));
       records_.write(seen);
-      if (seen.seen != Seen::kAbsent) return;
+      if (!regions_ || repeat > 0 || !has_regions(*one.item) || seen.seen != Seen::kAbsent) return;
       if (first_judged_ == nullptr) first_judged_ = one.item;
       try_regions(one, answer);
-      return;
-    }
-    if (request_.corruption != kAllCorruptions) {
-      records_.write(
-          judge_case(pack_, one, request_, repeat, std::move(answer), base_of(*one.item)));
       return;
     }
     for (const Corruption& corruption : all_corruptions()) {

@@ -142,7 +142,7 @@ std::map<std::string, Tensors> RegionMutants::of(const PreparedCase& prepared,
   const std::string site = site_of(*prepared.item);
   const auto& smallest = smallest_[site];  // empty where the site has no counts
   const auto& inputs = prepared.inputs;
-  // A case without numbers (code, a call's record) is no larger or smaller for its axes.
+  // In a case without numbers (code, the record of a call) the axes do not count anything.
   if (std::any_of(inputs.begin(), inputs.end(),
                   [](const auto& input) { return input.second.is_floating_point(); }))
     for (const auto& [axis, value] : smallest) open(beyond(site, axis));

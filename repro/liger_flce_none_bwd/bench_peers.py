@@ -1,4 +1,4 @@
-"""Times patchbench::flce and what else computes a fused linear cross entropy here: liger-kernel, quack, torch.
+"""Times patchbench::flce and what else computes a fused linear cross entropy here: liger-kernel, quack, Cut Cross-Entropy, torch.
 
     PYTHONPATH=repro/harness PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_peers.py [--shape 8192,4096,128256] [--repeats 20]
 
@@ -40,6 +40,18 @@ def plain(reduction: str) -> Loss:
     return lambda t: cross_entropy(linear(t["_input"], t["weight"]), t["target"], reduction=reduction)
 
 
+def compiled(reduction: str) -> Loss:
+    """The plain form through torch.compile."""
+    loss = torch.compile(lambda hidden, weight, target: cross_entropy(linear(hidden, weight), target, reduction=reduction))
+    return lambda t: loss(t["_input"], t["weight"], t["target"])
+
+
+def cut(reduction: str, **words: object) -> Loss:
+    """Cut Cross-Entropy, whose backward leaves out small gradients unless filter_eps is None."""
+    apply = importlib.import_module("cut_cross_entropy").linear_cross_entropy
+    return lambda t: apply(t["_input"], t["weight"], t["target"], reduction=reduction, **words)
+
+
 def liger(reduction: str) -> Loss:
     """Its fused linear cross entropy in Triton: what a user gets."""
     function = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy").LigerFusedLinearCrossEntropyFunction
@@ -71,10 +83,16 @@ def quack(**words: object) -> Loss:
 PEERS: list[tuple[str, str, Callable[[], Loss]]] = [
     ("patchbench::flce", "none", lambda: patchbench("none")),
     ("plain torch", "none", lambda: plain("none")),
+    ("torch.compile", "none", lambda: compiled("none")),
+    ("Cut Cross-Entropy, as it comes", "none", lambda: cut("none")),
+    ("Cut Cross-Entropy, nothing left out", "none", lambda: cut("none", filter_eps=None)),
     ("liger-kernel, Triton", "none", lambda: liger("none")),
     ("liger-kernel, scaled, CuTe DSL", "none", liger_scaled),
     ("patchbench::flce", "mean", lambda: patchbench("mean")),
     ("plain torch", "mean", lambda: plain("mean")),
+    ("torch.compile", "mean", lambda: compiled("mean")),
+    ("Cut Cross-Entropy, as it comes", "mean", lambda: cut("mean")),
+    ("Cut Cross-Entropy, nothing left out", "mean", lambda: cut("mean", filter_eps=None)),
     ("liger-kernel, Triton", "mean", lambda: liger("mean")),
     ("liger-kernel, CuTe DSL", "mean", lambda: liger_sm90("mean")),
     ("quack, as it comes", "mean", quack),
@@ -206,7 +224,7 @@ def main() -> None:
             runs.append(kind | measured([int(n) for n in shape.split(",")], arguments.only or [], arguments.repeats))
             torch.cuda.empty_cache()
             print(f"bench_peers.py: {time.monotonic() - began:.1f} s: {json.dumps(runs[-1])}", file=sys.stderr)
-    found = versions("liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "apache-tvm-ffi", "triton", "torch")
+    found = versions("liger-kernel", "quack-kernels", "cut-cross-entropy", "nvidia-cutlass-dsl", "apache-tvm-ffi", "triton", "torch")
     how = "one process, in turn, two sets of operands, 256 MiB written between calls, CUDA events; low, high: least, greatest"
     more = {"repeats": arguments.repeats, "versions": found, "runs": runs}
     print(json.dumps({"bench": "patchbench::flce beside its peers", "how": how, **more}))

@@ -147,7 +147,8 @@ Tensors sum_gradients(const Tensors& inputs, Options options) {
   return reference(wide, options);
 }
 
-/// Loss and gradients of our op for a given gradient of the loss, those of the last backward.
+/// Loss and gradients of our op for a given gradient of the loss. The last backward's gradients
+/// count.
 Tensors run_op(const Tensors& inputs, const Options& options, const at::Tensor& grad_loss,
                int64_t num_backwards = 1) {
   ops::liger_flce_none_bwd::FlceOptions arguments;

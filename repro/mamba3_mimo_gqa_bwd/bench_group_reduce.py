@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 import torch
-from device_time import need_cuda, print_bench, spread
+from device_time import in_turn, need_cuda, print_bench
 
 SEQLEN, GROUPS = 4096, 8  # of the sweeps along the other axis
 
@@ -30,7 +30,8 @@ def row_of(seqlen: int, num_groups: int, heads: int = 128) -> dict[str, object]:
     assert all(torch.equal(a, b) for a, b in zip(ours(), ours(), strict=True))
     moved = dq.nbytes + dk.nbytes + sum(t.nbytes for t in ours())
     copied = torch.empty_like(dq)
-    row = {"shape": [*shape, num_groups], "ours": spread(ours), "torch": spread(plain), "copy of dq": spread(lambda: copied.copy_(dq))}
+    calls = {"ours": lambda _: ours(), "torch": lambda _: plain(), "copy of dq": lambda _: copied.copy_(dq)}
+    row = {"shape": [*shape, num_groups], **in_turn(calls)}
     return row | {"floor_bytes": moved, "GB/s": round(moved / row["ours"][0] / 1e6)}
 
 
@@ -41,7 +42,7 @@ def main() -> None:
     rows = [row_of(SEQLEN, groups) for groups in (1, 2, 4, 8, 16, 32, 64, 128)]
     rows += [row_of(SEQLEN, 8, heads=96)]  # 12 heads a group: a quarter of the threads' heads are idle
     rows += [row_of(seqlen, GROUPS) for seqlen in (512, 1024, 2048, 8192, 16384)]
-    print_bench("patchbench::group_reduce_bwd", rows, dtype="bfloat16", shape_is=shape_is)
+    print_bench("patchbench::group_reduce_bwd", rows, dtype="bfloat16", order="all in turn", shape_is=shape_is)
 
 
 if __name__ == "__main__":

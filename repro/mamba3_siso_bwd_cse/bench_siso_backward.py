@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import stand_in
 import torch
-from device_time import need_cuda, print_bench, spread
+from device_time import in_turn, need_cuda, print_bench, spread
 
 stand_in.install()
 
@@ -90,9 +90,6 @@ class RotaryByOp:
     def angles(self, **_: object) -> tuple:
         return self.last[4], self.nothing, None
 
-    def install(self, module: object) -> None:
-        module.compute_dqktheta, module.compute_ddt_dtrap_dinput_states, module.angle_dt_bwd = self.dqktheta, self.scalars, self.angles
-
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return float(f"{((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30)).item():.3g}")
@@ -144,23 +141,31 @@ def row_of(module: object, shape: list[int], repeats: int) -> dict[str, object]:
     def backward() -> tuple[torch.Tensor, ...]:
         return torch.autograd.grad(out, list(t.values()), grad, retain_graph=True)
 
+    def whole_with(parts: dict[str, Call]) -> Call:
+        """The backward with these in their places."""
+
+        def run() -> tuple[torch.Tensor, ...]:
+            for name, part in parts.items():
+                setattr(module, name, part)
+            return backward()
+
+        return run
+
     wanted = backward()
     seen = seen_calls(module, backward)
-    row: dict[str, object] = {"shape": shape, "release, whole": spread(backward, repeats)}
-    for name in PARTS:
-        row[f"release, {name}"] = spread(seen[name], repeats)
+    released = {name: getattr(module, name) for name in PARTS}
     operands: list = []
-    module.compute_dqkv = dqkv_by_op(t["ADT"].detach(), operands)
-    row["mamba3_siso_bwd in its place, whole"] = spread(backward, repeats)
     rotary = RotaryByOp(t)
-    rotary.install(module)
-    got = backward()
-    again = backward()
-    row["both ops in their places, whole"] = spread(backward, repeats)
-    row["mamba3_siso_bwd"] = spread(lambda: torch.ops.patchbench.mamba3_siso_bwd(*operands), repeats)
+    by_op = {**released, "compute_dqkv": dqkv_by_op(t["ADT"].detach(), operands)}
+    by_both = {**by_op, "compute_dqktheta": rotary.dqktheta, "compute_ddt_dtrap_dinput_states": rotary.scalars, "angle_dt_bwd": rotary.angles}
+    got, again = whole_with(by_both)(), whole_with(by_both)()
     contiguous = (*operands[:-1], operands[-1].contiguous())
-    row["mamba3_siso_bwd, states contiguous"] = spread(lambda: torch.ops.patchbench.mamba3_siso_bwd(*contiguous), repeats)
-    row["mamba3_siso_rotary_bwd"] = spread(lambda: torch.ops.patchbench.mamba3_siso_rotary_bwd(*rotary.operands), repeats)
+    calls = {"release, whole": whole_with(released), **{f"release, {name}": seen[name] for name in PARTS},
+             "mamba3_siso_bwd in its place, whole": whole_with(by_op), "both ops in their places, whole": whole_with(by_both),
+             "mamba3_siso_bwd": lambda: torch.ops.patchbench.mamba3_siso_bwd(*operands),
+             "mamba3_siso_bwd, states contiguous": lambda: torch.ops.patchbench.mamba3_siso_bwd(*contiguous),
+             "mamba3_siso_rotary_bwd": lambda: torch.ops.patchbench.mamba3_siso_rotary_bwd(*rotary.operands)}  # fmt: skip
+    row: dict[str, object] = {"shape": shape, **in_turn({name: lambda _, call=call: call() for name, call in calls.items()}, repeats)}
     row["differences of both from the release"] = {name: difference(a, b) for name, a, b in zip(t, got, wanted, strict=True)}
     row["bitwise equal when run again"] = all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
     del got, again, wanted
@@ -180,7 +185,7 @@ def main() -> None:
     narrow_autotuners(angle_dt, mamba3_siso_bwd, mamba3_siso_fwd)
     shape = [int(n) for n in arguments.shape.split(",")]
     row = row_of(mamba3_siso_combined, shape, arguments.repeats)
-    print_bench("mamba-ssm's whole SISO backward", [row], dtype="bfloat16", shape_is="batch, seqlen, heads, groups, head_dim_qk, head_dim_v",
+    print_bench("mamba-ssm's whole SISO backward", [row], dtype="bfloat16", order="all in turn", shape_is="batch, seqlen, heads, groups, head_dim_qk, head_dim_v",
                 configs={"choice": "warps, stages, registers a thread", "among": CONFIGS})  # fmt: skip
 
 

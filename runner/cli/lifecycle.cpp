@@ -54,16 +54,12 @@ bool covers(const Standing& standing, const TierWindow& window, const std::strin
   return is_any;
 }
 
-/// "megatron-core 0.19.2 (cpu, H200)": where the newest answered release of an upstream is red.
+/// "megatron-core 0.19.2 (cpu, H200)": where the newest locked release of an upstream is red.
 std::string red_text(const std::vector<TierWindow>& windows, const std::string& upstream) {
   std::map<std::string, std::string> tiers_of;
   for (const TierWindow& window : windows) {
-    if (window.upstream != upstream || window.states.empty()) continue;
-    const ReleaseState& last = window.states.back();
-    const bool is_red = last.state != "absent" && last.state != "unsupported" &&
-                        last.state != "unresolved" && last.state != "not_measured";
-    if (!is_red) continue;
-    std::string& tiers = tiers_of[last.version];
+    if (window.upstream != upstream || !window.is_open()) continue;
+    std::string& tiers = tiers_of[window.states.back().version];
     tiers += (tiers.empty() ? "" : ", ") + short_device(window.device);
   }
   std::string text;
@@ -145,7 +141,7 @@ void add_parity(const Context& context, const Standing& standing, const Manifest
           {"demotion", "the op was not validated in its last two runs on " + device, records});
       continue;
     }
-    // Of the cases that all three runs had: a case that is new is no growth.
+    // The cases that all three runs had: a new case with a larger error is not a growth.
     std::map<std::string, double> shares[3];
     for (int i = 0; i < 3; ++i) shares[i] = behind(context, standing, pack, last[i]).share_by_case;
     double share[3] = {0, 0, 0};

@@ -69,7 +69,9 @@ report::PageCell cell_of(const Context& context, const Standing& standing, const
   cell.date = finding.started.substr(0, 10);
   const Behind seen = behind(context, standing, pack, finding);
   cell.marks = seen.marks;
-  if (seen.worst_share > 0) tier.errors.push_back({index, seen.worst_share});
+  double worst_share = 0;
+  for (const auto& [name, share] : seen.share_by_case) worst_share = std::max(worst_share, share);
+  if (worst_share > 0) tier.errors.push_back({index, worst_share});
   return cell;
 }
 
@@ -143,7 +145,6 @@ Behind behind(const Context& context, const Standing& standing, const Manifest& 
     if (o.subject == "upstream" || o.subject == "op") {
       double& share = out.share_by_case[o.case_name];
       share = std::max(share, share_of(o));
-      out.worst_share = std::max(out.worst_share, share);
     }
     for (const std::string& edit : RunContext::from_json(record->predicate().at("context")).edits)
       edits.insert(edit);

@@ -10,7 +10,7 @@ namespace patchbench::cli {
 
 /// What the observations behind one verdict show beyond its sentinel.
 struct Behind {
-  double worst_share = 0;  ///< greatest error over its limit of a judged tensor; 0: none
+  /// Case -> greatest error over its limit of a judged tensor.
   std::map<std::string, double> share_by_case;
   std::vector<std::string> marks;  ///< "stale: …", "3 of 9 cases"
 };

@@ -21,12 +21,7 @@ std::string version_text(const Place& place) {
 }
 
 std::string marked(const Standing& standing, const Finding& finding) {
-  // What was asked for beside the sentinel's name is in the record alone.
-  const std::string& sentinel = finding.sentinel;
-  const bool is_whole =
-      sentinel.starts_with("BUG_") || sentinel == "NONE" || sentinel.starts_with("NOT_RUN");
-  const std::optional<Record> record =
-      is_whole ? std::nullopt : standing.archive.find(finding.digest);
+  const std::optional<Record> record = standing.archive.find(finding.digest);
   const std::string said = record ? described(*record) : finding.sentinel;
   std::string marks = finding.is_isolated ? "" : "unisolated";
   if (!finding.is_counted) marks += marks.empty() ? "unsigned import" : ", unsigned import";

@@ -62,6 +62,7 @@ std::pair<std::string, std::string> host_python() {
 
 Json cases_document(const Setup& setup, const RunOptions& options, const std::string& subject) {
   const std::vector<std::string>& chosen = options.cases;
+  const std::string kind = setup.device.substr(0, setup.device.find(':'));
   Json cases = Json::array();
   for (const Case& c : setup.manifest.cases) {
     if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), c.name) == chosen.end())
@@ -79,7 +80,6 @@ Json cases_document(const Setup& setup, const RunOptions& options, const std::st
                                c.axes.contains("grad_layout");
     if (chosen.empty() && is_of_regions && is_edit_mutant) continue;
     if (!is_in_process(subject) && !c.runs_on(setup.upstream)) continue;
-    const std::string kind = setup.device.substr(0, setup.device.find(':'));
     // A case that only a GPU can judge is too large for the interpreter; it runs there when asked
     // for by name.
     if (chosen.empty() && !c.counts_on(kind)) continue;
@@ -90,7 +90,6 @@ Json cases_document(const Setup& setup, const RunOptions& options, const std::st
   }
   Json waived = Json::array();
   for (const RegionWaiver& waiver : setup.manifest.waived_regions) {
-    const std::string kind = setup.device.substr(0, setup.device.find(':'));
     if (waiver.is_for(subject, kind)) waived.push_back(waiver.region);
   }
   return {{"slug", setup.manifest.slug.str()},

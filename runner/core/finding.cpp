@@ -37,11 +37,8 @@ Finding finding_of(const Record& verdict, const std::string& digest) {
 }
 
 std::string described(const Outcome& outcome, const QuestionContext& question) {
-  const auto is = [&](Sentinel sentinel) { return outcome.sentinel == sentinel; };
-  const bool is_of_cases = is(Sentinel::kFixValidated) || is(Sentinel::kOpValidated) ||
-                           is(Sentinel::kMitigationVerified) || is(Sentinel::kEquivalenceShown) ||
-                           is(Sentinel::kEquivalenceProved);
-  if (is_of_cases && !question.has_regions) return outcome.text() + " (before the region cases)";
+  if (outcome.sentinel && is_of_all_cases(*outcome.sentinel) && !question.has_regions)
+    return outcome.text() + " (before the region cases)";
   if (outcome.sentinel != Sentinel::kNoRegression) return outcome.text();
   std::string text;
   for (const auto& [name, ratios] : question.ratios_max) {

@@ -564,14 +564,13 @@ Outcome outcome_of_all(const std::vector<Observation>& seen, const QuestionConte
   throw Error(ErrorCode::kInternal, "a question outside its enum");
 }
 
-/// What is earned by being right on every case, so that some cases do not earn it.
+}  // namespace
+
 bool is_of_all_cases(Sentinel sentinel) {
   return sentinel == Sentinel::kFixValidated || sentinel == Sentinel::kOpValidated ||
          sentinel == Sentinel::kMitigationVerified || sentinel == Sentinel::kEquivalenceShown ||
          sentinel == Sentinel::kEquivalenceProved;
 }
-
-}  // namespace
 
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context) {
   Outcome outcome = outcome_of_all(fold_repeats(observations, context.question), context);

@@ -46,6 +46,10 @@ enum class Sentinel {
 };
 std::string sentinel_name(Sentinel sentinel);
 
+/// Whether it is earned by being right on every case, so that some cases do not earn it:
+/// FIX_VALIDATED, OP_VALIDATED, MITIGATION_VERIFIED and the two of an equivalence.
+bool is_of_all_cases(Sentinel sentinel);
+
 /// What a run set out to show; fixes which predicate is computed.
 enum class Question {
   kReproduce,

@@ -17,6 +17,12 @@ namespace patchbench::harness::testing {
 
 inline constexpr Tolerance kLoose{2, 4, "order of fp32 sums over at most six terms"};
 
+inline Tensors in_fp64(const Tensors& inputs) {
+  Tensors wide;
+  for (const auto& [name, tensor] : inputs) wide.emplace(name, tensor.to(at::kDouble));
+  return wide;
+}
+
 /// A pack of the smallest kind that has outputs of rank 0, 1 and 2: product = x w, row_sums and
 /// total of it.
 class ToyPack final : public Pack {
@@ -41,9 +47,7 @@ class ToyPack final : public Pack {
     return {{"product", product}, {"row_sums", product.sum(1)}, {"total", product.sum()}};
   }
   Tensors oracle(const Case&, const Tensors& inputs) const override {
-    Tensors wide;
-    for (const auto& [name, tensor] : inputs) wide.emplace(name, tensor.to(at::kDouble));
-    return compute(wide);
+    return compute(in_fp64(inputs));
   }
   Tensors plain(const Case&, const Tensors& inputs) const override { return compute(inputs); }
   Tolerances tolerances(const Case&, const std::string&) const override {
