@@ -29,6 +29,26 @@ def test_the_flat_tiles_of_another_edit_are_judged_too(tmp_path: Path) -> None:
     assert seen(document, "patched") == {"dense_2_groups": "groups_refused", "dense_1_groups": "absent", "packed_8_groups": "absent"}
 
 
+WRONG_IN = {  # right on small cases of ordinary gradients: groups of more than 4 heads, large gradients, tiny ones
+    "dense_model_counts": "dx_heads = dx_heads if dx_heads.shape[3] // num_groups <= 4 else dx_heads * 1.01",
+    "dense_gradient_65536": "dx_heads = dx_heads.clamp(-1e4, 1e4)",
+    "dense_gradient_1e_7": "dx_heads = dx_heads.masked_fill(dx_heads.abs() < 1e-8, 0)",
+}
+
+
+def test_a_fix_that_is_wrong_in_regions_is_red_in_each(tmp_path: Path) -> None:
+    _, shown = answer(tmp_path, "patch", "show", SLUG)
+    right, first = shown[0]["diff"], "dx_bias = dx_heads.sum("
+    assert right.count(first) == 1
+    candidate = tmp_path / "candidate.diff"
+    candidate.write_text(right.replace(first, "; ".join([*WRONG_IN.values(), first])))
+    cases = ("dense_2_groups", "packed_4_groups", *WRONG_IN)
+    status, document = answer(tmp_path, "validate", SLUG, "--edit", candidate, *(word for name in cases for word in ("--case", name)))
+    found = seen(document, "patched")
+    assert (status, document["sentinel"]) == (1, "FIX_REJECTED")
+    assert {name for name, state in found.items() if state == "absent"} == {"dense_2_groups", "packed_4_groups"}
+
+
 def test_a_layer_cut_in_parts_mixes_groups_of_several_ranks(tmp_path: Path) -> None:
     cases = ("parts_1_groups_2", "parts_2_groups_2", "parts_2_groups_2_one_rank", "parts_2_one_group")
     _, document = answer(tmp_path, "reproduce", SLUG, *(word for name in cases for word in ("--case", name)))
