@@ -1,4 +1,4 @@
-# The runner: no torch, no CUDA. Arrows: cli -> report, git, exec, ledger, env -> core.
+# The runner: no torch, no CUDA. Who may include whom: tests/layout_test.cpp.
 find_package(PkgConfig REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(fmt REQUIRED)
@@ -29,21 +29,23 @@ add_patchbench_module(patchbench_core runner/core DEPS nlohmann_json::nlohmann_j
 add_patchbench_module(patchbench_git runner/git DEPS patchbench_core patchbench_exec PkgConfig::GIT2)
 add_patchbench_module(patchbench_exec runner/exec DEPS patchbench_core Threads::Threads)
 add_patchbench_module(patchbench_ledger runner/ledger DEPS patchbench_core Threads::Threads SQLiteCpp PkgConfig::SQLITE3)
-add_patchbench_module(patchbench_env runner/env DEPS patchbench_core PkgConfig::HS)
+add_patchbench_module(patchbench_job runner/job DEPS patchbench_core PkgConfig::HS)
 # What runs once a line of a log or a record of an import is timed; gcc crashes on a header precompiled at another level.
-set_source_files_properties(runner/env/line_matcher.cpp runner/env/triage.cpp runner/env/triage_lines.cpp
+set_source_files_properties(runner/job/line_matcher.cpp runner/job/triage.cpp runner/job/triage_lines.cpp
   runner/core/json.cpp runner/core/record.cpp runner/core/observation.cpp runner/ledger/appender.cpp
   PROPERTIES COMPILE_OPTIONS -O3 SKIP_PRECOMPILE_HEADERS ON)
 add_patchbench_module(patchbench_report runner/report DEPS patchbench_core)
-add_patchbench_module(patchbench_cli runner/cli DEPS patchbench_report patchbench_git patchbench_exec
-  patchbench_ledger patchbench_env CLI11::CLI11)
+add_patchbench_module(patchbench_workbench runner/workbench DEPS patchbench_core)
+add_patchbench_module(patchbench_status runner/status DEPS patchbench_workbench patchbench_report patchbench_ledger)
+add_patchbench_module(patchbench_run runner/run DEPS patchbench_status patchbench_git patchbench_exec patchbench_job)
+add_patchbench_module(patchbench_cli runner/cli DEPS patchbench_run CLI11::CLI11)
 
 target_include_directories(patchbench_report SYSTEM PRIVATE ${MUSTACHE_INCLUDE})
 target_include_directories(patchbench_core SYSTEM PRIVATE ${VALIJSON_INCLUDE})
 
 add_executable(patchbench runner/cli/main.cpp)
 target_link_libraries(patchbench PRIVATE patchbench_cli patchbench_warnings)
-target_compile_definitions(patchbench_cli PUBLIC PATCHBENCH_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+target_compile_definitions(patchbench_workbench PUBLIC PATCHBENCH_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
   PATCHBENCH_VERSION="${PROJECT_VERSION}")
 add_executable(patchbench-sandbox runner/exec/main_sandbox.cpp)
 target_link_libraries(patchbench-sandbox PRIVATE patchbench_exec patchbench_warnings)

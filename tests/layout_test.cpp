@@ -7,7 +7,9 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/error.h"
@@ -118,6 +120,34 @@ void check_files(const fs::path& root, std::vector<std::string>& out) {
   }
 }
 
+/// The rooms of the runner that a room's files may include, besides their own. cli may include all.
+const std::map<std::string, std::set<std::string>> kMayInclude = {
+    {"core", {}},
+    {"workbench", {"core"}},
+    {"exec", {"core"}},
+    {"git", {"core", "exec"}},
+    {"ledger", {"core"}},
+    {"job", {"core"}},
+    {"report", {"core"}},
+    {"status", {"core", "workbench", "ledger", "report"}},
+    {"run", {"core", "workbench", "exec", "git", "job", "ledger", "report", "status"}}};
+
+void check_includes(const fs::path& root, std::vector<std::string>& out) {
+  for (const auto& [room, others] : kMayInclude) {
+    for (const std::string& name : names_in(root / "runner" / room)) {
+      std::istringstream lines(read(root / "runner" / room / name));
+      for (std::string line; std::getline(lines, line);) {
+        constexpr std::string_view kInclude = "#include \"";
+        if (!line.starts_with(kInclude)) continue;
+        const std::string from = line.substr(kInclude.size(), line.find('/') - kInclude.size());
+        const bool is_room = from == "cli" || kMayInclude.contains(from);
+        if (is_room && from != room && !others.contains(from))
+          out.push_back("runner/" + room + "/" + name + ": may not include " + from);
+      }
+    }
+  }
+}
+
 /// Every rule of the layout that `root` breaks, one line each.
 std::vector<std::string> violations(const fs::path& root) {
   std::vector<std::string> out;
@@ -141,6 +171,7 @@ std::vector<std::string> violations(const fs::path& root) {
   check_orphans(root, "tests/packs", {"op_test.h", "sm90_emulator.h"}, packs, out);
   check_orphans(root, "reports/evidence", {"spine", "OWED.md"}, packs, out);
   check_files(root, out);
+  check_includes(root, out);
   const std::string cmake = read(root / "CMakeLists.txt");
   if (static_cast<size_t>(std::count(cmake.begin(), cmake.end(), '\n')) > kMaxRootCmakeLines) {
     out.push_back("CMakeLists.txt: more than " + std::to_string(kMaxRootCmakeLines) + " lines");
@@ -286,6 +317,11 @@ TEST_F(Layout, LongFileSaysWhy) {
   EXPECT_EQ(violations(root_).size(), 1u);
 }
 
+TEST_F(Layout, RoomsIncludeDownwards) {
+  put("runner/status/due.h", "#include \"core/json.h\"\n#include \"run/trial.h\"\n");
+  put("runner/core/json.h", "#include <string>\n#include \"cli/commands.h\"\n");
+  expect({"runner/core/json.h: may not include cli", "runner/status/due.h: may not include run"});
+}
 TEST_F(Layout, RootCmakeStaysShort) {
   put("CMakeLists.txt", lines(81));
   expect({"CMakeLists.txt: more than 80 lines"});

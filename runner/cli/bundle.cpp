@@ -4,7 +4,7 @@
 #include <iostream>
 #include <memory>
 
-#include "cli/bundle_body.h"
+#include "cli/commands.h"
 #include "cli/lint_claims.h"
 #include "cli/patch.h"
 #include "core/error.h"
@@ -12,6 +12,7 @@
 #include "ledger/evidence.h"
 #include "ledger/shared_values.h"
 #include "report/template.h"
+#include "status/bundle_body.h"
 
 namespace patchbench::cli {
 namespace {

@@ -7,12 +7,12 @@
 #include <memory>
 
 #include "cli/cache_entries.h"
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/json.h"
-#include "env/cache_sync.h"
 #include "exec/process.h"
+#include "job/cache_sync.h"
 #include "report/table.h"
 
 namespace patchbench::cli {
@@ -61,7 +61,7 @@ std::vector<Damage> verify_picks(const std::vector<std::string>& folders, int& c
     if (!fs::is_directory(folder))
       throw Error(ErrorCode::kUsage, folder + ": is no folder; name a compile cache");
     int64_t num_checked = 0;
-    for (const env::BadPick& pick : env::bad_picks(folder, num_checked))
+    for (const job::BadPick& pick : job::bad_picks(folder, num_checked))
       damaged.push_back({pick.file, pick.reason});
     checked += static_cast<int>(num_checked);
   }
@@ -154,7 +154,7 @@ struct SyncWords {
 
 /// Where the copy goes: the folder asked for, or one of this user's own if that one is unfit.
 fs::path destination_of(const Context& context, const SyncWords& words) {
-  const std::string unfit = env::unfit_destination(words.destination);
+  const std::string unfit = job::unfit_destination(words.destination);
   if (unfit.empty()) return words.destination;
   if (!words.or_private)
     throw Error(ErrorCode::kNotRunnable,
@@ -167,7 +167,7 @@ fs::path destination_of(const Context& context, const SyncWords& words) {
 
 void sync(const Context& context, const SyncWords& words) {
   const fs::path destination = destination_of(context, words);
-  const env::SyncReport report = env::sync_cache(words.source, destination);
+  const job::SyncReport report = job::sync_cache(words.source, destination);
   if (context.json) {
     print_json(Json{{"destination", fs::absolute(destination).string()},
                     {"copied", report.num_copied},

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/context.h"
+#include "workbench/context.h"
 
 namespace patchbench::cli {
 

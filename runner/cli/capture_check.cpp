@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "exec/process.h"
 

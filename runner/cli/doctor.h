@@ -1,5 +1,5 @@
 #pragma once
-#include "cli/context.h"
+#include "workbench/context.h"
 
 namespace patchbench::cli {
 

@@ -5,7 +5,7 @@
 #include <iostream>
 #include <memory>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "cli/doctor.h"
 #include "core/json.h"
 #include "exec/sandbox.h"

@@ -7,12 +7,12 @@
 #include <iostream>
 #include <memory>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "core/file_text.h"
-#include "env/policy.h"
 #include "exec/environment.h"
 #include "exec/process.h"
+#include "job/policy.h"
 #include "report/table.h"
 
 namespace patchbench::cli {
@@ -57,8 +57,8 @@ std::optional<std::map<std::string, std::string>> environment_of(int pid) {
 }
 
 /// The config lines and packages of an interpreter, in the caller's own environment.
-void ask_python(const Context& context, const env::Policy& policy, const std::string& python,
-                env::Facts& facts) {
+void ask_python(const Context& context, const job::Policy& policy, const std::string& python,
+                job::Facts& facts) {
   const exec::Environment stack = exec::host_environment(python);
   facts.packages.emplace();
   for (const auto& [name, version] : stack.packages.items())
@@ -67,8 +67,8 @@ void ask_python(const Context& context, const env::Policy& policy, const std::st
     throw Error(ErrorCode::kUsage, python + ": has no torch; name the one your job runs on");
   std::vector<std::string> argv = {stack.python, "-I",
                                    (context.root / "env/torch_facts.py").string()};
-  for (const env::Rule& rule : policy.rules) {
-    if (rule.kind == env::RuleKind::kTorchConfig) argv.push_back(rule.target);
+  for (const job::Rule& rule : policy.rules) {
+    if (rule.kind == job::RuleKind::kTorchConfig) argv.push_back(rule.target);
   }
   const exec::Exit asked = exec::run({.argv = argv, .timeout = std::chrono::minutes(5)});
   const Json said = Json::parse(asked.out, nullptr, false);
@@ -84,8 +84,8 @@ void ask_python(const Context& context, const env::Policy& policy, const std::st
           shown(end == std::string::npos ? asked.error : asked.err.substr(begin, end - begin + 1)));
 }
 
-env::Policy read_policy(const Context& context) {
-  return env::Policy::parse(read_file(context.root / "env/policy.json"), "env/policy.json",
+job::Policy read_policy(const Context& context) {
+  return job::Policy::parse(read_file(context.root / "env/policy.json"), "env/policy.json",
                             read_file(context.root / "env/policy.schema.json"));
 }
 
@@ -93,28 +93,28 @@ std::set<std::string> as_set(const std::vector<std::string>& words) {
   return {words.begin(), words.end()};
 }
 
-Json finding_json(const env::Finding& finding) {
+Json finding_json(const job::Finding& finding) {
   return {{"rule", finding.rule->name},
           {"target", finding.rule->target},
-          {"state", env::state_name(finding.state)},
+          {"state", job::state_name(finding.state)},
           {"wanted", finding.rule->wanted()},
           {"has", finding.has}};
 }
 
-void show_findings(Context& context, const std::vector<env::Finding>& found) {
+void show_findings(Context& context, const std::vector<job::Finding>& found) {
   int bad = 0, unknown = 0;
   Json list = Json::array();
   report::Table table({"rule", "state", "wanted", "has"});
-  for (const env::Finding& finding : found) {
+  for (const job::Finding& finding : found) {
     const bool is_bad =
-        finding.state == env::State::kMissing || finding.state == env::State::kDiffers;
+        finding.state == job::State::kMissing || finding.state == job::State::kDiffers;
     bad += is_bad ? 1 : 0;
-    unknown += finding.state == env::State::kUnknown ? 1 : 0;
+    unknown += finding.state == job::State::kUnknown ? 1 : 0;
     list.push_back(finding_json(finding));
-    table.add({finding.rule->name, env::state_name(finding.state), finding.rule->wanted(),
+    table.add({finding.rule->name, job::state_name(finding.state), finding.rule->wanted(),
                shown(finding.has)});
     table.color(1, is_bad                                  ? report::Color::kRed
-                   : finding.state == env::State::kUnknown ? report::Color::kYellow
+                   : finding.state == job::State::kUnknown ? report::Color::kYellow
                                                            : report::Color::kGreen);
   }
   context.exit_code = bad == 0 ? 0 : 1;
@@ -128,32 +128,32 @@ void show_findings(Context& context, const std::vector<env::Finding>& found) {
 }
 
 void check(Context& context, const CheckWords& words) {
-  const env::Policy policy = read_policy(context);
+  const job::Policy policy = read_policy(context);
   policy.check_choices(as_set(words.choices));
-  env::Facts facts;
+  job::Facts facts;
   facts.environment = environment_of(words.pid == 0 ? static_cast<int>(::getpid()) : words.pid);
   if (!words.python.empty()) ask_python(context, policy, words.python, facts);
   const std::vector<exec::Gpu> gpus = exec::find_gpus();
   if (!gpus.empty() && !gpus.front().driver.empty()) facts.driver = gpus.front().driver;
-  show_findings(context, env::check(policy, facts, as_set(words.choices)));
+  show_findings(context, job::check(policy, facts, as_set(words.choices)));
 }
 
 void print(const Context& context, const PrintWords& words) {
-  static const std::map<std::string, env::Format> formats = {{"sh", env::Format::kSh},
-                                                             {"docker", env::Format::kDocker},
-                                                             {"slurm", env::Format::kSlurm},
-                                                             {"json", env::Format::kJson},
-                                                             {"python", env::Format::kPython}};
+  static const std::map<std::string, job::Format> formats = {{"sh", job::Format::kSh},
+                                                             {"docker", job::Format::kDocker},
+                                                             {"slurm", job::Format::kSlurm},
+                                                             {"json", job::Format::kJson},
+                                                             {"python", job::Format::kPython}};
   const std::string format = context.json ? "json" : words.format;
   const std::string folder = words.folder.empty()
                                  ? (context.cache.parent_path() / "torch-compile").string()
                                  : words.folder;
-  std::cout << env::print(read_policy(context), formats.at(format), as_set(words.choices), folder);
+  std::cout << job::print(read_policy(context), formats.at(format), as_set(words.choices), folder);
 }
 
 void explain(const Context& context, const std::string& name) {
-  const env::Policy policy = read_policy(context);
-  const env::Rule& rule = policy.rule(name);
+  const job::Policy policy = read_policy(context);
+  const job::Rule& rule = policy.rule(name);
   std::vector<std::pair<std::string, std::string>> rows = {{"target", rule.target},
                                                            {"wanted", rule.wanted()}};
   const auto add = [&rows](const std::string& title, const std::string& text) {

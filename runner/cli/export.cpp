@@ -7,14 +7,14 @@
 #include <memory>
 #include <tuple>
 
-#include "cli/context.h"
-#include "cli/measured.h"
-#include "cli/threads.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "ledger/dsse.h"
 #include "ledger/evidence.h"
 #include "report/advisory.h"
 #include "report/junit.h"
+#include "status/measured.h"
+#include "status/threads.h"
 
 namespace patchbench::cli {
 namespace {

@@ -8,13 +8,14 @@
 #include <memory>
 #include <set>
 
-#include "cli/claims.h"
-#include "cli/measured.h"
+#include "cli/commands.h"
 #include "cli/patch.h"
-#include "cli/threads.h"
 #include "core/error.h"
 #include "ledger/evidence.h"
 #include "report/table.h"
+#include "status/claims.h"
+#include "status/measured.h"
+#include "status/threads.h"
 
 namespace patchbench::cli {
 namespace {

@@ -6,10 +6,10 @@
 #include <iostream>
 #include <memory>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "core/file_text.h"
-#include "env/goodput.h"
+#include "job/goodput.h"
 #include "report/table.h"
 
 namespace patchbench::cli {
@@ -57,9 +57,9 @@ void show(const Json& compared) {
 void run(const Context& context, const Words& words) {
   const std::string schema = read_file(context.root / "env/run_report.schema.json");
   const auto read = [&](const std::string& path) {
-    return env::RunReport::parse(read_file(path), path, schema);
+    return job::RunReport::parse(read_file(path), path, schema);
   };
-  const Json compared = env::compare_runs(read(words.before), read(words.after));
+  const Json compared = job::compare_runs(read(words.before), read(words.after));
   if (!words.evidence.empty()) write_evidence(words.evidence, compared);
   if (context.json) {
     print_json(compared);

@@ -5,10 +5,10 @@
 #include <map>
 #include <memory>
 
-#include "cli/context.h"
-#include "cli/verdicts.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "ledger/ledger.h"
+#include "run/verdicts.h"
 
 namespace patchbench::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include <memory>
 #include <optional>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "cli/ledger_words.h"
 #include "core/digest.h"
 #include "core/error.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <sstream>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "cli/ledger_words.h"
 #include "core/error.h"
 #include "core/file_text.h"

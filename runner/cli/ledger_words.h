@@ -1,7 +1,7 @@
 #pragma once
 #include <filesystem>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 
 namespace patchbench::cli {
 

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 
+#include "cli/commands.h"
 #include "cli/lint_claims.h"
 #include "core/file_text.h"
 #include "ledger/evidence.h"

@@ -1,7 +1,7 @@
 #pragma once
-#include "cli/context.h"
 #include "ledger/book.h"
 #include "report/claim_lint.h"
+#include "workbench/context.h"
 
 namespace patchbench::cli {
 

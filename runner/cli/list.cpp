@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "cli/behaviour.h"
-#include "cli/context.h"
-#include "cli/lifecycle.h"
+#include "cli/commands.h"
 #include "core/file_text.h"
 #include "report/table.h"
+#include "status/behaviour.h"
+#include "status/lifecycle.h"
 
 namespace patchbench::cli {
 void add_status_command(CLI::App& app, Context& context);

@@ -6,10 +6,10 @@
 #include <iostream>
 #include <memory>
 
-#include "cli/context.h"
-#include "cli/diagnosis.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "report/table.h"
+#include "status/diagnosis.h"
 
 namespace patchbench::cli {
 namespace {

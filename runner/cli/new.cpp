@@ -10,12 +10,12 @@
 #include <memory>
 #include <set>
 
-#include "cli/context.h"
-#include "cli/skeleton.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "core/file_text.h"
 #include "core/slug.h"
 #include "git/checkout.h"
+#include "workbench/skeleton.h"
 
 namespace patchbench::cli {
 void add_new_command(CLI::App& app, Context& context);

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <memory>
 
+#include "cli/commands.h"
 #include "core/error.h"
 #include "git/source.h"
 #include "git/work_folder.h"

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "git/series.h"
 
 namespace patchbench::cli {

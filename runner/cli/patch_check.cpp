@@ -7,10 +7,11 @@
 #include <memory>
 #include <optional>
 
-#include "cli/not_run.h"
+#include "cli/commands.h"
 #include "cli/patch_together.h"
 #include "core/error.h"
 #include "report/table.h"
+#include "run/not_run.h"
 
 namespace patchbench::cli {
 namespace {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 
+#include "cli/commands.h"
 #include "cli/patch_together.h"
 #include "core/error.h"
 #include "report/table.h"

@@ -5,7 +5,7 @@
 #include <iostream>
 #include <memory>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "core/file_text.h"
 #include "core/observation.h"

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "ledger/ledger.h"
 

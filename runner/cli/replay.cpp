@@ -7,13 +7,14 @@
 #include <map>
 #include <memory>
 
-#include "cli/verdicts.h"
+#include "cli/commands.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/replay.h"
 #include "ledger/book.h"
 #include "ledger/evidence.h"
 #include "report/table.h"
+#include "run/verdicts.h"
 
 namespace patchbench::cli {
 namespace {

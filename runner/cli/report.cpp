@@ -3,8 +3,9 @@
 #include <iostream>
 #include <memory>
 
-#include "cli/page_data.h"
+#include "cli/commands.h"
 #include "core/error.h"
+#include "status/page_data.h"
 
 namespace patchbench::cli {
 

@@ -6,17 +6,17 @@
 #include <memory>
 #include <optional>
 
-#include "cli/context.h"
-#include "cli/not_run.h"
-#include "cli/plan.h"
-#include "cli/verdicts.h"
-#include "cli/window_run.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "core/file_text.h"
 #include "core/finding.h"
 #include "git/series.h"
 #include "report/junit.h"
 #include "report/markdown.h"
+#include "run/not_run.h"
+#include "run/plan.h"
+#include "run/verdicts.h"
+#include "run/window_run.h"
 
 namespace patchbench::cli {
 namespace {

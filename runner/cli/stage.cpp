@@ -6,13 +6,13 @@
 #include <memory>
 #include <set>
 
-#include "cli/context.h"
-#include "cli/trial.h"
+#include "cli/commands.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "exec/process.h"
 #include "git/checkout.h"
 #include "git/series.h"
+#include "run/trial.h"
 
 namespace patchbench::cli {
 namespace {

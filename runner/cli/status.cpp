@@ -8,10 +8,11 @@
 #include <map>
 #include <memory>
 
-#include "cli/standing.h"
-#include "cli/status_page.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "report/table.h"
+#include "status/standing.h"
+#include "status/status_page.h"
 
 namespace patchbench::cli {
 void add_status_command(CLI::App& app, Context& context);

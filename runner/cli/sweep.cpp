@@ -6,11 +6,11 @@
 #include <map>
 #include <memory>
 
-#include "cli/context.h"
-#include "cli/sweep_plan.h"
-#include "cli/sweep_run.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "report/table.h"
+#include "run/sweep_plan.h"
+#include "run/sweep_run.h"
 
 namespace patchbench::cli {
 namespace {

@@ -11,12 +11,12 @@
 #include <iostream>
 #include <memory>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "core/file_text.h"
-#include "env/line_blocks.h"
-#include "env/triage.h"
 #include "exec/spawn.h"
+#include "job/line_blocks.h"
+#include "job/triage.h"
 #include "report/table.h"
 
 namespace patchbench::cli {
@@ -34,7 +34,7 @@ volatile sig_atomic_t is_stopped = 0;
 struct Log {
   std::string name;
   exec::Fd fd;
-  std::unique_ptr<env::LineBlocks> blocks = std::make_unique<env::LineBlocks>();
+  std::unique_ptr<job::LineBlocks> blocks = std::make_unique<job::LineBlocks>();
   bool is_at_end = false;
 };
 
@@ -58,7 +58,7 @@ bool is_replaced(const Log& log) {
          here.st_size < ::lseek(log.fd.get(), 0, SEEK_CUR);
 }
 
-void show_alert(const env::Alert& alert) {
+void show_alert(const job::Alert& alert) {
   fmt::print(std::cout, "{}:{}: {} (rank {})\n", alert.place.file, alert.place.line, alert.rule,
              alert.rank);
   for (const std::string& line : alert.before) fmt::print(std::cout, "    {}\n", line);
@@ -67,8 +67,8 @@ void show_alert(const env::Alert& alert) {
 }
 
 /// Alerts as they come, where a person or a JSON reader watches a growing log.
-void show_new(const Context& context, env::Triage& triage) {
-  for (const env::Alert& alert : triage.take_alerts()) {
+void show_new(const Context& context, job::Triage& triage) {
+  for (const job::Alert& alert : triage.take_alerts()) {
     if (context.json) {
       const Json line = {{"alert", alert.rule},
                          {"rank", alert.rank},
@@ -84,24 +84,24 @@ void show_new(const Context& context, env::Triage& triage) {
 }
 
 /// Reads what is there. Whether anything was.
-bool read_on(Log& log, env::Triage& triage) {
+bool read_on(Log& log, job::Triage& triage) {
   bool is_any = false;
   for (;;) {
-    const env::LineBlocks::Read read = log.blocks->next(log.fd.get());
-    log.is_at_end = read == env::LineBlocks::Read::kEnd;
-    if (read != env::LineBlocks::Read::kSome || is_stopped != 0) return is_any;
+    const job::LineBlocks::Read read = log.blocks->next(log.fd.get());
+    log.is_at_end = read == job::LineBlocks::Read::kEnd;
+    if (read != job::LineBlocks::Read::kSome || is_stopped != 0) return is_any;
     is_any = true;
     triage.open(log.name);
     triage.feed(log.blocks->block());
   }
 }
 
-void flush(Log& log, env::Triage& triage) {
+void flush(Log& log, job::Triage& triage) {
   triage.open(log.name);
   triage.feed(log.blocks->flush());
 }
 
-void follow(const Context& context, std::vector<Log>& logs, env::Triage& triage) {
+void follow(const Context& context, std::vector<Log>& logs, job::Triage& triage) {
   struct sigaction action {};
   action.sa_handler = [](int) { is_stopped = 1; };
   ::sigaction(SIGINT, &action, nullptr);
@@ -113,7 +113,7 @@ void follow(const Context& context, std::vector<Log>& logs, env::Triage& triage)
       if (!log.is_at_end || !is_replaced(log)) continue;
       flush(log, triage);
       log.fd = open_log(log.name);
-      *log.blocks = env::LineBlocks();
+      *log.blocks = job::LineBlocks();
       triage.restart(log.name);
       is_any = true;
     }
@@ -125,9 +125,9 @@ void follow(const Context& context, std::vector<Log>& logs, env::Triage& triage)
   }
 }
 
-env::TriageRules read_rules(const Context& context, const std::string& file) {
+job::TriageRules read_rules(const Context& context, const std::string& file) {
   const std::string schema = read_file(context.root / "env/triage.schema.json");
-  env::TriageRules rules;
+  job::TriageRules rules;
   if (!file.empty()) rules.add(read_file(file), file, schema, false);
   rules.add(read_file(context.root / "env/triage.json"), "env/triage.json", schema, true);
   return rules;
@@ -192,10 +192,10 @@ void show(const Json& report) {
 }
 
 void run(Context& context, const Words& words) {
-  const env::Policy policy =
-      env::Policy::parse(read_file(context.root / "env/policy.json"), "env/policy.json",
+  const job::Policy policy =
+      job::Policy::parse(read_file(context.root / "env/policy.json"), "env/policy.json",
                          read_file(context.root / "env/policy.schema.json"));
-  env::Triage triage(read_rules(context, words.rules), policy.budgets,
+  job::Triage triage(read_rules(context, words.rules), policy.budgets,
                      {.torch_version = words.torch, .today = today(), .is_hung = words.is_hung});
   std::vector<Log> logs;
   for (const std::string& name : words.logs) logs.push_back({name, open_log(name)});
@@ -222,7 +222,7 @@ void run(Context& context, const Words& words) {
   if (words.follow) {
     show_new(context, triage);
   } else {
-    for (const env::Alert& alert : triage.take_alerts()) show_alert(alert);
+    for (const job::Alert& alert : triage.take_alerts()) show_alert(alert);
   }
   show(report);
   if (num_cut > 0)

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "cli/threads.h"
 #include "report/table.h"
+#include "status/threads.h"
 #include "unit/pack_repository.h"
 
 namespace patchbench::cli {

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "ledger/ledger.h"
 #include "unit/sample_run.h"

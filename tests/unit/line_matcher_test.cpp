@@ -1,4 +1,4 @@
-#include "env/line_matcher.h"
+#include "job/line_matcher.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,9 +9,9 @@
 #include <sstream>
 
 #include "core/error.h"
-#include "env/line_blocks.h"
+#include "job/line_blocks.h"
 
-namespace patchbench::env {
+namespace patchbench::job {
 namespace {
 
 using Lines = std::map<std::string, std::vector<unsigned>>;
@@ -154,4 +154,4 @@ TEST(LineBlocks, CutsALineThatIsLongerThanItsBound) {
 }
 
 }  // namespace
-}  // namespace patchbench::env
+}  // namespace patchbench::job

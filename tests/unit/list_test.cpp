@@ -7,11 +7,11 @@
 #include <iterator>
 #include <sstream>
 
-#include "cli/context.h"
-#include "cli/skeleton.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "report/table.h"
 #include "unit/sample_run.h"
+#include "workbench/skeleton.h"
 
 namespace patchbench::cli {
 namespace {

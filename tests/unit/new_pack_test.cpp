@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "core/error.h"
 #include "fixtures/git_toy.h"
 

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "cli/context.h"
+#include "cli/commands.h"
 #include "core/edit.h"
 #include "core/error.h"
 #include "fixtures/git_toy.h"
@@ -72,7 +72,7 @@ class PatchCli : public testing::Test {
 
   /// Runs `patch <words>`; stdout. An Error goes through.
   std::string run(const std::vector<std::string>& words) {
-    cli::Context context;
+    Context context;
     context.root = world.root();
     context.cache = world.cache();
     context.json = is_json;

@@ -1,4 +1,4 @@
-#include "env/policy.h"
+#include "job/policy.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace patchbench::env {
+namespace patchbench::job {
 namespace {
 
 std::string read(const std::string& path) {
@@ -136,4 +136,4 @@ TEST(Policy, PrintRefusesAFolderThatIsNotAbsolute) {
 }
 
 }  // namespace
-}  // namespace patchbench::env
+}  // namespace patchbench::job

@@ -1,4 +1,4 @@
-#include "env/triage.h"
+#include "job/triage.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace patchbench::env {
+namespace patchbench::job {
 namespace {
 
 std::string read(const std::string& path) {
@@ -277,4 +277,4 @@ TEST(TriageRules, RefusesWhatNoSchemaCanSay) {
 }
 
 }  // namespace
-}  // namespace patchbench::env
+}  // namespace patchbench::job

@@ -1,0 +1,30 @@
+#pragma once
+#include <CLI/CLI.hpp>
+
+#include "workbench/context.h"
+
+namespace patchbench::cli {
+
+/// Each command registers itself; its callback sets `context.exit_code` or throws Error.
+void add_run_commands(CLI::App& app, Context& context);  // reproduce, validate, window, selftest
+void add_list_commands(CLI::App& app,
+                       Context& context);  // list, show, status, report, lifecycle, new
+void add_patch_command(CLI::App& app, Context& context);  // patch new|save|show|apply|export|rebase
+void add_ledger_command(CLI::App& app, Context& context);  // ledger verify|export|import|evict
+void add_judge_command(CLI::App& app, Context& context);   // judge
+void add_env_command(CLI::App& app, Context& context);     // env …, cache …
+void add_stage_command(CLI::App& app, Context& context);   // stage
+void add_capture_check_command(CLI::App& app, Context& context);  // capture-check
+void add_claims_command(CLI::App& app, Context& context);         // claims
+void add_lifecycle_command(CLI::App& app, Context& context);      // lifecycle
+void add_lint_claims_command(CLI::App& app, Context& context);    // lint-claims
+void add_mitigations_command(CLI::App& app, Context& context);    // mitigations doctor
+void add_triage_command(CLI::App& app, Context& context);         // triage
+void add_bundle_command(CLI::App& app, Context& context);         // bundle
+void add_filing_command(CLI::App& app, Context& context);         // filing
+void add_export_command(CLI::App& app, Context& context);         // export
+void add_goodput_command(CLI::App& app, Context& context);        // goodput
+void add_sweep_command(CLI::App& app, Context& context);          // sweep …
+void add_replay_command(CLI::App& app, Context& context);         // replay
+
+}  // namespace patchbench::cli

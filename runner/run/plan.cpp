@@ -1,0 +1,144 @@
+#include "run/plan.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "core/error.h"
+#include "core/file_text.h"
+#include "exec/process.h"
+#include "ledger/evidence.h"
+
+namespace patchbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string mib(double bytes) {
+  return bytes < 1048576.0 ? fmt::format("{:.0f} KiB", bytes / 1024)
+                           : fmt::format("{:.0f} MiB", bytes / 1048576.0);
+}
+
+/// Bytes of an upstream file on the index; 0 where it does not answer.
+double size_on_index(const Context& context, const Pin& pin) {
+  const exec::Exit asked = exec::run({.argv = {"python3", (context.root / "env/fetch.py").string(),
+                                               "size", pin.project, pin.filename}});
+  return asked.ok() ? std::atof(asked.out.c_str()) : 0;
+}
+
+/// The two numbers of a lock's "# Size: F bytes to fetch, U bytes unpacked" line; zeros without
+/// one.
+std::pair<double, double> sizes_of_lock(const Context& context, const std::string& name) {
+  const std::string text = read_file(context.root / "env/locks" / (name + ".txt"));
+  const auto line = text.find("# Size: ");
+  double fetch = 0, unpacked = 0;
+  if (line != std::string::npos &&
+      std::sscanf(text.c_str() + line, "# Size: %lf bytes to fetch, %lf bytes unpacked", &fetch,
+                  &unpacked) == 2)
+    return {fetch, unpacked};
+  return {0, 0};
+}
+
+bool has_environment(const Context& context, const std::string& name) {
+  if (!fs::exists(context.cache / "env")) return false;
+  for (const auto& entry : fs::directory_iterator(context.cache / "env")) {
+    if (entry.is_directory() && entry.path().filename().string().starts_with(name + "-cp") &&
+        fs::exists(entry.path() / "patchbench-env.json"))
+      return true;
+  }
+  return false;
+}
+
+/// What the newest recorded run of `subject` on such a device took.
+struct Taken {
+  std::string started;
+  double wall_s = 0, gpu_bytes = 0;
+};
+Taken newest_run(const Context& context, const RunOptions& options, bool is_gpu) {
+  std::map<std::string, std::vector<Observation>> runs;  // by start, so the newest is the last
+  for (const ledger::Entry& entry : ledger::known(context.ledger, context.root, {options.slug})) {
+    if (entry.record.type() != "observation") continue;
+    Observation o = observation_of(entry.record);
+    if (o.slug == options.slug && o.subject == options.subject && (o.device != "cpu") == is_gpu)
+      runs[entry.record.predicate().at("context").at("started").get<std::string>()].push_back(
+          std::move(o));
+  }
+  if (runs.empty()) return {};
+  Taken taken{runs.rbegin()->first};
+  // All cases of one process carry that process's time, to the last digit.
+  std::set<double> walls;
+  for (const Observation& o : runs.rbegin()->second) {
+    if (o.outside.is_object()) walls.insert(o.outside.value("wall_s", 0.0));
+    if (is_gpu && o.self_reported.is_object())
+      taken.gpu_bytes = std::max(taken.gpu_bytes, o.self_reported.value("peak_bytes", 0.0));
+  }
+  for (const double wall : walls) taken.wall_s += wall;
+  return taken;
+}
+
+}  // namespace
+
+Json plan_of(const Context& context, const RunOptions& options) {
+  const Manifest manifest = context.manifest(options.slug);
+  const UpstreamUse& use = upstream_use(manifest, options.upstream_name, options.subject);
+  const Pin pin =
+      context.pins().resolve(use.name, options.version.empty() ? use.red_pin : options.version);
+  const std::string device = chosen_device(options.device);
+  double fetch = 0, disk = 0;
+  std::string file = "cached";
+  if (pin.kind == PinKind::kFile &&
+      !fs::exists(context.cache / "files" / pin.sha256 / pin.filename)) {
+    const double size = size_on_index(context, pin);
+    fetch += size;
+    disk += size;
+    file = size > 0 ? "to fetch, " + mib(size) : "to fetch, size unknown: the index did not answer";
+  } else if (pin.kind == PinKind::kGit) {
+    file = "one commit, fetched by git where it is not cached";
+  }
+  std::string environment = pin.environment + ": cached";
+  if (!options.python.empty()) {
+    environment = "the installed stack of " + options.python.string();
+  } else if (!has_environment(context, pin.environment)) {
+    const auto [to_fetch, unpacked] = sizes_of_lock(context, pin.environment);
+    fetch += to_fetch;
+    disk += unpacked;
+    environment =
+        fmt::format("{}: to fetch, {}; {} unpacked", pin.environment, mib(to_fetch), mib(unpacked));
+  }
+  const bool is_gpu = device != "cpu";
+  const Taken taken = newest_run(context, options, is_gpu);
+  const std::string when = taken.started.substr(0, 10);
+  return {
+      {"slug", options.slug},
+      {"upstream", pin.to_json()},
+      {"device", device},
+      {"upstream_file", file},
+      {"environment", environment},
+      {"fetch_bytes", fetch},
+      {"disk_bytes", disk},
+      {"gpu_memory",
+       !is_gpu ? "none"
+       : taken.gpu_bytes == 0
+           ? "not measured yet"
+           : mib(taken.gpu_bytes) + " in the largest case of the newest record, " + when},
+      {"time", taken.wall_s == 0 ? "not measured yet"
+                                 : fmt::format("{:.0f} s in the subject in the newest record, {}",
+                                               taken.wall_s, when)}};
+}
+
+std::string render_plan(const Json& plan) {
+  std::string text;
+  for (const char* key :
+       {"slug", "upstream", "device", "upstream_file", "environment", "gpu_memory", "time"}) {
+    const Json& value = plan.at(key);
+    text += fmt::format("{:14} {}\n", key,
+                        value.is_string()
+                            ? value.get<std::string>()
+                            : value.value("upstream", "") + " " + value.value("version", ""));
+  }
+  return text + fmt::format("{:14} {} to fetch, {} more on disk\n", "total",
+                            mib(plan.at("fetch_bytes").get<double>()),
+                            mib(plan.at("disk_bytes").get<double>()));
+}
+
+}  // namespace patchbench

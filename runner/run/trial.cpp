@@ -1,0 +1,516 @@
+#include "run/trial.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <random>
+#include <set>
+
+#include "core/digest.h"
+#include "core/error.h"
+#include "exec/process.h"
+#include "ledger/ledger.h"
+
+namespace patchbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRecordsFd = 3;
+/// All cases of a subject together; lowering one TileLang kernel takes minutes on two cores.
+constexpr double kSubjectTimeoutS = 1800;
+
+void write_file(const fs::path& path, const std::string& text) {
+  fs::create_directories(path.parent_path());
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  if (!out.flush()) throw Error(ErrorCode::kInternal, path.string() + ": cannot be written");
+}
+
+void check_cases(const Manifest& manifest, const std::vector<std::string>& cases) {
+  std::vector<std::string> names;
+  for (const Case& c : manifest.cases) names.push_back(c.name);
+  for (const std::string& name : cases) {
+    if (manifest.find_case(name) == nullptr) {
+      throw Error(ErrorCode::kUsage, fmt::format("{}: no case '{}'{}", manifest.slug.str(), name,
+                                                 did_you_mean(name, names)));
+    }
+  }
+}
+
+void check_subject(const Manifest& manifest, const std::string& subject) {
+  if (has_subject(manifest, subject)) return;
+  const std::string kind = subject.substr(0, subject.find(':'));
+  throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", manifest.slug.str(), subject,
+                                             did_you_mean(kind, manifest.subjects)));
+}
+
+/// The interpreter of sandboxes that use the host's /usr, and its wheel tag.
+std::pair<std::string, std::string> host_python() {
+  const std::string python = "/usr/bin/python3";
+  const exec::Exit asked =
+      exec::run({.argv = {python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])"}});
+  if (!asked.ok()) {
+    throw Error(ErrorCode::kNotRunnable,
+                python + ": not there or broken; install python3 (env/bootstrap.sh does)");
+  }
+  return {python, asked.out.substr(0, asked.out.find('\n'))};
+}
+
+Json cases_document(const Setup& setup, const RunOptions& options, const std::string& subject) {
+  const std::vector<std::string>& chosen = options.cases;
+  const std::string kind = setup.device.substr(0, setup.device.find(':'));
+  Json cases = Json::array();
+  for (const Case& c : setup.manifest.cases) {
+    if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), c.name) == chosen.end())
+      continue;
+    if (!c.is_for(subject)) continue;
+    // What is seen there is part of no answer about a mutant or a mitigation; a refactor's mutant
+    // is caught by what it computes.
+    const bool is_idle = c.role == CaseRole::kSurvey ||
+                         (c.role == CaseRole::kCode && setup.manifest.kind == "refactor");
+    const bool is_edit_mutant = subject.starts_with("mutant:");
+    const bool is_tried = is_edit_mutant || options.subject == "mitigated";
+    if (chosen.empty() && is_idle && is_tried) continue;
+    // These look at a region of the inputs; an edit that is wrong on its own is red without them.
+    const bool is_of_regions = c.axes.contains("scaled_from") || c.axes.contains("backwards") ||
+                               c.axes.contains("grad_layout");
+    if (chosen.empty() && is_of_regions && is_edit_mutant) continue;
+    if (!is_in_process(subject) && !c.runs_on(setup.upstream)) continue;
+    // A case that only a GPU can judge is too large for the interpreter; it runs there when asked
+    // for by name.
+    if (chosen.empty() && !c.counts_on(kind)) continue;
+    cases.push_back({{"name", c.name},
+                     {"role", role_name(c.role)},
+                     {"axes", c.axes},
+                     {"judged_on", c.judged_on}});
+  }
+  Json waived = Json::array();
+  for (const RegionWaiver& waiver : setup.manifest.waived_regions) {
+    if (waiver.is_for(subject, kind)) waived.push_back(waiver.region);
+  }
+  return {{"slug", setup.manifest.slug.str()},
+          {"classes", setup.manifest.classes_order},
+          {"cases", cases},
+          {"waived_regions", waived}};
+}
+
+/// "/env-1/z3/lib:": what a wheel links by a path beside its own is found by name where the two
+/// stand apart.
+std::string libraries_of(const fs::path& site, const std::string& at) {
+  std::string folders;
+  for (const auto& package : fs::directory_iterator(site)) {
+    if (fs::is_directory(package.path() / "lib"))
+      folders += at + "/" + package.path().filename().string() + "/lib:";
+  }
+  return folders;
+}
+
+exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
+                               const std::string& subject,
+                               const std::vector<git::Checkout>& checkouts,
+                               const fs::path& folder) {
+  exec::SandboxSpec spec;
+  spec.kind = setup.sandbox;
+  spec.image = setup.image;
+  spec.python = setup.python;
+  const std::string slug = setup.manifest.slug.str();
+  spec.argv = {setup.python, "/harness/subject_runtime.py", "/subject/subject.py", "/work"};
+  if (subject == "liar") spec.argv = {setup.python, "/harness/lying_subject.py", "/work"};
+  spec.mounts = {{folder / "work", "/work", true},
+                 {context.root / "repro/harness", "/harness", false},
+                 {context.root / "repro" / slug, "/subject", false}};
+  std::string path;
+  for (const git::Checkout& checkout : checkouts) {
+    const std::string at =
+        path.empty() ? "/upstream" : "/upstream-" + std::to_string(&checkout - checkouts.data());
+    spec.mounts.push_back({checkout.path, at, false});
+    const std::string inner = fs::relative(checkout.package, checkout.path).generic_string();
+    path += (path.empty() ? "" : ":") + (inner == "." ? at : at + "/" + inner);
+  }
+  std::string libraries;
+  for (const fs::path& site : setup.environment.sites) {
+    const auto idx = &site - setup.environment.sites.data();
+    const std::string at = idx == 0 ? "/env" : "/env-" + std::to_string(idx);
+    spec.mounts.push_back({site, at, false});
+    path += (path.empty() ? "" : ":") + at;
+    if (setup.environment.sites.size() > 1) libraries += libraries_of(site, at);
+  }
+  spec.env = {
+      {"HOME", "/work/home"},    {"TMPDIR", "/work/tmp"}, {"TRITON_CACHE_DIR", "/work/triton"},
+      {"PATH", "/usr/bin:/bin"}, {"LANG", "C.UTF-8"},     {"PYTHONDONTWRITEBYTECODE", "1"},
+      {"OMP_NUM_THREADS", "2"},  {"PYTHONHASHSEED", "0"}};
+  if (!libraries.empty()) spec.env["LD_LIBRARY_PATH"] = libraries;
+  if (subject == "mitigated") {
+    spec.mounts.push_back({context.root / "mitigations", "/mitigations", false});
+    path += (path.empty() ? "" : ":") + std::string("/mitigations");
+    spec.env["PATCHBENCH_MITIGATE"] = slug;
+    spec.env["PATCHBENCH_FORCE"] = slug;
+  }
+  spec.env["PYTHONPATH"] = path;
+  spec.env["PATCHBENCH_UPSTREAM"] = setup.upstream.name;
+  spec.wants_gpu = setup.device != "cpu";
+  if (!spec.wants_gpu) spec.env["TRITON_INTERPRET"] = "1";
+  spec.timeout_s = kSubjectTimeoutS;
+  spec.memory_bytes = spec.wants_gpu ? int64_t{64} << 30 : int64_t{8} << 30;
+  // A CUDA process starts hundreds of threads, and where a limit counts per user, runs beside this
+  // one count too.
+  if (spec.wants_gpu) spec.max_processes = 4096;
+  spec.log = folder / "subject.log";
+  spec.report = folder / "sandbox.json";
+  return spec;
+}
+
+/// Copies kernels compiled before to where a subject's TileLang looks for them; returns the digest
+/// of their names, which TileLang makes of their sources.
+std::string give_compiled(const fs::path& cache, const fs::path& to) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator(cache))
+    names.insert(fs::relative(entry.path(), cache).generic_string());
+  Sha256 hash;
+  for (const std::string& name : names) hash.update(name + "\n");
+  fs::create_directories(to.parent_path());
+  fs::copy(cache, to, fs::copy_options::recursive);
+  return hash.hex();
+}
+
+/// The pack's upstreams that are not under test: at the versions named, else at their red pins or,
+/// where the environment has one or either stands alone, not at all.
+std::vector<Pin> pins_beside(const Context& context, const Setup& setup,
+                             const std::vector<std::string>& named) {
+  std::map<std::string, std::string> versions;
+  std::vector<std::string> names;
+  for (const UpstreamUse& use : setup.manifest.upstreams) {
+    if (use.name == setup.upstream.name) continue;
+    names.push_back(use.name);
+    if (!use.from_environment && !use.stands_alone && !setup.upstream.stands_alone)
+      versions[use.name] = use.red_pin;
+  }
+  for (const std::string& word : named) {
+    const std::string name = word.substr(0, word.find('='));
+    if (std::find(names.begin(), names.end(), name) == names.end() || name == word) {
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("--beside {}: want NAME=VERSION of an upstream that is not under "
+                              "test{}",
+                              word, did_you_mean(name, names)));
+    }
+    versions[name] = word.substr(name.size() + 1);
+  }
+  std::vector<Pin> pins;
+  for (const auto& [name, version] : versions)
+    pins.push_back(context.pins().resolve(name, version));
+  return pins;
+}
+
+Json pin_json(const Setup& setup) {
+  if (setup.pin) {
+    Json pin = setup.pin->to_json();
+    if (!setup.beside.empty()) pin["beside"] = setup.beside_json();
+    return pin;
+  }
+  return {{"upstream", setup.upstream.name}, {"version", "host"}, {"kind", "host"}};
+}
+
+RunContext make_run_context(const Setup& setup, const std::string& subject,
+                            const std::vector<Edit>& edits) {
+  RunContext run;
+  run.run_id = setup.run_id;
+  run.started = setup.started;
+  run.tool = std::string("patchbench ") + PATCHBENCH_VERSION;
+  run.slug = setup.manifest.slug.str();
+  run.manifest_sha256 = setup.manifest.sha256;
+  run.pin = is_in_process(subject) ? Json::object() : pin_json(setup);
+  for (const Edit& edit : edits) run.edits.push_back(sha256_hex(format_edit(edit)));
+  run.files = Json::object();
+  run.environment = setup.environment.address;
+  const bool isolated = setup.sandbox != exec::SandboxKind::kProcess;
+  run.sandbox = is_in_process(subject)
+                    ? Json{{"kind", "in_process"}, {"isolated", true}}
+                    : Json{{"kind", exec::sandbox_name(setup.sandbox)}, {"isolated", isolated}};
+  if (!setup.image.empty() && !is_in_process(subject)) run.sandbox["image"] = setup.image;
+  run.machine = exec::describe_machine(setup.device);
+  return run;
+}
+
+/// The last non-empty line of a text, for one-line messages.
+std::string last_line(const std::string& text) {
+  const auto end = text.find_last_not_of(" \n\t");
+  if (end == std::string::npos) return "no message";
+  const auto start = text.find_last_of('\n', end);
+  return text.substr(start == std::string::npos ? 0 : start + 1,
+                     end - (start == std::string::npos ? 0 : start + 1) + 1);
+}
+
+/// Sandbox and locked wheels.
+void prepare_locked(const Context& context, const RunOptions& options, Setup& setup) {
+  setup.sandbox = exec::choose_sandbox(options.sandbox, context.cache, context.root);
+  std::string tag;
+  if (setup.sandbox == exec::SandboxKind::kPodman || setup.sandbox == exec::SandboxKind::kDocker) {
+    const exec::BaseImage image =
+        exec::ensure_base_image(setup.sandbox, "bookworm", context.cache, context.root);
+    setup.image = image.id;
+    setup.python = image.python;
+    tag = image.tag;
+  } else if (setup.sandbox == exec::SandboxKind::kRunc) {
+    const exec::Bundle bundle = exec::find_bundle(context.cache).value();
+    setup.image = bundle.tree_digest;
+    setup.python = bundle.python;
+    tag = bundle.tag;
+  } else {
+    std::tie(setup.python, tag) = host_python();
+  }
+  std::vector<std::string> locks = {setup.pin->environment};
+  for (const Pin& pin : setup.beside) {
+    if (std::find(locks.begin(), locks.end(), pin.environment) == locks.end())
+      locks.push_back(pin.environment);
+  }
+  setup.environment = exec::locked_environment(locks, tag, context.cache, context.root);
+}
+
+/// Chooses the bundle of a staged folder for an installed stack, if it is there or asked for and
+/// the interpreter runs in it.
+bool use_bundle(const Context& context, const RunOptions& options, Setup& setup) {
+  const bool is_asked = options.sandbox == exec::SandboxKind::kRunc;
+  const std::optional<exec::Bundle> bundle = exec::find_bundle(context.cache);
+  if (!is_asked && (options.sandbox || !bundle)) return false;
+  const exec::SandboxProbe probe =
+      bundle ? exec::probe_bundle(setup.python, context.cache)
+             : exec::probe_sandbox(exec::SandboxKind::kRunc, context.cache, context.root);
+  if (!probe.usable && is_asked)
+    throw Error(ErrorCode::kNotRunnable, "--sandbox runc: " + probe.detail);
+  if (!probe.usable) {
+    progress("runc cannot be used here (" + probe.detail + "); falling back to bwrap");
+    return false;
+  }
+  setup.sandbox = exec::SandboxKind::kRunc;
+  setup.image = bundle->tree_digest;
+  return true;
+}
+
+/// Sandbox and an installed stack (--python).
+void prepare_host(const Context& context, const RunOptions& options, Setup& setup) {
+  setup.environment = exec::host_environment(options.python);
+  setup.python = setup.environment.python;
+  const auto kind = options.sandbox.value_or(exec::SandboxKind::kBubblewrap);
+  if (use_bundle(context, options, setup)) return;
+  if (kind == exec::SandboxKind::kPodman || kind == exec::SandboxKind::kDocker) {
+    throw Error(
+        ErrorCode::kUsage,
+        "--python needs --sandbox bwrap or process: an image has no part of the host's stack");
+  }
+  const exec::SandboxProbe probe = exec::probe_sandbox(kind, context.cache, context.root);
+  if (!probe.usable && options.sandbox)
+    throw Error(ErrorCode::kNotRunnable, "--sandbox: " + probe.detail);
+  if (!probe.usable)
+    progress("bwrap cannot be used here (" + probe.detail +
+             "); falling back to a plain process, unisolated");
+  setup.sandbox = probe.usable ? kind : exec::SandboxKind::kProcess;
+}
+
+}  // namespace
+
+Json Setup::beside_json() const {
+  Json versions;
+  for (const Pin& other : beside) versions[other.upstream] = other.version;
+  return versions;
+}
+
+bool has_subject(const Manifest& manifest, const std::string& subject) {
+  const std::string known = subject.starts_with("mutant:") ? "patched" : subject;
+  const auto& subjects = manifest.subjects;
+  return std::find(subjects.begin(), subjects.end(), known) != subjects.end();
+}
+
+const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& asked,
+                                const std::string& subject) {
+  if (manifest.upstreams.empty()) {
+    throw Error(ErrorCode::kNotRunnable,
+                manifest.slug.str() + ": names no upstream; try --subject op or model");
+  }
+  const std::string acts_on = subject == "mitigated" ? manifest.mitigated() : "";
+  const std::string name = asked.empty() ? acts_on : asked;
+  if (!acts_on.empty() && name != acts_on) {
+    throw Error(ErrorCode::kUsage, fmt::format("{}: the mitigation acts on {}, not on {}",
+                                               manifest.slug.str(), acts_on, name));
+  }
+  if (name.empty()) return manifest.upstreams.front();
+  std::vector<std::string> names;
+  for (const UpstreamUse& use : manifest.upstreams) {
+    if (use.name == name) return use;
+    names.push_back(use.name);
+  }
+  throw Error(ErrorCode::kUsage, fmt::format("{}: no upstream '{}'{}", manifest.slug.str(), name,
+                                             did_you_mean(name, names)));
+}
+
+std::string chosen_device(const std::string& asked) {
+  const std::vector<exec::Gpu> gpus = exec::find_gpus();
+  if (asked.empty()) return gpus.empty() ? "cpu" : "cuda:0";
+  if (asked == "cpu") return asked;
+  const std::string digits = asked == "cuda"              ? "0"
+                             : asked.starts_with("cuda:") ? asked.substr(5)
+                                                          : "";
+  if (digits.empty() || digits.size() > 3 ||
+      !std::all_of(digits.begin(), digits.end(), ::isdigit)) {
+    throw Error(ErrorCode::kUsage, fmt::format("--device: '{}' is neither cpu nor cuda:N", asked));
+  }
+  if (std::stoul(digits) >= gpus.size()) {
+    throw Error(ErrorCode::kNotRunnable,
+                fmt::format("--device {}: this machine has {} NVIDIA GPU{}; try --device cpu",
+                            asked, gpus.empty() ? "no" : std::to_string(gpus.size()),
+                            gpus.size() == 1 ? "" : "s"));
+  }
+  return "cuda:" + digits;
+}
+
+Setup prepare(const Context& context, const RunOptions& options) {
+  Setup setup;
+  setup.manifest = context.manifest(options.slug);
+  const std::string slug = setup.manifest.slug.str();
+  if (const auto waived = setup.manifest.waived(Column::kRepro)) {
+    throw Error(ErrorCode::kNotRunnable, fmt::format("{}: no reproducer yet ({})", slug, *waived));
+  }
+  if (!fs::exists(context.bin / ("repro_" + slug))) {
+    throw Error(ErrorCode::kNotRunnable,
+                fmt::format("repro_{} is not built (preset host has no torch); run ./patchbench or "
+                            "build the cpu preset",
+                            slug));
+  }
+  check_subject(setup.manifest, options.subject);
+  check_cases(setup.manifest, options.cases);
+  setup.upstream = upstream_use(setup.manifest, options.upstream_name, options.subject);
+  setup.device = chosen_device(options.device);
+  setup.started = ledger::utc_now();
+  if (options.python.empty() || options.needs_pin || !options.version.empty()) {
+    setup.pin = context.pins().resolve(
+        setup.upstream.name, options.version.empty() ? setup.upstream.red_pin : options.version);
+  }
+  if (setup.pin) setup.beside = pins_beside(context, setup, options.beside);
+  if (options.python.empty()) {
+    prepare_locked(context, options, setup);
+  } else {
+    prepare_host(context, options, setup);
+  }
+  setup.run_id = sha256_hex(fmt::format("{} {} {} {}", slug, setup.started, ::getpid(),
+                                        std::random_device{}()))
+                     .substr(0, 16);
+  setup.folder = context.cache / "runs" / setup.run_id;
+  return setup;
+}
+
+Trial run_trial(const Context& context, const Setup& setup, const RunOptions& options,
+                const std::string& subject, const std::vector<Edit>& edits,
+                const std::string& corrupt) {
+  const auto started = std::chrono::steady_clock::now();
+  const std::string slug = setup.manifest.slug.str();
+  Trial trial;
+  trial.context = make_run_context(setup, subject, edits);
+  std::string file_name = subject + corrupt;
+  std::replace(file_name.begin(), file_name.end(), ':', '-');
+  const fs::path folder = setup.folder / file_name;
+  fs::create_directories(folder / "work");
+
+  exec::Command command;
+  command.argv = {(context.bin / ("repro_" + slug)).string(),
+                  "--cases",
+                  (folder / "cases.json").string(),
+                  "--subject",
+                  subject,
+                  "--device",
+                  setup.device,
+                  "--seed",
+                  std::to_string(options.seed),
+                  "--work",
+                  (folder / "work").string(),
+                  "--records-fd",
+                  std::to_string(kRecordsFd)};
+  if (!corrupt.empty()) command.argv.insert(command.argv.end(), {"--corrupt", corrupt});
+  const bool has_regions =
+      subject == "patched" || subject == "mitigated" || (subject == "op" && corrupt.empty());
+  if (options.wants_regions && has_regions) command.argv.emplace_back("--regions");
+  write_file(folder / "cases.json", cases_document(setup, options, subject).dump());
+  if (!is_in_process(subject)) {
+    std::vector<git::Checkout> checkouts;
+    // The liar calls no upstream: an op's run then fetches none.
+    if (setup.pin && subject != "liar") {
+      git::Store store(context.cache, context.root);
+      checkouts.push_back(store.materialize(*setup.pin, edits));
+      trial.context.tree = checkouts.front().tree;
+      trial.context.files = git::Store::digests(checkouts.front(), setup.upstream.files);
+      for (const Pin& other : setup.beside) {
+        checkouts.push_back(store.materialize(other, {}));
+        trial.context.files.update(git::Store::digests(
+            checkouts.back(), upstream_use(setup.manifest, other.upstream).files));
+      }
+    } else if (!setup.pin) {
+      if (!edits.empty())
+        throw Error(ErrorCode::kUsage,
+                    "an installed stack (--python) is judged as it is: it takes no edits");
+      trial.context.files = setup.environment.packages.value("files", Json::object());
+    }
+    if (!options.compile_cache.empty())
+      trial.context.sandbox["compile_cache"] =
+          give_compiled(options.compile_cache, folder / "work/home/.tilelang");
+    const exec::SandboxSpec spec = sandbox_spec(context, setup, subject, checkouts, folder);
+    write_file(folder / "spec.json", spec.to_json().dump());
+    const Json start = {
+        {"argv", {(context.bin / "patchbench-sandbox").string(), (folder / "spec.json").string()}},
+        {"report", spec.report.string()},
+        {"timeout_s", spec.timeout_s + 60}};
+    write_file(folder / "command.json", start.dump());
+    command.argv.insert(command.argv.end(),
+                        {"--subject-command", (folder / "command.json").string()});
+  }
+  command.argv.insert(command.argv.end(), {"--repeat", std::to_string(options.repeats)});
+  command.records_fd_in_child = kRecordsFd;
+  command.on_record = [&](const std::string& line) {
+    trial.observations.push_back(Observation::from_json(parse_json(line, "repro_" + slug)));
+  };
+  const exec::Exit exit = exec::run(command);
+  if (!exit.ok()) {
+    throw Error(exit.exit_code == 2 ? ErrorCode::kUsage : ErrorCode::kInternal,
+                fmt::format("repro_{} ({}): {}", slug, subject,
+                            last_line(exit.error.empty() ? exit.err : exit.error)));
+  }
+  trial.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  return trial;
+}
+
+std::vector<Observation> observations_of(const std::vector<Trial>& trials) {
+  std::vector<Observation> all;
+  for (const Trial& trial : trials)
+    all.insert(all.end(), trial.observations.begin(), trial.observations.end());
+  return all;
+}
+
+std::string record_run(const Context& context, const std::vector<Trial>& trials,
+                       const QuestionContext& question, const Outcome& outcome) {
+  std::vector<Record> records;
+  std::vector<std::string> digests;
+  for (const Trial& trial : trials) {
+    for (const Observation& observation : trial.observations) {
+      records.push_back(make_observation_record(trial.context, observation));
+      digests.push_back(records.back().digest());
+    }
+  }
+  records.push_back(make_verdict_record(trials.front().context, question, outcome, digests));
+  ledger::Ledger::open(context.ledger)->append(records);
+  return records.back().digest();
+}
+
+QuestionContext question_for(const Setup& setup, Question question, const std::string& subject) {
+  QuestionContext asked;
+  asked.question = question;
+  asked.subject = subject;
+  asked.is_red_pin = setup.pin && setup.pin->version == setup.upstream.red_pin &&
+                     std::all_of(setup.beside.begin(), setup.beside.end(), [&](const Pin& pin) {
+                       return pin.version == upstream_use(setup.manifest, pin.upstream).red_pin;
+                     });
+  asked.classes = setup.manifest.classes_order;
+  return asked;
+}
+
+}  // namespace patchbench

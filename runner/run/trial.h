@@ -1,0 +1,97 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/edit.h"
+#include "core/observation.h"
+#include "core/record.h"
+#include "exec/environment.h"
+#include "exec/sandbox.h"
+#include "git/checkout.h"
+#include "workbench/context.h"
+
+namespace patchbench {
+
+/// What the user chose for a whole run.
+struct RunOptions {
+  std::string slug;
+  std::string upstream_name;        ///< which upstream of the pack; empty: the first
+  std::string version;              ///< empty: the red pin
+  std::vector<std::string> beside;  ///< "NAME=VERSION" of upstreams that are not under test
+  std::string subject = "upstream";
+  std::vector<std::string> cases;            ///< empty: all
+  std::string device;                        ///< empty: cuda:0 where it can be used, else cpu
+  std::optional<exec::SandboxKind> sandbox;  ///< forced
+  std::filesystem::path python;              ///< --python: that installed stack is the environment
+  bool needs_pin = false;  ///< with `python`: judge a pinned release on it, not the installed one
+  uint64_t seed = 1;
+  int repeats = 1;
+  std::filesystem::path compile_cache;  ///< copied to each subject's ~/.tilelang; empty: none
+  bool wants_regions = false;           ///< the judge makes region mutants of right outputs, too
+  int jobs = 1;                         ///< subjects that run at a time, where there are several
+};
+
+/// The parts of a run that stay the same for all its subjects.
+struct Setup {
+  Manifest manifest;
+  UpstreamUse upstream;
+  std::optional<Pin> pin;    ///< nullopt: a host stack
+  std::vector<Pin> beside;   ///< the pack's upstreams that stand beside it, as released
+  Json beside_json() const;  ///< name -> version; null without any
+  std::string device;
+  exec::SandboxKind sandbox = exec::SandboxKind::kProcess;
+  exec::Environment environment;
+  std::string image, python;  ///< as the sandbox needs them
+  std::string run_id, started;
+  std::filesystem::path folder;  ///< <cache>/runs/<run_id>
+};
+
+/// One subject's observations and the context they were made in.
+struct Trial {
+  RunContext context;
+  std::vector<Observation> observations;
+  double wall_s = 0;
+};
+
+/// Whether a pack has a subject of that name; where there is an edit, there may be mutants: wrong
+/// edits.
+bool has_subject(const Manifest& manifest, const std::string& subject);
+/// The upstream of a pack by name, or its first; of `mitigated` the one that the mitigation acts
+/// on, and no other. Throws Error(kUsage) with did-you-mean.
+const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& asked,
+                                const std::string& subject = "upstream");
+/// "cpu" or "cuda:N": the one asked for, checked, or the best that is here.
+std::string chosen_device(const std::string& asked);
+
+/// Resolves names to things, chooses device and sandbox and prepares the environment. Throws Error
+/// with one clear line for each thing that is wrong or impossible here.
+Setup prepare(const Context& context, const RunOptions& options);
+
+/// Runs one subject over the chosen cases: checkout (+ edits), sandbox, reproducer, observations.
+/// `corrupt` spoils outputs (self-test).
+Trial run_trial(const Context& context, const Setup& setup, const RunOptions& options,
+                const std::string& subject, const std::vector<Edit>& edits,
+                const std::string& corrupt = "");
+
+/// Those of all trials, in order.
+std::vector<Observation> observations_of(const std::vector<Trial>& trials);
+
+/// Appends a trial's observations and the verdict over `trials` to the ledger; returns the
+/// verdict's digest.
+std::string record_run(const Context& context, const std::vector<Trial>& trials,
+                       const QuestionContext& question, const Outcome& outcome);
+
+/// What an observation of `setup` is asked: classes, red pin.
+QuestionContext question_for(const Setup& setup, Question question, const std::string& subject);
+
+/// `patchbench <version> (<upstream version> …)` lines and the case table of a run, for people.
+std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
+                          const QuestionContext& question, const Outcome& outcome);
+/// The same as one JSON document.
+Json trials_json(const Setup& setup, const std::vector<Trial>& trials,
+                 const QuestionContext& question, const Outcome& outcome,
+                 const std::string& digest);
+
+}  // namespace patchbench

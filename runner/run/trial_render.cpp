@@ -1,0 +1,173 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "report/table.h"
+#include "run/trial.h"
+
+namespace patchbench {
+namespace {
+
+/// The measure that decided: the first that failed, else the one nearest to its limit.
+const Measure* deciding(const Observation& o) {
+  const Measure* worst = nullptr;
+  const auto closeness = [](const Measure& m) { return m.limit > 0 ? m.got / m.limit : m.got; };
+  for (const Measure& m : o.measures) {
+    if (!m.pass) return &m;
+    if (worst == nullptr || closeness(m) > closeness(*worst)) worst = &m;
+  }
+  return worst;
+}
+
+std::string headline(const Setup& setup, const std::vector<Trial>& trials) {
+  const RunContext& run = trials.front().context;
+  const std::string version = run.pin.value("version", "");
+  std::string line = setup.manifest.slug.str();
+  if (!version.empty()) line += fmt::format(" · {} {}", setup.upstream.name, version);
+  line += " · " + setup.device;
+  const std::string kind = run.sandbox.value("kind", "");
+  line += " · " + kind + (run.sandbox.value("isolated", false) ? "" : " (unisolated)");
+  return line;
+}
+
+void add_rows(report::Table& table, const Trial& trial, const QuestionContext& question,
+              bool names_subject) {
+  for (const Observation& o : trial.observations) {
+    if (is_region_mutant(o.subject)) continue;
+    const Measure* m = deciding(o);
+    const std::string name = names_subject ? o.subject + " " + o.case_name : o.case_name;
+    std::string seen = seen_name(o.seen);
+    if (!o.failure_class.empty() && o.failure_class != question.classes.front())
+      seen += " " + o.failure_class;
+    if (m == nullptr || o.seen == Seen::kUnsupported || o.seen == Seen::kUnresolved) {
+      table.add({name, expectation_name(expectation_of(o, question)), seen, o.reason.substr(0, 40),
+                 "", "", ""});
+    } else {
+      table.add({name, expectation_name(expectation_of(o, question)), seen, m->tensor,
+                 fmt::format("{:.1e}", m->got), fmt::format("{:.0e}", m->plain),
+                 fmt::format("{:.0e}", m->limit)});
+    }
+  }
+}
+
+/// What a subject took: its own clock per case (self-reported) and the outside meter's peak.
+struct Cost {
+  double case_seconds = 0, wall_s = 0;
+  int64_t peak_bytes = 0;
+};
+Cost cost_of(const Trial& trial) {
+  Cost cost;
+  cost.wall_s = trial.wall_s;
+  for (const Observation& o : trial.observations) {
+    if (o.self_reported.is_object()) cost.case_seconds += o.self_reported.value("wall_s", 0.0);
+    if (o.outside.is_object())
+      cost.peak_bytes = std::max(cost.peak_bytes, o.outside.value("peak_bytes", int64_t{0}));
+  }
+  return cost;
+}
+
+/// One line per mutant: its trials hold many rows of which one red case matters. `holds`: the
+/// verdict says that every mutant was caught.
+std::string mutant_line(const Trial& trial, bool holds) {
+  const Observation* caught = nullptr;
+  for (const Observation& o : trial.observations) {
+    const bool is_asked = o.role == CaseRole::kTrigger || holds;
+    if (o.seen == Seen::kPresent && is_asked && caught == nullptr) caught = &o;
+  }
+  const std::string subject =
+      trial.observations.empty() ? "mutant" : trial.observations.front().subject;
+  if (caught == nullptr && holds)
+    return fmt::format("{}: not equal to upstream bit for bit\n", subject);
+  if (caught == nullptr) return fmt::format("{}: NOT caught\n", subject);
+  const Measure* m = deciding(*caught);
+  return fmt::format("{}: red on {}{}\n", subject, caught->case_name,
+                     m == nullptr ? ""
+                                  : fmt::format(" ({} {} {:.1e} > {:.1e})", m->tensor, m->layer,
+                                                m->got, m->limit));
+}
+
+/// "18 regions of the inputs: 17 mutants red; not caught: ties (no case is in this region)".
+std::string region_line(const std::vector<Trial>& trials) {
+  int num = 0, red = 0;
+  std::string passed;
+  for (const Trial& trial : trials) {
+    for (const Observation& o : trial.observations) {
+      if (!is_region_mutant(o.subject)) continue;
+      ++num;
+      red += o.seen == Seen::kPresent;
+      if (o.seen == Seen::kPresent) continue;
+      passed += fmt::format("{}{} ({})", passed.empty() ? "" : ", ",
+                            o.subject.substr(o.subject.rfind(':') + 1),
+                            o.seen == Seen::kUnsupported ? o.reason : "passed " + o.case_name);
+    }
+  }
+  if (num == 0) return "";
+  return fmt::format("{} regions of the inputs, {} mutants red{}\n", num, red,
+                     passed.empty() ? "" : "; not caught: " + passed);
+}
+
+bool is_mutants(const Trial& trial) {
+  return !trial.observations.empty() && is_mutant(trial.observations.front().subject);
+}
+
+}  // namespace
+
+std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
+                          const QuestionContext& question, const Outcome& outcome) {
+  std::string text = headline(setup, trials) + "\n";
+  const auto shown =
+      std::count_if(trials.begin(), trials.end(), [](const Trial& t) { return !is_mutants(t); });
+  report::Table table({"case", "expected", "seen", "worst", "error", "plain", "limit"});
+  std::string mutants, costs;
+  for (const Trial& trial : trials) {
+    if (question.question == Question::kOp && is_mutants(trial)) {
+      std::map<std::string, bool> red;
+      for (const Observation& o : trial.observations) red[o.subject] |= o.seen == Seen::kPresent;
+      mutants += fmt::format(
+          "{} spoiled outputs, {} red\n", red.size(),
+          std::count_if(red.begin(), red.end(), [](const auto& r) { return r.second; }));
+    } else if (is_mutants(trial) && trials.size() > 1) {
+      mutants += mutant_line(trial, outcome.sentinel.has_value());
+    } else {
+      add_rows(table, trial, question, shown > 1);
+      const Cost cost = cost_of(trial);
+      if (shown > 1) {
+        costs += fmt::format("{}: {:.2f} s in its cases (self-reported), peak {:.0f} MiB\n",
+                             trial.observations.empty() ? "" : trial.observations.front().subject,
+                             cost.case_seconds, static_cast<double>(cost.peak_bytes) / 1048576.0);
+      }
+    }
+  }
+  text += table.render(report::style_of(STDOUT_FILENO)) + mutants + region_line(trials) + costs;
+  text += outcome.text();
+  if (!outcome.alias.empty()) text += " = " + outcome.alias;
+  return text + (outcome.why.empty() ? "" : ": " + outcome.why) + "\n";
+}
+
+Json trials_json(const Setup& setup, const std::vector<Trial>& trials,
+                 const QuestionContext& question, const Outcome& outcome,
+                 const std::string& digest) {
+  Json subjects = Json::array();
+  for (const Trial& trial : trials) {
+    Json rows = Json::array();
+    for (const Observation& o : trial.observations) {
+      Json row = o.to_json();
+      row["expected"] = expectation_name(expectation_of(o, question));
+      row["verdict"] = verdict_name(verdict_of(o.seen, expectation_of(o, question)));
+      rows.push_back(std::move(row));
+    }
+    subjects.push_back(
+        {{"context", trial.context.to_json()}, {"wall_s", trial.wall_s}, {"observations", rows}});
+  }
+  return {{"slug", setup.manifest.slug.str()},
+          {"sentinel", outcome.text()},
+          {"alias", outcome.alias},
+          {"why", outcome.why},
+          {"question", question.to_json()},
+          {"verdict_record", digest},
+          {"subjects", subjects}};
+}
+
+}  // namespace patchbench

@@ -1,0 +1,331 @@
+#include "run/verdicts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <fstream>
+#include <thread>
+
+#include "core/digest.h"
+#include "core/error.h"
+#include "core/file_text.h"
+#include "exec/process.h"
+#include "git/series.h"
+
+namespace patchbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What the self-test's answer depends on: the judge's binary, the sandbox program, the runtime
+/// beside the subject.
+std::string selftest_key(const Context& context, const Setup& setup) {
+  Sha256 hash;
+  for (const fs::path& file :
+       {context.bin / ("repro_" + setup.manifest.slug.str()), context.bin / "patchbench-sandbox",
+        context.root / "repro/harness/subject_runtime.py"}) {
+    hash.update(read_file(file));
+  }
+  hash.update(exec::sandbox_name(setup.sandbox) + setup.device + setup.manifest.sha256);
+  return hash.hex().substr(0, 16);
+}
+
+/// One trigger and one control that are for `subject` and count on this device: enough to see
+/// whether the judge can fail and can pass. Of an op those that count on a CPU too: they are small.
+std::vector<std::string> selftest_cases(const Setup& setup, const std::string& subject) {
+  const std::string kind = setup.device.substr(0, setup.device.find(':'));
+  std::vector<std::string> names;
+  for (const CaseRole role : {CaseRole::kTrigger, CaseRole::kControl}) {
+    for (const Case& c : setup.manifest.cases) {
+      const bool is_of_it = is_in_process(subject) ? c.counts_on("cpu") : c.runs_on(setup.upstream);
+      if (c.role == role && c.is_for(subject) && is_of_it && c.counts_on(kind)) {
+        names.push_back(c.name);
+        break;
+      }
+    }
+  }
+  return names;
+}
+
+/// One subject of a run and what is changed in it.
+struct Part {
+  std::string subject;
+  std::vector<Edit> edits;
+};
+
+/// The trials of `parts` in their order, options.jobs of them at a time; the first failure ends it.
+std::vector<Trial> run_parts(const Context& context, const Setup& setup, const RunOptions& options,
+                             const std::vector<Part>& parts) {
+  std::vector<Trial> trials(parts.size());
+  std::vector<std::exception_ptr> failures(parts.size());
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t at = next++; at < parts.size(); at = next++) {
+      try {
+        progress(parts[at].subject);
+        trials[at] = run_trial(context, setup, options, parts[at].subject, parts[at].edits);
+      } catch (...) {
+        failures[at] = std::current_exception();
+        next = parts.size();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int i = 1; i < options.jobs; ++i) others.emplace_back(work);
+    work();
+  }
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return trials;
+}
+
+void refuse(const std::string& what) {
+  throw Error(ErrorCode::kIntegrity,
+              "self-test: " + what + "; no sentinel is issued (patchbench selftest shows all)");
+}
+
+/// A subject that computes nothing, says it did, and prints sentinels.
+void check_liar(const Context& context, const Setup& setup, RunOptions options) {
+  options.cases = selftest_cases(setup, "liar");
+  // No case of a release counts on this device, so that none can be lied about either.
+  if (options.cases.empty()) return;
+  const Trial liar = run_trial(context, setup, options, "liar", {});
+  for (const Observation& o : liar.observations) {
+    if (o.seen == Seen::kAbsent) refuse("a lying subject passed case " + o.case_name);
+    if (o.outputs_sha256.empty())
+      refuse("the lying subject did not get to lie on case " + o.case_name + ": " + o.reason);
+  }
+  if (liar.observations.empty()) refuse("a lying subject left no observation");
+}
+
+/// "mutant:half" of mutant-half.edit.
+std::string mutant_subject(const Edit& mutant) {
+  return "mutant:" + fs::path(mutant.name).stem().string().substr(std::string("mutant-").size());
+}
+
+/// What is applied to the checkout that a subject runs on.
+std::vector<Edit> edits_of(const Context& context, const Setup& setup, const std::string& subject) {
+  if (subject == "patched") return pack_edits_at(context, setup).edits;
+  if (!subject.starts_with("mutant:")) return {};
+  std::vector<std::string> names;
+  for (const Edit& mutant : pack_edits_at(context, setup).mutants) {
+    names.push_back(mutant_subject(mutant));
+    if (names.back() == subject) return {mutant};
+  }
+  throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", setup.manifest.slug.str(),
+                                             subject, did_you_mean(subject, names)));
+}
+
+/// The cases that were named are for the subject, or it is said for whom they are.
+void need_cases_for(const Manifest& manifest, const RunOptions& options) {
+  for (const std::string& name : options.cases) {
+    const Case& item = *manifest.find_case(name);
+    if (item.is_for(options.subject)) continue;
+    const std::string why = options.subject == "mitigated" && !item.left.empty()
+                                ? item.left
+                                : fmt::format("it is for {}", fmt::join(item.subjects, " and "));
+    throw Error(ErrorCode::kUsage, fmt::format("{}: case '{}' is not for '{}': {}",
+                                               manifest.slug.str(), name, options.subject, why));
+  }
+}
+
+/// The sentinel over all trials of an answer, and its record.
+void conclude(const Context& context, Answer& answer) {
+  answer.outcome = sentinel_of(observations_of(answer.trials), answer.question);
+  answer.digest = record_run(context, answer.trials, answer.question, answer.outcome);
+}
+
+}  // namespace
+
+Answer test_claim(const Context& context, const Setup& setup, const RunOptions& options,
+                  const ClaimTest& test) {
+  ensure_selftest(context, setup);
+  Answer answer;
+  answer.question = question_for(setup, Question::kClaim, test.subject);
+  answer.question.claim = test.name;
+  answer.question.contrast = test.contrast;
+  answer.question.expects = seen_from(test.expects);
+  answer.question.failure_class = test.failure_class;
+  for (const std::string& subject : {test.subject, test.contrast})
+    answer.trials.push_back(
+        run_trial(context, setup, options, subject, edits_of(context, setup, subject)));
+  conclude(context, answer);
+  return answer;
+}
+
+void ensure_selftest(const Context& context, const Setup& setup) {
+  const fs::path mark =
+      context.cache / "selftest" / (setup.manifest.slug.str() + "-" + selftest_key(context, setup));
+  if (fs::exists(mark)) return;
+  progress("self-test of the judge (once per build)");
+  RunOptions options;
+  options.slug = setup.manifest.slug.str();
+  // The plain computation is right by definition; an op proves itself along the way.
+  const auto& subjects = setup.manifest.subjects;
+  const bool has_op = std::find(subjects.begin(), subjects.end(), "op") != subjects.end();
+  const std::string right = has_op ? "op" : "plain";
+  options.cases = selftest_cases(setup, right);
+  for (const Observation& o : run_trial(context, setup, options, right, {}).observations) {
+    if (o.seen != Seen::kAbsent)
+      refuse(fmt::format("the right {} is {} on {}: {}", right, seen_name(o.seen), o.case_name,
+                         o.reason));
+  }
+  int mutants = 0;
+  for (const Observation& o : run_trial(context, setup, options, right, {}, "all").observations) {
+    if (o.seen == Seen::kAbsent) refuse(fmt::format("{} passed case {}", o.subject, o.case_name));
+    mutants += o.seen == Seen::kPresent;
+  }
+  if (mutants < 15) refuse(fmt::format("only {} spoiled outputs were red", mutants));
+  check_liar(context, setup, options);
+  fs::create_directories(mark.parent_path());
+  std::ofstream(mark) << mutants << " spoiled outputs red\n";
+}
+
+Answer reproduce(const Context& context, const Setup& setup, const RunOptions& options) {
+  need_cases_for(setup.manifest, options);
+  ensure_selftest(context, setup);
+  Answer answer;
+  Question question = Question::kReproduce;
+  if (options.subject == "op") question = Question::kOp;
+  if (options.subject == "mitigated") question = Question::kMitigation;
+  const std::vector<Edit> edits = edits_of(context, setup, options.subject);
+  answer.question = question_for(setup, question, options.subject);
+  RunOptions all = options;
+  if (question != Question::kReproduce) {
+    answer.question.is_partial = !options.cases.empty();
+    answer.question.has_regions = all.wants_regions = true;
+  }
+  if (question == Question::kMitigation)
+    answer.trials.push_back(run_trial(context, setup, options, "upstream", {}));
+  answer.trials.push_back(run_trial(context, setup, all, options.subject, edits));
+  if (question == Question::kOp) {
+    // Spoiled outputs are judged on small cases: what they show does not depend on the shape, what
+    // they cost does.
+    RunOptions few = options;
+    few.cases = selftest_cases(setup, "op");
+    few.repeats = 1;
+    answer.trials.push_back(run_trial(context, setup, few, "op", {}, "all"));
+  }
+  conclude(context, answer);
+  return answer;
+}
+
+std::optional<QuestionContext> memory_question(const Manifest& manifest, const QuestionContext& op,
+                                               const std::vector<Observation>& seen) {
+  if (op.question != Question::kOp) return std::nullopt;
+  const auto peak_of = [](const Observation& o) {
+    const bool is_counted = o.counts && o.subject == "op" && o.outside.is_object();
+    return is_counted ? o.outside.value("peak_bytes", 0.0) : 0.0;
+  };
+  for (const Observation& o : seen) {
+    const auto bound = manifest.bounds.find(o.case_name);
+    const double peak = peak_of(o);
+    if (peak <= 0 || bound == manifest.bounds.end() || !bound->contains("peak_bytes_max")) continue;
+    QuestionContext asked = op;
+    asked.question = Question::kMemory;
+    asked.bound_bytes = bound->at("peak_bytes_max").get<double>();
+    asked.measured_bytes = peak;
+    const Json growth = bound->value("growth_max", Json());
+    if (growth.is_null()) return asked;
+    asked.bound_growth = growth["times"].get<double>();
+    for (const Observation& half : seen) {
+      if (half.case_name == growth["over"].get<std::string>() && peak_of(half) > 0)
+        asked.measured_growth = peak / peak_of(half);
+    }
+    return asked;
+  }
+  return std::nullopt;
+}
+
+std::optional<QuestionContext> regression_question(const Manifest& manifest,
+                                                   const QuestionContext& validation,
+                                                   const std::vector<Observation>& seen) {
+  if (validation.subject != "patched") return std::nullopt;
+  QuestionContext asked = validation;
+  asked.question = Question::kRegression;
+  for (const Observation& o : seen) {
+    const auto bound = manifest.bounds.find(o.case_name);
+    if (bound != manifest.bounds.end() && bound->contains("ratios_max"))
+      asked.ratios_max[o.case_name] = bound->at("ratios_max");
+  }
+  if (asked.ratios_max.empty()) return std::nullopt;
+  return asked;
+}
+
+std::optional<Answer> further_answer(const Context& context, const Answer& answer,
+                                     const std::optional<QuestionContext>& asked) {
+  if (!asked) return std::nullopt;
+  Answer further{answer.trials, *asked, {}, ""};
+  conclude(context, further);
+  return further;
+}
+
+PackEdits pack_edits_at(const Context& context, const Setup& setup) {
+  if (!setup.pin)
+    throw Error(ErrorCode::kUsage,
+                "an installed stack (--python) is judged as it is: it takes no edits");
+  const auto [series, base_version] = git::series_for(
+      git::load_series(context.root / cell_path(setup.manifest.slug, Column::kPatches),
+                       setup.upstream.name),
+      setup.pin->version, setup.upstream.red_pin);
+  const Pin base = context.pins().resolve(setup.upstream.name, base_version);
+  if (base.version == setup.pin->version) return {series.edits, series.mutants};
+  git::Store store(context.cache, context.root);
+  PackEdits carried;
+  const std::vector<git::Rebase> moved = git::rebase_series(series.edits, base, *setup.pin, store);
+  for (std::size_t i = 0; i < moved.size(); ++i) {
+    const git::Rebase& rebase = moved[i];
+    if (rebase.state == git::Rebase::State::kClean) {
+      carried.edits.push_back(*rebase.edit);
+    } else if (rebase.state != git::Rebase::State::kLanded) {
+      std::string where;
+      if (!rebase.conflicts.empty()) {
+        where = fmt::format(": {} lines {}-{}", rebase.conflicts[0].path,
+                            rebase.conflicts[0].first_line, rebase.conflicts[0].last_line);
+      }
+      throw Error(
+          ErrorCode::kUsage,
+          fmt::format("{} does not carry from {} to {} ({}{}); see patchbench patch rebase {}",
+                      series.edits[i].name, base.version, setup.pin->version,
+                      git::rebase_state_name(rebase.state), where, setup.manifest.slug.str()));
+    }
+  }
+  if (carried.edits.empty() && !moved.empty())
+    throw Error(ErrorCode::kUsage, fmt::format("{}: {} has landed every edit of the pack already",
+                                               setup.manifest.slug.str(), setup.pin->version));
+  for (const Edit& mutant : series.mutants) {
+    const git::Rebase rebase = git::rebase_edit(mutant, base, *setup.pin, store);
+    if (rebase.state == git::Rebase::State::kClean) {
+      carried.mutants.push_back(*rebase.edit);
+    } else {
+      progress(fmt::format("{} does not carry to {} ({}): left out", mutant.name,
+                           setup.pin->version, git::rebase_state_name(rebase.state)));
+    }
+  }
+  return carried;
+}
+
+Question validation_of(const Manifest& manifest) {
+  return manifest.kind == "refactor" ? Question::kEquivalence : Question::kValidate;
+}
+
+Answer validate(const Context& context, const Setup& setup, const RunOptions& options,
+                const std::vector<Edit>& edits, const std::vector<Edit>& mutants) {
+  ensure_selftest(context, setup);
+  Answer answer;
+  answer.question = question_for(setup, validation_of(setup.manifest), "patched");
+  std::vector<Part> parts = {{"upstream", {}}, {"patched", edits}};
+  for (const Edit& mutant : mutants) parts.push_back({mutant_subject(mutant), {mutant}});
+  RunOptions all = options;
+  all.wants_regions = answer.question.has_regions = true;
+  answer.question.is_partial = !options.cases.empty();
+  answer.trials = run_parts(context, setup, all, parts);
+  conclude(context, answer);
+  return answer;
+}
+
+}  // namespace patchbench

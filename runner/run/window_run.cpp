@@ -1,0 +1,406 @@
+#include "run/window_run.h"
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "core/error.h"
+#include "core/window.h"
+#include "exec/process.h"
+#include "ledger/ledger.h"
+#include "report/table.h"
+#include "run/verdicts.h"
+#include "status/costs.h"
+#include "status/standing.h"
+
+namespace patchbench {
+namespace {
+
+struct Measured {
+  ReleaseState state;
+  Outcome outcome;
+  std::optional<NotRun> not_run;
+};
+
+/// Its releases; of what is never released, the named commits.
+const std::vector<Pin>& versions_of(const Upstream& upstream) {
+  return upstream.releases.empty() ? upstream.commits : upstream.releases;
+}
+
+Measured measure(const Context& context, RunOptions options, const std::string& version) {
+  options.version = version;
+  try {
+    const Setup setup = prepare(context, options);
+    const Answer answer = reproduce(context, setup, options);
+    std::string state = state_of_sentinel(answer.outcome.text());
+    if (state == "unresolved" && has_no_such_code(observations_of(answer.trials)))
+      state = "unsupported";
+    return {{version, std::move(state), answer.digest}, answer.outcome, std::nullopt};
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::kIntegrity || e.code() == ErrorCode::kUsage) throw;
+    const NotRun part =
+        not_run(fmt::format("{} on {} {}", options.slug, options.upstream_name, version), e);
+    return {{version, "not_measured", ""}, {Sentinel::kNotRun, part.reason, part.why, ""}, part};
+  }
+}
+
+/// What the records say already: version -> state.
+struct Known {
+  std::map<std::string, ReleaseState> states;  ///< judged on the cases as they are now
+  std::set<std::string> outdated;              ///< judged, but on other cases
+};
+
+using Roles = std::map<std::string, CaseRole>;
+
+/// Whether a case is part of the answer of a reproduction.
+bool is_asked(CaseRole role) { return role != CaseRole::kSurvey && role != CaseRole::kCode; }
+
+/// The cases of a reproduction of a release, as the manifest has them.
+Roles cases_of(const Setup& setup) {
+  Roles roles;
+  const std::string kind = setup.device.substr(0, setup.device.find(':'));
+  for (const Case& c : setup.manifest.cases) {
+    if (is_asked(c.role) && c.runs_on(setup.upstream) && c.is_for("upstream") && c.counts_on(kind))
+      roles[c.name] = c.role;
+  }
+  return roles;
+}
+
+Roles cases_among(const std::vector<Observation>& observations) {
+  Roles roles;
+  for (const Observation& o : observations) {
+    if (is_asked(o.role) && o.counts) roles[o.case_name] = o.role;
+  }
+  return roles;
+}
+
+/// The newest reproduction of each release on this kind of device counts if it judged the cases of
+/// today by name and role. A manifest changes with every claim that cites a record, so its digest
+/// would let nothing count; that a case got other axes under its old name is not seen.
+Known known_states(const Context& context, const RunOptions& options, const Setup& setup) {
+  Known known;
+  const Json beside = setup.beside_json();
+  const std::string device = exec::describe_machine(setup.device).value("device", "");
+  const std::string beside_text = beside.is_null() ? "" : canonical_json(beside);
+  const ledger::Archive archive(context.ledger, context.root, {options.slug});
+  std::map<std::string, Finding> newest;
+  archive.each_finding({.slug = options.slug, .before = {}}, [&](const Finding& finding) {
+    const bool is_same = finding.asked == "reproduce" && finding.is_counted &&
+                         finding.upstream == setup.upstream.name && finding.device == device &&
+                         finding.beside == beside_text;
+    Finding& last = newest[finding.version];
+    if (is_same && last.started <= finding.started) last = finding;
+  });
+  const Roles today = cases_of(setup);
+  for (const auto& [version, finding] : newest) {
+    if (finding.digest.empty()) continue;
+    const std::vector<Observation> seen = cited_observations(archive, finding.digest);
+    std::string state = state_of_sentinel(finding.sentinel);
+    if (state == "unresolved" && has_no_such_code(seen)) state = "unsupported";
+    if (state == "unresolved") continue;
+    if (cases_among(seen) == today) {
+      known.states[version] = {version, state, finding.digest};
+    } else {
+      known.outdated.insert(version);
+    }
+  }
+  return known;
+}
+
+/// The commit a release's tag points to, as a git pin; nullopt without such a tag. Throws
+/// Error(kNotRunnable) if out of reach.
+std::optional<Pin> tagged(const Context& context, const Upstream& upstream,
+                          const std::string& version) {
+  const exec::Exit listed =
+      exec::run({.argv = {"git", "ls-remote", "--tags", upstream.url, "refs/tags/v" + version,
+                          "refs/tags/v" + version + "^{}"}});
+  if (!listed.ok())
+    throw Error(ErrorCode::kNotRunnable,
+                "upstream_unreachable: git ls-remote " + upstream.url + " failed");
+  std::string commit;
+  for (std::size_t at = 0; at + 40 < listed.out.size(); at = listed.out.find('\n', at) + 1) {
+    commit = listed.out.substr(at, 40);  // the peeled line, where there is one, comes last
+    if (listed.out.find('\n', at) == std::string::npos) break;
+  }
+  if (commit.empty()) return std::nullopt;
+  return context.pins().resolve(upstream.name, "git:" + commit);
+}
+
+/// The first commit after `left` that is in `right.state`, by bisection inside one measured edge.
+Json bisect_edge(const Context& context, const RunOptions& options, const Upstream& upstream,
+                 const std::vector<std::string>& files, const ReleaseState& left,
+                 const ReleaseState& right) {
+  Json found = {{"from", left.version},
+                {"from_state", left.state},
+                {"to", right.version},
+                {"to_state", right.state}};
+  const auto good = tagged(context, upstream, left.version),
+             bad = tagged(context, upstream, right.version);
+  if (!good || !bad) {
+    found["result"] = "no tag for " + (good ? right.version : left.version);
+    return found;
+  }
+  const std::vector<Pin> commits =
+      git::Store(context.cache, context.root).commits_between(*good, *bad, files);
+  std::size_t low = 0, high = commits.size();  // commits[high-1] has right.state; before
+                                               // commits[low] it is left.state
+  std::vector<std::string> skipped;
+  while (low < high) {
+    const std::size_t middle = low + (high - low) / 2;
+    progress(fmt::format("{} -> {}: commit {}, {} left", left.version, right.version,
+                         commits[middle].commit.substr(0, 10), high - low));
+    const std::string state = measure(context, options, commits[middle].version).state.state;
+    if (state == right.state) {
+      high = middle;
+    } else if (state == left.state) {
+      low = middle + 1;
+    } else {
+      skipped.push_back(commits[middle].commit + " " + state);
+      break;
+    }
+  }
+  if (!skipped.empty()) {
+    found["result"] = "not one change: " + skipped.front();
+  } else if (low < commits.size()) {
+    found["result"] = commits[low].commit;
+    found["date"] = commits[low].date;
+  } else {
+    found["result"] = "no commit between the tags touches the named files";
+  }
+  return found;
+}
+
+Json interval_json(const Interval& i) {
+  return {{"class", i.failure_class},
+          {"first_bad", i.first_bad},
+          {"last_bad", i.last_bad},
+          {"last_good_before", i.last_good_before},
+          {"first_good_after", i.first_good_after},
+          {"has_gap", i.has_gap}};
+}
+
+}  // namespace
+
+void print_window(const Json& window) {
+  report::Table table({"release", "date", "state", "why"});
+  for (const Json& r : window.at("releases")) {
+    table.add({r.at("version"), r.at("date"), r.at("state"), r.at("why")});
+  }
+  std::cout << table.render(report::style_of(STDOUT_FILENO));
+  for (const Json& i : window.at("intervals")) {
+    const auto or_none = [&](const char* key) {
+      return i.at(key).get<std::string>().empty() ? "none measured" : i.at(key).get<std::string>();
+    };
+    fmt::print(std::cout,
+               "{}: first bad {}, last bad {}; last good before {}, first good after {}{}\n",
+               i.at("class").get<std::string>(), or_none("first_bad"), or_none("last_bad"),
+               or_none("last_good_before"), or_none("first_good_after"),
+               i.at("has_gap").get<bool>() ? " (a release in it was not measured)" : "");
+  }
+  if (window.at("intervals").empty()) std::cout << "no measured release is hit\n";
+  for (const Json& c : window.at("commits")) {
+    fmt::print(std::cout, "{} -> {} ({} -> {}): {}\n", c.at("from").get<std::string>(),
+               c.at("to").get<std::string>(), c.at("from_state").get<std::string>(),
+               c.at("to_state").get<std::string>(), c.at("result").get<std::string>());
+  }
+}
+
+WindowAnswer measure_window(const Context& context, const RunOptions& options,
+                            const WindowOptions& window) {
+  const Setup setup = prepare(context, options);
+  const Upstream upstream = context.pins().upstream(setup.upstream.name);
+  const auto known = window.resume ? known_states(context, options, setup).states
+                                   : std::map<std::string, ReleaseState>{};
+  std::vector<ReleaseState> states;
+  Json releases = Json::array();
+  std::vector<NotRun> missing;
+  bool is_complete = true;
+  RunOptions named = options;
+  named.upstream_name = upstream.name;
+  for (const Pin& pin : versions_of(upstream)) {
+    progress(fmt::format("{} {} ({}/{})", upstream.name, pin.version, states.size() + 1,
+                         versions_of(upstream).size()));
+    Measured one;
+    if (const auto it = known.find(pin.version); it != known.end()) {
+      one = {it->second, {std::nullopt, "", "from the records", ""}, std::nullopt};
+    } else {
+      one = measure(context, named, pin.version);
+    }
+    states.push_back(one.state);
+    if (one.not_run) missing.push_back(*one.not_run);
+    const bool is_out_of_reach =
+        pin.kind == PinKind::kGit && one.not_run && one.not_run->reason == "upstream_unreachable";
+    const bool is_open = one.state.state == "unresolved" || one.state.state == "not_measured";
+    is_complete &= !is_open || is_out_of_reach;
+    releases.push_back({{"version", pin.version},
+                        {"date", pin.date},
+                        {"state", one.state.state},
+                        {"why", one.outcome.why},
+                        {"verdict", one.state.record}});
+  }
+  Json intervals = Json::array(), commits = Json::array();
+  for (const Interval& i : intervals_of(states)) intervals.push_back(interval_json(i));
+  for (std::size_t i = 0; window.bisect_commits && i + 1 < states.size(); ++i) {
+    const bool both = states[i].state != "unresolved" && states[i + 1].state != "unresolved" &&
+                      !states[i].record.empty() && !states[i + 1].record.empty();
+    if (!both || states[i].state == states[i + 1].state) continue;
+    try {
+      commits.push_back(
+          bisect_edge(context, named, upstream, setup.upstream.files, states[i], states[i + 1]));
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kNotRunnable) throw;
+      missing.push_back(not_run(fmt::format("commits of {} from {} to {}", upstream.name,
+                                            states[i].version, states[i + 1].version),
+                                e));
+    }
+  }
+  Json compact = Json::object();  // the record: states and the verdicts they rest on
+  for (const ReleaseState& s : states) compact[s.version] = {s.state, s.record.substr(0, 16)};
+  const Json document = {{"slug", options.slug},
+                         {"upstream", upstream.name},
+                         {"device", setup.device},
+                         {"releases", releases},
+                         {"intervals", intervals},
+                         {"commits", commits},
+                         {"not_run", not_run_json(missing)}};
+  RunContext run;
+  run.run_id = setup.run_id;
+  run.started = setup.started;
+  run.tool = std::string("patchbench ") + PATCHBENCH_VERSION;
+  run.slug = options.slug;
+  run.manifest_sha256 = setup.manifest.sha256;
+  run.pin = {{"upstream", upstream.name}, {"version", "all"}};
+  run.files = Json::object();
+  run.environment = setup.environment.address;
+  run.sandbox = {{"kind", exec::sandbox_name(setup.sandbox)},
+                 {"isolated", setup.sandbox != exec::SandboxKind::kProcess}};
+  run.machine = exec::describe_machine(setup.device);
+  ledger::Ledger::open(context.ledger)
+      ->append({make_record(
+          "window", run, {{"states", compact}, {"intervals", intervals}, {"commits", commits}})});
+  return {document, is_complete ? 0 : 3, missing};
+}
+
+namespace {
+
+/// Does `work` for each upstream of each pack that has a reproducer.
+void each_window(const Context& context, RunOptions options,
+                 const std::function<void(const std::string& name, const RunOptions&)>& work) {
+  const std::vector<std::string> slugs =
+      options.slug.empty() ? context.slugs() : std::vector<std::string>{options.slug};
+  for (const std::string& slug : slugs) {
+    const Manifest pack = context.manifest(slug);
+    for (const UpstreamUse& use : pack.upstreams) {
+      if (use.from_environment) continue;
+      const std::string name = slug + " on " + use.name;
+      if (const auto reason = pack.waived(Column::kRepro)) {
+        progress(name + ": no reproducer (" + *reason + ")");
+        continue;
+      }
+      options.slug = slug;
+      options.upstream_name = use.name;
+      work(name, options);
+    }
+  }
+}
+
+Json plan_document(const Context& context, const RunOptions& options) {
+  const Setup setup = prepare(context, options);
+  const Known known = known_states(context, options, setup);
+  Json to_measure = Json::array();
+  int num_known = 0, num_outdated = 0;
+  const Upstream upstream = context.pins().upstream(setup.upstream.name);
+  for (const Pin& pin : versions_of(upstream)) {
+    const bool is_known = known.states.contains(pin.version);
+    num_known += is_known;
+    num_outdated += known.outdated.contains(pin.version);
+    if (!is_known) to_measure.push_back(pin.version);
+  }
+  return {{"slug", options.slug},     {"upstream", setup.upstream.name},
+          {"device", setup.device},   {"known", num_known},
+          {"to_measure", to_measure}, {"on_other_cases", num_outdated}};
+}
+
+}  // namespace
+
+Json plan_windows(const Context& context, const RunOptions& options) {
+  Json plans = Json::array();
+  each_window(context, options, [&](const std::string&, const RunOptions& one) {
+    plans.push_back(plan_document(context, one));
+  });
+  return plans;
+}
+
+void print_plans(const Json& plans) {
+  std::size_t num_runs = 0;
+  report::Table table({"pack", "upstream", "known", "to run", "judged on other cases"});
+  for (const Json& plan : plans) {
+    num_runs += plan.at("to_measure").size();
+    table.add({plan.at("slug"), plan.at("upstream"), plan.at("known").dump(),
+               std::to_string(plan.at("to_measure").size()), plan.at("on_other_cases").dump()});
+  }
+  std::cout << table.render(report::style_of(STDOUT_FILENO));
+  fmt::print(std::cout, "{} releases would be run; nothing was\n", num_runs);
+}
+
+WindowAnswer measure_all_windows(const Context& context, const RunOptions& options) {
+  WindowAnswer all{Json::array(), 0, {}};
+  each_window(context, options, [&](const std::string& name, const RunOptions& chosen) {
+    try {
+      WindowAnswer one = measure_window(context, chosen, {.resume = true});
+      all.status = std::max(all.status, one.status);
+      if (!context.json) {
+        std::cout << name << "\n";
+        print_window(one.document);
+        std::cout << "\n";
+      }
+      all.document.push_back(std::move(one.document));
+      all.not_run.insert(all.not_run.end(), one.not_run.begin(), one.not_run.end());
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kNotRunnable) throw e.in(name);
+      all.not_run.push_back(not_run(name, e));
+      all.document.push_back({{"slug", chosen.slug},
+                              {"upstream", chosen.upstream_name},
+                              {"not_run", not_run_json({all.not_run.back()})}});
+    }
+  });
+  return all;
+}
+
+void show_windows(const Context& context, const std::string& slug) {
+  const Standing standing = standing_of(context, {.slug = slug, .before = {}});
+  const Manifest& pack = standing.packs.front();
+  const std::vector<TierWindow> windows = windows_of(standing, pack);
+  Json documents = Json::array();
+  for (const TierWindow& window : windows) {
+    documents.push_back(window_json(window));
+    if (window.device != "cpu") documents.back()["costs"] = costs_json(costs_of(standing, window));
+  }
+  if (context.json) {
+    Json disagreements = Json::array();
+    for (const UpstreamUse& use : pack.upstreams) {
+      for (const std::string& line :
+           tier_disagreements(windows, sources_of(standing, pack, use), use))
+        disagreements.push_back(use.name + " " + line);
+    }
+    print_json({{"slug", slug}, {"windows", documents}, {"tiers_disagree", disagreements}});
+    return;
+  }
+  for (const UpstreamUse& use : pack.upstreams) {
+    if (use.from_environment) continue;
+    std::cout << render_windows(standing, pack, use, windows);
+    for (const TierWindow& window : windows) {
+      if (window.upstream == use.name)
+        std::cout << render_costs(costs_of(standing, window), window.device);
+    }
+  }
+}
+
+}  // namespace patchbench

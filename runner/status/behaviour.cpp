@@ -1,0 +1,121 @@
+#include "status/behaviour.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <map>
+#include <set>
+
+#include "core/observation.h"
+#include "core/record.h"
+#include "ledger/evidence.h"
+#include "report/table.h"
+
+namespace patchbench {
+namespace {
+
+/// What one version showed on one case, by its newest observation.
+struct Shown {
+  std::string started, text;
+};
+/// (upstream, device) -> case -> version.
+using Behaviour = std::map<std::pair<std::string, std::string>,
+                           std::map<std::string, std::map<std::string, Shown>>>;
+
+/// "absent", "raw_null", "absent (registers 255, tma_loads 8)": what was seen and what the subject
+/// counted.
+std::string text_of(const Observation& o) {
+  const std::string text = o.seen == Seen::kPresent ? o.failure_class : seen_name(o.seen);
+  std::string numbers;
+  if (o.self_reported.is_object()) {
+    // items() refers to the object: a temporary would be gone before the first step.
+    const Json counted = o.self_reported.value("numbers", Json::object());
+    for (const auto& [name, value] : counted.items())
+      numbers += fmt::format("{}{} {}", numbers.empty() ? "" : ", ", name, number_from(value));
+  }
+  return numbers.empty() ? text : fmt::format("{} ({})", text, numbers);
+}
+
+Behaviour read_behaviour(const Context& context, const std::string& slug) {
+  Behaviour behaviour;
+  for (const ledger::Entry& entry : ledger::known(context.ledger, context.root, {slug})) {
+    if (entry.record.type() != "observation") continue;
+    const Json& p = entry.record.predicate();
+    const RunContext run = RunContext::from_json(p.at("context"));
+    const Observation o = Observation::from_json(p.at("observation"));
+    if (run.slug != slug || o.subject != "upstream" || !run.edits.empty()) continue;
+    Shown& held = behaviour[{run.pin.value("upstream", ""), run.machine.value("device", "cpu")}]
+                           [o.case_name][run.pin.value("version", "host")];
+    if (held.started <= run.started) held = {run.started, text_of(o)};
+  }
+  return behaviour;
+}
+
+/// The versions that were measured, releases first in their order.
+std::vector<std::string> in_order(
+    const Context& context, const std::string& upstream,
+    const std::map<std::string, std::map<std::string, Shown>>& cases) {
+  std::set<std::string> left;
+  for (const auto& [name, versions] : cases) {
+    for (const auto& [version, shown] : versions) left.insert(version);
+  }
+  std::vector<std::string> ordered;
+  for (const Pin& pin : context.pins().upstream(upstream).releases) {
+    if (left.erase(pin.version) > 0) ordered.push_back(pin.version);
+  }
+  ordered.insert(ordered.end(), left.begin(), left.end());
+  return ordered;
+}
+
+/// "raw_null 2.2.0-2.15.0 · absent 2.18.0": neighbours that show the same are one range.
+std::string ranges(const std::vector<std::string>& order,
+                   const std::map<std::string, Shown>& versions) {
+  std::string out, held, first, last;
+  const auto close = [&] {
+    if (held.empty()) return;
+    out += (out.empty() ? "" : " · ") + held + " " + (first == last ? first : first + "-" + last);
+  };
+  for (const std::string& version : order) {
+    const auto at = versions.find(version);
+    const std::string text = at == versions.end() ? "" : at->second.text;
+    if (text != held) {
+      close();
+      held = text;
+      first = version;
+    }
+    last = version;
+  }
+  close();
+  return out;
+}
+
+}  // namespace
+
+void show_behaviour(const Context& context, const std::string& slug) {
+  const Manifest manifest = context.manifest(slug);
+  Json documents = Json::array();
+  for (const auto& [key, cases] : read_behaviour(context, slug)) {
+    const auto& [upstream, device] = key;
+    const std::vector<std::string> order = in_order(context, upstream, cases);
+    report::Table table({"case", "seen"});
+    Json rows = Json::object();
+    for (const Case& item : manifest.cases) {
+      const auto at = cases.find(item.name);
+      if (at == cases.end()) continue;
+      table.add({item.name, ranges(order, at->second)});
+      for (const auto& [version, shown] : at->second) rows[item.name][version] = shown.text;
+    }
+    documents.push_back(
+        {{"upstream", upstream}, {"device", device}, {"versions", order}, {"cases", rows}});
+    if (!context.json)
+      std::cout << upstream << " · " << device << " · " << order.size()
+                << (order.size() == 1 ? " version\n" : " versions\n")
+                << table.render(report::style_of(STDOUT_FILENO)) << "\n";
+  }
+  if (context.json) print_json(documents);
+  if (documents.empty() && !context.json)
+    std::cout << slug << ": no record; run patchbench window " << slug << "\n";
+}
+
+}  // namespace patchbench

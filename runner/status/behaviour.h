@@ -1,0 +1,12 @@
+#pragma once
+#include <string>
+
+#include "workbench/context.h"
+
+namespace patchbench {
+
+/// `show SLUG --table`: what each measured version showed on each case, from the newest
+/// observations of the ledger and the committed evidence; one table per upstream and device.
+void show_behaviour(const Context& context, const std::string& slug);
+
+}  // namespace patchbench

@@ -1,0 +1,366 @@
+#include "status/bundle_body.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "core/error.h"
+#include "report/claim_lint.h"
+#include "report/markdown.h"
+#include "report/record_line.h"
+#include "status/measured.h"
+#include "status/standing.h"
+
+namespace patchbench {
+namespace {
+
+using report::Quantity;
+
+constexpr std::size_t kShortDigest = 12, kMaxCases = 8;
+
+std::string short_digest(const std::string& digest) { return digest.substr(0, kShortDigest); }
+
+/// Text of the manifest or of a record with only the numbers that `record` states.
+std::string stated(const std::string& text, const std::vector<Quantity>& held) {
+  return report::without_unheld(one_line(text, 400), held);
+}
+
+std::string kind_words(const std::string& kind) {
+  static const std::map<std::string, std::string> kWords = {
+      {"bug", "The release does not do what it says."},
+      {"refactor", "A change that alters no result."},
+      {"memory", "A change that saves memory and alters no result."},
+      {"claim", "A finding: what was looked for, and what was seen."}};
+  return kWords.at(kind);
+}
+
+/// A verdict about the pack's release at its red pin.
+struct Standing {
+  const ledger::Entry* entry;
+  RunContext run;
+  QuestionContext asked;
+  Outcome outcome;
+};
+
+class Body {
+ public:
+  explicit Body(const BundleFacts& facts) : facts_(facts) {}
+
+  BundleBody make() {
+    const Manifest& manifest = facts_.manifest;
+    const std::vector<Standing> standing = newest_standing();
+    const UpstreamUse& use = manifest.upstreams.front();
+    const bool is_held =
+        manifest.filing.at("kind") == "held" || manifest.filing.at("kind") == "none";
+    Json values = {{"slug", manifest.slug.str()},
+                   {"title", stated(manifest.title, {})},
+                   {"is_held", is_held},
+                   {"risk", stated(manifest.filing.at("risk"), {})},
+                   {"upstream", use.name},
+                   {"version", use.red_pin},
+                   {"kind", manifest.kind},
+                   {"what_kind", kind_words(manifest.kind)},
+                   {"classes", classes(standing)},
+                   {"verdicts", verdicts(standing, Question::kReproduce)},
+                   {"cases", cases(standing)},
+                   {"window", window()},
+                   {"patches", patches()},
+                   {"checks", checks(standing)},
+                   {"confirmed", settled()},
+                   {"limits", limits()},
+                   {"commands", fmt::format("{}", fmt::join(commands(standing), "\n"))},
+                   {"environment", environment(standing)},
+                   {"has_script", facts_.has_script}};
+    for (const char* list : {"cases", "window", "patches", "confirmed"})
+      values[std::string("has_") + list] = !values.at(list).empty();
+    return {std::move(values), commands(standing), evidence()};
+  }
+
+ private:
+  /// The newest verdict of each question, subject, upstream and device, at the red pins.
+  std::vector<Standing> newest_standing() {
+    std::map<std::tuple<int, std::string, std::string, std::string>, Standing> newest;
+    for (const auto& [digest, entry] : facts_.book.entries()) {
+      if (entry.record.type() != "verdict" || !ledger::counts_for_quorum(entry)) continue;
+      const Json& p = entry.record.predicate();
+      if (p.at("context").value("slug", "") != facts_.manifest.slug.str()) continue;
+      Standing one{&entry, RunContext::from_json(p.at("context")),
+                   QuestionContext::from_json(p.at("question")), outcome_of(entry.record)};
+      if (!one.outcome.sentinel || !is_at_red_pin(finding_of(entry.record, digest))) continue;
+      const bool is_of_the_release =
+          one.asked.question != Question::kReproduce || one.asked.subject == "upstream";
+      if (one.asked.question == Question::kClaim || !is_of_the_release) continue;
+      const std::tuple key(static_cast<int>(one.asked.question), one.asked.subject,
+                           one.run.pin.value("upstream", ""),
+                           one.run.machine.value("device", "cpu"));
+      const auto [held, is_new] = newest.emplace(key, one);
+      if (!is_new && held->second.run.started <= one.run.started) held->second = std::move(one);
+    }
+    std::vector<Standing> out;
+    for (auto& [key, one] : newest) out.push_back(std::move(one));
+    if (out.empty()) {
+      throw Error(ErrorCode::kUnresolved,
+                  facts_.manifest.slug.str() +
+                      ": no record of the release at its red pin, so nothing can be said of it; "
+                      "run: patchbench reproduce " +
+                      facts_.manifest.slug.str());
+    }
+    return out;
+  }
+
+  bool is_at_red_pin(const Finding& finding) const {
+    if (finding.upstream.empty()) return true;  // what runs no release
+    return unusual(finding.beside, facts_.manifest).empty() &&
+           std::any_of(facts_.manifest.upstreams.begin(), facts_.manifest.upstreams.end(),
+                       [&](const UpstreamUse& use) {
+                         return use.name == finding.upstream && use.red_pin == finding.version;
+                       });
+  }
+
+  std::string cite(const ledger::Entry& entry) {
+    cited_.insert(entry.digest);
+    return short_digest(entry.digest);
+  }
+
+  Json verdict_row(const Standing& one) {
+    std::string question = question_name(one.asked.question);
+    const std::string upstream = one.run.pin.value("upstream", "");
+    if (facts_.manifest.upstreams.size() > 1 && !upstream.empty()) question += " of " + upstream;
+    std::string sentinel = report::code_span(one.outcome.text());
+    if (!one.run.is_isolated()) sentinel += " (unisolated)";
+    return {{"question", question},
+            {"device", one.run.machine.value("device", "cpu")},
+            {"date", one.run.started.substr(0, 10)},
+            {"sentinel", sentinel},
+            {"why", stated(one.outcome.why, report::quantities_of(one.entry->record))},
+            {"digest", cite(*one.entry)}};
+  }
+
+  Json verdicts(const std::vector<Standing>& standing, Question question) {
+    Json rows = Json::array();
+    for (const Standing& one : standing) {
+      if (one.asked.question == question) rows.push_back(verdict_row(one));
+    }
+    return rows;
+  }
+
+  Json checks(const std::vector<Standing>& standing) {
+    Json rows = Json::array();
+    for (const Standing& one : standing) {
+      if (one.asked.question != Question::kReproduce) rows.push_back(verdict_row(one));
+    }
+    return rows;
+  }
+
+  Json classes(const std::vector<Standing>& standing) const {
+    std::set<std::string> seen;
+    for (const Standing& one : standing) {
+      if (one.outcome.sentinel == Sentinel::kBugReproduced) seen.insert(one.outcome.argument);
+    }
+    Json rows = Json::array();
+    for (const std::string& name : facts_.manifest.classes_order) {
+      if (seen.contains(name))
+        rows.push_back({{"name", name}, {"meaning", stated(facts_.manifest.classes.at(name), {})}});
+    }
+    return rows;
+  }
+
+  static std::string written(double value) {
+    return std::isfinite(value) ? fmt::format("{:.2e}", value) : fmt::format("{}", value);
+  }
+
+  Json case_row(const ledger::Entry& entry, const Observation& o) {
+    const auto failed = std::find_if(o.measures.begin(), o.measures.end(),
+                                     [](const Measure& m) { return !m.pass; });
+    const Measure* m = failed != o.measures.end() ? &*failed
+                       : o.measures.empty()       ? nullptr
+                                                  : &o.measures.front();
+    const auto number = [&](double Measure::*member) {
+      return m == nullptr ? std::string() : written(m->*member);
+    };
+    return {
+        {"case", o.case_name},
+        {"role", role_name(o.role)},
+        {"device", RunContext::from_json(entry.record.predicate().at("context"))
+                       .machine.value("device", "cpu")},
+        {"seen", o.failure_class.empty() ? seen_name(o.seen) : report::code_span(o.failure_class)},
+        {"error", number(&Measure::got)},
+        {"plain", number(&Measure::plain)},
+        {"limit", number(&Measure::limit)},
+        {"digest", cite(entry)}};
+  }
+
+  /// The first red triggers and the first control of each reproduction.
+  Json cases(const std::vector<Standing>& standing) {
+    Json rows = Json::array();
+    for (const Standing& one : standing) {
+      if (one.asked.question != Question::kReproduce) continue;
+      std::size_t num_red = 0;
+      bool has_control = false;
+      for (const std::string& digest : cited_by(one.entry->record)) {
+        const ledger::Entry* entry = facts_.book.find(digest);
+        if (entry == nullptr) continue;
+        const Observation o = observation_of(entry->record);
+        const bool is_red = o.seen == Seen::kPresent && o.role == CaseRole::kTrigger;
+        const bool is_control = o.seen == Seen::kAbsent && o.role == CaseRole::kControl;
+        if (is_red && num_red < kMaxCases) {
+          rows.push_back(case_row(*entry, o));
+          ++num_red;
+        } else if (is_control && !has_control) {
+          rows.push_back(case_row(*entry, o));
+          has_control = true;
+        }
+      }
+    }
+    return rows;
+  }
+
+  Json window() {
+    Json rows = Json::array();
+    for (const UpstreamUse& use : facts_.manifest.upstreams) {
+      std::map<std::pair<std::string, std::string>, std::pair<std::string, std::string>> lists;
+      for (const report::AdvisoryRelease& release :
+           measured_releases(facts_.book, facts_.manifest, facts_.pins.upstream(use.name))) {
+        for (const report::DeviceState& state : release.states) {
+          auto& [versions, digests] = lists[{state.device, state.state}];
+          versions += (versions.empty() ? use.name + " " : ", ") + release.version;
+          digests += (digests.empty() ? "" : ", ") + cite(*facts_.book.find(state.digest));
+        }
+      }
+      for (const auto& [key, list] : lists)
+        rows.push_back({{"device", key.first},
+                        {"state", key.second},
+                        {"versions", list.first},
+                        {"digests", list.second}});
+    }
+    return rows;
+  }
+
+  Json patches() const {
+    Json rows = Json::array();
+    for (const BundledPatch& patch : facts_.patches)
+      rows.push_back({{"file", patch.file},
+                      {"subject", stated(patch.subject, {})},
+                      {"upstream", patch.upstream},
+                      {"version", patch.version}});
+    return rows;
+  }
+
+  /// What records settled, with the numbers that they state.
+  Json settled() {
+    Json rows = Json::array();
+    for (const ScopeRow& row : facts_.manifest.scope) {
+      if (row.verdict != "confirmed" && row.verdict != "refuted") continue;
+      std::vector<Quantity> held;
+      std::string digests;
+      for (const std::string& digest : row.records) {
+        const ledger::Entry* entry = facts_.book.find(digest);
+        if (entry == nullptr) continue;
+        for (const Quantity& q : report::quantities_of(entry->record)) held.push_back(q);
+        digests += (digests.empty() ? "" : ", ") + cite(*entry);
+      }
+      if (digests.empty()) continue;
+      rows.push_back({{"verdict", row.verdict},
+                      {"architecture", row.architecture},
+                      {"claim", stated(row.claim, held)},
+                      {"digests", digests}});
+    }
+    return rows;
+  }
+
+  Json limits() const {
+    Json rows = Json::array();
+    for (const ScopeRow& row : facts_.manifest.scope) {
+      if (row.verdict == "confirmed" || row.verdict == "refuted") continue;
+      std::string verdict = row.verdict;
+      std::replace(verdict.begin(), verdict.end(), '_', ' ');
+      rows.push_back({{"verdict", verdict},
+                      {"architecture", stated(row.architecture, {})},
+                      {"claim", stated(row.claim, {})},
+                      {"why", stated(row.why, {})}});
+    }
+    return rows;
+  }
+
+  std::vector<std::string> commands(const std::vector<Standing>& standing) const {
+    std::vector<std::string> lines;
+    if (facts_.has_script) lines.push_back("python3 reproduce.py");
+    std::set<std::string> seen;
+    for (const Standing& one : standing) {
+      const bool is_validation =
+          one.asked.question == Question::kValidate || one.asked.question == Question::kEquivalence;
+      if (one.asked.question != Question::kReproduce && !is_validation) continue;
+      const std::string device = one.run.machine.value("device", "cpu") == "cpu" ? "cpu" : "cuda:0";
+      std::string line = fmt::format("./patchbench {} {}", is_validation ? "validate" : "reproduce",
+                                     facts_.manifest.slug.str());
+      if (facts_.manifest.upstreams.size() > 1)
+        line += " --of " + one.run.pin.value("upstream", "");
+      line += fmt::format(" --upstream {} --device {}", one.run.pin.value("version", ""), device);
+      if (seen.insert(line).second) lines.push_back(line);
+    }
+    for (const BundledPatch& patch : facts_.patches) {
+      const std::string folder = patch.file.substr(0, patch.file.rfind('/'));
+      const std::string line = fmt::format("git am {}/*.patch  # in a clone of {} at {}", folder,
+                                           facts_.pins.upstream(patch.upstream).url, patch.version);
+      if (seen.insert(line).second) lines.push_back(line);
+    }
+    lines.push_back("./patchbench ledger verify records.jsonl");
+    return lines;
+  }
+
+  /// The stack of each reproduction, as its record has it.
+  std::string environment(const std::vector<Standing>& standing) const {
+    Json rows = Json::array();
+    for (const Standing& one : standing) {
+      if (one.asked.question != Question::kReproduce) continue;
+      Json row = {{"record", short_digest(one.entry->digest)},
+                  {"tool", one.run.tool},
+                  {"pin", one.run.pin},
+                  {"files", one.run.files},
+                  {"environment", one.run.environment},
+                  {"sandbox", one.run.sandbox},
+                  {"machine", one.run.machine}};
+      for (const std::string& digest : cited_by(one.entry->record)) {
+        const ledger::Entry* entry = facts_.book.find(digest);
+        if (entry == nullptr) continue;
+        const Json said = observation_of(entry->record).self_reported;
+        if (!said.is_object() || !said.contains("versions")) continue;
+        row["versions"] = said.at("versions");
+        break;
+      }
+      rows.push_back(std::move(row));
+    }
+    return rows.dump(2);
+  }
+
+  std::vector<const Record*> evidence() const {
+    std::vector<const Record*> records;
+    std::set<std::string> seen;
+    const auto add = [&](const std::string& digest) {
+      const ledger::Entry* entry = facts_.book.find(digest);
+      if (entry != nullptr && seen.insert(entry->digest).second) records.push_back(&entry->record);
+    };
+    for (const std::string& digest : cited_) {
+      const Record& record = facts_.book.find(digest)->record;
+      if (record.type() != "verdict") continue;
+      // A verdict is recomputed from all that its run saw.
+      for (const std::string& observation : cited_by(record)) add(observation);
+      add(digest);
+    }
+    for (const std::string& digest : cited_) add(digest);
+    return records;
+  }
+
+  const BundleFacts& facts_;
+  std::set<std::string> cited_;
+};
+
+}  // namespace
+
+BundleBody bundle_body(const BundleFacts& facts) { return Body(facts).make(); }
+
+}  // namespace patchbench

@@ -1,0 +1,17 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ledger/book.h"
+#include "workbench/context.h"
+
+namespace patchbench {
+
+/// As many characters of a digest as a table shows.
+inline constexpr std::size_t kShortDigest = 12;
+
+/// What does not hold of a manifest's scope: cited records that are not in `book`, are of another
+/// pack or say the contrary, and rows of which no record earned a sentinel. One line each.
+std::vector<std::string> claim_problems(const Manifest& manifest, const ledger::Book& book);
+
+}  // namespace patchbench

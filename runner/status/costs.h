@@ -1,0 +1,36 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "status/standing.h"
+
+namespace patchbench {
+
+/// What one release took, as it said of itself.
+struct ReleaseCost {
+  std::string version, state;
+  double seconds = 0;  ///< in the cases that all releases ran, one call each: compilation counts
+  int64_t peak_bytes = 0;  ///< the greatest of these cases
+};
+
+/// Releases in a row in which a case's peak is about the same: within 1.5 times the first's.
+struct CostRange {
+  std::string first, last;
+  int64_t peak_bytes = 0;  ///< of the first
+};
+
+/// The costs of a pack's releases on one GPU.
+struct TierCosts {
+  std::vector<ReleaseCost> releases;  ///< those that were judged, oldest first
+  std::vector<std::string> cases;     ///< that all of these ran
+  /// Of each case whose peak changed and reached 1 MiB, by name: its ranges, at least two.
+  std::vector<std::pair<std::string, std::vector<CostRange>>> changes;
+};
+/// From the observations of the newest records. Empty on a CPU, whose peaks hold the interpreter.
+TierCosts costs_of(const Standing& standing, const TierWindow& window);
+
+Json costs_json(const TierCosts& costs);
+/// A table by release and a line a change; "" without costs.
+std::string render_costs(const TierCosts& costs, const std::string& device);
+
+}  // namespace patchbench

@@ -1,0 +1,17 @@
+#pragma once
+#include <vector>
+
+#include "core/manifest.h"
+#include "core/pin.h"
+#include "ledger/book.h"
+#include "report/advisory.h"
+
+namespace patchbench {
+
+/// Every locked release of an upstream of a pack, oldest first, as the verdicts of `book` have it:
+/// the release itself (no edits), with the pack's other upstreams at their red pins.
+std::vector<report::AdvisoryRelease> measured_releases(const ledger::Book& book,
+                                                       const Manifest& manifest,
+                                                       const Upstream& upstream);
+
+}  // namespace patchbench

@@ -1,0 +1,29 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "workbench/context.h"
+
+namespace patchbench {
+
+/// An upstream thread as somebody last saw it.
+struct Thread {
+  std::string name;   ///< owner/name#number
+  std::string about;  ///< in our words
+  std::string state;  ///< open, closed, merged, superseded or unchecked
+  std::string seen;   ///< the day of which the source speaks; "" if unchecked
+  std::string source, superseded_by;
+  struct Relation {
+    std::string slug, relation;
+  };
+  std::vector<Relation> packs;
+};
+
+/// env/threads.json against its schema and the packs that are there. Throws Error(kUsage)
+/// `<path>:<line>: <json pointer>: <reason>`.
+std::vector<Thread> read_threads(const Context& context);
+
+/// Days from one YYYY-MM-DD to another. Throws Error(kUsage) if either is no day.
+int days_between(const std::string& from, const std::string& to);
+
+}  // namespace patchbench
