@@ -1,4 +1,4 @@
-#include "status/lifecycle.h"
+#include "status/due.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -22,14 +22,14 @@ struct Words {
 void run_lifecycle(Context& context, const Words& words) {
   const std::string today = words.today.empty() ? ledger::utc_now().substr(0, 10) : words.today;
   check_since(today);
-  const Standing standing = standing_of(context, {.slug = words.slug, .before = {}});
+  const VerdictIndex verdicts = index_verdicts(context, {.slug = words.slug, .before = {}});
   report::Table table({"pack", "role", "keep", "review on", "due", "why"});
   Json rows = Json::array();
-  for (const Manifest& pack : standing.packs) {
+  for (const Manifest& pack : verdicts.packs) {
     const std::string keep = pack.lifecycle.value("keep", ""),
                       review = pack.lifecycle.value("review_on", ""),
                       role = pack.lifecycle.value("catalog", Json::object()).value("role", "");
-    const std::vector<Due> due = due_of(context, standing, pack, today);
+    const std::vector<Due> due = due_of(context, verdicts, pack, today);
     Json list = Json::array(), notes = Json::array();
     const bool is_any = std::any_of(due.begin(), due.end(), is_due);
     if (!is_any) table.add({pack.slug.str(), role, keep, review, "nothing", ""});

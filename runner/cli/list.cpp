@@ -11,7 +11,7 @@
 #include "core/file_text.h"
 #include "report/table.h"
 #include "status/behaviour.h"
-#include "status/lifecycle.h"
+#include "status/due.h"
 
 namespace patchbench::cli {
 void add_status_command(CLI::App& app, Context& context);

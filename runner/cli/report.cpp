@@ -28,9 +28,9 @@ void add_report_command(CLI::App& app, Context& context) {
   command->callback([words, &context] {
     if (!words->is_html && !context.json)
       throw Error(ErrorCode::kUsage, "report: give --html (or --json for the facts alone)");
-    const Standing standing = standing_of(
+    const VerdictIndex verdicts = index_verdicts(
         context, {.slug = words->slug, .before = {}, .with_ledger = !words->is_committed});
-    const report::Page page = page_of(context, standing, ledger::utc_now().substr(0, 10));
+    const report::Page page = page_of(context, verdicts, ledger::utc_now().substr(0, 10));
     const std::string text =
         context.json ? report::page_json(page).dump(2) + "\n" : report::html_page(page);
     if (words->out.empty()) {

@@ -11,8 +11,9 @@
 #include "cli/commands.h"
 #include "core/error.h"
 #include "report/table.h"
-#include "status/standing.h"
+#include "status/agreement.h"
 #include "status/status_page.h"
+#include "status/verdict_index.h"
 
 namespace patchbench::cli {
 void add_status_command(CLI::App& app, Context& context);
@@ -53,9 +54,9 @@ Place red_pin_of(const Manifest& pack, const UpstreamUse& use) {
 
 /// What else holds at the red pin: "FIX_VALIDATED cpu, H200 with tilelang 0.1.15 · OP_VALIDATED
 /// cpu".
-std::string holds_text(const Standing& standing, const Manifest& pack, const UpstreamUse& use) {
+std::string holds_text(const VerdictIndex& verdicts, const Manifest& pack, const UpstreamUse& use) {
   std::map<std::string, std::vector<std::string>> devices_of;
-  for (const auto& [place, devices] : standing.board.places()) {
+  for (const auto& [place, devices] : verdicts.board.places()) {
     const bool runs_no_release = place.version == "-" && &use == &pack.upstreams.front();
     const bool is_here =
         runs_no_release || (place.upstream == use.name && place.version == use.red_pin);
@@ -69,7 +70,7 @@ std::string holds_text(const Standing& standing, const Manifest& pack, const Ups
       const bool is_of_another =
           finding->sentinel.starts_with("BUG_") && place.asked != "reproduce";
       std::vector<std::string>& list =
-          devices_of[(is_of_another ? place.asked + ": " : "") + marked(standing, *finding)];
+          devices_of[(is_of_another ? place.asked + ": " : "") + marked(verdicts, *finding)];
       const std::string where = short_device(device) + companions;
       if (std::find(list.begin(), list.end(), where) == list.end()) list.push_back(where);
     }
@@ -104,51 +105,51 @@ std::string newest_run(const Board& board, const Manifest& pack, const UpstreamU
 }
 
 /// What is known of one pack on one upstream, as lines under a heading.
-std::string block(const Standing& standing, const Manifest& pack, const UpstreamUse& use) {
+std::string block(const VerdictIndex& verdicts, const Manifest& pack, const UpstreamUse& use) {
   constexpr const char* kLead = "   {:<10}";
   const auto line = [&](const char* what, const std::string& text) {
     return text.empty() ? "" : report::paragraph(fmt::format(fmt::runtime(kLead), what), text);
   };
   const Place red = red_pin_of(pack, use);
-  const std::string newest = newest_run(standing.board, pack, use);
-  std::string out = line("red pin", votes_text(quorum_of(standing.board, red)));
+  const std::string newest = newest_run(verdicts.board, pack, use);
+  std::string out = line("red pin", votes_text(quorum_of(verdicts.board, red)));
   const char* what = "window";
-  for (const auto& [text, tiers] : windows_by_text(windows_of(standing, pack), use)) {
+  for (const auto& [text, tiers] : windows_by_text(windows_of(verdicts, pack), use)) {
     out += line(what, tiers + ": " + text);
     what = "";
   }
-  out += line("holds", holds_text(standing, pack, use));
+  out += line("holds", holds_text(verdicts, pack, use));
   what = "disagree";
-  for (const std::string& text : disagreement_lines(standing, pack, use)) {
+  for (const std::string& text : disagreement_lines(verdicts, pack, use)) {
     out += line(what, text);
     what = "";
   }
-  const std::string apart = votes_text(votes_apart(standing.board, red));
+  const std::string apart = votes_text(votes_apart(verdicts.board, red));
   out += line("apart", apart.empty() ? "" : apart + ": unsigned imports, never counted");
   out += line("newest", newest.empty() ? "" : when(newest));
   return out.empty() ? "   no record\n" : out;
 }
 
-void print_overview(const Standing& standing, const Words& words) {
+void print_overview(const VerdictIndex& verdicts, const Words& words) {
   if (words.by == "pack") {
-    for (const Manifest& pack : standing.packs) {
+    for (const Manifest& pack : verdicts.packs) {
       for (const UpstreamUse& use : pack.upstreams) {
         if (use.from_environment) continue;
         std::cout << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
                                  short_version(use.red_pin))
-                  << block(standing, pack, use) << "\n";
+                  << block(verdicts, pack, use) << "\n";
       }
     }
     return;
   }
-  for (const auto& [name, upstream] : standing.pins.all()) {
+  for (const auto& [name, upstream] : verdicts.pins.all()) {
     std::string out;
-    for (const Manifest& pack : standing.packs) {
+    for (const Manifest& pack : verdicts.packs) {
       for (const UpstreamUse& use : pack.upstreams) {
         if (use.name != name || use.from_environment) continue;
         out += fmt::format("{:02} {} · red pin {}\n", pack.number, pack.slug.str(),
                            short_version(use.red_pin)) +
-               block(standing, pack, use);
+               block(verdicts, pack, use);
       }
     }
     if (out.empty()) continue;
@@ -165,13 +166,14 @@ struct Run {
   int num = 0;
 };
 
-std::vector<Run> runs_of(const Standing& standing, const Manifest& pack, const UpstreamUse& use) {
+std::vector<Run> runs_of(const VerdictIndex& verdicts, const Manifest& pack,
+                         const UpstreamUse& use) {
   std::map<std::string, std::size_t> position;
-  for (const Pin& pin : standing.pins.upstream(use.name).releases)
+  for (const Pin& pin : verdicts.pins.upstream(use.name).releases)
     position.insert({pin.version, position.size()});
   using Key = std::tuple<std::string, std::string, std::size_t, std::string>;
   std::map<Key, Run> rows;  // question, device, position, version
-  for (const auto& [place, devices] : standing.board.places()) {
+  for (const auto& [place, devices] : verdicts.board.places()) {
     const bool runs_no_release = place.version == "-" && &use == &pack.upstreams.front();
     if (place.slug != pack.slug.str() || (place.upstream != use.name && !runs_no_release)) continue;
     const auto at = place.beside.empty() ? position.find(place.version) : position.end();
@@ -179,7 +181,7 @@ std::vector<Run> runs_of(const Standing& standing, const Manifest& pack, const U
     for (const auto& [device, cell] : devices) {
       const Finding* finding = cell.newest() != nullptr ? cell.newest() : cell.newest_apart();
       rows[{place.asked, device, index, version_text(place)}] = {
-          place.asked,      device, version_text(place), "", marked(standing, *finding),
+          place.asked,      device, version_text(place), "", marked(verdicts, *finding),
           finding->started, 1};
     }
   }
@@ -199,14 +201,14 @@ std::vector<Run> runs_of(const Standing& standing, const Manifest& pack, const U
   return runs;
 }
 
-void print_details(const Standing& standing, const Manifest& pack) {
+void print_details(const VerdictIndex& verdicts, const Manifest& pack) {
   for (const UpstreamUse& use : pack.upstreams) {
     if (use.from_environment) continue;
     std::cout << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
                              use.red_pin)
-              << block(standing, pack, use);
+              << block(verdicts, pack, use);
     report::Table table({"question", "device", "version", "verdict", "oldest"});
-    for (const Run& run : runs_of(standing, pack, use)) {
+    for (const Run& run : runs_of(verdicts, pack, use)) {
       // A commit's first twelve digits name it well enough here.
       const std::string first = run.first.starts_with("git:") ? run.first.substr(0, 16) : run.first;
       table.add({run.asked, short_device(run.device),
@@ -218,12 +220,12 @@ void print_details(const Standing& standing, const Manifest& pack) {
   }
 }
 
-void print_windows(const Standing& standing) {
-  for (const Manifest& pack : standing.packs) {
-    const std::vector<TierWindow> windows = windows_of(standing, pack);
+void print_windows(const VerdictIndex& verdicts) {
+  for (const Manifest& pack : verdicts.packs) {
+    const std::vector<TierWindow> windows = windows_of(verdicts, pack);
     for (const UpstreamUse& use : pack.upstreams) {
       if (use.from_environment) continue;
-      std::cout << render_windows(standing, pack, use, windows) << "\n";
+      std::cout << render_windows(verdicts, pack, use, windows) << "\n";
     }
   }
 }
@@ -250,10 +252,10 @@ Json cells_json(const Board& board) {
   return rows;
 }
 
-Json packs_json(const Standing& standing) {
+Json packs_json(const VerdictIndex& verdicts) {
   Json packs = Json::array();
-  for (const Manifest& pack : standing.packs) {
-    const std::vector<TierWindow> windows = windows_of(standing, pack);
+  for (const Manifest& pack : verdicts.packs) {
+    const std::vector<TierWindow> windows = windows_of(verdicts, pack);
     for (const UpstreamUse& use : pack.upstreams) {
       if (use.from_environment) continue;
       const Place red = red_pin_of(pack, use);
@@ -261,7 +263,7 @@ Json packs_json(const Standing& standing) {
       for (const TierWindow& window : windows) {
         if (window.upstream == use.name) tiers.push_back(window_json(window));
       }
-      for (const Disagreement& one : disagreements_of(standing.board)) {
+      for (const Disagreement& one : disagreements_of(verdicts.board)) {
         if (one.place.slug == pack.slug.str() && one.place.upstream == use.name)
           disagreements.push_back({{"version", version_text(one.place)},
                                    {"question", one.place.asked},
@@ -271,8 +273,8 @@ Json packs_json(const Standing& standing) {
                        {"number", pack.number},
                        {"upstream", use.name},
                        {"red_pin", use.red_pin},
-                       {"quorum", votes_json(quorum_of(standing.board, red))},
-                       {"unsigned_imports", votes_json(votes_apart(standing.board, red))},
+                       {"quorum", votes_json(quorum_of(verdicts.board, red))},
+                       {"unsigned_imports", votes_json(votes_apart(verdicts.board, red))},
                        {"windows", tiers},
                        {"disagreements", disagreements}});
     }
@@ -281,9 +283,9 @@ Json packs_json(const Standing& standing) {
 }
 
 /// What changed since a time: places that are new, or say something else than before.
-void print_changes(Context& context, const Standing& standing, const Words& words) {
-  const Board before = board_of(standing, {.slug = words.slug, .before = words.since});
-  const std::vector<Change> changes = changes_between(before, standing.board);
+void print_changes(Context& context, const VerdictIndex& verdicts, const Words& words) {
+  const Board before = board_of(verdicts, {.slug = words.slug, .before = words.since});
+  const std::vector<Change> changes = changes_between(before, verdicts.board);
   if (words.use_exit_code && !changes.empty()) context.exit_code = 1;
   Json rows = Json::array();
   report::Table table({"pack", "version", "question", "device", "before", "now"});
@@ -315,24 +317,24 @@ void run_status(Context& context, const Words& words) {
     throw Error(ErrorCode::kUsage,
                 "status --exit-code tells whether something changed: give --since");
   const bool is_committed = words.markdown || words.summary;
-  const Standing standing =
-      standing_of(context, {.slug = words.slug, .before = {}, .with_ledger = !is_committed});
+  const VerdictIndex verdicts =
+      index_verdicts(context, {.slug = words.slug, .before = {}, .with_ledger = !is_committed});
   if (words.summary) {
-    std::cout << status_summary(standing);
+    std::cout << status_summary(verdicts);
   } else if (words.markdown) {
-    std::cout << status_markdown(standing);
+    std::cout << status_markdown(verdicts);
   } else if (!words.since.empty()) {
-    print_changes(context, standing, words);
+    print_changes(context, verdicts, words);
   } else if (context.json) {
-    std::cout << Json{{"packs", packs_json(standing)}, {"cells", cells_json(standing.board)}}.dump(
+    std::cout << Json{{"packs", packs_json(verdicts)}, {"cells", cells_json(verdicts.board)}}.dump(
                      2)
               << "\n";
   } else if (words.windows) {
-    print_windows(standing);
+    print_windows(verdicts);
   } else if (!words.slug.empty()) {
-    print_details(standing, standing.packs.front());
+    print_details(verdicts, verdicts.packs.front());
   } else {
-    print_overview(standing, words);
+    print_overview(verdicts, words);
   }
 }
 

@@ -17,8 +17,9 @@
 #include "ledger/ledger.h"
 #include "report/table.h"
 #include "run/verdicts.h"
-#include "status/costs.h"
-#include "status/standing.h"
+#include "status/agreement.h"
+#include "status/cost_history.h"
+#include "status/verdict_index.h"
 
 namespace patchbench {
 namespace {
@@ -375,19 +376,19 @@ WindowAnswer measure_all_windows(const Context& context, const RunOptions& optio
 }
 
 void show_windows(const Context& context, const std::string& slug) {
-  const Standing standing = standing_of(context, {.slug = slug, .before = {}});
-  const Manifest& pack = standing.packs.front();
-  const std::vector<TierWindow> windows = windows_of(standing, pack);
+  const VerdictIndex verdicts = index_verdicts(context, {.slug = slug, .before = {}});
+  const Manifest& pack = verdicts.packs.front();
+  const std::vector<TierWindow> windows = windows_of(verdicts, pack);
   Json documents = Json::array();
   for (const TierWindow& window : windows) {
     documents.push_back(window_json(window));
-    if (window.device != "cpu") documents.back()["costs"] = costs_json(costs_of(standing, window));
+    if (window.device != "cpu") documents.back()["costs"] = costs_json(costs_of(verdicts, window));
   }
   if (context.json) {
     Json disagreements = Json::array();
     for (const UpstreamUse& use : pack.upstreams) {
       for (const std::string& line :
-           tier_disagreements(windows, sources_of(standing, pack, use), use))
+           tier_disagreements(windows, sources_of(verdicts, pack, use), use))
         disagreements.push_back(use.name + " " + line);
     }
     print_json({{"slug", slug}, {"windows", documents}, {"tiers_disagree", disagreements}});
@@ -395,10 +396,10 @@ void show_windows(const Context& context, const std::string& slug) {
   }
   for (const UpstreamUse& use : pack.upstreams) {
     if (use.from_environment) continue;
-    std::cout << render_windows(standing, pack, use, windows);
+    std::cout << render_windows(verdicts, pack, use, windows);
     for (const TierWindow& window : windows) {
       if (window.upstream == use.name)
-        std::cout << render_costs(costs_of(standing, window), window.device);
+        std::cout << render_costs(costs_of(verdicts, window), window.device);
     }
   }
 }

@@ -13,7 +13,7 @@
 #include "report/markdown.h"
 #include "report/record_line.h"
 #include "status/measured.h"
-#include "status/standing.h"
+#include "status/verdict_index.h"
 
 namespace patchbench {
 namespace {

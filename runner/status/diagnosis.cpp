@@ -7,7 +7,8 @@
 #include <optional>
 
 #include "core/file_text.h"
-#include "status/standing.h"
+#include "status/verdict_index.h"
+#include "status/windows.h"
 
 namespace patchbench {
 namespace {
@@ -34,16 +35,16 @@ int weight_of(const std::string& state) {
   return state == "absent" ? 3 : 4;
 }
 
-Releases releases_of(const Standing& standing, const Manifest& pack, const UpstreamUse& use) {
+Releases releases_of(const VerdictIndex& verdicts, const Manifest& pack, const UpstreamUse& use) {
   Releases releases;
-  for (const TierWindow& window : windows_of(standing, pack)) {
+  for (const TierWindow& window : windows_of(verdicts, pack)) {
     if (window.upstream != use.name) continue;
     for (const ReleaseState& release : window.states) {
       Measured& one = releases[release.version];
       if (weight_of(release.state) <= weight_of(one.state.empty() ? "not_measured" : one.state))
         continue;
       one = {release.state, release.record, {}};
-      const std::optional<Record> record = standing.archive.find(release.record);
+      const std::optional<Record> record = verdicts.archive.find(release.record);
       const Json files =
           record ? record->predicate().at("context").value("files", Json::object()) : Json();
       for (const std::string& file : use.files) {
@@ -173,13 +174,13 @@ std::vector<Diagnosis> diagnoses_of(const Context& context, const Installed& ins
   for (const std::string& slug : context.slugs()) {
     const Manifest pack = context.manifest(slug);
     const Json data = shipped_data(context, slug);
-    std::optional<Standing> standing;
+    std::optional<VerdictIndex> verdicts;
     for (const UpstreamUse& use : pack.upstreams) {
       const std::string package = package_of(pins.upstream(use.name));
       const auto listed = installed.packages.find(package);
       if (use.from_environment || listed == installed.packages.end()) continue;
-      if (!standing) standing = standing_of(context, {.slug = slug, .before = {}});
-      const Releases releases = releases_of(*standing, pack, use);
+      if (!verdicts) verdicts = index_verdicts(context, {.slug = slug, .before = {}});
+      const Releases releases = releases_of(*verdicts, pack, use);
       for (const Listed& version : listed->second) {
         all.push_back({.slug = slug, .upstream = use.name, .package = package, .listed = version});
         judge(all.back(), releases, installed, use);
@@ -187,7 +188,7 @@ std::vector<Diagnosis> diagnoses_of(const Context& context, const Installed& ins
         add_next(all.back(), pack, python);
       }
     }
-    if (standing || pack.upstreams.empty()) continue;
+    if (verdicts || pack.upstreams.empty()) continue;
     const std::string name =
         pack.mitigated().empty() ? pack.upstreams.front().name : pack.mitigated();
     all.push_back({.slug = slug,

@@ -1,6 +1,6 @@
 #include "status/measured.h"
 
-#include "status/standing.h"
+#include "status/verdict_index.h"
 
 namespace patchbench {
 

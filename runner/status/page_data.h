@@ -4,22 +4,11 @@
 #include <vector>
 
 #include "report/page.h"
-#include "status/standing.h"
+#include "status/verdict_index.h"
 
 namespace patchbench {
 
-/// What the observations behind one verdict show beyond its sentinel.
-struct Behind {
-  /// Case -> greatest error over its limit of a judged tensor.
-  std::map<std::string, double> share_by_case;
-  std::vector<std::string> marks;  ///< "stale: …", "3 of 9 cases"
-};
-/// `finding`: a verdict of `pack`. A mark names what has changed since: cases of the manifest that
-/// the run did not have, edits that are no longer the pack's.
-Behind behind(const Context& context, const Standing& standing, const Manifest& pack,
-              const Finding& finding);
-
-/// The page's facts about every pack of a standing.
-report::Page page_of(const Context& context, const Standing& standing, const std::string& date);
+/// The page's facts about every pack of an index.
+report::Page page_of(const Context& context, const VerdictIndex& verdicts, const std::string& date);
 
 }  // namespace patchbench

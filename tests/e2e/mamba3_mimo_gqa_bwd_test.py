@@ -42,11 +42,11 @@ def test_a_fix_that_is_wrong_in_regions_is_red_in_each(tmp_path: Path) -> None:
     assert right.count(first) == 1
     candidate = tmp_path / "candidate.diff"
     candidate.write_text(right.replace(first, "; ".join([*WRONG_IN.values(), first])))
-    cases = ("dense_2_groups", "packed_4_groups", *WRONG_IN)
+    cases = ("dense_1_groups", "dense_2_groups", "packed_4_groups", *WRONG_IN)
     status, document = answer(tmp_path, "validate", SLUG, "--edit", candidate, *(word for name in cases for word in ("--case", name)))
     found = seen(document, "patched")
     assert (status, document["sentinel"]) == (1, "FIX_REJECTED")
-    assert {name for name, state in found.items() if state == "absent"} == {"dense_2_groups", "packed_4_groups"}
+    assert {name for name, state in found.items() if state == "absent"} == {"dense_1_groups", "dense_2_groups", "packed_4_groups"}
 
 
 def test_a_layer_cut_in_parts_mixes_groups_of_several_ranks(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "status/standing.h"
+#include "status/verdict_index.h"
+#include "status/windows.h"
 
 namespace patchbench {
 
@@ -27,7 +28,7 @@ struct TierCosts {
   std::vector<std::pair<std::string, std::vector<CostRange>>> changes;
 };
 /// From the observations of the newest records. Empty on a CPU, whose peaks hold the interpreter.
-TierCosts costs_of(const Standing& standing, const TierWindow& window);
+TierCosts costs_of(const VerdictIndex& verdicts, const TierWindow& window);
 
 Json costs_json(const TierCosts& costs);
 /// A table by release and a line a change; "" without costs.

@@ -1,4 +1,4 @@
-#include "status/costs.h"
+#include "status/cost_history.h"
 
 #include <fmt/format.h>
 
@@ -18,9 +18,9 @@ struct CaseCost {
 };
 using CasesOf = std::map<std::string, CaseCost>;
 
-CasesOf cases_of(const Standing& standing, const std::string& verdict) {
+CasesOf cases_of(const VerdictIndex& verdicts, const std::string& verdict) {
   CasesOf cases;
-  for (const Observation& o : cited_observations(standing.archive, verdict)) {
+  for (const Observation& o : cited_observations(verdicts.archive, verdict)) {
     const auto is_told = [&](const char* name) {
       return o.self_reported.contains(name) && o.self_reported[name].is_number();
     };
@@ -53,13 +53,13 @@ std::vector<CostRange> ranges_of(const std::vector<Judged>& releases, const std:
 
 }  // namespace
 
-TierCosts costs_of(const Standing& standing, const TierWindow& window) {
+TierCosts costs_of(const VerdictIndex& verdicts, const TierWindow& window) {
   TierCosts costs;
   if (window.device == "cpu") return costs;
   std::vector<Judged> releases;
   for (const ReleaseState& release : window.states) {
     if (release.record.empty()) continue;
-    CasesOf cases = cases_of(standing, release.record);
+    CasesOf cases = cases_of(verdicts, release.record);
     if (!cases.empty()) releases.push_back({release.version, release.state, std::move(cases)});
   }
   if (releases.empty()) return costs;

@@ -1,4 +1,4 @@
-#include "status/lifecycle.h"
+#include "status/due.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -14,7 +14,8 @@
 #include "core/file_text.h"
 #include "report/bench.h"
 #include "report/table.h"
-#include "status/page_data.h"
+#include "status/behind.h"
+#include "status/windows.h"
 
 namespace patchbench {
 namespace {
@@ -25,12 +26,12 @@ constexpr double kGrowth = 1.05;
 constexpr const char* kNote = "note";
 
 /// Trigger -> whether it was present, in the upstream observations behind a verdict.
-std::map<std::string, bool> triggers_of(const Standing& standing, const std::string& verdict) {
+std::map<std::string, bool> triggers_of(const VerdictIndex& verdicts, const std::string& verdict) {
   std::map<std::string, bool> out;
-  const std::optional<Record> record = standing.archive.find(verdict);
+  const std::optional<Record> record = verdicts.archive.find(verdict);
   if (!record) return out;
   for (const std::string& digest : cited_by(*record)) {
-    const std::optional<Record> cited = standing.archive.find(digest);
+    const std::optional<Record> cited = verdicts.archive.find(digest);
     if (!cited) continue;
     const Observation o = observation_of(*cited);
     if (o.subject == "upstream" && o.role == CaseRole::kTrigger && o.counts)
@@ -40,13 +41,13 @@ std::map<std::string, bool> triggers_of(const Standing& standing, const std::str
 }
 
 /// Whether the newest release has answered every trigger that was red at the red pin.
-bool covers(const Standing& standing, const TierWindow& window, const std::string& red_pin) {
+bool covers(const VerdictIndex& verdicts, const TierWindow& window, const std::string& red_pin) {
   const auto red = std::find_if(window.states.begin(), window.states.end(),
                                 [&](const ReleaseState& s) { return s.version == red_pin; });
   if (red == window.states.end() || red->record.empty()) return false;
-  const auto now = triggers_of(standing, window.states.back().record);
+  const auto now = triggers_of(verdicts, window.states.back().record);
   bool is_any = false;
-  for (const auto& [name, was_present] : triggers_of(standing, red->record)) {
+  for (const auto& [name, was_present] : triggers_of(verdicts, red->record)) {
     if (!was_present) continue;
     is_any = true;
     if (!now.contains(name)) return false;
@@ -86,8 +87,8 @@ Due retirement_of(const Manifest& pack, const UpstreamUse& use,
           {}};
 }
 
-void add_retirement(const Standing& standing, const Manifest& pack, std::vector<Due>& due) {
-  const std::vector<TierWindow> windows = windows_of(standing, pack);
+void add_retirement(const VerdictIndex& verdicts, const Manifest& pack, std::vector<Due>& due) {
+  const std::vector<TierWindow> windows = windows_of(verdicts, pack);
   for (const UpstreamUse& use : pack.upstreams) {
     std::string tiers, newest, since;
     std::vector<std::string> records;
@@ -96,7 +97,7 @@ void add_retirement(const Standing& standing, const Manifest& pack, std::vector<
       if (window.upstream != use.name || window.states.empty()) continue;
       const ReleaseState& last = window.states.back();
       if (last.state == "unresolved" || last.state == "not_measured") continue;
-      if (last.state != "absent" || !covers(standing, window, use.red_pin)) {
+      if (last.state != "absent" || !covers(verdicts, window, use.red_pin)) {
         is_red = true;
         continue;
       }
@@ -115,10 +116,10 @@ void add_retirement(const Standing& standing, const Manifest& pack, std::vector<
 }
 
 /// The runs of the op by device, oldest first.
-std::map<std::string, std::vector<Finding>> op_runs(const Standing& standing,
+std::map<std::string, std::vector<Finding>> op_runs(const VerdictIndex& verdicts,
                                                     const Manifest& pack) {
   std::map<std::string, std::vector<Finding>> runs;
-  standing.archive.each_finding({.slug = pack.slug.str(), .before = {}}, [&](const Finding& f) {
+  verdicts.archive.each_finding({.slug = pack.slug.str(), .before = {}}, [&](const Finding& f) {
     if (f.asked == "op" && f.is_counted) runs[f.device].push_back(f);
   });
   for (auto& [device, list] : runs) {
@@ -129,9 +130,9 @@ std::map<std::string, std::vector<Finding>> op_runs(const Standing& standing,
   return runs;
 }
 
-void add_parity(const Context& context, const Standing& standing, const Manifest& pack,
+void add_parity(const Context& context, const VerdictIndex& verdicts, const Manifest& pack,
                 std::vector<Due>& due) {
-  for (const auto& [device, runs] : op_runs(standing, pack)) {
+  for (const auto& [device, runs] : op_runs(verdicts, pack)) {
     if (runs.size() < 3) continue;
     const auto last = runs.end() - 3;
     const auto is_good = [](const Finding& f) { return f.sentinel == "OP_VALIDATED"; };
@@ -143,7 +144,7 @@ void add_parity(const Context& context, const Standing& standing, const Manifest
     }
     // The cases that all three runs had: a new case with a larger error is not a growth.
     std::map<std::string, double> shares[3];
-    for (int i = 0; i < 3; ++i) shares[i] = behind(context, standing, pack, last[i]).share_by_case;
+    for (int i = 0; i < 3; ++i) shares[i] = behind(context, verdicts, pack, last[i]).share_by_case;
     double share[3] = {0, 0, 0};
     for (const auto& [name, first] : shares[0]) {
       if (!shares[1].contains(name) || !shares[2].contains(name)) continue;
@@ -228,7 +229,7 @@ std::vector<Bench> benches_of(const Context& context, const Slug& slug) {
   return benches;
 }
 
-std::vector<Due> due_of(const Context& context, const Standing& standing, const Manifest& pack,
+std::vector<Due> due_of(const Context& context, const VerdictIndex& verdicts, const Manifest& pack,
                         const std::string& today) {
   std::vector<Due> due;
   const Json& life = pack.lifecycle;
@@ -236,8 +237,8 @@ std::vector<Due> due_of(const Context& context, const Standing& standing, const 
   if (!review.empty() && review < today) due.push_back({"review", "was due on " + review, {}});
   if (admission.starts_with("owed:")) due.push_back({"admission", admission, {}});
   if (life.value("keep", "") == "drop") due.push_back({"deletion", "its keep level is drop", {}});
-  add_retirement(standing, pack, due);
-  add_parity(context, standing, pack, due);
+  add_retirement(verdicts, pack, due);
+  add_parity(context, verdicts, pack, due);
   add_speed(context, pack, due);
   std::stable_partition(due.begin(), due.end(), is_due);
   return due;

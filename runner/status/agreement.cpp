@@ -1,0 +1,127 @@
+#include "status/agreement.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <map>
+#include <set>
+
+#include "report/table.h"
+
+namespace patchbench {
+
+std::vector<std::string> tier_disagreements(const std::vector<TierWindow>& windows,
+                                            const std::vector<SourceState>& sources,
+                                            const UpstreamUse& use) {
+  std::map<std::string, std::map<std::string, std::string>> by_version;  // version -> tier -> state
+  std::map<std::string, std::string> at_red_pin;                         // tier -> state
+  std::vector<std::string> order;
+  for (const TierWindow& window : windows) {
+    if (window.upstream != use.name) continue;
+    for (const ReleaseState& release : window.states) {
+      if (order.size() < window.states.size()) order.push_back(release.version);
+      if (release.state == "unresolved" || release.state == "not_measured") continue;
+      by_version[release.version][short_device(window.device)] = release.state;
+      if (release.version == use.red_pin) at_red_pin[short_device(window.device)] = release.state;
+    }
+  }
+  for (const SourceState& source : sources) {
+    std::set<std::string> red;
+    for (const auto& [tier, state] : at_red_pin) red.insert(state);
+    if (source.state == "as_red_pin" && red.size() == 1 && by_version.contains(source.version))
+      by_version[source.version]["source"] = *red.begin();
+  }
+  std::vector<std::string> lines;
+  for (const std::string& version : order) {
+    std::set<std::string> distinct;
+    std::string line;
+    for (const auto& [tier, state] : by_version[version]) {
+      distinct.insert(state);
+      line += fmt::format("{}{} {}", line.empty() ? "" : ", ", tier, state);
+    }
+    if (distinct.size() > 1) lines.push_back(version + ": " + line);
+  }
+  return lines;
+}
+
+std::string votes_text(const std::vector<Votes>& votes) {
+  std::map<std::string, std::string> by_sentinel;
+  for (const Votes& vote : votes) {
+    std::string& list = by_sentinel[vote.sentinel];
+    list += fmt::format("{}{} ×{}", list.empty() ? "" : ", ", short_device(vote.device), vote.runs);
+  }
+  std::string text;
+  for (const auto& [sentinel, list] : by_sentinel) {
+    const std::string state = state_of_sentinel(sentinel);
+    const std::string said = state == "absent"       ? "green"
+                             : state == "unresolved" ? sentinel
+                                                     : "red (" + state + ")";
+    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", said, list);
+  }
+  return text;
+}
+
+std::vector<Votes> votes_apart(const Board& board, const Place& place) {
+  std::map<std::pair<std::string, std::string>, int64_t> runs;
+  if (const auto at = board.places().find(place); at != board.places().end()) {
+    for (const auto& [device, cell] : at->second) {
+      for (const auto& [what, tally] : cell.apart) runs[{what.first, device}] += tally.runs;
+    }
+  }
+  std::vector<Votes> votes;
+  for (const auto& [what, count] : runs) votes.push_back({what.first, what.second, count});
+  return votes;
+}
+
+std::vector<std::string> disagreement_lines(const VerdictIndex& verdicts, const Manifest& pack,
+                                            const UpstreamUse& use) {
+  std::vector<std::string> lines;
+  for (const Disagreement& one : disagreements_of(verdicts.board)) {
+    if (one.place.slug != pack.slug.str() || one.place.upstream != use.name) continue;
+    lines.push_back(
+        fmt::format("{} {}: {}", version_text(one.place), one.place.asked, votes_text(one.votes)));
+  }
+  return lines;
+}
+
+std::string render_windows(const VerdictIndex& verdicts, const Manifest& pack,
+                           const UpstreamUse& use, const std::vector<TierWindow>& windows) {
+  const Upstream& upstream = verdicts.pins.upstream(use.name);
+  std::string out =
+      fmt::format("{:02} {} · {}, {} locked {}\n", pack.number, pack.slug.str(), use.name,
+                  version_names(upstream).size(), upstream.releases.empty() ? "commits" : "releases");
+  report::Table table({"tier", "class", "first bad", "last bad", "good before", "good after"});
+  std::string tallies;
+  for (const TierWindow& window : windows) {
+    if (window.upstream != use.name) continue;
+    const std::string tier = short_device(window.device);
+    for (const Interval& i : window.intervals) {
+      const auto or_none = [](const std::string& version) {
+        return version.empty() ? std::string("none") : short_version(version);
+      };
+      const bool is_last = &i == &window.intervals.back();
+      table.add({tier, i.failure_class, short_version(i.first_bad), short_version(i.last_bad),
+                 or_none(i.last_good_before),
+                 is_last && window.is_open() ? "open" : or_none(i.first_good_after)});
+    }
+    if (window.intervals.empty()) table.add({tier, window_text(window)});
+    tallies += fmt::format("{}: {} absent, {} without such code, {} unresolved, {} unmeasured\n",
+                           tier, window.count("absent"), window.count("unsupported"),
+                           window.count("unresolved"), window.count("not_measured"));
+    std::vector<std::string> gaps;
+    for (const ReleaseState& release : window.states) {
+      if (release.state == "unresolved" || release.state == "not_measured")
+        gaps.push_back(short_version(release.version));
+    }
+    if (!gaps.empty() && gaps.size() < window.states.size())
+      tallies += report::paragraph("  gaps ", fmt::format("{}", fmt::join(gaps, " ")));
+  }
+  if (table.num_rows() == 0) return out + "  no release measured\n";
+  out += table.render(report::style_of(STDOUT_FILENO)) + tallies;
+  for (const std::string& line : tier_disagreements(windows, sources_of(verdicts, pack, use), use))
+    out += report::paragraph("tiers disagree ", line);
+  return out;
+}
+
+}  // namespace patchbench

@@ -1,0 +1,136 @@
+#include "status/windows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace patchbench {
+namespace {
+
+TierWindow window_on(const VerdictIndex& verdicts, const std::string& slug,
+                     const Upstream& upstream, const std::string& device) {
+  TierWindow window{upstream.name, device, {}, {}};
+  window.states = states_of(verdicts.board, slug, upstream.name, device, version_names(upstream));
+  for (ReleaseState& state : window.states) {
+    if (state.state == "unresolved" &&
+        has_no_such_code(cited_observations(verdicts.archive, state.record)))
+      state.state = "unsupported";
+  }
+  window.intervals = intervals_of(window.states);
+  return window;
+}
+
+}  // namespace
+
+std::vector<std::string> version_names(const Upstream& upstream) {
+  std::vector<std::string> versions;
+  for (const Pin& pin : upstream.releases.empty() ? upstream.commits : upstream.releases)
+    versions.push_back(pin.version);
+  return versions;
+}
+
+int64_t TierWindow::count(const std::string& state) const {
+  return std::count_if(states.begin(), states.end(),
+                       [&](const ReleaseState& release) { return release.state == state; });
+}
+
+bool TierWindow::is_open() const {
+  return !intervals.empty() && !states.empty() &&
+         intervals.back().last_bad == states.back().version;
+}
+
+std::vector<TierWindow> windows_of(const VerdictIndex& verdicts, const Manifest& pack) {
+  std::vector<TierWindow> windows;
+  for (const UpstreamUse& use : pack.upstreams) {
+    if (use.from_environment) continue;
+    const Upstream& upstream = verdicts.pins.upstream(use.name);
+    std::set<std::string> devices;
+    for (const auto& [place, cells] : verdicts.board.places()) {
+      if (place.slug != pack.slug.str() || place.upstream != use.name || place.asked != "reproduce")
+        continue;
+      for (const auto& [device, cell] : cells) {
+        if (cell.newest() != nullptr) devices.insert(device);
+      }
+    }
+    for (const std::string& device : devices)
+      windows.push_back(window_on(verdicts, pack.slug.str(), upstream, device));
+  }
+  return windows;
+}
+
+std::vector<SourceState> sources_of(const VerdictIndex& verdicts, const Manifest& pack,
+                                    const UpstreamUse& use) {
+  std::map<std::string, Json> files;  // version -> digests
+  for (const auto& [place, cells] : verdicts.board.places()) {
+    if (place.slug != pack.slug.str() || place.upstream != use.name || place.asked != "reproduce")
+      continue;
+    for (const auto& [device, cell] : cells) {
+      const Finding* finding = cell.newest();
+      if (finding == nullptr || files.contains(place.version)) continue;
+      const std::optional<Record> record = verdicts.archive.find(finding->digest);
+      const Json context = record ? record->predicate().at("context") : Json::object();
+      Json named = context.value("files", Json::object());
+      bool has_all = true;
+      for (const std::string& file : use.files) has_all &= named.contains(file);
+      if (has_all && !use.files.empty()) files[place.version] = std::move(named);
+    }
+  }
+  std::vector<SourceState> states;
+  const auto red = files.find(use.red_pin);
+  if (red == files.end()) return states;
+  for (const Pin& pin : verdicts.pins.upstream(use.name).releases) {
+    const auto at = files.find(pin.version);
+    if (at == files.end()) continue;
+    bool is_same = true, is_absent = true;
+    for (const std::string& file : use.files) {
+      is_same &= at->second.at(file) == red->second.at(file);
+      is_absent &= at->second.at(file) == "absent";
+    }
+    states.push_back({pin.version, is_absent ? "no_such_file"
+                                   : is_same ? "as_red_pin"
+                                             : "differs"});
+  }
+  return states;
+}
+
+std::string window_text(const TierWindow& window) {
+  if (window.intervals.empty()) {
+    const int64_t num_absent = window.count("absent");
+    return num_absent > 0 ? fmt::format("absent from all {} judged releases", num_absent)
+                          : "no release judged";
+  }
+  std::string text;
+  for (const Interval& interval : window.intervals) {
+    const std::string range = interval.first_bad == interval.last_bad
+                                  ? interval.first_bad
+                                  : interval.first_bad + "-" + interval.last_bad;
+    text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", range, interval.failure_class,
+                        interval.has_gap ? " (gap)" : "");
+  }
+  const std::string& good = window.intervals.back().first_good_after;
+  return text + (window.is_open() ? "; open at the newest release"
+                 : good.empty()   ? "; no good release after it measured"
+                                  : "; first good " + good);
+}
+
+Json window_json(const TierWindow& window) {
+  Json states = Json::array(), intervals = Json::array();
+  for (const ReleaseState& release : window.states)
+    states.push_back(
+        {{"version", release.version}, {"state", release.state}, {"verdict", release.record}});
+  for (const Interval& i : window.intervals) {
+    intervals.push_back({{"class", i.failure_class},
+                         {"first_bad", i.first_bad},
+                         {"last_bad", i.last_bad},
+                         {"last_good_before", i.last_good_before},
+                         {"first_good_after", i.first_good_after},
+                         {"has_gap", i.has_gap}});
+  }
+  return {{"upstream", window.upstream},
+          {"device", window.device},
+          {"is_open", window.is_open()},
+          {"releases", states},
+          {"intervals", intervals}};
+}
+
+}  // namespace patchbench

@@ -1,0 +1,39 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "status/verdict_index.h"
+
+namespace patchbench {
+
+/// The window of one tier: a kind of device.
+struct TierWindow {
+  std::string upstream, device;
+  std::vector<ReleaseState> states;  ///< every locked release, oldest first
+  std::vector<Interval> intervals;
+  /// How many releases are in one of the given states.
+  int64_t count(const std::string& state) const;
+  /// Whether the newest locked release is in a failure class.
+  bool is_open() const;
+};
+/// The windows of a pack, one for each upstream and kind of device that ever reproduced it. A
+/// release whose every trigger was unsupported is "unsupported": it has no such code.
+std::vector<TierWindow> windows_of(const VerdictIndex& verdicts, const Manifest& pack);
+
+/// The source tier: what the digests in a release's record say of the files under test.
+struct SourceState {
+  std::string version;
+  std::string state;  ///< "as_red_pin", "differs", "no_such_file"
+};
+/// Of every release with a record that holds digests of the files, oldest first.
+std::vector<SourceState> sources_of(const VerdictIndex& verdicts, const Manifest& pack,
+                                    const UpstreamUse& use);
+
+/// "0.3.0-0.5.2 reduction_ignored, 0.6.3-0.8.1 wrong_gradients; first good 0.8.2".
+std::string window_text(const TierWindow& window);
+Json window_json(const TierWindow& window);
+
+/// Its releases, oldest first; of what is never released, the commits.
+std::vector<std::string> version_names(const Upstream& upstream);
+
+}  // namespace patchbench
