@@ -11,6 +11,8 @@ target_link_libraries(patchbench_harness PUBLIC patchbench_core patchbench_exec 
 target_compile_definitions(patchbench_harness PUBLIC FMT_HEADER_ONLY=1)
 use_torch_pch(patchbench_harness)
 
+add_custom_target(reproducers)
+
 # add_pack(<slug>): the op objects go into patchbench_ops, the reproducer becomes repro_<slug>, the bench bench_<slug>.
 # Object libraries: a static library would lose its registrations silently.
 function(add_pack slug)
@@ -35,9 +37,19 @@ function(add_pack slug)
     set(file ${CMAKE_SOURCE_DIR}/repro/${slug}/${kind}.cpp)
     if(EXISTS ${file})
       add_executable(${kind}_${slug} ${file})
-      target_link_libraries(${kind}_${slug} PRIVATE patchbench_harness -Wl,--no-as-needed patchbench_ops
-        -Wl,--as-needed patchbench_warnings)
+      target_link_libraries(${kind}_${slug} PRIVATE patchbench_harness patchbench_warnings)
       use_torch_pch(${kind}_${slug})
+      add_dependencies(reproducers ${kind}_${slug})
+      # The ops that it calls and no others: a reproducer is built without the rest of the packs.
+      file(STRINGS ${file} ops REGEX "^#include \"[a-z0-9_]+/op\\.h\"")
+      foreach(op ${ops})
+        string(REGEX REPLACE "^#include \"(.+)/op\\.h\"" "\\1" op ${op})
+        file(GLOB kernels ${CMAKE_SOURCE_DIR}/packs/${op}/*.cu)
+        target_link_libraries(${kind}_${slug} PRIVATE op_${op})
+        if(PATCHBENCH_CUDA AND kernels)
+          target_link_libraries(${kind}_${slug} PRIVATE kernel_${op})
+        endif()
+      endforeach()
     endif()
   endforeach()
 endfunction()

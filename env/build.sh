@@ -1,22 +1,28 @@
 #!/usr/bin/env bash
-# Brings one preset's build up to date and prints its folder: env/build.sh [PRESET] [TARGET...]
-# Without PRESET: cuda where a GPU and nvcc are, cpu where the torch wheel is, else host. Quiet when nothing is to do.
+# Brings one preset's build up to date and prints its folder: env/build.sh [PRESET|best] [TARGET...]
+# best: cuda where a GPU and nvcc are, cpu where the torch wheel is, else host, which has no reproducers. Without TARGET all that
+# there is. Quiet when nothing is to do.
 # Exit: 0 built, 1 not (the compiler's last lines on stderr).
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/patchbench
 say() { printf 'build: %s\n' "$*" >&2; }
 has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
-preset=${1:-}
-if [ -z "$preset" ]; then
+preset=${1:-best}
+[ $# -gt 0 ] && shift
+if [ "$preset" = best ]; then
   preset=host
   compgen -G "$cache/env/torch-2.11-*/patchbench-env.json" >/dev/null && preset=cpu
   if [ $preset = cpu ] && nvidia-smi -L >/dev/null 2>&1; then
     if has_nvcc; then preset=cuda; else say "a GPU but no nvcc: the ops go without their CUDA halves (install the CUDA 13.0 toolkit)"; fi
   fi
-  [ $preset = host ] && say "no torch wheel in the cache: the runner alone, no reproducers (run env/bootstrap.sh)"
-else
-  shift
+  if [ $preset = host ]; then
+    say "no torch wheel in the cache: the runner alone, no reproducers (run env/bootstrap.sh)"
+    for target; do
+      shift
+      case $target in repro*) ;; *) set -- "$@" "$target" ;; esac
+    done
+  fi
 fi
 folder=$root/build/$preset
 log=$folder/build.log
