@@ -140,7 +140,7 @@ def digest_of(path: Path) -> str:
 
 def download(url: str, part: Path) -> None:
     """Appends what is missing of `url` to `part` (HTTP Range); restarts where the server ignores ranges."""
-    for attempt in range(5):
+    for _attempt in range(5):
         have = part.stat().st_size if part.exists() else 0
         try:
             response = opened(url, {"Range": f"bytes={have}-"} if have else None)
@@ -172,7 +172,7 @@ def fetch_file(project: str, filename: str, sha256: str, url: str = "") -> Path:
         url = url or address_of(project, filename)
         part = final.parent / (filename + ".part")
         part.parent.mkdir(parents=True, exist_ok=True)
-        for attempt in range(2):
+        for _attempt in range(2):
             download(url, part)
             got = digest_of(part)
             if got == sha256:
@@ -212,9 +212,7 @@ def fits(filename: str, tag: str) -> bool:
     parts = filename[:-4].split("-")
     pythons, abis, platforms = (p.split(".") for p in parts[-3:])
     number = int(tag[3:])
-    ok_python = any(
-        p in ("py3", tag) or ("abi3" in abis and p.startswith("cp3") and int(p[3:]) <= number) for p in pythons
-    )
+    ok_python = any(p in ("py3", tag) or ("abi3" in abis and p.startswith("cp3") and int(p[3:]) <= number) for p in pythons)
     return ok_python and any(a in ("none", "abi3", tag) for a in abis) and any(map(PLATFORM.search, platforms))
 
 
@@ -414,10 +412,7 @@ def write_lock(out: Path, requirements: list[str]) -> None:
             key = (item["metadata"]["name"].lower(), item["metadata"]["version"])
             rows.setdefault(key, set()).add(item["download_info"]["archive_info"]["hashes"]["sha256"])
     head = f"# Written by: env/fetch.py lock {out.name} {' '.join(requirements)}\n"
-    body = "".join(
-        f"{n}=={v}" + "".join(f" \\\n    --hash=sha256:{h}" for h in sorted(hs)) + "\n"
-        for (n, v), hs in sorted(rows.items())
-    )
+    body = "".join(f"{n}=={v}" + "".join(f" \\\n    --hash=sha256:{h}" for h in sorted(hs)) + "\n" for (n, v), hs in sorted(rows.items()))
     out.write_text(head + body)
 
 

@@ -19,7 +19,7 @@ def has_rows(value: Any) -> bool:
     """Whether a value holds a list of objects or lists: these are rows."""
     if isinstance(value, dict):
         return any(has_rows(inner) for inner in value.values())
-    return isinstance(value, list) and any(isinstance(inner, (dict, list)) for inner in value)
+    return isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value)
 
 
 def text_of(value: Any, indent: str = "") -> str:

@@ -78,9 +78,9 @@ def suppressions(tree: ast.AST, names: Names) -> Iterator[tuple[int, str]]:
                     yield node.lineno, f"{VARIABLE} is set; any text switches it on"
         elif isinstance(node, ast.Call):
             called = names.of(node.func)
-            if called in (f"{CONFIG}.patch", "torch._dynamo.optimize"):
-                if any(k.arg == "suppress_errors" and not is_false(k.value) for k in node.keywords):
-                    yield node.lineno, "suppress_errors is switched on"
+            is_off = all(k.arg != "suppress_errors" or is_false(k.value) for k in node.keywords)
+            if called in (f"{CONFIG}.patch", "torch._dynamo.optimize") and not is_off:
+                yield node.lineno, "suppress_errors is switched on"
             if called in ("os.environ.setdefault", "os.putenv") and node.args and is_variable(node.args[0]):
                 yield node.lineno, f"{VARIABLE} is set; any text switches it on"
 
@@ -100,7 +100,7 @@ def resets(tree: ast.AST, names: Names) -> Iterator[tuple[int, str]]:
 def dynamic_axes(tree: ast.AST, names: Names) -> Iterator[tuple[int, str]]:
     """Where more than one axis gets a symbol."""
     for scope in ast.walk(tree):
-        if not isinstance(scope, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)):
+        if not isinstance(scope, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         marked: dict[str, set[object]] = {}
         for node in own_nodes(scope):
@@ -111,7 +111,7 @@ def dynamic_axes(tree: ast.AST, names: Names) -> Iterator[tuple[int, str]]:
                 if any(k.arg == "dynamic" and isinstance(k.value, ast.Constant) and k.value.value is True for k in node.keywords):
                     yield node.lineno, "dynamic=True gives a symbol to every axis"
             elif called in ("torch._dynamo.mark_dynamic", "torch._dynamo.maybe_mark_dynamic") and len(node.args) > 1:
-                axes = node.args[1].elts if isinstance(node.args[1], (ast.List, ast.Tuple)) else [node.args[1]]
+                axes = node.args[1].elts if isinstance(node.args[1], ast.List | ast.Tuple) else [node.args[1]]
                 seen = marked.setdefault(ast.dump(node.args[0]), set())
                 seen |= {ast.dump(axis) for axis in axes}
                 if len(seen) > 1:
@@ -122,7 +122,7 @@ def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a scope without those of the functions in it."""
     for child in ast.iter_child_nodes(scope):
         yield child
-        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             yield from own_nodes(child)
 
 

@@ -141,7 +141,7 @@ def data_of(slug: str) -> dict[str, Any] | None:
 
 
 def ranges(versions: set[str], known: list[str]) -> str:
-    """"0.3.0 to 0.8.1 (25)": versions as runs of neighbours among the known ones, which are in order."""
+    """ "0.3.0 to 0.8.1 (25)": versions as runs of neighbours among the known ones, which are in order."""
     runs: list[list[str]] = []
     for i, version in enumerate(known):
         if version not in versions:

@@ -12,7 +12,7 @@ def value_of(line: str) -> object:
         value = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError):
         return "absent"
-    return value if isinstance(value, (bool, int, float, str)) else repr(value)
+    return value if isinstance(value, bool | int | float | str) else repr(value)
 
 
 print(json.dumps({line: value_of(line) for line in sys.argv[1:]}))

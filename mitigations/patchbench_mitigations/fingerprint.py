@@ -16,6 +16,7 @@ from typing import Any
 
 from patchbench_mitigations.registry import data_of
 
+
 def digest_of_source(text: str) -> str:
     """SHA-256 of one function's source, decorators included; indentation, trailing blanks and what follows do not count."""
     lines = textwrap.dedent(text).splitlines()

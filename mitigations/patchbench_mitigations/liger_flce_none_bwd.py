@@ -87,8 +87,7 @@ class Problem:
         target = self.target[rows]
         y = logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
         weights = None if self.class_weight is None else self.class_weight.to(y.dtype)
-        loss = F.cross_entropy(y, target, weights, ignore_index=self.ignore_index, reduction="none",
-                               label_smoothing=self.label_smoothing)
+        loss = F.cross_entropy(y, target, weights, ignore_index=self.ignore_index, reduction="none", label_smoothing=self.label_smoothing)
         valid = target != self.ignore_index
         if self.lse_square_scale:
             loss = loss + torch.where(valid, self.lse_square_scale * torch.logsumexp(y, -1).square(), 0.0)
@@ -110,8 +109,7 @@ def plain_loss(problem: Problem) -> torch.Tensor:
         return torch.cat(parts) if parts else problem.hidden.new_zeros(0, dtype=dtype)
 
 
-def plain_gradients(problem: Problem, grad_output: torch.Tensor,
-                    wanted: tuple[bool, bool, bool]) -> list[torch.Tensor | None]:
+def plain_gradients(problem: Problem, grad_output: torch.Tensor, wanted: tuple[bool, bool, bool]) -> list[torch.Tensor | None]:
     """Gradients of hidden, weight and bias (None where not wanted) of sum_i grad_output[i] * loss[i]. Each row of the
     logits' gradient is computed in float32 with its own factor and rounded once; sums over chunks are kept in float32."""
     acc = torch.float64 if problem.hidden.dtype == torch.float64 else torch.float32
@@ -142,8 +140,13 @@ load_ops = functools.partial(load_op, "flce_backward")
 
 
 def _op_scalars(problem: Problem) -> dict[str, Any]:
-    return {"reduction": "none", "ignore_index": problem.ignore_index, "label_smoothing": problem.label_smoothing,
-            "lse_square_scale": problem.lse_square_scale, "softcap": problem.softcap}
+    return {
+        "reduction": "none",
+        "ignore_index": problem.ignore_index,
+        "label_smoothing": problem.label_smoothing,
+        "lse_square_scale": problem.lse_square_scale,
+        "softcap": problem.softcap,
+    }
 
 
 def _op_tensors(problem: Problem) -> tuple[torch.Tensor | None, ...]:
@@ -152,8 +155,7 @@ def _op_tensors(problem: Problem) -> tuple[torch.Tensor | None, ...]:
 
 def _is_served_by_op(hook: Hook, problem: Problem) -> bool:
     same_dtype = problem.weight.dtype == problem.hidden.dtype
-    return (not hook.op_note and problem.hidden.dtype in OP_DTYPES and same_dtype
-            and not problem.autocast[0] and not problem.is_token_scaled)
+    return not hook.op_note and problem.hidden.dtype in OP_DTYPES and same_dtype and not problem.autocast[0] and not problem.is_token_scaled
 
 
 # ---- the mean in place of each token's loss ----
@@ -247,8 +249,7 @@ def _forward_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]
     return forward
 
 
-def _gradients(hook: Hook, ctx: Any, problem: Problem, grad: torch.Tensor,
-               wanted: tuple[bool, bool, bool]) -> list[torch.Tensor | None]:
+def _gradients(hook: Hook, ctx: Any, problem: Problem, grad: torch.Tensor, wanted: tuple[bool, bool, bool]) -> list[torch.Tensor | None]:
     if not _is_served_by_op(hook, problem):
         hook.serve(plain=1)
         return plain_gradients(problem, grad, wanted)
@@ -256,8 +257,7 @@ def _gradients(hook: Hook, ctx: Any, problem: Problem, grad: torch.Tensor,
     lse = ctx.patchbench_lse
     if lse is None:
         lse = torch.ops.patchbench.flce_forward(*_op_tensors(problem), **_op_scalars(problem))[1]
-    return list(torch.ops.patchbench.flce_backward(grad, lse, *_op_tensors(problem), **_op_scalars(problem),
-                                                   output_mask=list(wanted)))
+    return list(torch.ops.patchbench.flce_backward(grad, lse, *_op_tensors(problem), **_op_scalars(problem), output_mask=list(wanted)))
 
 
 def _backward_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -387,8 +387,7 @@ class _Liger(Mitigation):
 
     def placements(self, release: type, hook: Hook) -> list[Placement]:
         made = {"forward": _forward_for(hook, release.forward), "backward": _backward_for(hook, release.backward)}
-        return [Placement(release, name, vars(release)[name], staticmethod(function), f"{CLASS}.{name}")
-                for name, function in made.items()]
+        return [Placement(release, name, vars(release)[name], staticmethod(function), f"{CLASS}.{name}") for name, function in made.items()]
 
     def left(self, release: type, hook: Hook) -> str:
         if hook.mode == APPROXIMATE:

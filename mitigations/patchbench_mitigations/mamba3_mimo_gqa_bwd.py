@@ -242,8 +242,7 @@ class _Mamba(Mitigation):
         return ""
 
     def placements(self, release: Hosts, hook: Hook) -> list[Placement]:
-        return [Placement(sys.modules[site.module], site.name, host, guarded(hook, host), site.name, PACKAGE)
-                for site, host in release]
+        return [Placement(sys.modules[site.module], site.name, host, guarded(hook, host), site.name, PACKAGE) for site, host in release]
 
     def left(self, release: Hosts, hook: Hook) -> str:
         fixed = _looked_at(release, hook.finding.version, hook)

@@ -80,12 +80,16 @@ def compare_asked() -> None:
     store, world, until = _store(found), found.get_world_size(), time.monotonic() + PATIENCE_S
     while (told := store.add(PREFIX + "told", 0)) < world:
         if time.monotonic() > until:
-            raise RanksDiffer(f"rank {found.get_rank()}: {world - told} of {world} ranks have not told their mitigations in "
-                          f"{PATIENCE_S:.0f} s; set PATCHBENCH_MITIGATE and import patchbench_mitigations.auto on all of them")
+            raise RanksDiffer(
+                f"rank {found.get_rank()}: {world - told} of {world} ranks have not told their mitigations in "
+                f"{PATIENCE_S:.0f} s; set PATCHBENCH_MITIGATE and import patchbench_mitigations.auto on all of them"
+            )
         time.sleep(0.01)
     if (alike := store.add(_key(asked()), 0)) < world:
-        raise RanksDiffer(f"rank {found.get_rank()}: {world - alike} of {world} ranks ask for other mitigations than {asked()}; "
-                      "set PATCHBENCH_MITIGATE and PATCHBENCH_FORCE alike on all of them")
+        raise RanksDiffer(
+            f"rank {found.get_rank()}: {world - alike} of {world} ranks ask for other mitigations than {asked()}; "
+            "set PATCHBENCH_MITIGATE and PATCHBENCH_FORCE alike on all of them"
+        )
     _agreed[:] = [store]
 
 

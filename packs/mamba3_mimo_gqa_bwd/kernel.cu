@@ -89,6 +89,7 @@ __device__ void store_columns(scalar_t* to, const float (&from)[kVector]) {
   *reinterpret_cast<Columns*>(to) = columns;
 }
 
+// Longer than 60 lines: loads, sums and stores of one block take turns in a loop over rows.
 template <typename scalar_t, int kHeads, int kLanes, int kRows, int kMinBlocks>
 __global__ void __launch_bounds__(kThreads, kMinBlocks)
     reduce_rows_kernel(GroupReduce problem, int64_t rows_per_block) {

@@ -83,6 +83,7 @@ struct ScanShared {
   float decay[kWarps][kC];  // each warp its own, so that no barrier is needed
 };
 
+// Longer than 60 lines: one walk over the chunks whose steps share registers and shared memory.
 template <typename scalar_t, int kN, int kSlice>
 __global__ void __launch_bounds__(ScanShared<scalar_t, kN, kSlice>::kWarps * 32, 2)
     scan_kernel(SisoBackward problem) {
@@ -387,6 +388,8 @@ __device__ void store_grad_adt(const shared_t& shared, float* grad_adt, int leng
   if (j + 1 < length) grad_adt[j + 1] = sigma + (all_r - below_r.y + r[1]) + (below_w.y - w[1]);
 }
 
+// Longer than 60 lines: a chunk's products in order, each with what the one before left in shared
+// memory.
 template <typename scalar_t, int kN, int kP>
 __global__ void __launch_bounds__(kThreads,
                                   sizeof(ChunkShared<scalar_t, kN, kP>) <= 112 * 1024 ? 2 : 1)

@@ -7,8 +7,8 @@ import inspect
 import math
 import tempfile
 from collections.abc import Callable
-from types import SimpleNamespace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import capture_check

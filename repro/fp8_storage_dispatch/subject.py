@@ -238,7 +238,7 @@ def run_call(given: torch.Tensor, call: str) -> tuple[Seen, float]:
     elif call == "untyped_storage":
         seen.notes.append(f"storage of {result.nbytes()} bytes for {payload_bytes(given)}")
     elif call not in ("data_ptr", "dlpack", "numpy"):
-        for made in result if isinstance(result, (tuple, list)) else (result,):
+        for made in result if isinstance(result, tuple | list) else (result,):
             if is_wrapper(made):
                 with contextlib.suppress(RuntimeError):  # a pointer that is refused is what a consumer should get
                     hand_over(seen, call, made, data_pointer)

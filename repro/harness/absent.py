@@ -24,7 +24,7 @@ class Absent(types.ModuleType):
 
     def __call__(self, *args: Any, **_: Any) -> Any:
         """As a decorator it leaves what it decorates; any other call gives something just as absent."""
-        return args[0] if len(args) == 1 and isinstance(args[0], (type, types.FunctionType)) else Absent(self.__name__)
+        return args[0] if len(args) == 1 and isinstance(args[0], type | types.FunctionType) else Absent(self.__name__)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())

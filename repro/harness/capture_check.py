@@ -250,7 +250,7 @@ class HostReads(TorchDispatchMode):
         try:
             return func(*args, **kwargs)
         except Exception as error:
-            unknown = isinstance(error, (DataDependentOutputException, DynamicOutputShapeException))
+            unknown = isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
             if unknown and watched and not kind:
                 kind = "host_read" if isinstance(error, DataDependentOutputException) else "dynamic_shape"
                 self.note(op, kind)
@@ -339,7 +339,7 @@ def classify(error: BaseException, raised: Site | None = None, within: str | Non
             chain.append(link)
             todo += [link.__context__, link.__cause__]
     codes = [getattr(link, "error_code", None) for link in chain]
-    coded = {code: link for code, link in zip(codes, chain) if isinstance(code, int) and code > 0}  # the innermost of each
+    coded = {code: link for code, link in zip(codes, chain, strict=False) if isinstance(code, int) and code > 0}  # the innermost of each
     code = UNSUPPORTED if UNSUPPORTED in coded else next(iter(coded), None)
     if code is not None:
         found = coded[code]
@@ -479,7 +479,7 @@ def load(parser: _Parser, target: str) -> tuple[Callable[..., Any], Callable[[],
 
     def inputs() -> tuple[list[Any], dict[str, Any]]:
         made = module.example_inputs() if hasattr(module, "example_inputs") else ()
-        return ([], made) if isinstance(made, dict) else (list(made) if isinstance(made, (tuple, list)) else [made], {})
+        return ([], made) if isinstance(made, dict) else (list(made) if isinstance(made, tuple | list) else [made], {})
 
     try:
         args, kwargs = inputs()

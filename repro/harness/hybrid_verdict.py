@@ -39,7 +39,9 @@ def read(paths: list[Path]) -> Runs:
         for of_variant in runs.values()
     }
     if set(runs) != set(COLOURS) or len(alike) != 1 or len(runs["raw"]) < 2:
-        raise ValueError(f"wants raw, mitigated and patched, each with the same two seeds or more, steps, model and device; got {sorted(runs)}")
+        raise ValueError(
+            f"wants raw, mitigated and patched, each with the same two seeds or more, steps, model and device; got {sorted(runs)}"
+        )
     return runs
 
 

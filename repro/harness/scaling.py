@@ -62,7 +62,7 @@ class Series(NamedTuple):
 def nbytes(*tensors: object) -> int:
     import torch
 
-    flat = [t for one in tensors for t in (one if isinstance(one, (tuple, list)) else [one])]
+    flat = [t for one in tensors for t in (one if isinstance(one, tuple | list) else [one])]
     return sum(t.nbytes for t in flat if isinstance(t, torch.Tensor))
 
 
@@ -215,24 +215,66 @@ def all_series() -> list[Series]:
     """Every op on every path; on a CPU at the sizes of its tests."""
     found = []
 
-    def add(op: str, slug: str, axis: str, kernel: str, sizes: tuple[int, ...], make: Callable, small: tuple[Callable, tuple[int, ...]]) -> None:
+    def add(
+        op: str, slug: str, axis: str, kernel: str, sizes: tuple[int, ...], make: Callable, small: tuple[Callable, tuple[int, ...]]
+    ) -> None:
         found.append(Series(op, axis, kernel, sizes, make))
         found.append(Series(op, axis, FALLBACK, sizes, make, slug))
         found.append(Series(op, axis, CPU, small[1], small[0]))
 
-    add("flce, none", "liger_flce_none_bwd", "tokens", PORTABLE, doubled(512, 6), flce("none", 4096, 128256), (flce("none", 256, 4096), doubled(64, 5)))
-    add("flce, mean", "liger_flce_none_bwd", "tokens", PORTABLE, doubled(512, 6), flce("mean", 4096, 128256), (flce("mean", 256, 4096), doubled(64, 5)))
+    add(
+        "flce, none",
+        "liger_flce_none_bwd",
+        "tokens",
+        PORTABLE,
+        doubled(512, 6),
+        flce("none", 4096, 128256),
+        (flce("none", 256, 4096), doubled(64, 5)),
+    )
+    add(
+        "flce, mean",
+        "liger_flce_none_bwd",
+        "tokens",
+        PORTABLE,
+        doubled(512, 6),
+        flce("mean", 4096, 128256),
+        (flce("mean", 256, 4096), doubled(64, 5)),
+    )
     add("topk_to_index_mask", "dsa_graph_capture", "queries = keys", PORTABLE, doubled(1024, 5), index_mask, (index_mask, doubled(64, 6)))
     for op, slug in (("sparse_mla", "sparse_mla_dims"), ("sparse_mla_fp8", "fp8_storage_dispatch")):
         add(op, slug, "queries", KERNEL, doubled(256, 5), sparse_mla(op, 128, 8192, 2048), (sparse_mla(op, 4, 256, 64), doubled(8, 5)))
-    add("mamba3_siso_bwd", "mamba3_siso_bwd_cse", "seqlen", KERNEL, doubled(512, 5), siso("bfloat16", 2, 128), (siso("float32", 1, 2), doubled(64, 5)))
+    add(
+        "mamba3_siso_bwd",
+        "mamba3_siso_bwd_cse",
+        "seqlen",
+        KERNEL,
+        doubled(512, 5),
+        siso("bfloat16", 2, 128),
+        (siso("float32", 1, 2), doubled(64, 5)),
+    )
     found.append(Series("mamba3_siso_bwd", "seqlen", PORTABLE, doubled(512, 5), siso("float16", 2, 128)))
     rotary = siso_rotary("bfloat16", 2, 128, 8), (siso_rotary("float32", 1, 2, 1), doubled(64, 5))
     add("mamba3_siso_rotary_bwd", "mamba3_siso_bwd_cse", "seqlen", PORTABLE, doubled(512, 5), *rotary)
     whole = mimo("bfloat16", 32, 8, 128), (mimo("float32", 2, 1, 16), doubled(16, 5))
     add("mamba3_mimo_bwd", "mamba3_mimo_gqa_bwd", "seqlen", PORTABLE, doubled(256, 5), *whole)
-    add("group_reduce_bwd", "mamba3_mimo_gqa_bwd", "seqlen", PORTABLE, doubled(512, 6), group_reduce(128), (group_reduce(16), doubled(16, 5)))
-    add("mamba3_mimo_qk_dot", "mamba3_mimo_smem_2d", "seqlen", KERNEL, doubled(512, 6), qk_dot(128, "tma"), (qk_dot(16, "tma"), doubled(16, 5)))
+    add(
+        "group_reduce_bwd",
+        "mamba3_mimo_gqa_bwd",
+        "seqlen",
+        PORTABLE,
+        doubled(512, 6),
+        group_reduce(128),
+        (group_reduce(16), doubled(16, 5)),
+    )
+    add(
+        "mamba3_mimo_qk_dot",
+        "mamba3_mimo_smem_2d",
+        "seqlen",
+        KERNEL,
+        doubled(512, 6),
+        qk_dot(128, "tma"),
+        (qk_dot(16, "tma"), doubled(16, 5)),
+    )
     found.append(Series("mamba3_mimo_qk_dot", "seqlen", PORTABLE, doubled(512, 6), qk_dot(128, "cp_async")))
     return found
 

@@ -34,7 +34,9 @@ def panel(rows: list[dict], reduction: str, key: str, unit: float, name: str) ->
     ticks = [(i * step, f"{i * step:g}") for i in range(math.ceil(top / step) + 1)]
     span = (math.log2(ends[0]), math.log2(ends[1]))
     words = [(math.log2(mib), str(mib)) for mib, _ in tiles]
-    return Panel(f"reduction={reduction}", span, (0.0, ticks[-1][0]), words, ticks, lines, ("MiB of a tile of logits", name), {OP: "circle"})
+    return Panel(
+        f"reduction={reduction}", span, (0.0, ticks[-1][0]), words, ticks, lines, ("MiB of a tile of logits", name), {OP: "circle"}
+    )
 
 
 def main(words: list[str]) -> int:

@@ -5,7 +5,8 @@
 bfloat16, chunks of 64, with D and Z, no input state. The release's autotuners choose among CONFIGS alone, by the median of 5 calls.
 
 The release keeps its states as [.., head_dim_v, chunks * head_dim_qk]; mamba3_siso_bwd takes a view of them, "contiguous" has them in
-the op's own order. Errors are of the rotary part on the first group's heads, against the op's plain form in float64: [the release's, the op's].
+the op's own order. Errors are of the rotary part on the first group's heads, against the op's plain form in float64: [the release's,
+the op's].
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from device_time import in_turn, need_cuda, print_bench, spread
 
 stand_in.install()
 
-CONFIGS = ((4, 1, None), (4, 2, None), (4, 2, 256), (8, 1, None), (8, 2, None), (2, 1, None), (2, 2, None))  # warps, stages, registers a thread
+CONFIGS = (
+    (4, 1, None),
+    (4, 2, None),
+    (4, 2, 256),
+    (8, 1, None),
+    (8, 2, None),
+    (2, 1, None),
+    (2, 2, None),
+)  # warps, stages, registers a thread
 CHUNK = 64
 PARTS = ("compute_dzdo", "compute_dqkv", "compute_dqktheta", "compute_ddt_dtrap_dinput_states", "angle_dt_bwd")
 Call = Callable[[], object]
@@ -37,7 +46,9 @@ def narrow_autotuners(*modules: object) -> None:
                 continue
             block = {"CHUNK_SIZE": CHUNK} if "CHUNK_SIZE" in kernel.configs[0].kwargs else {}
             takes_registers = any(config.maxnreg for config in kernel.configs)
-            kernel.configs = [triton.Config(block, num_warps=w, num_stages=s, maxnreg=r if takes_registers else None) for w, s, r in CONFIGS]
+            kernel.configs = [
+                triton.Config(block, num_warps=w, num_stages=s, maxnreg=r if takes_registers else None) for w, s, r in CONFIGS
+            ]
             kernel.do_bench = lambda call, quantiles: spread(call, 5)
 
 
@@ -51,7 +62,8 @@ def inputs(shape: list[int]) -> Tensors:
     dt = 0.1 * torch.rand(batch, heads, seqlen, device="cuda") + 0.01
     made = {
         "Q": bf16(batch, seqlen, groups, width), "K": bf16(batch, seqlen, groups, width), "V": bf16(batch, seqlen, heads, values),
-        "ADT": -dt * (0.5 + torch.rand(heads, 1, device="cuda")), "DT": dt, "Trap": torch.rand(batch, heads, seqlen, device="cuda").bfloat16(),
+        "ADT": -dt * (0.5 + torch.rand(heads, 1, device="cuda")), "DT": dt,
+        "Trap": torch.rand(batch, heads, seqlen, device="cuda").bfloat16(),
         "Q_bias": torch.randn(heads, width, device="cuda"), "K_bias": torch.randn(heads, width, device="cuda"),
         "Angles": bf16(batch, seqlen, heads, width // 4), "D": torch.randn(heads, device="cuda"), "Z": bf16(batch, seqlen, heads, values),
     }  # fmt: skip
@@ -157,7 +169,12 @@ def row_of(module: object, shape: list[int], repeats: int) -> dict[str, object]:
     operands: list = []
     rotary = RotaryByOp(t)
     by_op = {**released, "compute_dqkv": dqkv_by_op(t["ADT"].detach(), operands)}
-    by_both = {**by_op, "compute_dqktheta": rotary.dqktheta, "compute_ddt_dtrap_dinput_states": rotary.scalars, "angle_dt_bwd": rotary.angles}
+    by_both = {
+        **by_op,
+        "compute_dqktheta": rotary.dqktheta,
+        "compute_ddt_dtrap_dinput_states": rotary.scalars,
+        "angle_dt_bwd": rotary.angles,
+    }
     got, again = whole_with(by_both)(), whole_with(by_both)()
     contiguous = (*operands[:-1], operands[-1].contiguous())
     calls = {"release, whole": whole_with(released), **{f"release, {name}": seen[name] for name in PARTS},
@@ -185,7 +202,8 @@ def main() -> None:
     narrow_autotuners(angle_dt, mamba3_siso_bwd, mamba3_siso_fwd)
     shape = [int(n) for n in arguments.shape.split(",")]
     row = row_of(mamba3_siso_combined, shape, arguments.repeats)
-    print_bench("mamba-ssm's whole SISO backward", [row], dtype="bfloat16", order="all in turn", shape_is="batch, seqlen, heads, groups, head_dim_qk, head_dim_v",
+    print_bench("mamba-ssm's whole SISO backward", [row], dtype="bfloat16", order="all in turn",
+                shape_is="batch, seqlen, heads, groups, head_dim_qk, head_dim_v",
                 configs={"choice": "warps, stages, registers a thread", "among": CONFIGS})  # fmt: skip
 
 

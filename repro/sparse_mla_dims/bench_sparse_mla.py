@@ -67,9 +67,7 @@ def operands(batch: int, queries: int, keys: int, heads: int, topk: int, width: 
     q, kv = torch.randn(batch, queries, heads, width, **normal), torch.randn(batch, keys, 1, width, **normal)
     grad = torch.randn(batch, queries, heads, values, **normal)
     made = Operands(q, kv, named_keys((batch, queries, keys, topk), kind), grad, SCALE, kind == "causal")
-    made.out, made.lse, made.rest = torch.ops.patchbench.sparse_mla_forward(
-        q, kv, made.indices, softmax_scale=SCALE, head_dim_v=values
-    )
+    made.out, made.lse, made.rest = torch.ops.patchbench.sparse_mla_forward(q, kv, made.indices, softmax_scale=SCALE, head_dim_v=values)
     return made
 
 

@@ -9,9 +9,7 @@ import torch
 QUERIES = 32  # at once: 32 x 2048 keys of 576 columns are 302 MB
 
 
-def attention(
-    q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor, scale: float
-) -> dict[str, torch.Tensor]:
+def attention(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor, scale: float) -> dict[str, torch.Tensor]:
     """out, grad_q, grad_kv float64 of q [b, s, h, d], kv [b, s_k, 1, d], indices [b, s, 1, k] and grad_out [b, s, h, d_v]; an index
     outside [0, s_k) is no key. Each query has one."""
     out, grad_q, grad_kv = (torch.zeros(t.shape, dtype=torch.float64, device=t.device) for t in (grad_out, q, kv))

@@ -41,9 +41,7 @@ def gathered(kv: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, tor
     return rows.float(), indices[:, :, 0] != -1
 
 
-def build_forward(
-    heads: int, dim: int, tail_dim: int, topk: int, kv_group: int, sm_scale: float | None, *_: Any, **__: Any
-) -> Kernel:
+def build_forward(heads: int, dim: int, tail_dim: int, topk: int, kv_group: int, sm_scale: float | None, *_: Any, **__: Any) -> Kernel:
     """(q, kv, indices) -> out of `dim` columns in bf16, log2-sum-exp2 in fp32; a row without a key gives zeros."""
     width = dim + tail_dim
     scale = (width**-0.5 if sm_scale is None else sm_scale) * math.log2(math.e)
@@ -79,9 +77,7 @@ def build_delta(H: int, D: int, **_: Any) -> Kernel:
     return kernel
 
 
-def build_backward(
-    H: int, D: int, D_tail: int, topk: int, kv_group: int, sm_scale: float | None, max_block_h: int, **_: Any
-) -> Kernel:
+def build_backward(H: int, D: int, D_tail: int, topk: int, kv_group: int, sm_scale: float | None, max_block_h: int, **_: Any) -> Kernel:
     """(q, kv, grad_out, indices, lse, delta, grad_kv) -> grad_q in bf16; adds into grad_kv, in fp32."""
     width = D + D_tail
     scale = width**-0.5 if sm_scale is None else sm_scale

@@ -1,6 +1,7 @@
 """dQ and dKV of the installed megatron-core's real sparse-MLA backward on a GPU, against fp64, over the length of the context.
 
-    PYTHONPATH=TREE:repro/harness python3 context_error.py --oracle FILE [--contexts 1024,4096] [--data iid,sink] [--heads 128] [--topk 2048]
+    PYTHONPATH=TREE:repro/harness python3 context_error.py --oracle FILE [--contexts 1024,4096] [--data iid,sink] [--heads 128]
+        [--topk 2048]
         [--captured LAYER.pt ...]
 
 Every position is a query. Data and indices are drawn as arithmetic.h draws them (other numbers). dQ is compared on 16 queries

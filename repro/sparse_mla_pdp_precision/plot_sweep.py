@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Draws errors over the length of the context (PYTHONPATH=repro/harness:env): `plot_sweep.py RECORDS.jsonl > sweep.svg` from the ledger records of the sweep,
+"""Draws errors over the length of the context (PYTHONPATH=repro/harness:env).
+
+`plot_sweep.py RECORDS.jsonl > sweep.svg` from the ledger records of the sweep,
 `plot_sweep.py context-h200.json > context-h200.svg` from what context_error.py printed for two trees.
 
 One panel for each set of tracked keys or gradient, both axes logarithmic; one colour for each error source or tree, one line for each
@@ -20,7 +22,8 @@ from records import records_in
 SLUG = "sparse_mla_pdp_precision"
 SOURCES = {
     "output_bf16": ("#888888", "dKV rounded to bf16"), "delta_bf16": ("#c0392b", "Delta from a bf16 output"),
-    "pdp_bf16": ("#1f5fa8", "P, dP staged in bf16"), "sums_fp32": ("#2e8b57", "sums in fp32"), "pdp_split": ("#d08700", "P, dP as two bf16 terms"),
+    "pdp_bf16": ("#1f5fa8", "P, dP staged in bf16"), "sums_fp32": ("#2e8b57", "sums in fp32"),
+    "pdp_split": ("#d08700", "P, dP as two bf16 terms"),
 }  # fmt: skip
 TREES = {"cast": ("#888888", "fp64 rounded to bf16"), "released": ("#c0392b", "released"), "edited": ("#1f5fa8", "with the edit")}
 

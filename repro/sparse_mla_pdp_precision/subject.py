@@ -1,4 +1,4 @@
-"""Runs the real sparse-MLA backward of the project on the path, and lowers megatron-core's real TileLang kernels for a GPU that is not there.
+"""Runs the real sparse-MLA backward of the project on the path; lowers megatron-core's real TileLang kernels for a GPU that is not there.
 
 Axes of a case: `site` ("delta": the gradients; "lowering": whether the kernels lower; "smem_overlap": whether the compiler lays the
 staging buffers of dKV over Q), the shape and, where it lowers, `arch`. At "delta" without a GPU the kernels are run as written by

@@ -133,6 +133,23 @@ void complete_header(Edit& edit, const Words& words, const PackSeries& pack, con
     throw Error(ErrorCode::kUsage, "--subject is one line");
 }
 
+void print_saved(const Context& context, const Json& saved) {
+  for (const Json& run : saved["copied"]) {
+    std::cerr << "patchbench: copied from upstream: " << run.get<std::string>()
+              << "; write it in our own lines or move it\n";
+  }
+  if (context.json) {
+    print_json(saved);
+    return;
+  }
+  std::cout << saved["file"].get<std::string>() << "\n";
+  for (const Json& file : saved["files"]) {
+    std::cout << fmt::format("  {}: {} command(s), {} line(s) of ours\n",
+                             file["path"].get<std::string>(), file["commands"].get<size_t>(),
+                             file["lines"].get<size_t>());
+  }
+}
+
 void run_save(const Context& context, const Words& words) {
   const git::WorkFolder work = git::read_work_folder(words.folder);
   const PackSeries pack = find_series(context, work.slug, work.upstream, work.version);
@@ -180,21 +197,9 @@ void run_save(const Context& context, const Words& words) {
     }
   }
   write_whole(path, format_edit(parse_edit(format_edit(edit), edit.name)));
-  for (const Json& run : copied) {
-    std::cerr << "patchbench: copied from upstream: " << run.get<std::string>()
-              << "; write it in our own lines or move it\n";
-  }
-  if (context.json) {
-    print_json(
-        {{"file", path.string()}, {"name", place.name}, {"files", files}, {"copied", copied}});
-    return;
-  }
-  std::cout << path.string() << "\n";
-  for (const Json& file : files) {
-    std::cout << fmt::format("  {}: {} command(s), {} line(s) of ours\n",
-                             file["path"].get<std::string>(), file["commands"].get<size_t>(),
-                             file["lines"].get<size_t>());
-  }
+  print_saved(
+      context,
+      {{"file", path.string()}, {"name", place.name}, {"files", files}, {"copied", copied}});
 }
 
 void run_show(const Context& context, const Words& words) {

@@ -151,6 +151,63 @@ int merged_bisect_status(int one, int other) {
   return std::max(one, other);
 }
 
+/// One run for each pack and upstream that is asked for; packs that have no such subject go to
+/// `without`.
+std::vector<RunOptions> runs_of(const Context& context, const Words& words,
+                                const RunOptions& options, std::vector<std::string>& without) {
+  std::vector<std::string> slugs =
+      words.all ? context.slugs() : std::vector<std::string>{options.slug};
+  std::vector<RunOptions> runs;
+  for (const std::string& slug : slugs) {
+    if (words.all && !has_subject(context.manifest(slug), options.subject)) {
+      without.push_back(slug);
+      continue;
+    }
+    runs.push_back(options);
+    runs.back().slug = slug;
+    // One pack: its first upstream, or the one named. All: every upstream of each; a mitigation
+    // acts on one.
+    for (const UpstreamUse& use : context.manifest(slug).upstreams) {
+      if (!words.all || !options.upstream_name.empty() || options.subject == "mitigated") break;
+      if (use.from_environment) continue;
+      if (!runs.back().upstream_name.empty()) runs.push_back(runs.back());
+      runs.back().upstream_name = use.name;
+    }
+  }
+  return runs;
+}
+
+void run_reproduce(Context& context, const Words& words) {
+  const RunOptions options = options_of(words);
+  if (words.all == !options.slug.empty())
+    throw Error(ErrorCode::kUsage, "reproduce: name one pack, or --all");
+  std::vector<std::string> without;
+  const std::vector<RunOptions> runs = runs_of(context, words, options, without);
+  if (runs.empty())
+    throw Error(ErrorCode::kUsage, fmt::format("no pack has a subject '{}'", options.subject));
+  if (!without.empty())
+    progress(fmt::format("no subject '{}': {}", options.subject, fmt::join(without, ", ")));
+  Json documents = Json::array();
+  std::vector<NotRun> missing;
+  for (const RunOptions& one : runs) {
+    if (words.plan) {
+      documents.push_back(plan_of(context, one));
+      if (!context.json) std::cout << render_plan(documents.back());
+      continue;
+    }
+    const Reported reported = reproduce_one(context, words, one);
+    documents.push_back(reported.document);
+    if (reported.not_run) missing.push_back(*reported.not_run);
+    // With --all a pack that cannot run here is an answer in the list, not the end of it.
+    if (words.use_exit_code)
+      context.exit_code = merged_bisect_status(context.exit_code, reported.status);
+    else if (!words.all || reported.status == 3)
+      context.exit_code = std::max(context.exit_code, reported.status);
+  }
+  if (context.json) print_json(words.all ? documents : documents.at(0));
+  if (!context.json && words.all) std::cout << not_run_text(missing);
+}
+
 void add_reproduce(CLI::App& app, Context& context) {
   auto words = std::make_shared<Words>();
   CLI::App* command =
@@ -175,54 +232,7 @@ void add_reproduce(CLI::App& app, Context& context) {
       "  patchbench reproduce liger_flce_none_bwd --upstream 0.8.5\n"
       "  git bisect run /abs/patchbench reproduce liger_flce_none_bwd --upstream path:. "
       "--exit-code");
-  command->callback([words, &context] {
-    const RunOptions options = options_of(*words);
-    if (words->all == !options.slug.empty())
-      throw Error(ErrorCode::kUsage, "reproduce: name one pack, or --all");
-    std::vector<std::string> slugs =
-        words->all ? context.slugs() : std::vector<std::string>{options.slug};
-    Json documents = Json::array();
-    std::vector<RunOptions> runs;
-    std::vector<std::string> without;
-    for (const std::string& slug : slugs) {
-      if (words->all && !has_subject(context.manifest(slug), options.subject)) {
-        without.push_back(slug);
-        continue;
-      }
-      runs.push_back(options);
-      runs.back().slug = slug;
-      // One pack: its first upstream, or the one named. All: every upstream of each; a mitigation
-      // acts on one.
-      for (const UpstreamUse& use : context.manifest(slug).upstreams) {
-        if (!words->all || !options.upstream_name.empty() || options.subject == "mitigated") break;
-        if (use.from_environment) continue;
-        if (!runs.back().upstream_name.empty()) runs.push_back(runs.back());
-        runs.back().upstream_name = use.name;
-      }
-    }
-    if (runs.empty())
-      throw Error(ErrorCode::kUsage, fmt::format("no pack has a subject '{}'", options.subject));
-    if (!without.empty())
-      progress(fmt::format("no subject '{}': {}", options.subject, fmt::join(without, ", ")));
-    std::vector<NotRun> missing;
-    for (const RunOptions& one : runs) {
-      if (words->plan) {
-        documents.push_back(plan_of(context, one));
-        if (!context.json) std::cout << render_plan(documents.back());
-        continue;
-      }
-      const Reported reported = reproduce_one(context, *words, one);
-      documents.push_back(reported.document);
-      if (reported.not_run) missing.push_back(*reported.not_run);
-      // With --all a pack that cannot run here is an answer in the list, not the end of it.
-      if (words->use_exit_code)
-        context.exit_code = merged_bisect_status(context.exit_code, reported.status);
-      else if (!words->all || reported.status == 3)
-        context.exit_code = std::max(context.exit_code, reported.status);
-    }
-    if (context.json) print_json(words->all ? documents : documents.at(0));
-    if (!context.json && words->all) std::cout << not_run_text(missing);
-  });
+  command->callback([words, &context] { run_reproduce(context, *words); });
 }
 
 /// The edits a user names: .edit files or folders of them, unified diffs, git:<commit>, path:DIR.

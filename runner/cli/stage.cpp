@@ -106,6 +106,47 @@ std::string run_script(const StageWords& words, const std::vector<std::string>& 
   return text;
 }
 
+/// The releases that a pack's runs need, into the staged cache; returns the commands that run them.
+std::vector<std::string> carry_releases(const Context& context, const StageWords& words,
+                                        const Manifest& manifest, const fs::path& staged_cache) {
+  const Pins pins = context.pins();
+  const std::string slug = manifest.slug.str();
+  std::vector<std::string> commands;
+  const std::string of = upstream_use(manifest, words.upstream_name).name;
+  for (const UpstreamUse& use : manifest.upstreams) {
+    if ((use.from_environment || use.stands_alone) && use.name != of) continue;
+    std::vector<Pin> needed = {pins.resolve(use.name, use.red_pin)};
+    if (words.window) needed = pins.upstream(use.name).releases;
+    for (const std::string& version : words.versions) {
+      if (use.name == of) needed.push_back(pins.resolve(use.name, version));
+    }
+    for (const Pin& pin : needed) {
+      progress("staging " + pin.upstream + " " + pin.version);
+      const fs::path file = fs::path("files") / pin.sha256 / pin.filename;
+      git::Store(context.cache, context.root).materialize(pin, {});  // fetches and checks it here
+      if (pin.kind == PinKind::kFile) copy_into(context.cache / file, staged_cache / file);
+      git::Store(staged_cache, context.root).materialize(pin, {});
+    }
+    // Worktrees name the folder they were made in; each run checks its own out of the repository.
+    fs::remove_all(staged_cache / "checkouts");
+    fs::remove_all(staged_cache / "git" / (use.name + ".git") / "worktrees");
+    const std::string named = slug + (manifest.upstreams.size() > 1 ? " --of " + use.name : "");
+    commands.push_back("reproduce " + named + " --upstream " + use.red_pin);
+    for (const std::string& version : words.versions) {
+      if (use.name == of) commands.push_back("reproduce " + named + " --upstream " + version);
+    }
+    commands.push_back("validate " + named);
+    if (words.window) commands.push_back("window " + named);
+  }
+  for (const char* subject : {"op", "mitigated"}) {
+    if (!has_subject(manifest, subject)) continue;
+    const UpstreamUse& use = upstream_use(manifest, "", subject);
+    commands.push_back(fmt::format("reproduce {} --of {} --subject {} --upstream {}", slug,
+                                   use.name, subject, use.red_pin));
+  }
+  return commands;
+}
+
 void stage(const Context& context, const StageWords& words) {
   const fs::path folder = fs::absolute(words.folder);
   if (fs::exists(folder) && !fs::is_empty(folder)) {
@@ -116,7 +157,6 @@ void stage(const Context& context, const StageWords& words) {
   for (const char* part : {"env", "packs", "patches", "mitigations", "repro/harness"}) {
     copy_into(context.root / part, folder / "root" / part);
   }
-  const Pins pins = context.pins();
   const fs::path staged_cache = folder / "cache/patchbench";
   for (const std::string& slug : words.slugs) {
     const Manifest manifest = context.manifest(slug);
@@ -128,34 +168,8 @@ void stage(const Context& context, const StageWords& words) {
     programs.push_back(context.bin / ("repro_" + slug));
     if (fs::exists(context.bin / ("bench_" + slug)))
       programs.push_back(context.bin / ("bench_" + slug));
-    const std::string of = upstream_use(manifest, words.upstream_name).name;
-    for (const UpstreamUse& use : manifest.upstreams) {
-      if ((use.from_environment || use.stands_alone) && use.name != of) continue;
-      std::vector<Pin> needed = {pins.resolve(use.name, use.red_pin)};
-      if (words.window) needed = pins.upstream(use.name).releases;
-      for (const std::string& version : words.versions) {
-        if (use.name == of) needed.push_back(pins.resolve(use.name, version));
-      }
-      for (const Pin& pin : needed) {
-        progress("staging " + pin.upstream + " " + pin.version);
-        const fs::path file = fs::path("files") / pin.sha256 / pin.filename;
-        git::Store(context.cache, context.root).materialize(pin, {});  // fetches and checks it here
-        if (pin.kind == PinKind::kFile) copy_into(context.cache / file, staged_cache / file);
-        git::Store(staged_cache, context.root).materialize(pin, {});
-      }
-      // Worktrees name the folder they were made in; each run checks its own out of the repository.
-      fs::remove_all(staged_cache / "checkouts");
-      fs::remove_all(staged_cache / "git" / (use.name + ".git") / "worktrees");
-      const std::string named = slug + (manifest.upstreams.size() > 1 ? " --of " + use.name : "");
-      commands.push_back("reproduce " + named + " --upstream " + use.red_pin);
-      for (const std::string& version : words.versions) {
-        if (use.name == of) commands.push_back("reproduce " + named + " --upstream " + version);
-      }
-      commands.push_back("validate " + named);
-      if (words.window) commands.push_back("window " + named);
-    }
-    commands.push_back("reproduce " + slug + " --subject op --upstream " +
-                       manifest.upstreams.front().red_pin);
+    for (std::string& command : carry_releases(context, words, manifest, staged_cache))
+      commands.push_back(std::move(command));
   }
   if (words.container) carry_bundle(context, staged_cache / "bundle");
   for (const char* name : {"bwrap", "runc"}) {

@@ -235,6 +235,36 @@ RunContext make_run_context(const Setup& setup, const std::string& subject,
   return run;
 }
 
+/// Whether the judge may spoil this subject's right outputs: those of a wrong one show nothing.
+bool can_have_regions(const std::string& subject, const std::string& corrupt) {
+  return subject == "patched" || subject == "mitigated" || (subject == "op" && corrupt.empty());
+}
+
+/// The trees that a subject sees, the one under test first; what they are goes into the context.
+std::vector<git::Checkout> check_out(const Context& context, const Setup& setup,
+                                     const std::string& subject, const std::vector<Edit>& edits,
+                                     RunContext& run) {
+  std::vector<git::Checkout> checkouts;
+  // The liar calls no upstream: an op's run then fetches none.
+  if (setup.pin && subject != "liar") {
+    git::Store store(context.cache, context.root);
+    checkouts.push_back(store.materialize(*setup.pin, edits));
+    run.tree = checkouts.front().tree;
+    run.files = git::Store::digests(checkouts.front(), setup.upstream.files);
+    for (const Pin& other : setup.beside) {
+      checkouts.push_back(store.materialize(other, {}));
+      run.files.update(git::Store::digests(checkouts.back(),
+                                           upstream_use(setup.manifest, other.upstream).files));
+    }
+  } else if (!setup.pin) {
+    if (!edits.empty())
+      throw Error(ErrorCode::kUsage,
+                  "an installed stack (--python) is judged as it is: it takes no edits");
+    run.files = setup.environment.packages.value("files", Json::object());
+  }
+  return checkouts;
+}
+
 /// The last non-empty line of a text, for one-line messages.
 std::string last_line(const std::string& text) {
   const auto end = text.find_last_not_of(" \n\t");
@@ -428,29 +458,12 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
                   "--records-fd",
                   std::to_string(kRecordsFd)};
   if (!corrupt.empty()) command.argv.insert(command.argv.end(), {"--corrupt", corrupt});
-  const bool has_regions =
-      subject == "patched" || subject == "mitigated" || (subject == "op" && corrupt.empty());
-  if (options.wants_regions && has_regions) command.argv.emplace_back("--regions");
+  if (options.wants_regions && can_have_regions(subject, corrupt))
+    command.argv.emplace_back("--regions");
   write_file(folder / "cases.json", cases_document(setup, options, subject).dump());
   if (!is_in_process(subject)) {
-    std::vector<git::Checkout> checkouts;
-    // The liar calls no upstream: an op's run then fetches none.
-    if (setup.pin && subject != "liar") {
-      git::Store store(context.cache, context.root);
-      checkouts.push_back(store.materialize(*setup.pin, edits));
-      trial.context.tree = checkouts.front().tree;
-      trial.context.files = git::Store::digests(checkouts.front(), setup.upstream.files);
-      for (const Pin& other : setup.beside) {
-        checkouts.push_back(store.materialize(other, {}));
-        trial.context.files.update(git::Store::digests(
-            checkouts.back(), upstream_use(setup.manifest, other.upstream).files));
-      }
-    } else if (!setup.pin) {
-      if (!edits.empty())
-        throw Error(ErrorCode::kUsage,
-                    "an installed stack (--python) is judged as it is: it takes no edits");
-      trial.context.files = setup.environment.packages.value("files", Json::object());
-    }
+    const std::vector<git::Checkout> checkouts =
+        check_out(context, setup, subject, edits, trial.context);
     if (!options.compile_cache.empty())
       trial.context.sandbox["compile_cache"] =
           give_compiled(options.compile_cache, folder / "work/home/.tilelang");

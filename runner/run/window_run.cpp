@@ -187,6 +187,46 @@ Json interval_json(const Interval& i) {
           {"has_gap", i.has_gap}};
 }
 
+/// Each edge between two judged releases of different states, bisected over the commits between
+/// them; what cannot be run here goes to `missing`.
+Json commits_of_edges(const Context& context, const RunOptions& named, const Upstream& upstream,
+                      const Setup& setup, const std::vector<ReleaseState>& states,
+                      std::vector<NotRun>& missing) {
+  Json commits = Json::array();
+  for (std::size_t i = 0; i + 1 < states.size(); ++i) {
+    const bool both = states[i].state != "unresolved" && states[i + 1].state != "unresolved" &&
+                      !states[i].record.empty() && !states[i + 1].record.empty();
+    if (!both || states[i].state == states[i + 1].state) continue;
+    try {
+      commits.push_back(
+          bisect_edge(context, named, upstream, setup.upstream.files, states[i], states[i + 1]));
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kNotRunnable) throw;
+      missing.push_back(not_run(fmt::format("commits of {} from {} to {}", upstream.name,
+                                            states[i].version, states[i + 1].version),
+                                e));
+    }
+  }
+  return commits;
+}
+
+/// What the window's own record says of its run.
+RunContext window_context(const Setup& setup, const RunOptions& options, const Upstream& upstream) {
+  RunContext run;
+  run.run_id = setup.run_id;
+  run.started = setup.started;
+  run.tool = std::string("patchbench ") + PATCHBENCH_VERSION;
+  run.slug = options.slug;
+  run.manifest_sha256 = setup.manifest.sha256;
+  run.pin = {{"upstream", upstream.name}, {"version", "all"}};
+  run.files = Json::object();
+  run.environment = setup.environment.address;
+  run.sandbox = {{"kind", exec::sandbox_name(setup.sandbox)},
+                 {"isolated", setup.sandbox != exec::SandboxKind::kProcess}};
+  run.machine = exec::describe_machine(setup.device);
+  return run;
+}
+
 }  // namespace
 
 void print_window(const Json& window) {
@@ -246,22 +286,11 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
                         {"why", one.outcome.why},
                         {"verdict", one.state.record}});
   }
-  Json intervals = Json::array(), commits = Json::array();
+  Json intervals = Json::array();
   for (const Interval& i : intervals_of(states)) intervals.push_back(interval_json(i));
-  for (std::size_t i = 0; window.bisect_commits && i + 1 < states.size(); ++i) {
-    const bool both = states[i].state != "unresolved" && states[i + 1].state != "unresolved" &&
-                      !states[i].record.empty() && !states[i + 1].record.empty();
-    if (!both || states[i].state == states[i + 1].state) continue;
-    try {
-      commits.push_back(
-          bisect_edge(context, named, upstream, setup.upstream.files, states[i], states[i + 1]));
-    } catch (const Error& e) {
-      if (e.code() != ErrorCode::kNotRunnable) throw;
-      missing.push_back(not_run(fmt::format("commits of {} from {} to {}", upstream.name,
-                                            states[i].version, states[i + 1].version),
-                                e));
-    }
-  }
+  const Json commits = window.bisect_commits
+                           ? commits_of_edges(context, named, upstream, setup, states, missing)
+                           : Json::array();
   Json compact = Json::object();  // the record: states and the verdicts they rest on
   for (const ReleaseState& s : states) compact[s.version] = {s.state, s.record.substr(0, 16)};
   const Json document = {{"slug", options.slug},
@@ -271,21 +300,10 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
                          {"intervals", intervals},
                          {"commits", commits},
                          {"not_run", not_run_json(missing)}};
-  RunContext run;
-  run.run_id = setup.run_id;
-  run.started = setup.started;
-  run.tool = std::string("patchbench ") + PATCHBENCH_VERSION;
-  run.slug = options.slug;
-  run.manifest_sha256 = setup.manifest.sha256;
-  run.pin = {{"upstream", upstream.name}, {"version", "all"}};
-  run.files = Json::object();
-  run.environment = setup.environment.address;
-  run.sandbox = {{"kind", exec::sandbox_name(setup.sandbox)},
-                 {"isolated", setup.sandbox != exec::SandboxKind::kProcess}};
-  run.machine = exec::describe_machine(setup.device);
   ledger::Ledger::open(context.ledger)
-      ->append({make_record(
-          "window", run, {{"states", compact}, {"intervals", intervals}, {"commits", commits}})});
+      ->append(
+          {make_record("window", window_context(setup, options, upstream),
+                       {{"states", compact}, {"intervals", intervals}, {"commits", commits}})});
   return {document, is_complete ? 0 : 3, missing};
 }
 

@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ["PATCHBENCH_BUILD"]) / "bin" / "patchbench"
-WITH_RECORDS = sorted(p.parent.name for p in ROOT.glob("packs/*/manifest.json") if any((ROOT / "reports/evidence" / p.parent.name).glob("*.jsonl")))
+WITH_RECORDS = sorted(
+    p.parent.name for p in ROOT.glob("packs/*/manifest.json") if any((ROOT / "reports/evidence" / p.parent.name).glob("*.jsonl"))
+)
 
 
 def start(tmp_path: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -117,7 +117,9 @@ def test_a_killed_sync_leaves_whole_files_and_the_next_one_ends_it(tmp_path: Pat
         (source / f"{i:03}" / "k.cubin").write_bytes(i.to_bytes(4, "big") * 50_000)
     wanted, is_cut = files(source), False
     for _ in range(6):
-        process = subprocess.Popen([PROGRAM, "cache", "sync", source, target], env=os.environ | {"PATCHBENCH_ROOT": str(ROOT)}, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [PROGRAM, "cache", "sync", source, target], env=os.environ | {"PATCHBENCH_ROOT": str(ROOT)}, stdout=subprocess.DEVNULL
+        )
         seen = len(list(target.glob("*/k.cubin")))
         while process.poll() is None and len(list(target.glob("*/k.cubin"))) < seen + 10:
             time.sleep(0)
@@ -154,10 +156,16 @@ INF = float("inf")
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [
-        ("e/k.autotune.json", {"key": [1], "configs_timings": [[{"n": 1}, [INF, INF]], [{"n": 2}, [0.5, 0.6]]]},
-         {"key": [1], "configs_timings": [[{"n": 1}, [INF, INF]], [{"n": 2}, [INF, INF]]]}),
-        ("cache/ab12", {"cache": {"mm": {"in": {"high": {"a \"Infinity": 1.5, "b": INF}}}}},
-         {"cache": {"mm": {"in": {"high": {"a": INF, "b": INF}}}}}),
+        (
+            "e/k.autotune.json",
+            {"key": [1], "configs_timings": [[{"n": 1}, [INF, INF]], [{"n": 2}, [0.5, 0.6]]]},
+            {"key": [1], "configs_timings": [[{"n": 1}, [INF, INF]], [{"n": 2}, [INF, INF]]]},
+        ),
+        (
+            "cache/ab12",
+            {"cache": {"mm": {"in": {"high": {'a "Infinity': 1.5, "b": INF}}}}},
+            {"cache": {"mm": {"in": {"high": {"a": INF, "b": INF}}}}},
+        ),
         ("t/latency.json", {"latency": 0.25, "ref_latency": None}, {"latency": INF, "ref_latency": None}),
     ],
 )

@@ -31,7 +31,9 @@ def test_the_edits_hold_and_every_mutant_is_red(tmp_path: Path) -> None:
     # Without an output size the length is read back by design: that case is a survey.
     assert {case: what for case, what in seen(document, "patched").items() if what != "absent"} == {"item_lengths": "capture_illegal"}
     # The edit of the scalar leaves every bit of the gradients as it was.
-    outputs = {o["subject"]: o["outputs_sha256"] for s in document["subjects"] for o in s["observations"] if o["case"] == "indexer_loss_gradients"}
+    outputs = {
+        o["subject"]: o["outputs_sha256"] for s in document["subjects"] for o in s["observations"] if o["case"] == "indexer_loss_gradients"
+    }
     assert outputs["patched"] == outputs["upstream"] != outputs["mutant:loss-unscaled"]
 
 

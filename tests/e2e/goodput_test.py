@@ -58,7 +58,9 @@ def test_a_gain_a_loss_and_no_difference_are_told_apart(tmp_path: Path) -> None:
 
 def test_the_whole_run_is_judged_not_its_steps(tmp_path: Path) -> None:
     slow_start = compared(tmp_path, report(1), report(2, 0.95, compile_s=60.0))
-    assert slow_start["keep"] != "keep" and slow_start["after"]["share_compile"] == pytest.approx(60 / report(2, 0.95, compile_s=60.0)["wall_s"])
+    assert slow_start["keep"] != "keep" and slow_start["after"]["share_compile"] == pytest.approx(
+        60 / report(2, 0.95, compile_s=60.0)["wall_s"]
+    )
     lost = report(2, 0.9)
     for step in lost["steps"][50:120]:
         step["tokens"] = 0

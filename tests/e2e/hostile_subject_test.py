@@ -295,7 +295,9 @@ def test_dies_with_its_watcher(sandbox: Sandbox) -> None:
 def test_cannot_exceed_its_memory(sandbox: Sandbox, how: str) -> None:
     script = "held = bytearray(800 << 20)"
     if how == "in_children":
-        script = "import os, time\nfor _ in range(4):\n  if os.fork() == 0:\n    held = bytearray(200 << 20); time.sleep(60)\ntime.sleep(60)"
+        script = (
+            "import os, time\nfor _ in range(4):\n  if os.fork() == 0:\n    held = bytearray(200 << 20); time.sleep(60)\ntime.sleep(60)"
+        )
     status, report, _ = sandbox.run(script + "\nprint('had it all')")
     assert status == 1 and report["out_of_memory"], report
     assert report["peak_bytes"] >= 300 << 20 or report["limits"] == "podman", report

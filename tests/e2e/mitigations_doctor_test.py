@@ -15,7 +15,8 @@ from answers import PROGRAM
 
 DATA = Path(__file__).parents[2] / "mitigations/patchbench_mitigations/data"
 LOCKS = {
-    "uv.lock": '[[package]]\nname = "liger-kernel"\nversion = "0.8.0"\nsource = { registry = "x" }\n\n[[package]]\nname = "torch"\nversion = "2.11.0"\n',
+    "uv.lock": '[[package]]\nname = "liger-kernel"\nversion = "0.8.0"\nsource = { registry = "x" }\n\n'
+    '[[package]]\nname = "torch"\nversion = "2.11.0"\n',
     "pylock.toml": 'lock-version = "1.0"\n[[packages]]\nname = "Liger_Kernel"\nversion = "0.8.0"\n[packages.sdist]\nname = "x"\n',
     "Pipfile.lock": '{"_meta": {}, "default": {"liger-kernel": {"version": "==0.8.0"}}, "develop": {}}',
     "requirements.lock": "# made by a tool\nliger.kernel==0.8.0 \\\n    --hash=sha256:00\n",
@@ -25,7 +26,8 @@ LOCKS = {
 def asked(*words: Any, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     """The run, and its document; with a ledger that is not there."""
     found = subprocess.run([PROGRAM, "--json", "mitigations", "doctor", *map(str, words)], capture_output=True, text=True,
-                           env={**os.environ, "VIRTUAL_ENV": "", "PATCHBENCH_LEDGER": "/nowhere/ledger.db", **env}, check=False)  # fmt: skip
+                           env={**os.environ, "VIRTUAL_ENV": "", "PATCHBENCH_LEDGER": "/nowhere/ledger.db", **env},
+                           check=False)  # fmt: skip
     return found, json.loads(found.stdout) if found.stdout else {"packs": []}
 
 
@@ -153,7 +155,9 @@ def test_a_url_whose_package_is_not_named_leaves_the_answer_open(tmp_path: Path)
 def test_installed_files_decide_where_they_are_recorded(tmp_path: Path) -> None:
     """A local version with the release's own files is that release; the release's version with other files is not."""
     root = DATA.parents[2]
-    pin = next(r for r in json.loads((root / "env/pins.json").read_text())["upstreams"]["liger-kernel"]["releases"] if r["version"] == "0.8.0")
+    pin = next(
+        r for r in json.loads((root / "env/pins.json").read_text())["upstreams"]["liger-kernel"]["releases"] if r["version"] == "0.8.0"
+    )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "patchbench/files"
     (upstream,) = json.loads((root / "packs/liger_flce_none_bwd/manifest.json").read_text())["upstreams"]
     with zipfile.ZipFile(cache / pin["sha256"] / pin["file"]) as wheel:

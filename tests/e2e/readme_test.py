@@ -130,7 +130,9 @@ def arguments(words: list[str]) -> list[str]:
 
 @functools.cache
 def command_names() -> list[str]:
-    return re.findall(r"^  (\S+)", subprocess.run([PROGRAM, "--help"], capture_output=True, text=True).stdout.partition("Subcommands:")[2], re.M)
+    return re.findall(
+        r"^  (\S+)", subprocess.run([PROGRAM, "--help"], capture_output=True, text=True).stdout.partition("Subcommands:")[2], re.M
+    )
 
 
 @pytest.fixture(scope="module")

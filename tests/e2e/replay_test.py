@@ -26,7 +26,9 @@ def run(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 
 
 def start(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PROGRAM, *words], env=os.environ | {"PATCHBENCH_LEDGER": str(folder / "ledger.db")}, capture_output=True, text=True)
+    return subprocess.run(
+        [PROGRAM, *words], env=os.environ | {"PATCHBENCH_LEDGER": str(folder / "ledger.db")}, capture_output=True, text=True
+    )
 
 
 def imported(folder: Path, *records: str) -> list[dict]:

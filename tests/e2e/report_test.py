@@ -16,8 +16,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from answers import PROGRAM, ROOT  # noqa: E402
 
-KNOWN = set("html head meta title style body h1 h2 h3 p nav section a b i span div dl dt dd table thead tbody tr th td code svg g "
-            "line text circle rect path figure figcaption".split())
+KNOWN = set(
+    "html head meta title style body h1 h2 h3 p nav section a b i span div dl dt dd table thead tbody tr th td code svg g "
+    "line text circle rect path figure figcaption".split()
+)
 INLINE = set("a b i span code svg".split())
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(2)>\"' & \\u0007"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -65,7 +66,8 @@ class Cluster:
 
     def start_all(self) -> None:
         folder = self.folder
-        self.start("munged", "--force", f"--key-file={folder}/munge.key", f"--socket={folder}/munge.socket", f"--pid-file={folder}/munged.pid",
+        self.start("munged", "--force", f"--key-file={folder}/munge.key", f"--socket={folder}/munge.socket",
+                   f"--pid-file={folder}/munged.pid",
                    f"--log-file={folder}/munged.log", f"--seed-file={folder}/munge.seed")  # fmt: skip
         self.start("slurmctld")
         for node in NODES:
@@ -102,19 +104,15 @@ class Cluster:
                 doomed.add(pid)
         doomed |= steps_of(self.folder, node)
         for one in doomed:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
     def stop(self) -> None:
         for node in NODES:
             self.kill_node(node)
         for name in ("slurmctld", "munged"):
-            try:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
                 os.kill(int((self.folder / f"{name}.pid").read_text()), signal.SIGTERM)
-            except (FileNotFoundError, ProcessLookupError, ValueError):
-                pass
 
 
 def processes() -> list[int]:

@@ -17,7 +17,8 @@ def test_the_release_declines_without_a_word_and_asserts(tmp_path: Path) -> None
     assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(shape_declined)"), document["why"]
     assert seen(document, "upstream") == {
         "declined_128_64": "shape_declined", "declined_rope_free": "shape_declined", "silent_80_64": "silent_decline",
-        "asserted_128_64": "shape_asserted", "dense_scores": "dense_fallback", "lowers_forward_128_96": "shape_asserted", "native": "absent",
+        "asserted_128_64": "shape_asserted", "dense_scores": "dense_fallback", "lowers_forward_128_96": "shape_asserted",
+        "native": "absent",
     }  # fmt: skip
     numbers = {o["case"]: o["self_reported"].get("numbers", {}) for s in document["subjects"] for o in s["observations"]}
     assert 7 < numbers["dense_scores"]["training_units"] < 8.5
@@ -41,7 +42,10 @@ def test_the_four_edits_first_proposed_are_not_enough(tmp_path: Path) -> None:
     assert (status, one["sentinel"]) == (0, "CLAIM_REFUTED(backward_raises)"), one["why"]
 
 
-@pytest.mark.parametrize(("mutant", "case", "found"), [("recompute-width-lost", "declined_128_64", "shape_asserted"), ("multiples-of-16", "silent_80_64", "undeclared")])
+@pytest.mark.parametrize(
+    ("mutant", "case", "found"),
+    [("recompute-width-lost", "declined_128_64", "shape_asserted"), ("multiples-of-16", "silent_80_64", "undeclared")],
+)
 def test_a_nearly_right_edit_is_red(tmp_path: Path, mutant: str, case: str, found: str) -> None:
     _, document = answer(tmp_path, "reproduce", SLUG, "--subject", f"mutant:{mutant}", "--case", case)
     assert seen(document, f"mutant:{mutant}") == {case: found}

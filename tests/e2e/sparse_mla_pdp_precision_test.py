@@ -23,7 +23,20 @@ def swept(tmp_path: Path, subject: str, *names: str) -> dict[str, dict]:
     for case in cases:
         case["axes"] = CASES[case["name"]]["axes"] | {"contexts": [1024, 2048, 4096]}
     (tmp_path / "cases.json").write_text(json.dumps({"slug": SLUG, "classes": ["precision_lost", "drift"], "cases": cases}))
-    words = ["--cases", tmp_path / "cases.json", "--subject", subject, "--device", "cpu", "--seed", "1", "--work", tmp_path, "--records-fd", "1"]
+    words = [
+        "--cases",
+        tmp_path / "cases.json",
+        "--subject",
+        subject,
+        "--device",
+        "cpu",
+        "--seed",
+        "1",
+        "--work",
+        tmp_path,
+        "--records-fd",
+        "1",
+    ]
     done = subprocess.run([BIN / f"repro_{SLUG}", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return {o["case"]: o for o in map(json.loads, done.stdout.splitlines())}

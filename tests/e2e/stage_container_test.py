@@ -27,7 +27,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     env = os.environ | {"PATCHBENCH_ROOT": str(ROOT)}
     subprocess.run([PROGRAM, "stage", SLUG, folder, "--container", "--device", "cpu"], env=env, check=True)
     lines = (folder / "run").read_text().splitlines()
-    plan = [line for line in lines if line.startswith("patchbench reproduce") or line.startswith("patchbench validate")]
+    plan = [line for line in lines if line.startswith(("patchbench reproduce", "patchbench validate"))]
     (folder / "run").write_text("\n".join(line for line in lines if line not in plan[1:]) + "\n")
     return folder
 

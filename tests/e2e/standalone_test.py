@@ -95,4 +95,4 @@ def test_says_that_the_package_is_absent(slug: str) -> None:
 
 
 def test_every_pack_has_one() -> None:
-    assert SLUGS == sorted(path.parent.name for path in ROOT.glob("packs/*/manifest.json"))
+    assert sorted(path.parent.name for path in ROOT.glob("packs/*/manifest.json")) == SLUGS

@@ -35,8 +35,18 @@ def columns(line: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
 
 
-@pytest.mark.parametrize("words", [["status"], ["status", "--by", "repository"], ["status", SLUG], ["status", "--windows"],
-                                   ["status", "--since", "2026-11-21"], ["lifecycle"], ["window", SLUG, "--show"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["status", "--by", "repository"],
+        ["status", SLUG],
+        ["status", "--windows"],
+        ["status", "--since", "2026-11-21"],
+        ["lifecycle"],
+        ["window", SLUG, "--show"],
+    ],
+)
 def test_fits_eighty_columns(run, words: list[str]) -> None:
     done = run(*words)
     assert done.returncode == 0, done.stderr
@@ -49,8 +59,12 @@ def test_the_window_is_computed_from_the_records(run) -> None:
     assert {w["device"].split(" (")[0] for w in windows} == {"cpu", "NVIDIA H200"}
     for w in windows:
         seen = [(i["class"], i["first_bad"], i["last_bad"], i["has_gap"]) for i in w["intervals"]]
-        assert seen == [("reduction_ignored", "0.3.0", "0.5.2", False), ("wrong_gradients", "0.5.3", "0.5.8", False),
-                        ("reduction_ignored", "0.5.9", "0.6.2", False), ("wrong_gradients", "0.6.3", "0.8.1", False)]
+        assert seen == [
+            ("reduction_ignored", "0.3.0", "0.5.2", False),
+            ("wrong_gradients", "0.5.3", "0.5.8", False),
+            ("reduction_ignored", "0.5.9", "0.6.2", False),
+            ("wrong_gradients", "0.6.3", "0.8.1", False),
+        ]
         assert w["intervals"][-1]["first_good_after"] == "0.8.2" and not w["is_open"]
 
 
@@ -259,14 +273,25 @@ def wheel(version: str, day: str, **more: object) -> dict:
 
 
 def test_pins_update_finds_holes_and_what_is_newer(run, tmp_path: Path) -> None:
-    files = [wheel("0.8.5", "2026-10-21"), wheel("0.8.10", "2026-11-20"), wheel("0.9.0", "2026-11-21"), wheel("0.9.1rc1", "2026-11-21"),
-             wheel("0.7.1", "2026-11-19"), wheel("0.2.0", "2024-01-01"), wheel("0.7.0.post1", "2026-02-12")]
+    files = [
+        wheel("0.8.5", "2026-10-21"),
+        wheel("0.8.10", "2026-11-20"),
+        wheel("0.9.0", "2026-11-21"),
+        wheel("0.9.1rc1", "2026-11-21"),
+        wheel("0.7.1", "2026-11-19"),
+        wheel("0.2.0", "2024-01-01"),
+        wheel("0.7.0.post1", "2026-02-12"),
+    ]
     root = changed_root(tmp_path)
     words = ["--json", "pins", "update", "--offline", index_file(tmp_path, files)]
     found = json.loads(run(*words, root=root).stdout)
     proposed = [(p["version"], p["date"], p["is_hole"]) for p in found["releases"]]
-    assert proposed == [("0.7.0.post1", "2026-02-12", True), ("0.7.1", "2026-11-19", False), ("0.8.10", "2026-11-20", False),
-                        ("0.9.0", "2026-11-21", False)]
+    assert proposed == [
+        ("0.7.0.post1", "2026-02-12", True),
+        ("0.7.1", "2026-11-19", False),
+        ("0.8.10", "2026-11-20", False),
+        ("0.9.0", "2026-11-21", False),
+    ]
     assert all(p["unmeasured"] == [SLUG] for p in found["releases"])
     assert (found["unlockable"], found["yanked"], found["complete"], found["written"]) == ([], [], [], False)
     before = (root / "env/pins.json").read_text()
@@ -275,7 +300,11 @@ def test_pins_update_finds_holes_and_what_is_newer(run, tmp_path: Path) -> None:
     pins = json.loads((root / "env/pins.json").read_text())["upstreams"]
     versions = [r["version"] for r in pins["liger-kernel"]["releases"]]
     assert versions[-4:] == ["0.8.5", "0.7.1", "0.8.10", "0.9.0"] and versions[22:25] == ["0.7.0", "0.7.0.post1", "0.8.0"]
-    added = [line for line in (root / "env/pins.json").read_text().splitlines() if line.rstrip(",") not in before.replace(",\n", "\n").splitlines()]
+    added = [
+        line
+        for line in (root / "env/pins.json").read_text().splitlines()
+        if line.rstrip(",") not in before.replace(",\n", "\n").splitlines()
+    ]
     assert len(added) == 4, added
     window = json.loads(run("--json", "window", SLUG, "--show", root=root).stdout)["windows"][0]
     assert window["releases"][-1] == {"version": "0.9.0", "state": "not_measured", "verdict": ""}
@@ -284,8 +313,12 @@ def test_pins_update_finds_holes_and_what_is_newer(run, tmp_path: Path) -> None:
 
 
 def test_pins_update_names_what_it_cannot_lock(run, tmp_path: Path) -> None:
-    files = [wheel("0.8.5", "2026-10-21"), wheel("0.8.4", "2026-09-30", yanked="wrong version"), wheel("0.9.2", "2026-11-21", yanked="broken"),
-             wheel("0.9.3", "2026-11-21", filename="liger_kernel-0.9.3.tar.gz")]
+    files = [
+        wheel("0.8.5", "2026-10-21"),
+        wheel("0.8.4", "2026-09-30", yanked="wrong version"),
+        wheel("0.9.2", "2026-11-21", yanked="broken"),
+        wheel("0.9.3", "2026-11-21", filename="liger_kernel-0.9.3.tar.gz"),
+    ]
     root = changed_root(tmp_path)
     words = ["pins", "update", "liger-kernel", "--offline", index_file(tmp_path, files)]
     lines = run(*words, root=root).stdout.splitlines()
@@ -298,8 +331,10 @@ def test_pins_update_names_what_it_cannot_lock(run, tmp_path: Path) -> None:
     left_out = ',"left_out": [{"version": "0.9.2", "reason": "broken"}, {"version": "0.9.3", "reason": "no wheel"}], "commits": ['
     path.write_text(re.sub(r',\s+"commits": \[', left_out, path.read_text(), count=1))
     lines = run(*words, root=root).stdout.splitlines()
-    assert lines[1:] == ["liger-kernel: the locks hold every final release of the index from 0.3.0 on, but those left out: "
-                         "0.9.2 (broken), 0.9.3 (no wheel)"]
+    assert lines[1:] == [
+        "liger-kernel: the locks hold every final release of the index from 0.3.0 on, but those left out: "
+        "0.9.2 (broken), 0.9.3 (no wheel)"
+    ]
     found = json.loads(run("--json", *words, root=root).stdout)
     assert found["yanked"] == [{"upstream": "liger-kernel", "version": "0.8.4", "reason": "wrong version"}]
     assert found["complete"][0]["left_out"][0] == {"version": "0.9.2", "reason": "broken"}
@@ -307,7 +342,9 @@ def test_pins_update_names_what_it_cannot_lock(run, tmp_path: Path) -> None:
 
 def test_pins_update_says_what_it_did_not_compare(run, tmp_path: Path) -> None:
     offline = ["--offline", index_file(tmp_path, [])]
-    assert run("pins", "update", "triton", *offline).stdout == "triton: not compared, for it has no locked release or no page of the index\n"
+    assert (
+        run("pins", "update", "triton", *offline).stdout == "triton: not compared, for it has no locked release or no page of the index\n"
+    )
     assert "triton" in json.loads(run("--json", "pins", "update", *offline).stdout)["not_compared"]
     assert json.loads(run("--json", "pins", "update", "slime").stdout)["not_compared"] == ["slime"]
 
@@ -328,10 +365,10 @@ def test_patch_check_finds_where_an_edit_goes_stale(run) -> None:
     (edit,) = json.loads(done.stdout)["edits"]
     states = {s["version"]: s for s in edit["releases"]}
     assert edit["base"] == "0.8.0" and states["0.8.0"]["state"] == "applies"
-    assert set(s["state"] for s in states.values()) <= {"applies", "rebased", "landed", "conflict", "file_gone"}
+    assert {s["state"] for s in states.values()} <= {"applies", "rebased", "landed", "conflict", "file_gone"}
     later = edit["changes_later_at"]
     assert later and states[later]["state"] != "applies"
-    stuck = [v for v in list(states)[list(states).index("0.8.0"):] if states[v]["state"] in ("conflict", "file_gone")]
+    stuck = [v for v in list(states)[list(states).index("0.8.0") :] if states[v]["state"] in ("conflict", "file_gone")]
     assert edit["stuck_later_at"] == stuck[0] and states[stuck[0]]["conflicts"]
     for s in states.values():
         for c in s["conflicts"]:

@@ -31,7 +31,9 @@ class Sweeps:
         return subprocess.run([PROGRAM, *words], env=self.env, capture_output=True, text=True, timeout=600)
 
     def start(self, *words: str) -> subprocess.Popen:
-        return subprocess.Popen([PROGRAM, "sweep", "--dir", self.dir, *words], env=self.env, stdout=subprocess.DEVNULL, start_new_session=True)
+        return subprocess.Popen(
+            [PROGRAM, "sweep", "--dir", self.dir, *words], env=self.env, stdout=subprocess.DEVNULL, start_new_session=True
+        )
 
     def status(self) -> dict:
         done = self.run("--json", "sweep", "status", "--dir", self.dir)

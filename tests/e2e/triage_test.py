@@ -84,7 +84,10 @@ def test_the_structured_trace_of_the_same_run_tells_the_same_sites(run: Path) ->
 def test_the_total_of_a_rank_counts_each_frame_once_in_a_log_and_in_a_trace(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pieces = "".join(f"    print({i})\n    x = x + {i}\n" for i in range(18))
-    (tmp_path / "train.py").write_text(f"import torch\n\n@torch.compile(backend='eager')\ndef forward(x):\n{pieces}    return x\n\nforward(torch.ones(3))\nforward(torch.ones(3).double())\n")
+    (tmp_path / "train.py").write_text(
+        f"import torch\n\n@torch.compile(backend='eager')\ndef forward(x):\n{pieces}    return x\n\n"
+        "forward(torch.ones(3))\nforward(torch.ones(3).double())\n"
+    )
     env = os.environ | {"TORCH_LOGS": "graph_breaks", "TORCH_TRACE": str(tmp_path / "trace")}
     with open(tmp_path / "train.log", "wb") as log:
         subprocess.run([sys.executable, tmp_path / "train.py"], env=env, stdout=log, stderr=log, check=True)

@@ -28,6 +28,7 @@ using ops::mamba3_mimo_gqa_bwd::mamba3_mimo_bwd_path;
 // norm over four heads was 3.5 epsilons off where their sums happened to be small.
 constexpr int64_t kManySums = 64;
 
+// Longer than 60 lines: a table.
 std::vector<MimoCase> mimo_cases() {
   return {{.name = "tail"},
           {.name = "whole_chunks", .seqlen = 32, .num_angles = 8},

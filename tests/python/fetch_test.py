@@ -130,7 +130,7 @@ def test_a_file_of_another_digest_is_refused_and_not_kept(index: Index, cache: P
     index.files["a.whl"] = b"evil"
     status, path, err = fetch(index, cache, "file", "a", "a.whl", sha(b"good"))
     assert (status, path) == (3, "") and "is not the locked" in err
-    assert not [p for p in cache.rglob("a.whl*")]
+    assert not list(cache.rglob("a.whl*"))
 
 
 def test_a_tampered_cached_file_is_fetched_again(index: Index, cache: Path) -> None:
@@ -263,8 +263,10 @@ def toy_root(folder: Path, index: Index, tests: dict[str, object]) -> Path:
     for path in ("env", "packs/runs", "packs/waits", "repro/runs", "tests", "mitigations/patchbench_mitigations/data"):
         (folder / path).mkdir(parents=True)
     (folder / "repro/runs/repro.cpp").touch()
-    for slug, upstreams in (("runs", [{"name": "toy", "red_pin": "2"}, {"name": "commits", "red_pin": "git:0"}]),
-                            ("waits", [{"name": "absent", "red_pin": "1"}])):
+    for slug, upstreams in (
+        ("runs", [{"name": "toy", "red_pin": "2"}, {"name": "commits", "red_pin": "git:0"}]),
+        ("waits", [{"name": "absent", "red_pin": "1"}]),
+    ):
         (folder / "packs" / slug / "manifest.json").write_text(json.dumps({"slug": slug, "upstreams": upstreams}))
     data = {"package": "toy", "releases": {"3": {"seen": "wrong", "mitigated": "00"}, "4": {"seen": "absent"}}}
     (folder / "mitigations/patchbench_mitigations/data/runs.json").write_text(json.dumps(data))
@@ -279,7 +281,7 @@ def test_pins_without_names_are_what_a_first_use_and_the_tests_need(index: Index
     pins = toy_root(tmp_path, index, {"toy": ["1"]})
     status, _, err = fetch(index, cache, "pins", pins)
     assert status == 0 and "absent" not in err
-    assert sorted(path[-len("1-py3-none-any.whl"):][0] for path, _ in index.downloads()) == ["1", "2", "3", "6"]
+    assert sorted(path[-len("1-py3-none-any.whl") :][0] for path, _ in index.downloads()) == ["1", "2", "3", "6"]
     assert "toy: 4 of 4 releases fetched, the others were cached; 2 not needed yet" in err
     assert fetch(index, cache, "pins", pins, "toy")[0] == 0
     assert len(index.downloads()) == 6

@@ -63,9 +63,7 @@ def test_dlpack_pointer_of_a_storage_less_wrapper_is_null(subject: ModuleType) -
 
 def test_dequantize_scales_a_tensor_as_a_whole(stand_in: ModuleType) -> None:
     values = torch.tensor([[1.0, -2.0], [448.0, 0.0]])
-    stored = SimpleNamespace(
-        _data=values.to(torch.float8_e4m3fn).view(torch.uint8), _scale_inv=torch.tensor([0.5]), _fp8_dtype=7
-    )
+    stored = SimpleNamespace(_data=values.to(torch.float8_e4m3fn).view(torch.uint8), _scale_inv=torch.tensor([0.5]), _fp8_dtype=7)
     assert torch.equal(stand_in.dequantize(stored, 6), (values * 0.5).to(torch.bfloat16))
 
 

@@ -46,8 +46,9 @@ def test_gradcheck_in_fp64(reduction: str, feature: str, chunk_bytes: int | None
     t = inputs()
 
     def loss(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return OPS.flce(hidden, weight, t["target"], bias, t["class_weight"], reduction=reduction,
-                        chunk_bytes=chunk_bytes, **FEATURES[feature])
+        return OPS.flce(
+            hidden, weight, t["target"], bias, t["class_weight"], reduction=reduction, chunk_bytes=chunk_bytes, **FEATURES[feature]
+        )
 
     assert torch.autograd.gradcheck(loss, (t["hidden"], t["weight"], t["bias"]))
 
@@ -64,8 +65,7 @@ def test_opcheck_takes_each_operator(reduction: str) -> None:
     torch.library.opcheck(OPS.flce_forward.default, bare, keywords)
     for mask in ([True, True, True], [True, False, False], [False, True, False]):
         torch.library.opcheck(OPS.flce_with_gradients.default, bare, {**keywords, "output_mask": mask})
-        torch.library.opcheck(OPS.flce_backward.default, (torch.ones_like(loss), lse, *bare),
-                              {**keywords, "output_mask": mask})
+        torch.library.opcheck(OPS.flce_backward.default, (torch.ones_like(loss), lse, *bare), {**keywords, "output_mask": mask})
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -91,8 +91,7 @@ def test_compiled_equals_eager_bitwise(reduction: str, dtype: torch.dtype, dynam
 def test_frozen_hidden_compiles_and_trains_the_weight() -> None:
     t = inputs(torch.float32)
     hidden = t["hidden"].detach()
-    compiled = torch.compile(lambda w: OPS.flce(hidden, w, t["target"], reduction="sum"), fullgraph=True,
-                             backend="aot_eager")
+    compiled = torch.compile(lambda w: OPS.flce(hidden, w, t["target"], reduction="sum"), fullgraph=True, backend="aot_eager")
     (grad,) = torch.autograd.grad(compiled(t["weight"]), t["weight"])
     assert grad.abs().sum() > 0
 

@@ -51,6 +51,5 @@ def test_compiled_equals_eager_bitwise(dynamic: bool) -> None:
     wanted, got = products(*leaves), compiled(*leaves)
     assert torch.equal(got, wanted)
     gradient = torch.arange(wanted.numel(), dtype=wanted.dtype).view_as(wanted) / wanted.numel()
-    for g, w in zip(torch.autograd.grad(got, leaves, gradient), torch.autograd.grad(wanted, leaves, gradient),
-                    strict=True):
+    for g, w in zip(torch.autograd.grad(got, leaves, gradient), torch.autograd.grad(wanted, leaves, gradient), strict=True):
         assert torch.equal(g, w)

@@ -30,8 +30,9 @@ def test_a_fresh_generation_is_what_is_committed(generator: ModuleType, capsys: 
     assert generator.main(["--chek"]) == 2
 
 
-def test_a_typed_version_is_noticed(generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                    capsys: pytest.CaptureFixture) -> None:
+def test_a_typed_version_is_noticed(
+    generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     shutil.copytree(generator.PACKAGE, tmp_path / "copy")
     monkeypatch.setattr(generator, "PACKAGE", tmp_path / "copy")
     shutil.copy(generator.README, tmp_path)
@@ -45,8 +46,9 @@ def test_a_typed_version_is_noticed(generator: ModuleType, tmp_path: Path, monke
     assert generator.main([]) == 0 and generator.main(["--check"]) == 0
 
 
-def test_the_readme_names_every_device_of_the_records(generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                     capsys: pytest.CaptureFixture) -> None:
+def test_the_readme_names_every_device_of_the_records(
+    generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     text = (ROOT / "mitigations" / "README.md").read_text()
     rows = {tuple(line.strip("| ").split(" | ")[:2]) for line in text.splitlines() if line.startswith("| `")}
     verified = set()

@@ -20,7 +20,7 @@ from patchbench_mitigations import dsa_graph_capture as fix  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
 # KIND: "host" has the defects of a release that reads the host, "sentinel" those of one that rejects -1, "right" none.
-DSA = '''
+DSA = """
 import torch
 
 KIND = "{kind}"
@@ -84,9 +84,9 @@ else:
                 raise RuntimeError("uneven")
         if skv not in (sq, sq * cp_size):
             raise RuntimeError("key length")
-'''
+"""
 
-MASKING = '''
+MASKING = """
 import torch
 
 KIND = "{kind}"
@@ -118,9 +118,9 @@ def build_fused_indexer_varlen_bounds(*, sq, skv, device, mask, varlen_starts, v
     if not torch.equal(order if key_positions is None else key_positions, order):
         return None
     return varlen_starts.int(), varlen_ends.int()
-'''
+"""
 
-LAYOUT = '''
+LAYOUT = """
 import torch
 
 KIND = "{kind}"
@@ -147,7 +147,7 @@ def build_packed_allgather_cp_local_positions(cu_seqlens, cp_size, cp_rank, devi
     if padding and cu_seqlens_cover_output:
         raise RuntimeError("does not cover")
     return torch.tensor(slots + list(range(start, start + padding)))
-'''
+"""
 
 
 class Upstream:

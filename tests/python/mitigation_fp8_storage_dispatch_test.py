@@ -23,7 +23,7 @@ from patchbench_mitigations import fp8_storage_dispatch as fix  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
 # KIND: "fooled" takes a wrapper for bf16, "right" declines it, "raises" says so, "early" holds its callee by another name.
-TILELANG = '''
+TILELANG = """
 import torch
 
 KIND = "{kind}"
@@ -59,14 +59,14 @@ early = fused_sparse_mla_absorbed
 def run_fused_absorbed_sparse_attention(query, key, topk_indices, softmax_scale, v_channels):
     call = early if KIND == "early" else fused_sparse_mla_absorbed
     return call(query, key, topk_indices, softmax_scale, v_channels)
-'''
+"""
 
-KERNELS = '''
+KERNELS = """
 from megatron.core.transformer.experimental_attention_variant.ops import tilelang_dsa
 
 def run_fused_absorbed_sparse_attention(config, query, key, topk_indices, softmax_scale, v_channels, topk_length=None):
     return tilelang_dsa.run_fused_absorbed_sparse_attention(query, key, topk_indices, softmax_scale, v_channels)
-'''
+"""
 
 
 class Tag(enum.IntEnum):
@@ -261,9 +261,7 @@ def test_dense_operands_keep_their_bits(upstream: Upstream, monkeypatch: pytest.
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("site", SITES)
-def test_dequantize_is_explicit_counted_and_said_once(
-    upstream: Upstream, caplog: pytest.LogCaptureFixture, site: str, device: str
-) -> None:
+def test_dequantize_is_explicit_counted_and_said_once(upstream: Upstream, caplog: pytest.LogCaptureFixture, site: str, device: str) -> None:
     query, kv, indices = problem(site, requires_grad=True, device=device)
     dense = [t.dequantize().requires_grad_() for t in (query, kv)]
 

@@ -19,7 +19,8 @@ from evidence import speaks_for
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
-from patchbench_mitigations import dsa_graph_capture as dsa, fp8_storage_dispatch as fp8  # noqa: E402
+from patchbench_mitigations import dsa_graph_capture as dsa  # noqa: E402
+from patchbench_mitigations import fp8_storage_dispatch as fp8
 from patchbench_mitigations import mamba3_mimo_gqa_bwd as mamba  # noqa: E402
 
 BACKENDS = ("eager", "aot_eager")

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "mitigations"
-ASK = "import json, patchbench_mitigations as p; from patchbench_mitigations import registry; print(json.dumps([p.__file__, registry.known()]))"
+ASK = """import json, patchbench_mitigations as p; from patchbench_mitigations import registry
+print(json.dumps([p.__file__, registry.known()]))"""
 
 
 def test_the_wheel_holds_every_file_under_its_digest(tmp_path: Path) -> None:

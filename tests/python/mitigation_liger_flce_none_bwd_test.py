@@ -21,7 +21,7 @@ from evidence import speaks_for  # noqa: E402
 from patchbench_mitigations import liger_flce_none_bwd as fix  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
-UPSTREAM = '''
+UPSTREAM = """
 import torch
 import torch.nn.functional as F
 
@@ -52,7 +52,7 @@ class LigerFusedLinearCrossEntropyFunction(torch.autograd.Function):
             grads = [g * grad_output.flatten()[0] for g in ctx.saved_tensors]
         bias = grads[2] if len(grads) > 2 else None
         return grads[0], grads[1], None, bias, *[None] * 8
-'''
+"""
 
 
 class Upstream:
@@ -74,10 +74,28 @@ class Upstream:
 
     def loss(self, t: dict[str, Any], **changes: Any) -> Any:
         """The Function's first output for the given tensors."""
-        order = ("_input", "weight", "target", "bias", "ce_weight", "ignore_index", "lse_square_scale",
-                 "label_smoothing", "reduction", "softcap", "return_z_loss", "use_token_scaling")
-        defaults = dict.fromkeys(order) | {"ignore_index": -100, "lse_square_scale": 0.0, "label_smoothing": 0.0,
-                                           "reduction": "none", "return_z_loss": False, "use_token_scaling": False}
+        order = (
+            "_input",
+            "weight",
+            "target",
+            "bias",
+            "ce_weight",
+            "ignore_index",
+            "lse_square_scale",
+            "label_smoothing",
+            "reduction",
+            "softcap",
+            "return_z_loss",
+            "use_token_scaling",
+        )
+        defaults = dict.fromkeys(order) | {
+            "ignore_index": -100,
+            "lse_square_scale": 0.0,
+            "label_smoothing": 0.0,
+            "reduction": "none",
+            "return_z_loss": False,
+            "use_token_scaling": False,
+        }
         arguments = defaults | {k: v for k, v in t.items() if k in order} | changes
         return self.module.LigerFusedLinearCrossEntropyFunction.apply(*arguments.values())[0]
 
@@ -132,8 +150,7 @@ def reference(t: dict[str, torch.Tensor], f: dict[str, Any]) -> tuple[torch.Tens
     y = F.linear(*leaves)
     if f.get("softcap"):
         y = f["softcap"] * torch.tanh(y / f["softcap"])
-    loss = F.cross_entropy(y, t["target"], t["ce_weight"].double(), reduction="none",
-                           label_smoothing=f.get("label_smoothing", 0.0))
+    loss = F.cross_entropy(y, t["target"], t["ce_weight"].double(), reduction="none", label_smoothing=f.get("label_smoothing", 0.0))
     valid = t["target"] != -100
     loss = loss + torch.where(valid, f.get("lse_square_scale", 0.0) * y.logsumexp(-1) ** 2, 0.0)
     if f.get("use_token_scaling"):
@@ -227,9 +244,7 @@ def test_off_is_the_kill_switch(upstream: Upstream, monkeypatch: pytest.MonkeyPa
     assert not fix.enable()["on"]
 
 
-def test_another_kernel_implementation_and_a_missing_op_are_refused(
-    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_kernel_implementation_and_a_missing_op_are_refused(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGER_KERNEL_IMPL", "cutedsl")
     with pytest.raises(Refused, match="LIGER_KERNEL_IMPL=cutedsl"):
         fix.enable()
@@ -248,7 +263,8 @@ def test_what_cannot_be_answered_rightly_raises(upstream: Upstream) -> None:
     with pytest.raises(Refused, match="target must have dtype int64"):
         upstream.loss(t, target=t["target"].int())
     outputs = upstream.module.LigerFusedLinearCrossEntropyFunction.apply(
-        t["_input"], t["weight"], t["target"], None, None, -100, 0.0, 0.0, "none", None, True, False)
+        t["_input"], t["weight"], t["target"], None, None, -100, 0.0, 0.0, "none", None, True, False
+    )
     with pytest.raises(Refused, match="only the loss can be differentiated"):
         (outputs[0].sum() + outputs[1].sum()).backward()
     with pytest.raises(Refused, match="cannot be differentiated again"):

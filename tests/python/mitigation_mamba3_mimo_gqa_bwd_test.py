@@ -15,12 +15,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
 from evidence import speaks_for  # noqa: E402
-from patchbench_mitigations import mamba3_mimo_gqa_bwd as fix, registry  # noqa: E402
+from patchbench_mitigations import mamba3_mimo_gqa_bwd as fix  # noqa: E402
+from patchbench_mitigations import registry
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
 # The gradients of the sum of (q + q_bias) * (k + k_bias) * dout over everything, with q and k of the head's group. The
 # kernel and the helpers fail on the probe's inputs: the probe must not come to them.
-UPSTREAM = '''
+UPSTREAM = """
 import torch
 {imports}
 KIND = "{kind}"
@@ -63,7 +64,7 @@ def mamba_mimo_bwd_combined{suffix}({takes}, bf_threads=128, bf_num_stages=0, bb
     grads = [x[..., 0, :] if KIND == "wrong" else x.float().sum(4).to(x.dtype) for x in grads]
     ddt, dtrap = bwd_dtrap_ddt_triton{suffix}(trap)
     return (*grads, None, bwd_dadt_fused_triton{suffix}(dt), ddt, dtrap, *biases, *[None] * 6)
-'''
+"""
 PASSED_ON = """if cu_seqlens is None:
         return mamba_mimo_bwd_combined(dout, q, k, v, q_bias, k_bias, *[None] * 14)"""
 CALLER = """from {target} import mamba_mimo_bwd_combined
@@ -213,9 +214,7 @@ def test_what_needs_nothing_goes_to_the_original_as_it_came(upstream: Upstream, 
         upstream.gradients(tensors(2, torch.float16, num_heads=5), "dense")
 
 
-def test_switching_is_idempotent_reversible_and_logged_once(
-    upstream: Upstream, helpers: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_switching_is_idempotent_reversible_and_logged_once(upstream: Upstream, helpers: None, caplog: pytest.LogCaptureFixture) -> None:
     holders = [upstream.module(name) for name in ("mamba3_mimo", "mamba3_mimo_bwd", "mamba3_mimo_bwd_varlen")]
     originals = [dict(vars(holder)) for holder in holders]
     with caplog.at_level(logging.INFO, "patchbench.mitigations"):
@@ -261,9 +260,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("upstream", "why"), REFUSED, indirect=["upstream"])
-def test_a_release_that_is_not_as_measured_is_refused(
-    upstream: Upstream, why: str, helpers: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_that_is_not_as_measured_is_refused(upstream: Upstream, why: str, helpers: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused, match=why):
         fix.enable()
     assert not fix.status()["on"]

@@ -51,7 +51,8 @@ target, weight = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[0.0, 1.0, 
 hidden, target, weight = hidden.to(device), target.to(device), weight.to(device)
 (model(hidden[rank], target[rank]) * weight[rank]).sum().backward()
 head = model.module.head.weight
-loss = torch.nn.functional.cross_entropy(hidden.flatten(0, 1) @ (w := head.detach().clone().requires_grad_()).T, target.flatten(), reduction="none")
+w = head.detach().clone().requires_grad_()
+loss = torch.nn.functional.cross_entropy(hidden.flatten(0, 1) @ w.T, target.flatten(), reduction="none")
 (wanted,) = torch.autograd.grad((loss * weight.flatten()).sum() / 2, w)
 print("error", float((head.grad - wanted).norm() / wanted.norm()))
 if os.environ["PATCHBENCH_MITIGATE"] != "off":  # another mode, on all ranks, is no difference between them

@@ -22,7 +22,7 @@ def test_each_mitigation_offers_the_four_calls() -> None:
         module = registry.module_of(slug)
         for name in ("probe", "enable", "disable", "status"):
             assert callable(getattr(module, name)), f"{slug} lacks {name}"
-        assert module.SLUG == slug and registry.MODE_AUTO in module.MODES
+        assert slug == module.SLUG and registry.MODE_AUTO in module.MODES
 
 
 def test_parse_reads_slugs_and_modes() -> None:
@@ -49,8 +49,13 @@ def run(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]
     """Python in a process of its own, with the mitigations and `folder` on its path."""
     (folder / "late_module.py").write_text("print('late executed')\n")
     path = ":".join([str(MITIGATIONS), str(folder), *sys.path])
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
-                          env={"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **env})
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **env},
+    )
 
 
 def test_acts_once_right_after_the_module_is_executed(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ sys.path[:0] = [str(ROOT / "mitigations"), str(ROOT / "repro" / "harness")]
 
 from absent import stand_in_for  # noqa: E402
 from evidence import speaks_for  # noqa: E402
-from patchbench_mitigations import fp8_storage_dispatch, sparse_mla_dims as dims, sparse_mla_pdp_precision as pdp  # noqa: E402
+from patchbench_mitigations import fp8_storage_dispatch  # noqa: E402
+from patchbench_mitigations import sparse_mla_dims as dims  # noqa: E402
+from patchbench_mitigations import sparse_mla_pdp_precision as pdp  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
 VERSION = "0.19.2"

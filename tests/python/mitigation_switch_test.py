@@ -26,12 +26,12 @@ from patchbench_mitigations.fingerprint import digest_of, own_function  # noqa: 
 from patchbench_mitigations.registry import Refused  # noqa: E402
 from patchbench_mitigations.switch import Arguments, Finding, Hook, Mitigation, Placement  # noqa: E402
 
-TOY = '''
+TOY = """
 __version__ = "1.0"
 
 def scaled(x):
     return {factor} * x
-'''
+"""
 
 
 class Toy(Mitigation):

@@ -61,7 +61,8 @@ def test_a_variable_sets_the_config_line_it_stands_for(tmp_path: Path) -> None:
 
 def test_autotuning_is_off_where_nothing_is_set_and_a_compile_mode_switches_it_on() -> None:
     """What env/README.md says of the rules max_autotune and max_autotune_gemm."""
-    code = "import torch._inductor as i, torch._inductor.config as c\nprint(c.max_autotune, c.max_autotune_gemm, i.list_mode_options('max-autotune')['max_autotune'])"
+    code = "import torch._inductor as i, torch._inductor.config as c\n"
+    code += "print(c.max_autotune, c.max_autotune_gemm, i.list_mode_options('max-autotune')['max_autotune'])"
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(SITE)}
     zero = {RULES[name]["target"]: "0" for name in ("max_autotune", "max_autotune_gemm")}
     for given in ({}, zero):

@@ -24,7 +24,7 @@ def after_option(file: Path, option: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text())):
         items = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [])
         texts = [item.value if isinstance(item, ast.Constant) else None for item in items]
-        yield from (b for a, b in zip(texts, texts[1:]) if a == option and isinstance(b, str))
+        yield from (b for a, b in zip(texts, texts[1:], strict=False) if a == option and isinstance(b, str))
 
 
 def test_releases_that_tests_name_are_fetched() -> None:

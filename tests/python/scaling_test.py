@@ -23,7 +23,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 REPORT = {
     "rates": {"flops": 1e12, "bytes": 1e12},
     "series": [
-        {"op": "op", "axis": "rows", "path": scaling.KERNEL, "points": [{"size": 1, "ms": [2.0, 1, 3], "flops": 10**9}, {"size": 2, "ms": [20.0, 1, 3], "flops": 10**10}]},
+        {"op": "op", "axis": "rows", "path": scaling.KERNEL,
+         "points": [{"size": 1, "ms": [2.0, 1, 3], "flops": 10**9}, {"size": 2, "ms": [20.0, 1, 3], "flops": 10**10}]},
         {"op": "op", "axis": "rows", "path": scaling.CPU, "points": [{"size": 1, "ms": [9.0, 1, 3], "flops": 10**8}]},
         {"op": "other", "axis": "rows", "path": scaling.FALLBACK, "points": [{"size": 1, "ms": [0.5, 1, 3], "bytes": 10**6}]},
     ],
@@ -78,8 +79,12 @@ def test_the_evidence_is_drawn_from_its_own_numbers_and_every_op_has_five_sizes_
 
 @pytest.mark.parametrize(
     ("words", "status", "said"),
-    [((), 4, "no CUDA device"), (("--once", "sparse_mla", "64"), 4, "no CUDA device"), (("--once", "sparse_mal", "64"), 2, "no op 'sparse_mal'; one of: flce, mean; ")],
-)  # fmt: skip
+    [
+        ((), 4, "no CUDA device"),
+        (("--once", "sparse_mla", "64"), 4, "no CUDA device"),
+        (("--once", "sparse_mal", "64"), 2, "no op 'sparse_mal'; one of: flce, mean; "),
+    ],
+)
 def test_without_a_device_it_says_so_and_measures_nothing(words: tuple[str, ...], status: int, said: str) -> None:
     pytest.importorskip("torch")
     environment = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ":".join(sys.path)}

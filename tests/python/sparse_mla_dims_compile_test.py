@@ -41,8 +41,11 @@ def test_opcheck_takes_each_operator(dtype: torch.dtype) -> None:
     torch.library.opcheck(OPS.sparse_mla_forward.default, bare, SHAPE)
     out, lse, remainder = OPS.sparse_mla_forward(*bare, **SHAPE)
     for modes in ({}, {"delta": "rounded"}, {"staging": "split"}):
-        torch.library.opcheck(OPS.sparse_mla_backward.default, (torch.ones_like(out), out, remainder, lse, *bare),
-                              {"softmax_scale": SHAPE["softmax_scale"], **modes})
+        torch.library.opcheck(
+            OPS.sparse_mla_backward.default,
+            (torch.ones_like(out), out, remainder, lse, *bare),
+            {"softmax_scale": SHAPE["softmax_scale"], **modes},
+        )
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -58,6 +61,5 @@ def test_compiled_equals_eager_bitwise(delta: str, dynamic: bool) -> None:
     wanted, got = attend(q, kv), compiled(q, kv)
     assert torch.equal(got, wanted)
     gradient = torch.arange(wanted.numel(), dtype=wanted.dtype).view_as(wanted) / wanted.numel()
-    for g, w in zip(torch.autograd.grad(got, (q, kv), gradient), torch.autograd.grad(wanted, (q, kv), gradient),
-                    strict=True):
+    for g, w in zip(torch.autograd.grad(got, (q, kv), gradient), torch.autograd.grad(wanted, (q, kv), gradient), strict=True):
         assert torch.equal(g, w)

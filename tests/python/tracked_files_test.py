@@ -47,7 +47,12 @@ def test_measurements_have_one_row_a_line() -> None:
 
 
 def test_rows_are_written_one_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = {"device": "H200", "empty": [], "runs": [{"name": "a", "rows": [{"ms": [1, 2]}, {"ms": [3, 4]}]}], "points": [[1, 2.5], [2, 3]]}
+    document = {
+        "device": "H200",
+        "empty": [],
+        "runs": [{"name": "a", "rows": [{"ms": [1, 2]}, {"ms": [3, 4]}]}],
+        "points": [[1, 2.5], [2, 3]],
+    }
     file = tmp_path / "bench.json"
     file.write_text(json.dumps(document))
     assert json_rows.main(["--check", str(file)]) == 1 and str(file) in capsys.readouterr().out
