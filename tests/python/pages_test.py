@@ -108,3 +108,12 @@ def test_each_row_of_the_list_names_what_waits_for_it_and_a_page_that_owes_point
 @pytest.mark.parametrize("path", re.findall(r"`((?:repro|packs|reports)/[\w/.-]+\.\w+)`", OWED.read_text()))
 def test_a_path_of_the_list_is_there(path: str) -> None:
     assert (ROOT / path).exists()
+
+
+def test_the_architecture_page_names_code_and_tests_that_are_there() -> None:
+    rows = re.findall(r"\| `(runner/\S+)` \| `(\w+)` \| `(\w+)\.(\w+)` \|", (ROOT / "runner/README.md").read_text())
+    assert len(rows) == 4
+    tests = "".join(path.read_text() for path in (ROOT / "tests/unit").glob("*_test.cpp"))
+    for file, symbol, suite, name in rows:
+        assert re.search(rf"\b{symbol}\(", (ROOT / file).read_text()), f"{file}: no {symbol}"
+        assert re.search(rf"TEST(_F)?\({suite}, {name}\)", tests), f"no test {suite}.{name}"
