@@ -211,35 +211,21 @@ def doubled(first: int, count: int) -> tuple[int, ...]:
     return tuple(first << i for i in range(count))
 
 
+Small = tuple[Callable, tuple[int, ...]]  # what makes a CPU's operands, and their sizes
+
+
 def all_series() -> list[Series]:
     """Every op on every path; on a CPU at the sizes of its tests."""
     found = []
 
-    def add(
-        op: str, slug: str, axis: str, kernel: str, sizes: tuple[int, ...], make: Callable, small: tuple[Callable, tuple[int, ...]]
-    ) -> None:
+    def add(op: str, slug: str, axis: str, kernel: str, sizes: tuple[int, ...], make: Callable, small: Small) -> None:
         found.append(Series(op, axis, kernel, sizes, make))
         found.append(Series(op, axis, FALLBACK, sizes, make, slug))
         found.append(Series(op, axis, CPU, small[1], small[0]))
 
-    add(
-        "flce, none",
-        "liger_flce_none_bwd",
-        "tokens",
-        PORTABLE,
-        doubled(512, 6),
-        flce("none", 4096, 128256),
-        (flce("none", 256, 4096), doubled(64, 5)),
-    )
-    add(
-        "flce, mean",
-        "liger_flce_none_bwd",
-        "tokens",
-        PORTABLE,
-        doubled(512, 6),
-        flce("mean", 4096, 128256),
-        (flce("mean", 256, 4096), doubled(64, 5)),
-    )
+    for reduction in ("none", "mean"):
+        small = flce(reduction, 256, 4096), doubled(64, 5)
+        add(f"flce, {reduction}", "liger_flce_none_bwd", "tokens", PORTABLE, doubled(512, 6), flce(reduction, 4096, 128256), small)
     add("topk_to_index_mask", "dsa_graph_capture", "queries = keys", PORTABLE, doubled(1024, 5), index_mask, (index_mask, doubled(64, 6)))
     for op, slug in (("sparse_mla", "sparse_mla_dims"), ("sparse_mla_fp8", "fp8_storage_dispatch")):
         add(op, slug, "queries", KERNEL, doubled(256, 5), sparse_mla(op, 128, 8192, 2048), (sparse_mla(op, 4, 256, 64), doubled(8, 5)))

@@ -223,7 +223,7 @@ def test_a_red_pin_shows_what_ran_with_other_companions(run) -> None:
     row = rows_of_summary(run("status", "--summary").stdout, slug)["megatron-core 0.19.2 with tilelang 0.1.15", "NVIDIA H200 (sm_90)"]
     assert all(sentinel in row for sentinel in newest), row
     holds = " ".join(run("status", slug).stdout.split())
-    assert "FIX_VALIDATED (before the region cases) H200 with tilelang 0.1.15" in holds, holds
+    assert "FIX_VALIDATED cpu, H200 with tilelang 0.1.15" in holds, holds
     assert "patched: BUG_ABSENT" in row and row.count("BUG_ABSENT") == row.count("patched: BUG_ABSENT")
 
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/commands.h"
 #include "core/error.h"
 #include "ledger/ledger.h"
 #include "unit/sample_run.h"
-#include "cli/commands.h"
 
 namespace patchbench::sample {
 
@@ -72,8 +72,7 @@ class PackRepository {
   }
 
   /// Runs the words of a command that `add` registers; a ledger of its own that nobody fills.
-  Ended run(void (*add)(CLI::App&, Context&), std::vector<std::string> words,
-            bool json = false) {
+  Ended run(void (*add)(CLI::App&, Context&), std::vector<std::string> words, bool json = false) {
     Context context;
     context.root = path("");
     context.ledger = path("ledger.db");
