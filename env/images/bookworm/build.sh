@@ -8,9 +8,9 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$1 tar=$2
-trap 'rm -rf "$tree" "$tar.part"' EXIT
+trap 'rm -rf --one-file-system "$tree" "$tar.part"' EXIT
 
-rm -rf "$tree"
+rm -rf --one-file-system "$tree"
 packages=$(paste -sd, "$here/packages.txt")
 debootstrap --variant=minbase --include="$packages" bookworm "$tree" >&2
 
