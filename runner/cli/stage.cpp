@@ -140,7 +140,7 @@ std::vector<std::string> carry_releases(const Context& context, const StageWords
   }
   for (const char* subject : {"op", "mitigated"}) {
     if (!has_subject(manifest, subject)) continue;
-    const UpstreamUse& use = upstream_use(manifest, "", subject);
+    const UpstreamUse use = upstream_use(manifest, "", subject);
     commands.push_back(fmt::format("reproduce {} --of {} --subject {} --upstream {}", slug,
                                    use.name, subject, use.red_pin));
   }
