@@ -78,8 +78,8 @@ def suppressions(tree: ast.AST, names: Names) -> Iterator[tuple[int, str]]:
                     yield node.lineno, f"{VARIABLE} is set; any text switches it on"
         elif isinstance(node, ast.Call):
             called = names.of(node.func)
-            is_off = all(k.arg != "suppress_errors" or is_false(k.value) for k in node.keywords)
-            if called in (f"{CONFIG}.patch", "torch._dynamo.optimize") and not is_off:
+            is_on = any(k.arg == "suppress_errors" and not is_false(k.value) for k in node.keywords)
+            if called in (f"{CONFIG}.patch", "torch._dynamo.optimize") and is_on:
                 yield node.lineno, "suppress_errors is switched on"
             if called in ("os.environ.setdefault", "os.putenv") and node.args and is_variable(node.args[0]):
                 yield node.lineno, f"{VARIABLE} is set; any text switches it on"

@@ -1,5 +1,3 @@
-#include "status/claims.h"
-
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 #include <fmt/ranges.h>
@@ -15,6 +13,7 @@
 #include "report/markdown.h"
 #include "report/record_line.h"
 #include "report/table.h"
+#include "status/claims.h"
 
 namespace patchbench::cli {
 namespace {

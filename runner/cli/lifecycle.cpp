@@ -1,5 +1,3 @@
-#include "status/due.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -10,6 +8,7 @@
 #include "cli/commands.h"
 #include "core/error.h"
 #include "report/table.h"
+#include "status/due.h"
 
 namespace patchbench::cli {
 namespace {

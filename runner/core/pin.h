@@ -43,6 +43,8 @@ struct Upstream {
   std::vector<Pin> releases;      ///< oldest first
   std::vector<LeftOut> left_out;  ///< releases that are not locked, each with its reason
   std::vector<Pin> commits;       ///< named git pins
+  /// What a window goes over: the releases, or of what is never released the commits.
+  const std::vector<Pin>& versions() const { return releases.empty() ? commits : releases; }
 };
 
 /// env/pins.json, checked. Order of releases is the file's.

@@ -235,7 +235,8 @@ RunContext make_run_context(const Setup& setup, const std::string& subject,
   return run;
 }
 
-/// Whether the judge may spoil this subject's right outputs: those of a wrong one show nothing.
+/// Whether the judge makes region mutants of this subject's outputs. A subject that is wrong on
+/// purpose has none.
 bool can_have_regions(const std::string& subject, const std::string& corrupt) {
   return subject == "patched" || subject == "mitigated" || (subject == "op" && corrupt.empty());
 }

@@ -30,11 +30,6 @@ struct Measured {
   std::optional<NotRun> not_run;
 };
 
-/// Its releases; of what is never released, the named commits.
-const std::vector<Pin>& versions_of(const Upstream& upstream) {
-  return upstream.releases.empty() ? upstream.commits : upstream.releases;
-}
-
 Measured measure(const Context& context, RunOptions options, const std::string& version) {
   options.version = version;
   try {
@@ -265,9 +260,9 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
   bool is_complete = true;
   RunOptions named = options;
   named.upstream_name = upstream.name;
-  for (const Pin& pin : versions_of(upstream)) {
+  for (const Pin& pin : upstream.versions()) {
     progress(fmt::format("{} {} ({}/{})", upstream.name, pin.version, states.size() + 1,
-                         versions_of(upstream).size()));
+                         upstream.versions().size()));
     Measured one;
     if (const auto it = known.find(pin.version); it != known.end()) {
       one = {it->second, {std::nullopt, "", "from the records", ""}, std::nullopt};
@@ -336,7 +331,7 @@ Json plan_document(const Context& context, const RunOptions& options) {
   Json to_measure = Json::array();
   int num_known = 0, num_outdated = 0;
   const Upstream upstream = context.pins().upstream(setup.upstream.name);
-  for (const Pin& pin : versions_of(upstream)) {
+  for (const Pin& pin : upstream.versions()) {
     const bool is_known = known.states.contains(pin.version);
     num_known += is_known;
     num_outdated += known.outdated.contains(pin.version);

@@ -88,9 +88,9 @@ std::vector<std::string> disagreement_lines(const VerdictIndex& verdicts, const 
 std::string render_windows(const VerdictIndex& verdicts, const Manifest& pack,
                            const UpstreamUse& use, const std::vector<TierWindow>& windows) {
   const Upstream& upstream = verdicts.pins.upstream(use.name);
-  std::string out = fmt::format("{:02} {} · {}, {} locked {}\n", pack.number, pack.slug.str(),
-                                use.name, version_names(upstream).size(),
-                                upstream.releases.empty() ? "commits" : "releases");
+  std::string out =
+      fmt::format("{:02} {} · {}, {} locked {}\n", pack.number, pack.slug.str(), use.name,
+                  upstream.versions().size(), upstream.releases.empty() ? "commits" : "releases");
   report::Table table({"tier", "class", "first bad", "last bad", "good before", "good after"});
   std::string tallies;
   for (const TierWindow& window : windows) {

@@ -28,12 +28,7 @@ constexpr const char* kNote = "note";
 /// Trigger -> whether it was present, in the upstream observations behind a verdict.
 std::map<std::string, bool> triggers_of(const VerdictIndex& verdicts, const std::string& verdict) {
   std::map<std::string, bool> out;
-  const std::optional<Record> record = verdicts.archive.find(verdict);
-  if (!record) return out;
-  for (const std::string& digest : cited_by(*record)) {
-    const std::optional<Record> cited = verdicts.archive.find(digest);
-    if (!cited) continue;
-    const Observation o = observation_of(*cited);
+  for (const Observation& o : cited_observations(verdicts.archive, verdict)) {
     if (o.subject == "upstream" && o.role == CaseRole::kTrigger && o.counts)
       out[o.case_name] = o.seen == Seen::kPresent;
   }

@@ -10,7 +10,9 @@ namespace {
 TierWindow window_on(const VerdictIndex& verdicts, const std::string& slug,
                      const Upstream& upstream, const std::string& device) {
   TierWindow window{upstream.name, device, {}, {}};
-  window.states = states_of(verdicts.board, slug, upstream.name, device, version_names(upstream));
+  std::vector<std::string> versions;
+  for (const Pin& pin : upstream.versions()) versions.push_back(pin.version);
+  window.states = states_of(verdicts.board, slug, upstream.name, device, versions);
   for (ReleaseState& state : window.states) {
     if (state.state == "unresolved" &&
         has_no_such_code(cited_observations(verdicts.archive, state.record)))
@@ -21,13 +23,6 @@ TierWindow window_on(const VerdictIndex& verdicts, const std::string& slug,
 }
 
 }  // namespace
-
-std::vector<std::string> version_names(const Upstream& upstream) {
-  std::vector<std::string> versions;
-  for (const Pin& pin : upstream.releases.empty() ? upstream.commits : upstream.releases)
-    versions.push_back(pin.version);
-  return versions;
-}
 
 int64_t TierWindow::count(const std::string& state) const {
   return std::count_if(states.begin(), states.end(),

@@ -33,7 +33,4 @@ std::vector<SourceState> sources_of(const VerdictIndex& verdicts, const Manifest
 std::string window_text(const TierWindow& window);
 Json window_json(const TierWindow& window);
 
-/// Its releases, oldest first; of what is never released, the commits.
-std::vector<std::string> version_names(const Upstream& upstream);
-
 }  // namespace patchbench
