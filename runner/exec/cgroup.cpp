@@ -139,11 +139,16 @@ bool Cgroup::add(const fs::path& folder) {
 std::optional<Cgroup> Cgroup::create(int64_t memory_bytes, int max_processes) {
   const std::string name = fresh_name();
   if (const auto v2 = place_of("self", "")) {
-    // Beside our own group first: a group that holds processes cannot hand controllers down.
-    for (const fs::path& parent : {v2->mount / v2->path.parent_path(), v2->mount / v2->path}) {
+    // From the nearest group above ours, our own last: a group that holds processes cannot hand
+    // controllers down, and one that does not may hand down some of them alone.
+    std::vector<fs::path> parents;
+    for (fs::path above = v2->path; !above.empty();) parents.push_back(above = above.parent_path());
+    parents.push_back(v2->path);
+    for (const fs::path& parent : parents) {
+      const fs::path folder = v2->mount / parent / name;
       Cgroup group;
-      if (group.add(parent / name) && set_memory(parent / name, memory_bytes, true) &&
-          set_processes(parent / name, max_processes)) {
+      if (group.add(folder) && set_memory(folder, memory_bytes, true) &&
+          set_processes(folder, max_processes)) {
         return group;
       }
     }

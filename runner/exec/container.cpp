@@ -76,13 +76,10 @@ void add_gpu(Words& words, SandboxKind kind) {
   if (kind == SandboxKind::kDocker && !find_program("nvidia-container-runtime").empty())
     return add(words, {"--gpus", "all"});
   for (const fs::path& node : gpu_device_nodes()) add(words, {"--device", node});
-  for (const fs::path& library : gpu_driver_libraries()) {
-    // The image's own library folder: its linker cache does not know these, LD_LIBRARY_PATH is the
-    // subject's.
+  for (const fs::path& library : gpu_driver_libraries())
     add(words,
-        {"--mount",
-         mount_word({library, "/usr/lib/x86_64-linux-gnu/" + library.filename().string(), false})});
-  }
+        {"--mount", mount_word({library, fs::path(kDriverFolder) / library.filename(), false})});
+  add(words, {"--env", fmt::format("{}={}", kDriverFolderVariable, kDriverFolder)});
 }
 
 void add_limits(Words& words, const SandboxSpec& spec, const EngineSettings& settings) {

@@ -50,8 +50,7 @@ Json mounts_of(const SandboxSpec& spec) {
     mounts.push_back(bind_mount(folder, folder));
   if (spec.wants_gpu) {
     for (const fs::path& library : gpu_driver_libraries())
-      mounts.push_back(
-          bind_mount(library, "/usr/lib/x86_64-linux-gnu/" + library.filename().string()));
+      mounts.push_back(bind_mount(library, fs::path(kDriverFolder) / library.filename()));
   }
   for (const Mount& mount : spec.mounts)
     mounts.push_back(bind_mount(mount.host, mount.inside, mount.is_writable));
@@ -97,6 +96,7 @@ std::optional<Bundle> find_bundle(const fs::path& cache) {
 
 Json runc_config(const SandboxSpec& spec, const Bundle& bundle) {
   Words env;
+  if (spec.wants_gpu) env.push_back(fmt::format("{}={}", kDriverFolderVariable, kDriverFolder));
   for (const auto& [name, value] : spec.env) env.push_back(fmt::format("{}={}", name, value));
   const Json user = {{"uid", kSubjectUid}, {"gid", kSubjectUid}};
   Json capabilities;

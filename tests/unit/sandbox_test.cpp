@@ -1,5 +1,6 @@
 #include "exec/sandbox.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 
 #include "core/error.h"
 #include "exec/engine.h"
+#include "exec/gpu.h"
 #include "exec/supervisor.h"
 
 namespace patchbench::exec {
@@ -299,6 +301,16 @@ TEST_F(SandboxTest, AContainersConfigHasNoNetworkNoCapabilitiesAndAReadOnlyRoot)
   for (const Json& mount : config["mounts"])
     if (mount["type"] == "bind") access[mount["destination"]] = mount["options"][1];
   EXPECT_EQ(access, (std::map<std::string, std::string>{{"/env", "ro"}, {"/work", "rw"}}));
+}
+
+TEST_F(SandboxTest, AContainerWithAGpuTellsTritonWhereTheDriverLies) {
+  spec_.kind = SandboxKind::kRunc;
+  for (const bool wants_gpu : {false, true}) {
+    spec_.wants_gpu = wants_gpu;
+    const Json env = runc_config(spec_, {.rootfs = "/bundle/rootfs"})["process"]["env"];
+    const std::string word = fmt::format("{}={}", kDriverFolderVariable, kDriverFolder);
+    EXPECT_EQ(std::count(env.begin(), env.end(), word), wants_gpu);
+  }
 }
 
 TEST_F(SandboxTest, WithoutABundleRuncIsNoSandbox) {
