@@ -11,6 +11,11 @@ target_link_libraries(patchbench_harness PUBLIC patchbench_core patchbench_exec 
 target_compile_definitions(patchbench_harness PUBLIC FMT_HEADER_ONLY=1)
 use_torch_pch(patchbench_harness)
 
+file(GLOB bench_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/repro/bench/*.cpp)
+add_library(patchbench_bench STATIC ${bench_sources})
+target_link_libraries(patchbench_bench PUBLIC patchbench_harness PRIVATE patchbench_warnings)
+use_torch_pch(patchbench_bench)
+
 add_custom_target(reproducers)
 
 # add_pack(<slug>): the op objects go into patchbench_ops, the reproducer becomes repro_<slug>, the bench bench_<slug>.
@@ -38,6 +43,9 @@ function(add_pack slug)
     if(EXISTS ${file})
       add_executable(${kind}_${slug} ${file})
       target_link_libraries(${kind}_${slug} PRIVATE patchbench_harness patchbench_warnings)
+      if(kind STREQUAL bench)
+        target_link_libraries(${kind}_${slug} PRIVATE patchbench_bench)
+      endif()
       use_torch_pch(${kind}_${slug})
       add_dependencies(reproducers ${kind}_${slug})
       if(PATCHBENCH_CUDA)

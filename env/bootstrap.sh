@@ -28,7 +28,7 @@ wanted_packages=$(packages_for build; packages_for sandbox; [ -n "$tests" ] && p
 release=$(. /etc/os-release 2>/dev/null && echo "$ID-$VERSION_ID")
 
 inputs=("$0" "$root"/env/{fetch.py,pins.json,policy.json} "$root"/env/locks/* "$root"/packs/*/manifest.json
-  "$root"/tests/releases.json "$root"/mitigations/patchbench_mitigations/data/*.json)
+  "$root"/mitigations/patchbench_mitigations/data/*.json)
 stamp=$cache/bootstrap/$(cat "${inputs[@]}" <(echo "$host_only $tests $release"; cd "$root" && echo repro/*/repro.cpp) | sha256sum | cut -c1-16)
 # What is installed; a stamp that lacks packages holds until this changes.
 installed=$(stat -c %Y /var/lib/dpkg/status 2>/dev/null)

@@ -27,6 +27,8 @@ fi
 folder=$root/build/$preset
 log=$folder/build.log
 mkdir -p "$folder"
+# Every clone of the repository on this machine takes the same objects from ccache.
+export CCACHE_BASEDIR=$root CCACHE_ABSSTDERR=1
 exec 9>"$folder/.lock"
 flock 9
 if [ ! -e "$folder/build.ninja" ]; then

@@ -8,7 +8,7 @@
   fetch.py unzip FILE DIR                   unpack one wheel, .zip or .tar.gz into an empty folder
   fetch.py pins PINS.JSON [UPSTREAM...]     fetch every release of the upstreams that is not cached; without
                                             names: the red pins and the newest releases of the packs with a
-                                            reproducer, and the releases that the tests need
+                                            reproducer, and the releases that their tests need
   fetch.py names LOCK...                    print the folders that the locks' environments have or would have
   fetch.py verify DIR                       re-hash an unpacked environment against what was unpacked
   fetch.py lock OUT REQUIREMENT...          write a lock for cp311, cp312 and cp313 (maintainers; needs pip)
@@ -225,8 +225,8 @@ def upstreams_run(root: Path) -> list[str]:
 
 
 def releases_needed(root: Path, upstreams: dict[str, dict]) -> dict[str, set[str]]:
-    """Upstream -> versions that a first use and the tests need: red pins, the newest releases, what tests/releases.json
-    names, and the archives that the mitigations' data were read from. FetchError(2) for a release that is not locked."""
+    """Upstream -> versions that a first use and the tests need: red pins, the newest releases, `test_releases` of the manifests
+    ("*": all), and the archives that the mitigations' data were read from. FetchError(2) for a release that is not locked."""
     needed = {name: {r["version"] for r in upstreams[name]["releases"][-1:]} for name in upstreams_run(root)}
 
     def add(name: str, versions: list[str], source: Path) -> None:
@@ -240,13 +240,12 @@ def releases_needed(root: Path, upstreams: dict[str, dict]) -> dict[str, set[str
         for use in json.loads(path.read_text())["upstreams"]:
             if use["name"] in needed and "red_pin" in use and not use["red_pin"].startswith("git:"):
                 add(use["name"], [use["red_pin"]], path)
+            if named := use.get("test_releases"):
+                every = [r["version"] for r in upstreams.get(use["name"], {"releases": []})["releases"]]
+                add(use["name"], every if named == ["*"] else named, path)
     for path in sorted(root.glob("mitigations/patchbench_mitigations/data/*.json")):
         document = json.loads(path.read_text())
         add(document["package"], [v for v, one in document["releases"].items() if "mitigated" in one], path)
-    path = root / "tests" / "releases.json"
-    for name, versions in (json.loads(path.read_text()) if path.exists() else {}).items():
-        every = [r["version"] for r in upstreams.get(name, {"releases": []})["releases"]]
-        add(name, every if versions == "every" else versions, path)
     return needed
 
 

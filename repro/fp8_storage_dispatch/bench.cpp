@@ -2,27 +2,20 @@
 // sums over the stored values in the same run. Needs a CUDA device.
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <string>
-#include <vector>
 
-#include "core/error.h"
-#include "core/json.h"
+#include "bench/bench_main.h"
+#include "bench/timing.h"
 #include "fp8_storage_dispatch/op.h"
-#include "harness/timing.h"
-#ifdef PATCHBENCH_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#endif
 
 namespace patchbench::sparse_mla_fp8_bench {
 namespace {
 
 using at::Tensor;
+using bench::Options;
 using namespace ops::fp8_storage_dispatch;
 
-constexpr int kUsage = 2, kUnresolved = 3, kNotRunnable = 4;
 constexpr int64_t kDim = 576, kDimV = 512;
 constexpr double kScale = 1.0 / 24;
 // The bounds of the op's test (lse: or 2^-11 of itself, see op.h), and for gradients twice that.
@@ -31,43 +24,9 @@ constexpr double kOutBound = 5e-3, kLseBound = 1e-3, kLseShare = 0x1p-11;
 constexpr double kE4m3Flops = 1979e12, kBf16Flops = 989e12;
 
 constexpr const char* kHelp =
-    "bench_fp8_storage_dispatch [--shape QUERIES,HEADS,TOPK,KEYS] [--repeats N>=20] [--json]\n"
     "  head_dim 576/512, batch 1; every slot names a key, at random\n"
     "  q and kv are quantised before the clock starts: quantisation is in no time\n"
     "  exit 1: an error is beyond 5e-3 (out), 1e-2 (gradients), 1e-3 and 2^-11 of it (lse)\n";
-
-struct Options {
-  int64_t queries = 1024, heads = 128, topk = 2048, keys = 8192;
-  int repeats = 20;
-  bool wants_json = false;
-};
-
-Options parse(const std::vector<std::string>& words) {
-  Options o;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::string value = i + 1 < words.size() ? words[i + 1] : "";
-    int end = 0;
-    if (words[i] == "--json") {
-      o.wants_json = true;
-    } else if (words[i] == "--shape" &&
-               std::sscanf(value.c_str(), "%ld,%ld,%ld,%ld%n", &o.queries, &o.heads, &o.topk,
-                           &o.keys, &end) == 4 &&
-               value[static_cast<std::size_t>(end)] == '\0' &&
-               std::min({o.queries, o.heads, o.topk, o.keys}) > 0) {
-      ++i;
-    } else if (words[i] == "--repeats" &&
-               std::sscanf(value.c_str(), "%d%n", &o.repeats, &end) == 1 &&
-               value[static_cast<std::size_t>(end)] == '\0' && o.repeats >= 20) {
-      ++i;
-    } else {
-      throw Error(ErrorCode::kUsage,
-                  words[i] + " " + value + ": not an option or not its value; see --help");
-    }
-  }
-  return o;
-}
-
-#ifdef PATCHBENCH_CUDA
 
 /// How q and kv are stored.
 struct Layout {
@@ -80,12 +39,18 @@ constexpr Layout kLayouts[] = {{"tensor", "tensor", "tensor"},
                                {"block, bfloat16 query", nullptr, "block"},
                                {"block, e4m3 query", "token", "block"}};
 
+struct Sizes {
+  int64_t queries, heads, topk, keys;
+};
+
+Sizes sizes_of(const Options& o) { return {o.shape[0], o.shape[1], o.shape[2], o.shape[3]}; }
+
 struct Problem {
   Fp8Storage q, kv;
   Tensor indices, grad_out;
 };
 
-Problem problem_of(const Layout& layout, const Options& o, double sharpness) {
+Problem problem_of(const Layout& layout, const Sizes& o, double sharpness) {
   torch::manual_seed(7);
   const auto bf16 = torch::dtype(torch::kBFloat16).device(torch::kCUDA);
   const Tensor query = torch::randn({1, o.queries, o.heads, kDim}, bf16) * sharpness;
@@ -105,8 +70,7 @@ double largest(const Tensor& got, const Tensor& wanted) {
 }
 
 /// Errors of everything the op gives on few queries, against fp64.
-Json errors_of(const Layout& layout, const Options& options, double sharpness, bool& passed) {
-  Options few = options;
+Json errors_of(const Layout& layout, Sizes few, double sharpness, bool& passed) {
   few.queries = 8;
   const Problem p = problem_of(layout, few, sharpness);
   const auto values = [](const Fp8Storage& s) {
@@ -139,7 +103,7 @@ Json errors_of(const Layout& layout, const Options& options, double sharpness, b
   return errors;
 }
 
-Json row_of(const Layout& layout, const char* what, const harness::Timing& timing, double flops,
+Json row_of(const Layout& layout, const char* what, const bench::Timing& timing, double flops,
             double matrix_s, double bytes) {
   return {{"layout", layout.name},
           {"what", what},
@@ -152,7 +116,7 @@ Json row_of(const Layout& layout, const char* what, const harness::Timing& timin
           {"least_bytes", bytes}};
 }
 
-void measure_layout(const Layout& layout, const Options& o, Json& rows) {
+void measure_layout(const Layout& layout, const Sizes& o, int repeats, Json& rows) {
   const Problem p = problem_of(layout, o, 1);
   const auto [out, lse] = sparse_mla_fp8_forward(p.q, p.kv, p.indices, kScale);
   const auto forward = [&] { sparse_mla_fp8_forward(p.q, p.kv, p.indices, kScale); };
@@ -168,29 +132,25 @@ void measure_layout(const Layout& layout, const Options& o, Json& rows) {
   const double read =
       static_cast<double>(p.q.payload.nbytes() + p.kv.payload.nbytes() + p.indices.nbytes());
   const double written = static_cast<double>(out.nbytes() + lse.nbytes());
-  rows.push_back(row_of(layout, "forward", harness::time_on_device(forward, o.repeats),
-                        logits + values, logits_s + values / kBf16Flops, read + written));
+  rows.push_back(row_of(layout, "forward", bench::time_on_device(forward, repeats), logits + values,
+                        logits_s + values / kBf16Flops, read + written));
   // Logits, grad_out V^T, dS K, dS^T Q, P^T grad_out; grad_out is as large as out.
   const double grads = static_cast<double>((o.queries * o.heads + o.keys) * kDim * 2);
-  rows.push_back(row_of(layout, "backward", harness::time_on_device(backward, o.repeats),
+  rows.push_back(row_of(layout, "backward", bench::time_on_device(backward, repeats),
                         3 * logits + 2 * values, logits_s + 2 * (logits + values) / kBf16Flops,
                         read + 2 * written + grads));
 }
 
-Json measure(const Options& o, bool& passed) {
+Json measure(const Options& options, bool& passed) {
+  const Sizes sizes = sizes_of(options);
   Json rows = Json::array(), errors = Json::array();
   for (const Layout& layout : kLayouts) {
     for (const double sharpness : {1.0, 4.0})
-      errors.push_back(errors_of(layout, o, sharpness, passed));
-    measure_layout(layout, o, rows);
+      errors.push_back(errors_of(layout, sizes, sharpness, passed));
+    measure_layout(layout, sizes, options.repeats, rows);
   }
-  return {{"shape", {o.queries, o.heads, o.topk, o.keys}},
-          {"shape_is", "queries, num_heads, topk, keys; head_dim 576/512"},
-          {"device", at::cuda::getCurrentDeviceProperties()->name},
-          {"clocks_sm_mem_temperature", harness::device_clocks()},
+  return {{"shape_is", "queries, num_heads, topk, keys; head_dim 576/512"},
           {"path", sparse_mla_fp8_path(torch::empty({1}, torch::kCUDA))},
-          {"torch", TORCH_VERSION},
-          {"repeats", o.repeats},
           {"floor_rates", {{"e4m3_flops", kE4m3Flops}, {"bf16_flops", kBf16Flops}}},
           {"rows", rows},
           {"errors", errors}};
@@ -217,49 +177,16 @@ void print_table(const Json& report) {
                 number(row, "grad_kv_relative"));
 }
 
-#endif  // PATCHBENCH_CUDA
-
-int run(const std::vector<std::string>& words) {
-  if (std::find(words.begin(), words.end(), "--help") != words.end()) {
-    std::cout << kHelp;
-    return 0;
-  }
-  const Options options = parse(words);
-  if (!torch::cuda::is_available()) {
-    std::cerr << "bench_fp8_storage_dispatch: no CUDA device on this machine; the bench measures "
-                 "nothing on a CPU\n";
-    return kNotRunnable;
-  }
-#ifdef PATCHBENCH_CUDA
-  bool passed = true;
-  const Json report = measure(options, passed);
-  if (options.wants_json) {
-    std::cout << canonical_json(report) << "\n";
-  } else {
-    print_table(report);
-  }
-  return passed ? 0 : 1;
-#else
-  static_cast<void>(options);
-  std::cerr << "bench_fp8_storage_dispatch: built without CUDA; configure with --preset cuda\n";
-  return kNotRunnable;
-#endif
-}
-
 }  // namespace
 }  // namespace patchbench::sparse_mla_fp8_bench
 
 int main(int argc, char** argv) {
   using namespace patchbench;
-  try {
-    return sparse_mla_fp8_bench::run({argv + 1, argv + argc});
-  } catch (const Error& e) {
-    std::cerr << "bench_fp8_storage_dispatch: " << e.what() << "\n";
-    return e.code() == ErrorCode::kUsage ? sparse_mla_fp8_bench::kUsage
-                                         : sparse_mla_fp8_bench::kUnresolved;
-  } catch (const std::exception& e) {
-    const std::string text = e.what();
-    std::cerr << "bench_fp8_storage_dispatch: " << text.substr(0, text.find('\n')) << "\n";
-    return sparse_mla_fp8_bench::kUnresolved;
-  }
+  return bench::bench_main({.name = "bench_fp8_storage_dispatch",
+                            .axes = "QUERIES,HEADS,TOPK,KEYS",
+                            .defaults = {.shape = {1024, 128, 2048, 8192}},
+                            .help = sparse_mla_fp8_bench::kHelp,
+                            .measure = sparse_mla_fp8_bench::measure,
+                            .print_table = sparse_mla_fp8_bench::print_table},
+                           argc, argv);
 }

@@ -64,9 +64,7 @@ std::string spoil(const Pack& pack, const PreparedCase& prepared, const Request&
   const Tensors other_inputs = inputs_of(pack, *prepared.item, request.seed + 1);
   for (auto& [name, tensor] : pack.plain(*prepared.item, other_inputs))
     material.other.emplace(name, tensor.cpu());
-  return corrupt(request.corruption, material, outputs)
-             ? ""
-             : "corruption " + request.corruption + " changes nothing here";
+  return corrupt(request.corruption, material, outputs) ? "" : no_effect_reason(request.corruption);
 }
 
 std::vector<Measure> deciding_only(const std::vector<Measure>& measures) {
@@ -84,7 +82,7 @@ bool is_truncated_by_interpreter(const Request& request, const Tensors& plain) {
   const bool has_bf16 = std::any_of(plain.begin(), plain.end(), [](const auto& entry) {
     return entry.second.scalar_type() == at::kBFloat16;
   });
-  return has_bf16 && request.device == "cpu" && !is_in_process(request.subject);
+  return has_bf16 && request.device == "cpu" && !request.subject.is_in_process();
 }
 
 /// The layer "linear" of one output; `element` is its layer of that name.

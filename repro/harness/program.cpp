@@ -86,11 +86,11 @@ class Run {
  public:
   Run(const Pack& pack, const Request& request)
       : pack_(pack), request_(request), records_(request.records_fd) {
-    if (is_in_process(request.subject)) {
-      subject_ = find_subject(pack, request.subject);
+    if (request.subject.is_in_process()) {
+      subject_ = find_subject(pack, request.subject.text());
     } else if (!request.command) {
       throw Error(ErrorCode::kUsage,
-                  "subject '" + request.subject +
+                  "subject '" + request.subject.text() +
                       "' runs outside of this process: --subject-command is missing");
     }
   }
@@ -147,13 +147,6 @@ class Run {
     regions_.emplace(pack_, judged, std::set<std::string>(waived.begin(), waived.end()));
   }
 
-  /// "mutant:region:<name>" of a release with edits, "op_mutant:region:<name>" of an op,
-  /// "mitigated_mutant:region:<name>".
-  std::string region_subject(const std::string& region) const {
-    return (request_.subject == "patched" ? "" : request_.subject + "_") +
-           "mutant:region:" + region;
-  }
-
   /// Judges what the mutants make of right outputs; the first case that catches one is written.
   void try_regions(const PreparedCase& one, const Answer& right) {
     for (auto& [region, outputs] : regions_->of(one, right.outputs)) {
@@ -161,7 +154,7 @@ class Run {
       wrong.state = Answer::State::kOutputs;
       wrong.outputs = std::move(outputs);
       Request mutated = request_;
-      mutated.subject = region_subject(region);
+      mutated.subject = request_.subject.region_mutant(region);
       Observation seen = judge_case(pack_, one, mutated, 0, std::move(wrong));
       if (seen.seen == Seen::kPresent) {
         regions_->caught(region);
@@ -181,7 +174,7 @@ class Run {
         continue;
       }
       Request mutated = request_;
-      mutated.subject = region_subject(region);
+      mutated.subject = request_.subject.region_mutant(region);
       PreparedCase none;
       none.item = first_judged_;
       Answer answer;

@@ -26,7 +26,8 @@ struct Request {
   std::string slug;
   std::vector<std::string> classes;  ///< declared failure classes, primary first
   std::vector<Case> cases;
-  std::string subject, device;
+  Subject subject = SubjectKind::kUpstream;
+  std::string device;
   uint64_t seed = 1;
   int repeats = 1;
   std::filesystem::path work;

@@ -1,118 +1,73 @@
 // Time and peak memory of patchbench::flce, forward and backward, beside plain torch and, with
 // --beside, another program's rows. Needs a CUDA device; checks sampled rows and columns against
 // fp64 in the same run.
+#include <ATen/DeviceAccelerator.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <functional>
-#include <iostream>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "bench/bench_main.h"
+#include "bench/timing.h"
 #include "core/error.h"
-#include "core/json.h"
 #include "exec/process.h"
 #include "harness/compare.h"
 #include "harness/inputs.h"
 #include "harness/meter.h"
-#include "harness/timing.h"
 #include "liger_flce_none_bwd/op.h"
-#ifdef PATCHBENCH_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAFunctions.h>
-#endif
 
 namespace patchbench::liger_flce_bench {
 namespace {
 
+using bench::Options;
 using harness::Tensors;
 using ops::liger_flce_none_bwd::FlceOptions;
 
-constexpr int kUsage = 2, kUnresolved = 3, kNotRunnable = 4;
 constexpr int64_t kSamples = 64;
 
 constexpr const char* kHelp =
-    "bench_liger_flce_none_bwd [--shape TOKENS,HIDDEN,VOCAB] [--repeats N>=20] [--chunk-mib N,...] "
-    "[--beside COMMAND] [--json]\n"
+    "  [--chunk-mib N,...] [--beside COMMAND]\n"
     "  --chunk-mib measures the op at each of these tile sizes too, every one against fp64\n"
     "  COMMAND prints one JSON object {\"rows\": [...]} of this program's keys; see bench_liger.py "
     "beside bench.cpp\n";
 
-struct Options {
-  int64_t tokens = 8192, hidden = 4096, vocab = 128256;
-  int repeats = 20;
-  std::vector<int64_t> chunks_mib;
-  std::string beside;
-  bool wants_json = false;
+struct Sizes {
+  int64_t tokens, hidden, vocab;
 };
 
-int64_t number(const std::string& flag, const std::string& text, int64_t least) {
-  std::size_t end = 0;
-  int64_t value = 0;
-  try {
-    value = std::stoll(text, &end);
-  } catch (const std::exception&) {
-    end = 0;
-  }
-  if (end == 0 || end != text.size() || value < least) {
-    throw Error(ErrorCode::kUsage,
-                flag + " wants a number >= " + std::to_string(least) + ", got " + text);
-  }
-  return value;
+Sizes sizes_of(const Options& options) {
+  return {options.shape[0], options.shape[1], options.shape[2]};
 }
 
-Options parse(const std::vector<std::string>& words) {
-  Options options;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::string& flag = words[i];
-    if (flag == "--json") {
-      options.wants_json = true;
-      continue;
-    }
-    if (i + 1 == words.size())
-      throw Error(ErrorCode::kUsage, flag + " is unknown or wants a value; see --help");
-    const std::string value = words[++i];
-    if (flag == "--shape") {
-      const auto first = value.find(','), second = value.find(',', first + 1);
-      if (first == std::string::npos || second == std::string::npos) {
-        throw Error(ErrorCode::kUsage, "--shape wants TOKENS,HIDDEN,VOCAB, got " + value);
-      }
-      options.tokens = number(flag, value.substr(0, first), kSamples);
-      options.hidden = number(flag, value.substr(first + 1, second - first - 1), 1);
-      options.vocab = number(flag, value.substr(second + 1), kSamples);
-    } else if (flag == "--repeats") {
-      options.repeats = static_cast<int>(number(flag, value, 20));
-    } else if (flag == "--chunk-mib") {
-      std::istringstream list(value);
-      for (std::string word; std::getline(list, word, ',');)
-        options.chunks_mib.push_back(number(flag, word, 1));
-    } else if (flag == "--beside") {
-      options.beside = value;
-    } else {
-      throw Error(ErrorCode::kUsage, flag + " is unknown; see --help");
-    }
-  }
-  return options;
+std::vector<int64_t> chunks_mib(const Options& options) {
+  const std::string& text = options.own.at("--chunk-mib");
+  return text.empty() ? std::vector<int64_t>() : bench::numbers("--chunk-mib", text);
 }
 
-#ifdef PATCHBENCH_CUDA
+void check(const Options& options) {
+  const auto [tokens, hidden, vocab] = sizes_of(options);
+  if (std::min(tokens, vocab) < kSamples)
+    throw Error(ErrorCode::kUsage, "--shape wants TOKENS and VOCAB >= " + std::to_string(kSamples));
+  chunks_mib(options);
+}
 
 /// bf16 leaves, targets of which a tenth is ignored, and a grad_output that differs by row and is 0
 /// in places.
-Tensors inputs_of(const Options& options) {
+Tensors inputs_of(const Sizes& sizes) {
+  const auto [tokens, hidden, vocab] = sizes;
   torch::manual_seed(9);
   const auto bf16 = torch::dtype(torch::kBFloat16).device(torch::kCUDA);
   const auto i64 = torch::dtype(torch::kLong).device(torch::kCUDA);
   Tensors t;
-  t["hidden"] = torch::randn({options.tokens, options.hidden}, bf16).requires_grad_(true);
-  t["weight"] = torch::randn({options.vocab, options.hidden}, bf16).mul_(0.02).requires_grad_(true);
-  t["target"] = torch::randint(0, options.vocab, {options.tokens}, i64);
-  t["target"].masked_fill_(torch::rand({options.tokens}, torch::kCUDA).lt(0.1), -100);
-  const at::Tensor weights = torch::rand({options.tokens}, torch::kCUDA);
+  t["hidden"] = torch::randn({tokens, hidden}, bf16).requires_grad_(true);
+  t["weight"] = torch::randn({vocab, hidden}, bf16).mul_(0.02).requires_grad_(true);
+  t["target"] = torch::randint(0, vocab, {tokens}, i64);
+  t["target"].masked_fill_(torch::rand({tokens}, torch::kCUDA).lt(0.1), -100);
+  const at::Tensor weights = torch::rand({tokens}, torch::kCUDA);
   t["grad_output"] = weights.masked_fill(weights.lt(0.2), 0.0);
   return t;
 }
@@ -150,17 +105,17 @@ Step plain_step(const Tensors& t, const std::string& reduction) {
 
 int64_t peak_of(const Step& step) {
   step();
-  c10::cuda::device_synchronize();
+  torch::cuda::synchronize();
   const harness::MemoryMeter meter("cuda:0");
   step();
-  c10::cuda::device_synchronize();
+  torch::cuda::synchronize();
   return meter.peak_bytes();
 }
 
 Json row_of(const std::string& name, const std::string& reduction, const Step& step,
             const Options& options) {
   const int64_t peak = peak_of(step);
-  const harness::Timing timing = harness::time_on_device([&] { step(); }, options.repeats);
+  const bench::Timing timing = bench::time_on_device([&] { step(); }, options.repeats);
   return {{"name", name},
           {"reduction", reduction},
           {"median_ms", timing.median_ms},
@@ -224,8 +179,8 @@ constexpr harness::Tolerances kTolerances = {
 /// The op and plain torch against fp64, on samples of one reduction.
 class Judge {
  public:
-  Judge(const Tensors& t, const Options& options, const std::string& reduction)
-      : samples_{samples_of(options.tokens), samples_of(options.vocab)},
+  Judge(const Tensors& t, const std::string& reduction)
+      : samples_{samples_of(t.at("hidden").size(0)), samples_of(t.at("weight").size(0))},
         oracle_(sampled_oracle(t, samples_, reduction)),
         plain_(samples_.of(plain_step(t, reduction)())) {}
 
@@ -254,15 +209,15 @@ class Judge {
   Tensors oracle_, plain_;
 };
 
-double gemm_ms(const Tensors& t, const Options& options) {
+double gemm_ms(const Tensors& t, int repeats) {
   const at::Tensor x = t.at("hidden").detach(), w = t.at("weight").detach();
-  const at::Tensor out = torch::empty({options.tokens, options.vocab}, x.options());
-  return harness::time_on_device(
+  const at::Tensor out = torch::empty({x.size(0), w.size(0)}, x.options());
+  return bench::time_on_device(
              [&] {
                at::Tensor result = out;
                at::mm_out(result, x, w.t());
              },
-             options.repeats)
+             repeats)
       .median_ms;
 }
 
@@ -288,30 +243,32 @@ Json op_row(const Tensors& t, const std::string& reduction, const Options& optio
   return row;
 }
 
-Json measure(const Options& options, bool& passed) {
-  const Tensors t = inputs_of(options);
-  const double one_gemm = gemm_ms(t, options);
+Json measure_here(const Options& options, bool& passed) {
+  const Tensors t = inputs_of(sizes_of(options));
+  const double one_gemm = gemm_ms(t, options.repeats);
   Json rows = Json::array();
   for (const char* reduction : {"none", "mean"}) {
     const bool is_none = std::string(reduction) == "none";
-    const Judge judge(t, options, reduction);
-    c10::cuda::CUDACachingAllocator::emptyCache();
+    const Judge judge(t, reduction);
+    at::accelerator::emptyCache();
     rows.push_back(op_row(t, reduction, options, judge, std::nullopt, passed));
     rows.push_back(row_of("plain torch", reduction, plain_step(t, reduction), options));
     rows.push_back({{"name", is_none ? "floor: 4 GEMMs" : "floor: 3 GEMMs"},
                     {"reduction", reduction},
                     {"median_ms", one_gemm * (is_none ? 4 : 3)}});
-    for (const int64_t mib : options.chunks_mib)
+    for (const int64_t mib : chunks_mib(options))
       rows.push_back(op_row(t, reduction, options, judge, mib, passed));
   }
-  return {{"shape", {options.tokens, options.hidden, options.vocab}},
-          {"dtype", "bfloat16"},
-          {"device", at::cuda::getCurrentDeviceProperties()->name},
-          {"clocks_sm_mem_temperature", harness::device_clocks()},
-          {"torch", TORCH_VERSION},
-          {"repeats", options.repeats},
-          {"one_gemm_ms", one_gemm},
-          {"rows", rows}};
+  return {{"dtype", "bfloat16"}, {"one_gemm_ms", one_gemm}, {"rows", rows}};
+}
+
+Json measure(const Options& options, bool& passed) {
+  Json report = measure_here(options, passed);
+  if (const std::string& command = options.own.at("--beside"); !command.empty()) {
+    at::accelerator::emptyCache();  // the command needs the memory
+    for (const Json& row : rows_beside(command)) report["rows"].push_back(row);
+  }
+  return report;
 }
 
 void print_row(const Json& row) {
@@ -346,51 +303,18 @@ void print_table(const Json& report) {
   for (const Json& row : report.at("rows")) print_row(row);
 }
 
-#endif  // PATCHBENCH_CUDA
-
-int run(const std::vector<std::string>& words) {
-  if (std::find(words.begin(), words.end(), "--help") != words.end()) {
-    std::cout << kHelp;
-    return 0;
-  }
-  const Options options = parse(words);
-  if (!torch::cuda::is_available()) {
-    std::cerr << "bench_liger_flce_none_bwd: no CUDA device on this machine; the bench measures "
-                 "nothing on a CPU\n";
-    return kNotRunnable;
-  }
-#ifdef PATCHBENCH_CUDA
-  bool passed = true;
-  Json report = measure(options, passed);
-  if (!options.beside.empty()) {
-    c10::cuda::CUDACachingAllocator::emptyCache();
-    for (const Json& row : rows_beside(options.beside)) report["rows"].push_back(row);
-  }
-  if (options.wants_json) {
-    std::cout << canonical_json(report) << "\n";
-  } else {
-    print_table(report);
-  }
-  return passed ? 0 : 1;
-#else
-  std::cerr << "bench_liger_flce_none_bwd: built without CUDA; configure with --preset cuda\n";
-  return kNotRunnable;
-#endif
-}
-
 }  // namespace
 }  // namespace patchbench::liger_flce_bench
 
 int main(int argc, char** argv) {
   using namespace patchbench;
-  try {
-    return liger_flce_bench::run({argv + 1, argv + argc});
-  } catch (const Error& e) {
-    std::cerr << "bench_liger_flce_none_bwd: " << e.what() << "\n";
-    return e.code() == ErrorCode::kUsage ? liger_flce_bench::kUsage : liger_flce_bench::kUnresolved;
-  } catch (const std::exception& e) {
-    const std::string text = e.what();
-    std::cerr << "bench_liger_flce_none_bwd: " << text.substr(0, text.find('\n')) << "\n";
-    return liger_flce_bench::kUnresolved;
-  }
+  return bench::bench_main(
+      {.name = "bench_liger_flce_none_bwd",
+       .axes = "TOKENS,HIDDEN,VOCAB",
+       .defaults = {.shape = {8192, 4096, 128256}, .own = {{"--chunk-mib", ""}, {"--beside", ""}}},
+       .help = liger_flce_bench::kHelp,
+       .check = liger_flce_bench::check,
+       .measure = liger_flce_bench::measure,
+       .print_table = liger_flce_bench::print_table},
+      argc, argv);
 }

@@ -1,6 +1,6 @@
 """Times the installed Liger-Kernel at a shape and prints bench.cpp's rows: {"rows": [...]}, for its --beside.
 
-    PYTHONPATH=repro/harness python3 bench_liger.py [--shape 8192,4096,128256] [--repeats 20]
+    PYTHONPATH=repro/bench python3 bench_liger.py [--shape 8192,4096,128256] [--repeats 20]
 
 Rows: its fused linear cross entropy in Triton, "none" and "mean", and its per-token scaled one where the release has it: on a
 GPU of compute capability 9.0 in CuTe DSL, where nvidia-cutlass-dsl is installed, else the form in torch that it ships beside.
@@ -8,16 +8,16 @@ GPU of compute capability 9.0 in CuTe DSL, where nvidia-cutlass-dsl is installed
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import inspect
-import json
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from types import ModuleType
 
 import torch
-from device_time import event_times, need_cuda
+from bench_main import Bench, Shape, bench_main
+from device_time import event_times, peak_bytes
 
 
 def inputs(tokens: int, hidden: int, vocab: int, seed: int = 9) -> dict[str, torch.Tensor]:
@@ -75,37 +75,30 @@ def scaled_step(module: ModuleType, t: dict[str, torch.Tensor]) -> tuple[str, Ca
 def row_of(name: str, reduction: str, step: Callable[[], None], repeats: int) -> dict[str, object]:
     """Allocator peak above what was held, then the median and the 10th and 90th percentile of CUDA-event times."""
     step()
-    torch.cuda.synchronize()
-    held = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    step()
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() - held
+    peak = peak_bytes(step)
     times = event_times(step, repeats)
     low, median, high = (times[int(share * (repeats - 1) + 0.5)] for share in (0.1, 0.5, 0.9))
     return {"name": name, "reduction": reduction, "median_ms": median, "low_ms": low, "high_ms": high, "peak_bytes": peak}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", default="8192,4096,128256")
-    parser.add_argument("--repeats", type=int, default=20)
-    arguments = parser.parse_args()
-    need_cuda("bench_liger.py")
+def rows_of(shape: Shape, options: Namespace) -> list[dict]:
     from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
 
-    t = inputs(*map(int, arguments.shape.split(",")))
+    t = inputs(*shape)
     name = f"liger-kernel {importlib.metadata.version('liger-kernel')}"
-    rows = [row_of(name, r, step_of(LigerFusedLinearCrossEntropyFunction, t, r), arguments.repeats) for r in ("none", "mean")]
+    rows = [row_of(name, r, step_of(LigerFusedLinearCrossEntropyFunction, t, r), options.repeats) for r in ("none", "mean")]
     try:
         from liger_kernel.ops import fused_linear_scaled_cross_entropy as scaled
     except ImportError:
-        scaled = None
-    if scaled is not None:
-        form, step = scaled_step(scaled, t)
-        rows.append(row_of(f"{name}, scaled cross entropy in {form}", "none", step, arguments.repeats))
-    print(json.dumps({"rows": rows}))
+        return rows
+    form, step = scaled_step(scaled, t)
+    return [*rows, row_of(f"{name}, scaled cross entropy in {form}", "none", step, options.repeats)]
+
+
+HOW = "one process, warm, 256 MiB written between calls, CUDA events; low, high: 10th and 90th percentile"
+SHAPES = [[8192, 4096, 128256]]
+BENCH = Bench("liger-kernel", rows_of, SHAPES, "tokens, hidden, vocab", repeats=20, about=lambda: {"how": HOW}, needs_ops=False)
 
 
 if __name__ == "__main__":
-    main()
+    bench_main(BENCH)

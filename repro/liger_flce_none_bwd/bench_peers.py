@@ -1,6 +1,6 @@
 """Times patchbench::flce and what else computes a fused linear cross entropy here: liger-kernel, quack, Cut Cross-Entropy, torch.
 
-    PYTHONPATH=repro/harness PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_peers.py [--shape 8192,4096,128256] [--repeats 20]
+    PYTHONPATH=repro/bench PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_peers.py [--shape 8192,4096,128256] [--repeats 20]
 
 Forward and backward, bfloat16, two sets of operands in turn, a tenth of the targets ignored; "none" with a gradient for each token,
 a fifth of them 0, and "mean". Peers are imported from PYTHONPATH; of those that are not there, or refuse, the output says why.
@@ -11,23 +11,21 @@ grad_weight. The floor is the time of three matrix products of "mean", four of "
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import importlib
-import json
-import os
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable
 
 import torch
 from bench_liger import inputs, loss_of
-from device_time import in_turn, need_cuda, versions
+from bench_main import Bench, Shape, bench_main, versions
+from device_time import in_turn, peak_bytes
 from torch.nn.functional import cross_entropy, linear
 
 Given = dict[str, torch.Tensor]
 Loss = Callable[[Given], torch.Tensor]
-SHAPES = ["8192,4096,128256", "4096,4096,128256", "16384,4096,128256"]
+PACKAGES = ("liger-kernel", "quack-kernels", "cut-cross-entropy", "nvidia-cutlass-dsl", "apache-tvm-ffi", "triton", "torch")
 SAMPLES = 64
 WRONG = 0.05  # a peer that is this far off is not compared with
 
@@ -148,16 +146,6 @@ class Oracle:
         return found
 
 
-def peak_of(call: Callable[[], object]) -> int:
-    """Allocator's peak above what was held, bytes."""
-    torch.cuda.synchronize()
-    held = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - held
-
-
 def tried(only: list[str], t: Given, oracle: Oracle, not_run: dict[str, str]) -> list[tuple[dict, Loss]]:
     """A row for each that works, with its errors, its first call's seconds and its peak; why the others do not."""
     works = []
@@ -172,7 +160,7 @@ def tried(only: list[str], t: Given, oracle: Oracle, not_run: dict[str, str]) ->
             not_run[f"{name}, {reduction}"] = f"{type(failure).__name__}: {str(failure).strip()[:300]}"
             print(f"bench_peers.py: {name}, {reduction}: {failure}"[:3000], file=sys.stderr)
             continue
-        peak = peak_of(lambda loss=loss: gradients(loss, t))
+        peak = peak_bytes(lambda loss=loss: gradients(loss, t))
         row = {"name": name, "reduction": reduction, "error": errors, "peak_bytes": peak, "first_call_s": round(first, 1)}
         works.append((row, loss))
     return works
@@ -189,46 +177,35 @@ def compared(rows: list[dict], product: float) -> None:
             row["of_best_peer"] = {"peer": best, "ratio": round(row["median_ms"] / theirs[best], 3)}
 
 
-def measured(shape: list[int], only: list[str], repeats: int) -> dict[str, object]:
-    """One shape: a row for each that works, why others do not, and the time of one matrix product."""
+def rows_of(shape: Shape, options: Namespace) -> list[dict]:
+    """One run: a row for each peer that works, why others do not, and the time of one matrix product."""
     sets = [inputs(*shape, seed=seed) for seed in (9, 10)]
     not_run: dict[str, str] = {}
     oracle = Oracle(sets[0])
     torch.cuda.empty_cache()
-    works = tried(only, sets[0], oracle, not_run)
+    works = tried(options.only, sets[0], oracle, not_run)
     calls = {str(n): lambda i, loss=loss: gradients(loss, sets[i % 2]) for n, (_, loss) in enumerate(works)}
     bare = [(t["_input"].detach(), t["weight"].detach()) for t in sets]
     calls["product"] = lambda i: bare[i % 2][0] @ bare[i % 2][1].T
-    times = in_turn(calls, repeats)
+    times = in_turn(calls, options.repeats)
     for n, (row, _) in enumerate(works):
         row |= dict(zip(("median_ms", "low_ms", "high_ms"), times[str(n)], strict=True))
     rows = [row for row, _ in works]
     compared(rows, times["product"][0])
     for reduction, count in PRODUCTS.items():
         rows.append({"name": f"floor: {count} products", "reduction": reduction, "median_ms": count * times["product"][0]})
-    return {"shape": shape, "one_product_ms": times["product"], "rows": rows, "not_run": not_run}
+    run = {"device": torch.cuda.get_device_name(), "dtype": "bfloat16", "shape": shape, "one_product_ms": times["product"]}
+    return [run | {"rows": rows, "not_run": not_run}]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", action="append", help="TOKENS,HIDDEN,VOCAB")
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--only", action="append", help="rows whose name holds this")
-    arguments = parser.parse_args()
-    need_cuda("bench_peers.py")
-    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
-    runs, kind = [], {"device": torch.cuda.get_device_name(), "dtype": "bfloat16"}
-    with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(KeyboardInterrupt):
-        for shape in arguments.shape or SHAPES:
-            began = time.monotonic()
-            runs.append(kind | measured([int(n) for n in shape.split(",")], arguments.only or [], arguments.repeats))
-            torch.cuda.empty_cache()
-            print(f"bench_peers.py: {time.monotonic() - began:.1f} s: {json.dumps(runs[-1])}", file=sys.stderr)
-    found = versions("liger-kernel", "quack-kernels", "cut-cross-entropy", "nvidia-cutlass-dsl", "apache-tvm-ffi", "triton", "torch")
+def about() -> dict[str, object]:
     how = "one process, in turn, two sets of operands, 256 MiB written between calls, CUDA events; low, high: least, greatest"
-    more = {"repeats": arguments.repeats, "versions": found, "runs": runs}
-    print(json.dumps({"bench": "patchbench::flce beside its peers", "how": how, **more}))
+    return {"how": how, "versions": versions(*PACKAGES)}
 
+
+SHAPES, AXES = [[8192, 4096, 128256], [4096, 4096, 128256], [16384, 4096, 128256]], "tokens, hidden, vocab"
+FILTERS = {"--only": "rows whose name holds this"}
+BENCH = Bench("patchbench::flce beside its peers", rows_of, SHAPES, AXES, repeats=20, filters=FILTERS, about=about, rows_are="runs")
 
 if __name__ == "__main__":
-    main()
+    bench_main(BENCH)

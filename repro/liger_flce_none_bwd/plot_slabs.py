@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws time and memory over the size of a tile of logits (PYTHONPATH=repro/harness): `plot_slabs.py bench-h200.json > slabs-h200.svg`.
+"""Draws time and memory over the size of a tile of logits (PYTHONPATH=repro/bench): `plot_slabs.py bench-h200.json > slabs-h200.svg`.
 
 The last run of the file that has several sizes of tile is drawn: one column for each reduction, time above, memory beside the
 inputs below, what the other programs of that run took as level lines. The same file gives the same bytes.

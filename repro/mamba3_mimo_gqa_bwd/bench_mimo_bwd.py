@@ -1,6 +1,6 @@
 """Times patchbench::mamba3_mimo_bwd on the kernel path, beside a copy of what must move.
 
-    PYTHONPATH=repro/harness PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_mimo_bwd.py
+    PYTHONPATH=repro/bench PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_mimo_bwd.py
 
 The floor is the inputs once and the gradients once. The op's own scratch is named beside it: per-head gradients of q and k and the
 chunks' states, each written once and read once, the states twice.
@@ -8,10 +8,11 @@ chunks' states, each written once and read once, the states twice.
 
 from __future__ import annotations
 
-import os
+from argparse import Namespace
 
 import torch
-from device_time import need_cuda, print_bench, spread
+from bench_main import Bench, Shape, bench_main
+from device_time import spread
 
 Inputs = tuple[torch.Tensor | None, ...]
 
@@ -35,7 +36,8 @@ def inputs_of(batch: int, seqlen: int, ranks: int, heads: int, groups: int, dim_
     )  # fmt: skip
 
 
-def row_of(batch: int, seqlen: int, ranks: int, heads: int, groups: int, dim_qk: int = 128, dim_v: int = 64, packed: int = 0) -> dict:
+def rows_of(shape: Shape, options: Namespace) -> list[dict]:
+    batch, seqlen, ranks, heads, groups, dim_qk, dim_v, packed = shape
     given = list(inputs_of(batch, seqlen, ranks, heads, groups, dim_qk, dim_v, dim_qk // 4))
     if packed:
         given[14] = torch.linspace(0, seqlen, packed + 1, device="cuda").to(torch.int32)
@@ -48,21 +50,17 @@ def row_of(batch: int, seqlen: int, ranks: int, heads: int, groups: int, dim_qk:
     scratch = 2 * 2 * tokens * ranks * heads * dim_qk * 2 + 2 * 4 * tokens // chunk * heads * dim_qk * dim_v * 2
     half = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
     other = torch.empty_like(half)
-    shape = [batch, seqlen, ranks, heads, groups, dim_qk, dim_v, packed]
-    row = {"shape": shape, "ours": spread(lambda: ours(*given)), "copy of the floor": spread(lambda: other.copy_(half))}
-    return row | {"floor_bytes": moved, "scratch_bytes_moved": scratch}
+    calls = {"ours": lambda: ours(*given), "copy of the floor": lambda: other.copy_(half)}
+    row = {"shape": shape} | {name: spread(call, options.repeats) for name, call in calls.items()}
+    return [row | {"floor_bytes": moved, "scratch_bytes_moved": scratch}]
 
 
-def main() -> None:
-    need_cuda("bench_mimo_bwd.py")
-    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
-    rows = [row_of(1, 2048, 4, 32, groups) for groups in (1, 8, 32)]
-    rows += [row_of(1, 2048, ranks, 32, 8) for ranks in (1, 2, 8)]
-    rows += [row_of(1, 4096, 4, 128, 8), row_of(4, 2048, 4, 32, 8), row_of(1, 2048, 4, 32, 8, 64), row_of(1, 2048, 4, 32, 8, 128, 128)]
-    rows += [row_of(1, 2048, 4, 32, 8, packed=8)]
-    shape_is = "batch, seqlen, ranks, heads, groups, head_dim_qk, head_dim_v, packed sequences (0: none)"
-    print_bench("patchbench::mamba3_mimo_bwd", rows, dtype="bfloat16", shape_is=shape_is)
-
+SHAPES = [[1, 2048, 4, 32, groups, 128, 64, 0] for groups in (1, 8, 32)]
+SHAPES += [[1, 2048, ranks, 32, 8, 128, 64, 0] for ranks in (1, 2, 8)]
+SHAPES += [[1, 4096, 4, 128, 8, 128, 64, 0], [4, 2048, 4, 32, 8, 128, 64, 0], [1, 2048, 4, 32, 8, 64, 64, 0]]
+SHAPES += [[1, 2048, 4, 32, 8, 128, 128, 0], [1, 2048, 4, 32, 8, 128, 64, 8]]
+AXES = "batch, seqlen, ranks, heads, groups, head_dim_qk, head_dim_v, packed sequences (0: none)"
+BENCH = Bench("patchbench::mamba3_mimo_bwd", rows_of, SHAPES, AXES)
 
 if __name__ == "__main__":
-    main()
+    bench_main(BENCH)

@@ -3,21 +3,18 @@
 // device; checks sampled tokens against fp64, and that no staging changes a bit, in the same run.
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <ctime>
 #include <functional>
-#include <iostream>
 #include <string>
 #include <vector>
 
+#include "bench/bench_main.h"
+#include "bench/timing.h"
 #include "core/error.h"
-#include "core/json.h"
 #include "harness/compare.h"
 #include "mamba3_mimo_smem_2d/op.h"
 #ifdef PATCHBENCH_CUDA
 #include <ATen/cuda/CUDAContext.h>
-#include <ATen/cuda/CUDAEvent.h>
 
 #include "mamba3_mimo_smem_2d/kernel.cuh"
 #endif
@@ -25,51 +22,11 @@
 namespace patchbench::qk_dot_bench {
 namespace {
 
-constexpr int kUsage = 2, kUnresolved = 3, kNotRunnable = 4;
-constexpr const char* kHelp =
-    "bench_mamba3_mimo_smem_2d [--shape BATCH,SEQLEN,RANKS,GROUPS,HEADS,HEAD_DIM] [--repeats "
-    "N>=20]\n"
-    "  prints one JSON object; the kernels take 2, 4 or 8 ranks and a head_dim of 64 or 128\n";
+using bench::Options;
 
-struct Options {
-  std::vector<int64_t> shape = {1, 4096, 4, 8, 128, 128};
-  int repeats = 30;
-};
-
-std::vector<int64_t> numbers(const std::string& flag, const std::string& text) {
-  std::vector<int64_t> values;
-  std::size_t at = 0;
-  while (at <= text.size()) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    const std::string part = text.substr(at, comma - at);
-    const bool is_number = !part.empty() && part.size() < 8 &&
-                           part.find_first_not_of("0123456789") == std::string::npos;
-    if (!is_number || std::stoll(part) < 1)
-      throw Error(ErrorCode::kUsage, flag + " wants numbers >= 1, got " + text);
-    values.push_back(std::stoll(part));
-    at = comma + 1;
-  }
-  return values;
-}
-
-Options parse(const std::vector<std::string>& words) {
-  Options options;
-  for (std::size_t i = 0; i < words.size(); i += 2) {
-    const std::string& flag = words[i];
-    if (i + 1 == words.size() || (flag != "--shape" && flag != "--repeats"))
-      throw Error(ErrorCode::kUsage, flag + " is unknown or wants a value; see --help");
-    const std::vector<int64_t> values = numbers(flag, words[i + 1]);
-    if (flag == "--shape") {
-      if (values.size() != 6 || values[4] % values[3] != 0)
-        throw Error(ErrorCode::kUsage, "--shape wants six numbers, HEADS a multiple of GROUPS");
-      options.shape = values;
-    } else {
-      if (values.size() != 1 || values[0] < 20)
-        throw Error(ErrorCode::kUsage, "--repeats wants one number >= 20");
-      options.repeats = static_cast<int>(values[0]);
-    }
-  }
-  return options;
+void check(const Options& options) {
+  if (options.shape[4] % options.shape[3] != 0)
+    throw Error(ErrorCode::kUsage, "--shape wants HEADS that are a multiple of GROUPS");
 }
 
 #ifdef PATCHBENCH_CUDA
@@ -78,7 +35,6 @@ using at::Tensor;
 using namespace ops::mamba3_mimo_smem_2d;
 using Results = std::vector<Tensor>;
 
-constexpr int64_t kFlushBytes = int64_t{256} << 20;  // several times the L2 of any device so far
 constexpr int64_t kSamples = 64;
 constexpr double kBytesPerSecond = 4.3e12, kFlopsPerSecond = 60e12;  // of an H200, the latter fp32
 
@@ -97,20 +53,9 @@ Operands operands_of(const Options& options) {
           torch::randn({s[0], s[4], s[1], s[2], s[2]}, bf16)};
 }
 
+/// [median, least, greatest] ms.
 Json timed(const std::function<void()>& call, int repeats) {
-  const Tensor flush = torch::empty({kFlushBytes}, torch::dtype(torch::kByte).device(torch::kCUDA));
-  for (int i = 0; i < 3; ++i) call();
-  std::vector<double> times;
-  for (int i = 0; i < repeats; ++i) {
-    flush.zero_();
-    at::cuda::CUDAEvent begin(cudaEventDefault), end(cudaEventDefault);
-    begin.record();
-    call();
-    end.record();
-    end.synchronize();
-    times.push_back(static_cast<double>(begin.elapsed_time(end)));
-  }
-  std::sort(times.begin(), times.end());
+  const std::vector<double> times = bench::times_on_device(call, repeats);
   return {times[times.size() / 2], times.front(), times.back()};
 }
 
@@ -259,47 +204,29 @@ Json measure(const Options& options, bool& passed) {
            "greatest] ms of " +
                std::to_string(options.repeats) + " calls"},
           {"shape_is", "batch, seqlen, num_ranks, num_groups, num_heads, head_dim"},
-          {"shape", options.shape},
           {"floor", {{"forward", forward_floor(o).json()}, {"backward", backward_floor(o).json()}}},
           {"largest_error_of_64_tokens", errors},
           {"plain_torch", plain},
           {"rows", rows}};
 }
 
-#endif
-
-int run(const std::vector<std::string>& words) {
-  if (!words.empty() && words.front() == "--help") {
-    std::cout << kHelp;
-    return 0;
-  }
-  const Options options = parse(words);
-  if (!torch::cuda::is_available())
-    throw Error(ErrorCode::kNotRunnable, "bench_mamba3_mimo_smem_2d needs a CUDA device");
-#ifdef PATCHBENCH_CUDA
-  bool passed = true;
-  std::cout << measure(options, passed).dump() << "\n";
-  return passed ? 0 : kUnresolved;
 #else
-  static_cast<void>(options);
-  throw Error(ErrorCode::kNotRunnable, "this build has no CUDA half");
+
+constexpr Json (*measure)(const Options&, bool&) = nullptr;
+
 #endif
-}
 
 }  // namespace
 }  // namespace patchbench::qk_dot_bench
 
 int main(int argc, char** argv) {
   using namespace patchbench;
-  try {
-    return qk_dot_bench::run({argv + 1, argv + argc});
-  } catch (const Error& e) {
-    std::fprintf(stderr, "bench_mamba3_mimo_smem_2d: %s\n", e.what());
-    return e.code() == ErrorCode::kUsage         ? qk_dot_bench::kUsage
-           : e.code() == ErrorCode::kNotRunnable ? qk_dot_bench::kNotRunnable
-                                                 : qk_dot_bench::kUnresolved;
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "bench_mamba3_mimo_smem_2d: %s\n", e.what());
-    return qk_dot_bench::kUnresolved;
-  }
+  return bench::bench_main(
+      {.name = "bench_mamba3_mimo_smem_2d",
+       .axes = "BATCH,SEQLEN,RANKS,GROUPS,HEADS,HEAD_DIM",
+       .defaults = {.shape = {1, 4096, 4, 8, 128, 128}, .repeats = 30},
+       .help = "  the kernels take 2, 4 or 8 ranks and a head_dim of 64 or 128\n",
+       .check = qk_dot_bench::check,
+       .measure = qk_dot_bench::measure},
+      argc, argv);
 }

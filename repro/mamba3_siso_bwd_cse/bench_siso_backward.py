@@ -1,6 +1,6 @@
 """Times mamba-ssm's whole Mamba-3 SISO backward, its parts one by one, and the same with the pack's ops in their places.
 
-    PYTHONPATH=MAMBA_SSM:repro/harness PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_siso_backward.py [--shape 2,8192,128,8,128,64]
+    PYTHONPATH=MAMBA_SSM:repro/harness:repro/bench PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_siso_backward.py
 
 bfloat16, chunks of 64, with D and Z, no input state. The release's autotuners choose among CONFIGS alone, by the median of 5 calls.
 
@@ -11,15 +11,15 @@ the op's].
 
 from __future__ import annotations
 
-import argparse
-import os
+import functools
+from argparse import Namespace
 from collections.abc import Callable
+from types import ModuleType
 
 import stand_in
 import torch
-from device_time import in_turn, need_cuda, print_bench, spread
-
-stand_in.install()
+from bench_main import Bench, Shape, bench_main
+from device_time import in_turn, spread
 
 CONFIGS = (
     (4, 1, None),
@@ -52,7 +52,17 @@ def narrow_autotuners(*modules: object) -> None:
             kernel.do_bench = lambda call, quantiles: spread(call, 5)
 
 
-def inputs(shape: list[int]) -> Tensors:
+@functools.cache
+def release() -> ModuleType:
+    """The module of the whole recurrence, its kernels tuned among CONFIGS alone."""
+    stand_in.install()
+    from mamba_ssm.ops.triton.mamba3 import angle_dt, mamba3_siso_bwd, mamba3_siso_combined, mamba3_siso_fwd
+
+    narrow_autotuners(angle_dt, mamba3_siso_bwd, mamba3_siso_fwd)
+    return mamba3_siso_combined
+
+
+def inputs(shape: Shape) -> Tensors:
     batch, seqlen, heads, groups, width, values = shape
     torch.manual_seed(9)
 
@@ -145,8 +155,8 @@ def rotary_errors(seen: dict[str, Call], operands: list[torch.Tensor]) -> dict[s
     }
 
 
-def row_of(module: object, shape: list[int], repeats: int) -> dict[str, object]:
-    t = inputs(shape)
+def rows_of(shape: Shape, options: Namespace) -> list[dict]:
+    module, t = release(), inputs(shape)
     out = module.mamba3_siso_combined(**t, chunk_size=CHUNK)
     grad = torch.randn_like(out)
 
@@ -182,30 +192,17 @@ def row_of(module: object, shape: list[int], repeats: int) -> dict[str, object]:
              "mamba3_siso_bwd": lambda: torch.ops.patchbench.mamba3_siso_bwd(*operands),
              "mamba3_siso_bwd, states contiguous": lambda: torch.ops.patchbench.mamba3_siso_bwd(*contiguous),
              "mamba3_siso_rotary_bwd": lambda: torch.ops.patchbench.mamba3_siso_rotary_bwd(*rotary.operands)}  # fmt: skip
-    row: dict[str, object] = {"shape": shape, **in_turn({name: lambda _, call=call: call() for name, call in calls.items()}, repeats)}
+    row: dict[str, object] = {"shape": shape}
+    row |= in_turn({name: lambda _, call=call: call() for name, call in calls.items()}, options.repeats)
     row["differences of both from the release"] = {name: difference(a, b) for name, a, b in zip(t, got, wanted, strict=True)}
     row["bitwise equal when run again"] = all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
     del got, again, wanted
-    row["errors of the rotary part"] = rotary_errors(seen, rotary.operands)
-    return row
+    return [row | {"errors of the rotary part": rotary_errors(seen, rotary.operands)}]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="2,8192,128,8,128,64", help="BATCH,SEQLEN,HEADS,GROUPS,QK,V")
-    parser.add_argument("--repeats", type=int, default=30)
-    arguments = parser.parse_args()
-    need_cuda("bench_siso_backward.py")
-    from mamba_ssm.ops.triton.mamba3 import angle_dt, mamba3_siso_bwd, mamba3_siso_combined, mamba3_siso_fwd
-
-    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
-    narrow_autotuners(angle_dt, mamba3_siso_bwd, mamba3_siso_fwd)
-    shape = [int(n) for n in arguments.shape.split(",")]
-    row = row_of(mamba3_siso_combined, shape, arguments.repeats)
-    print_bench("mamba-ssm's whole SISO backward", [row], dtype="bfloat16", order="all in turn",
-                shape_is="batch, seqlen, heads, groups, head_dim_qk, head_dim_v",
-                configs={"choice": "warps, stages, registers a thread", "among": CONFIGS})  # fmt: skip
-
+AXES = "batch, seqlen, heads, groups, head_dim_qk, head_dim_v"
+ABOUT = {"order": "all in turn", "configs": {"choice": "warps, stages, registers a thread", "among": CONFIGS}}
+BENCH = Bench("mamba-ssm's whole SISO backward", rows_of, [[2, 8192, 128, 8, 128, 64]], AXES, about=lambda: ABOUT)
 
 if __name__ == "__main__":
-    main()
+    bench_main(BENCH)

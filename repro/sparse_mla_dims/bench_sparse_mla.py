@@ -1,6 +1,6 @@
 """Times patchbench::sparse_mla and what else computes it here: megatron-core, TileLang's example, cudnn-frontend.
 
-    PYTHONPATH=repro/harness PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_sparse_mla.py [--shape ...] [--repeats 20]
+    PYTHONPATH=repro/bench PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_sparse_mla.py [--shape ...] [--repeats 20]
 
 Peers are imported from PYTHONPATH; of those that are not there the output says why. bfloat16; indices distinct within a query; two
 sets of operands in turn. Sets of indices: "uniform" over all keys, queries at the end of the keys; "local", from the 4096 keys
@@ -12,30 +12,27 @@ first set of operands: [of the whole, of the worst row]. "step" is autograd: meg
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
+import functools
 import math
-import os
 import sys
-import time
+from argparse import Namespace
 
 import torch
-from device_time import in_turn, need_cuda, print_bench, versions
+from bench_main import Bench, Shape, bench_main, versions
+from device_time import in_turn
 from oracle import attention, error
 from peers import Calls, CannotTake, Operands, in_layout_of_megatron, peers
 
-CHUNK = "1,1024,{},128,2048,576,512,{}"
 SHAPES = [
-    CHUNK.format(8192, "uniform"),
-    "1,4096,4096,128,2048,576,512,causal",
-    "1,1024,8192,128,2048,512,512,uniform",
-    "1,1024,8192,64,2048,320,256,uniform",
-    "1,1024,8192,64,2048,192,128,uniform",
-    "1,1024,8192,16,2048,128,64,uniform",
-    "2,1024,8192,128,2048,576,512,layout",
-    CHUNK.format(8192, "local"),
-    *(CHUNK.format(keys, kind) for keys in (16384, 32768, 65536) for kind in ("uniform", "local")),
+    [1, 1024, 8192, 128, 2048, 576, 512, "uniform"],
+    [1, 4096, 4096, 128, 2048, 576, 512, "causal"],
+    [1, 1024, 8192, 128, 2048, 512, 512, "uniform"],
+    [1, 1024, 8192, 64, 2048, 320, 256, "uniform"],
+    [1, 1024, 8192, 64, 2048, 192, 128, "uniform"],
+    [1, 1024, 8192, 16, 2048, 128, 64, "uniform"],
+    [2, 1024, 8192, 128, 2048, 576, 512, "layout"],
+    [1, 1024, 8192, 128, 2048, 576, 512, "local"],
+    *([1, 1024, keys, 128, 2048, 576, 512, kind] for keys in (16384, 32768, 65536) for kind in ("uniform", "local")),
 ]
 PACKAGES = ("megatron-core", "tilelang", "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "apache-tvm-ffi", "torch")
 SCALE = 0.05
@@ -85,15 +82,21 @@ def floor_of(o: Operands) -> dict[str, dict[str, float]]:
     return found
 
 
-def tried(everyone: dict[str, Calls], sets: list[Operands], row: dict) -> dict[str, Calls]:
+@functools.cache
+def everyone() -> tuple[dict[str, Calls], dict[str, str]]:
+    """The calls of each implementation that is here, and why the others are not."""
+    return peers()
+
+
+def tried(found: dict[str, Calls], sets: list[Operands], row: dict) -> dict[str, Calls]:
     """The calls that work on these operands, with their errors; why the others do not goes to the row."""
     want = attention(sets[0].q, sets[0].kv, sets[0].indices, sets[0].grad_out, SCALE)
     works: dict[str, Calls] = {}
-    for name, calls in everyone.items():
+    for name, calls in found.items():
         for step, call in calls.items():
             try:
                 got = call(sets[0])
-                found = {of: error(tensor, want[of]) for of, tensor in zip(NAMES[step], got, strict=False)}
+                errors = {of: error(tensor, want[of]) for of, tensor in zip(NAMES[step], got, strict=False)}
             except CannotTake as why:
                 row["not_run"][f"{name} {step}"] = str(why)
                 continue
@@ -101,7 +104,7 @@ def tried(everyone: dict[str, Calls], sets: list[Operands], row: dict) -> dict[s
                 row["not_run"][f"{name} {step}"] = f"{type(failure).__name__}: {str(failure).strip()[:300]}"
                 print(f"bench_sparse_mla.py: {name} {step}: {failure}"[:2000], file=sys.stderr)
                 continue
-            row[f"{name} {step}"] = {"error": found}
+            row[f"{name} {step}"] = {"error": errors}
             works.setdefault(name, {})[step] = call
     return works
 
@@ -135,50 +138,29 @@ def timed(works: dict[str, Calls], sets: list[Operands], repeats: int) -> dict[s
     return in_turn({name: lambda i, call=call: call(sets[i % len(sets)]) for name, call in calls.items()}, repeats)
 
 
-def row_of(shape: str, found: dict[str, Calls], repeats: int) -> dict[str, object]:
-    *numbers, kind = shape.split(",")
+def rows_of(shape: Shape, options: Namespace) -> list[dict]:
+    *sizes, kind = shape
+    found, _ = everyone()
+    found = {name: calls for name, calls in found.items() if name in ("patchbench", *(options.peer or found))}
     torch.manual_seed(9)
-    sets = [operands(*map(int, numbers), kind) for _ in range(2)]
+    sets = [operands(*sizes, kind) for _ in range(2)]
     path = torch.ops.patchbench.sparse_mla_path(sets[0].q, sets[0].head_dim_v, "bf16")
-    row: dict[str, object] = {"shape": [*map(int, numbers), kind], "path": path, "floor": floor_of(sets[0])}
+    row: dict[str, object] = {"shape": shape, "path": path, "floor": floor_of(sets[0])}
     row |= {key: {} for key in ("of_best_peer", "of_floor", "not_run")}
-    everyone = found | in_layout_of_megatron() if kind == "layout" and "megatron-core" in found else found
-    compared(row, timed(tried(everyone, sets, row), sets, repeats))
-    return row
+    if kind == "layout" and "megatron-core" in found:
+        found |= in_layout_of_megatron()
+    compared(row, timed(tried(found, sets, row), sets, options.repeats))
+    return [row]
 
 
-def rows_of(shapes: list[str], found: dict[str, Calls], repeats: int) -> list[dict[str, object]]:
-    """A row for each shape, up to the first that ends in a fault of the device or in an interrupt."""
-    rows = []
-    for shape in shapes:
-        began = time.monotonic()
-        try:
-            rows.append(row_of(shape, found, repeats))
-        except (RuntimeError, KeyboardInterrupt) as failure:
-            rows.append({"shape": shape, "failed": f"{type(failure).__name__}: {str(failure).strip()[:300]}"})
-            break
-        torch.cuda.empty_cache()
-        print(f"bench_sparse_mla.py: {time.monotonic() - began:.1f} s: {json.dumps(rows[-1])}", file=sys.stderr)
-    return rows
+def about() -> dict[str, object]:
+    order = "all in turn, two sets of operands alternating"
+    return {"order": order, "rates": RATES, "versions": versions(*PACKAGES), "absent": everyone()[1]}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", action="append", help="BATCH,QUERIES,KEYS,HEADS,TOPK,QK,V,uniform|local|causal|layout")
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--peer", action="append", help="only these beside patchbench")
-    arguments = parser.parse_args()
-    need_cuda("bench_sparse_mla.py")
-    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
-    with contextlib.redirect_stdout(sys.stderr):  # TileLang logs there
-        found, absent = peers()
-        asked = {name: calls for name, calls in found.items() if name in ("patchbench", *(arguments.peer or found))}
-        rows = rows_of(arguments.shape or SHAPES, asked, arguments.repeats)
-    shape_is = "batch, queries, keys, heads, topk, head_dim_qk, head_dim_v, set of indices"
-    more = {"shape_is": shape_is, "repeats": arguments.repeats, "order": "all in turn, two sets of operands alternating"}
-    more |= {"rates": RATES, "versions": versions(*PACKAGES), "absent": absent}
-    print_bench("patchbench::sparse_mla", rows, dtype="bfloat16", **more)
-
+AXES = "batch, queries, keys, heads, topk, head_dim_qk, head_dim_v, set of indices"
+FILTERS = {"--peer": "only these beside patchbench"}
+BENCH = Bench("patchbench::sparse_mla", rows_of, SHAPES, AXES, repeats=20, filters=FILTERS, about=about)
 
 if __name__ == "__main__":
-    main()
+    bench_main(BENCH)

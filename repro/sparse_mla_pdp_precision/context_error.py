@@ -1,6 +1,6 @@
 """dQ and dKV of the installed megatron-core's real sparse-MLA backward on a GPU, against fp64, over the length of the context.
 
-    PYTHONPATH=TREE:repro/harness python3 context_error.py --oracle FILE [--contexts 1024,4096] [--data iid,sink] [--heads 128]
+    PYTHONPATH=TREE:repro/bench python3 context_error.py --oracle FILE [--contexts 1024,4096] [--data iid,sink] [--heads 128]
         [--topk 2048]
         [--captured LAYER.pt ...]
 
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--topk", type=int, default=2048)
     parser.add_argument("--captured", type=Path, nargs="+", default=[], metavar="LAYER.pt", help="instead of drawn data")
     arguments = parser.parse_args()
-    need_cuda("context_error.py")
+    need_cuda()
     os.environ["MCORE_DSA_TILELANG_SEQ_BUCKET"] = "1"
     answers = torch.load(arguments.oracle) if arguments.oracle.exists() else {}
     rows = []

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws errors over the length of the context (PYTHONPATH=repro/harness:env).
+"""Draws errors over the length of the context (PYTHONPATH=repro/bench:env).
 
 `plot_sweep.py RECORDS.jsonl > sweep.svg` from the ledger records of the sweep,
 `plot_sweep.py context-h200.json > context-h200.svg` from what context_error.py printed for two trees.

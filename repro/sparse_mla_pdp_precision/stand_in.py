@@ -13,6 +13,7 @@ import contextlib
 import inspect
 import itertools
 import math
+import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterator
@@ -262,3 +263,8 @@ def modules() -> dict[str, types.ModuleType]:
     numbers = module_of("tilelang.math", next_power_of_2=lambda x: 1 << (int(x) - 1).bit_length())
     tilelang = module_of("tilelang", language=language, math=numbers, jit=jit, cdiv=language.ceildiv)
     return {"tilelang": tilelang, "tilelang.language": language}
+
+
+def install() -> None:
+    """Puts the part of TileLang in place for good. Call before the package is imported."""
+    sys.modules.update(modules())

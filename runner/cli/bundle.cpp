@@ -79,23 +79,23 @@ void write_bundle(Context& context, const Words& words) {
   if (facts.has_script) write_whole(folder / "reproduce.py", read_file(script));
   const auto problems = report::lint_claims(text, citable_in(book));
   for (const report::ClaimProblem& p : problems)
-    fmt::print(std::cerr, "patchbench: {}:{}: {}: {}\n", (folder / "body.md").string(), p.line,
+    fmt::print(context.err(), "patchbench: {}:{}: {}: {}\n", (folder / "body.md").string(), p.line,
                shown(p.what), p.todo);
   context.exit_code = problems.empty() ? 0 : 1;
   const std::string kind = manifest.filing.at("kind");
   if (context.json) {
-    print_json({{"folder", folder.string()},
-                {"patches", facts.patches.size()},
-                {"records", body.evidence.size()},
-                {"script", facts.has_script},
-                {"filing", kind},
-                {"problems", problems.size()}});
+    print_json(context, {{"folder", folder.string()},
+                         {"patches", facts.patches.size()},
+                         {"records", body.evidence.size()},
+                         {"script", facts.has_script},
+                         {"filing", kind},
+                         {"problems", problems.size()}});
     return;
   }
-  fmt::print(std::cout, "{}: body.md, {} patch(es), {} records{}\n", folder.string(),
+  fmt::print(context.out(), "{}: body.md, {} patch(es), {} records{}\n", folder.string(),
              facts.patches.size(), body.evidence.size(),
              facts.has_script ? ", reproduce.py" : "; no stand-alone script is there");
-  fmt::print(std::cout,
+  fmt::print(context.out(),
              "edit body.md, then: patchbench lint-claims {}\nwhether it may go out: patchbench "
              "filing {} (kind {}); nothing goes out by itself\n",
              (folder / "body.md").string(), words.slug, kind);

@@ -78,13 +78,13 @@ void verify_cache(Context& context, const std::vector<std::string>& folders, boo
     list.push_back(
         {{"entry", damage.entry.string()}, {"reason", damage.reason}, {"removed", remove}});
     if (!context.json)
-      fmt::print(std::cout, "damaged{}: {}: {}\n", remove ? ", removed" : "", damage.entry.string(),
-                 damage.reason);
+      fmt::print(context.out(), "damaged{}: {}: {}\n", remove ? ", removed" : "",
+                 damage.entry.string(), damage.reason);
   }
   if (context.json) {
-    print_json({{"checked", checked}, {"damaged", list}});
+    print_json(context, {{"checked", checked}, {"damaged", list}});
   } else {
-    fmt::print(std::cout, "{} entries checked, {} damaged{}\n", checked, damaged.size(),
+    fmt::print(context.out(), "{} entries checked, {} damaged{}\n", checked, damaged.size(),
                damaged.empty() || remove
                    ? ""
                    : "; patchbench cache verify --remove lets the next run fetch them again");
@@ -117,13 +117,13 @@ void list_cache(const Context& context) {
     ++count;
     bytes += entry.bytes;
   }
-  if (context.json) return print_json({{"bytes", total}, {"entries", list}});
+  if (context.json) return print_json(context, {{"bytes", total}, {"entries", list}});
   report::Table table({"kind", "needed by", "entries", "MiB"});
   for (const auto& [key, sum] : groups)
     table.add({key.first, key.second.empty() ? "nothing" : key.second, std::to_string(sum.first),
                mib(sum.second)});
-  std::cout << table.render(report::style_of(STDOUT_FILENO));
-  fmt::print(std::cout, "{}: {} MiB\n", context.cache.string(), mib(total));
+  context.out() << table.render(report::style_of(STDOUT_FILENO));
+  fmt::print(context.out(), "{}: {} MiB\n", context.cache.string(), mib(total));
 }
 
 /// Removes what nothing needs; a later command makes or fetches anew whatever it wants.
@@ -136,13 +136,14 @@ void collect_garbage(const Context& context, int days, bool is_shown_only) {
     bytes += entry.bytes;
     list.push_back(entry_json(entry));
     if (!context.json && is_shown_only)
-      fmt::print(std::cout, "{} {} MiB\n", entry.path.string(), mib(entry.bytes));
+      fmt::print(context.out(), "{} {} MiB\n", entry.path.string(), mib(entry.bytes));
   }
   if (context.json) {
     print_json(
+        context,
         {{"removed", is_shown_only ? Json::array() : list}, {"removable", list}, {"bytes", bytes}});
   } else {
-    fmt::print(std::cout, "{} entries {}, {} MiB\n", list.size(),
+    fmt::print(context.out(), "{} entries {}, {} MiB\n", list.size(),
                is_shown_only ? "would go" : "removed", mib(bytes));
   }
 }
@@ -161,7 +162,7 @@ fs::path destination_of(const Context& context, const SyncWords& words) {
                 unfit + "; chmod go-w it, or --or-private copies to a folder of your own");
   const fs::path own = context.cache / "compile" /
                        sha256_hex(fs::absolute(words.destination).string()).substr(0, 16);
-  fmt::print(std::cerr, "patchbench: {}; goes to {} instead\n", unfit, own.string());
+  fmt::print(context.err(), "patchbench: {}; goes to {} instead\n", unfit, own.string());
   return own;
 }
 
@@ -169,15 +170,15 @@ void sync(const Context& context, const SyncWords& words) {
   const fs::path destination = destination_of(context, words);
   const job::SyncReport report = job::sync_cache(words.source, destination);
   if (context.json) {
-    print_json(Json{{"destination", fs::absolute(destination).string()},
-                    {"copied", report.num_copied},
-                    {"matched", report.num_matched},
-                    {"bytes", report.bytes},
-                    {"left_out", report.left_out}});
+    print_json(context, Json{{"destination", fs::absolute(destination).string()},
+                             {"copied", report.num_copied},
+                             {"matched", report.num_matched},
+                             {"bytes", report.bytes},
+                             {"left_out", report.left_out}});
     return;
   }
-  for (const std::string& line : report.left_out) fmt::print(std::cout, "left out: {}\n", line);
-  fmt::print(std::cout, "{}: {} files copied ({} MiB), {} there already, {} left out\n",
+  for (const std::string& line : report.left_out) fmt::print(context.out(), "left out: {}\n", line);
+  fmt::print(context.out(), "{}: {} files copied ({} MiB), {} there already, {} left out\n",
              destination.string(), report.num_copied, report.bytes >> 20, report.num_matched,
              report.left_out.size());
 }

@@ -95,14 +95,15 @@ struct Totals {
   std::vector<std::string> problems;
 };
 
-void print_pack(const Manifest& manifest, const std::vector<Row>& rows, Form form) {
+void print_pack(const Context& context, const Manifest& manifest, const std::vector<Row>& rows,
+                Form form) {
   if (form == Form::kMarkdown) {
-    std::cout << fmt::format("\n## {:02} {}\n\n", manifest.number, manifest.slug.str())
-              << rows_markdown(rows);
+    context.out() << fmt::format("\n## {:02} {}\n\n", manifest.number, manifest.slug.str())
+                  << rows_markdown(rows);
   } else {
-    std::cout << fmt::format("{} · pack {:02}\n", manifest.slug.str(), manifest.number);
-    for (const Row& row : rows) std::cout << row_text(row);
-    std::cout << "\n";
+    context.out() << fmt::format("{} · pack {:02}\n", manifest.slug.str(), manifest.number);
+    for (const Row& row : rows) context.out() << row_text(row);
+    context.out() << "\n";
   }
 }
 
@@ -120,7 +121,7 @@ void print_claims(Context& context, const std::vector<std::string>& slugs, Form 
   const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
   Totals totals;
   Json claims = Json::array();
-  if (form == Form::kMarkdown) std::cout << "# Claims\n";
+  if (form == Form::kMarkdown) context.out() << "# Claims\n";
   for (const std::string& slug : slugs) {
     const Manifest manifest = context.manifest(slug);
     for (const std::string& problem : claim_problems(manifest, book))
@@ -137,24 +138,25 @@ void print_claims(Context& context, const std::vector<std::string>& slugs, Form 
       if (form == Form::kJson) claims.push_back(row_json(manifest, row));
       rows.push_back(std::move(row));
     }
-    if (form != Form::kJson) print_pack(manifest, rows, form);
+    if (form != Form::kJson) print_pack(context, manifest, rows, form);
   }
   if (form == Form::kJson) {
-    print_json(Json{{"claims", claims},
-                    {"counts", totals.by_verdict},
-                    {"without_reason", totals.num_without_reason},
-                    {"problems", totals.problems}});
+    print_json(context, Json{{"claims", claims},
+                             {"counts", totals.by_verdict},
+                             {"without_reason", totals.num_without_reason},
+                             {"problems", totals.problems}});
   } else {
-    std::cout << (form == Form::kMarkdown ? "\n" + total_line(totals) + "\n"
-                                          : report::paragraph("", total_line(totals)));
+    context.out() << (form == Form::kMarkdown ? "\n" + total_line(totals) + "\n"
+                                              : report::paragraph("", total_line(totals)));
   }
-  for (const std::string& problem : totals.problems) std::cerr << "patchbench: " << problem << "\n";
+  for (const std::string& problem : totals.problems)
+    context.err() << "patchbench: " << problem << "\n";
   context.exit_code = totals.problems.empty() ? 0 : 1;
 }
 
 }  // namespace
 
-void add_claims_command(CLI::App& app, Context& context) {
+CLI::App* add_claims_command(CLI::App& app, Context& context) {
   struct Words {
     std::string slug;
     bool markdown = false;
@@ -181,6 +183,7 @@ void add_claims_command(CLI::App& app, Context& context) {
                  : words->markdown ? Form::kMarkdown
                                    : Form::kText);
   });
+  return command;
 }
 
 }  // namespace patchbench::cli

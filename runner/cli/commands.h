@@ -8,23 +8,28 @@ namespace patchbench::cli {
 /// Each command registers itself; its callback sets `context.exit_code` or throws Error.
 void add_run_commands(CLI::App& app, Context& context);  // reproduce, validate, window, selftest
 void add_list_commands(CLI::App& app,
-                       Context& context);  // list, show, status, report, lifecycle, new
+                       Context& context);                 // list, show, status, new
 void add_patch_command(CLI::App& app, Context& context);  // patch new|save|show|apply|export|rebase
 void add_ledger_command(CLI::App& app, Context& context);  // ledger verify|export|import|evict
-void add_judge_command(CLI::App& app, Context& context);   // judge
-void add_env_command(CLI::App& app, Context& context);     // env …, cache …
-void add_stage_command(CLI::App& app, Context& context);   // stage
+/// The verdict of a recorded run again, from its observations; nothing is started. `id`: the run's,
+/// or a unique beginning.
+void judge_again(const Context& context, const std::string& id);
+CLI::App* add_judge_command(CLI::App& app, Context& context);     // hidden: replay --judge
+void add_env_command(CLI::App& app, Context& context);            // env …, cache …
+void add_stage_command(CLI::App& app, Context& context);          // stage
 void add_capture_check_command(CLI::App& app, Context& context);  // capture-check
-void add_claims_command(CLI::App& app, Context& context);         // claims
-void add_lifecycle_command(CLI::App& app, Context& context);      // lifecycle
-void add_lint_claims_command(CLI::App& app, Context& context);    // lint-claims
-void add_mitigations_command(CLI::App& app, Context& context);    // mitigations doctor
-void add_triage_command(CLI::App& app, Context& context);         // triage
-void add_bundle_command(CLI::App& app, Context& context);         // bundle
-void add_filing_command(CLI::App& app, Context& context);         // filing
-void add_export_command(CLI::App& app, Context& context);         // export
-void add_goodput_command(CLI::App& app, Context& context);        // goodput
-void add_sweep_command(CLI::App& app, Context& context);          // sweep …
-void add_replay_command(CLI::App& app, Context& context);         // replay
+/// Questions of `status`; at the top they are hidden, for scripts that were written before.
+CLI::App* add_claims_command(CLI::App& app, Context& context);
+CLI::App* add_due_command(CLI::App& app, Context& context, const std::string& name);
+CLI::App* add_page_command(CLI::App& app, Context& context, const std::string& name);
+void add_lint_claims_command(CLI::App& app, Context& context);  // lint-claims
+void add_mitigations_command(CLI::App& app, Context& context);  // mitigations doctor
+void add_triage_command(CLI::App& app, Context& context);       // triage
+void add_bundle_command(CLI::App& app, Context& context);       // bundle
+void add_filing_command(CLI::App& app, Context& context);       // filing
+void add_export_command(CLI::App& app, Context& context);       // export
+void add_goodput_command(CLI::App& app, Context& context);      // goodput
+void add_sweep_command(CLI::App& app, Context& context);        // sweep …
+void add_replay_command(CLI::App& app, Context& context);       // replay
 
 }  // namespace patchbench::cli

@@ -300,7 +300,7 @@ void doctor(const Context& context) {
     for (const Finding& f : found)
       list.push_back(
           {{"part", f.part}, {"there", f.is_there}, {"detail", f.detail}, {"get", f.get}});
-    print_json({{"machine", exec::describe_machine("cpu")}, {"findings", list}});
+    print_json(context, {{"machine", exec::describe_machine("cpu")}, {"findings", list}});
     return;
   }
   report::Table table({"part", "here", "detail"});
@@ -312,8 +312,8 @@ void doctor(const Context& context) {
   }
   report::Style style = report::style_of(STDOUT_FILENO);
   style.width = 100;
-  std::cout << table.render(style);
-  if (!commands.empty()) std::cout << "\nTo get what is missing:\n" << commands;
+  context.out() << table.render(style);
+  if (!commands.empty()) context.out() << "\nTo get what is missing:\n" << commands;
 }
 
 }  // namespace patchbench::cli

@@ -26,14 +26,14 @@ void images(const Context& context, bool ensure) {
     const exec::SandboxProbe probe = exec::probe_sandbox(kind, context.cache, context.root);
     const std::string name = exec::sandbox_name(kind);
     if (!probe.usable) {
-      fmt::print(std::cerr, "{}: {}\n", name, probe.detail);
+      fmt::print(context.err(), "{}: {}\n", name, probe.detail);
       continue;
     }
     const auto image = ensure
                            ? exec::ensure_base_image(kind, "bookworm", context.cache, context.root)
                            : exec::find_base_image(kind, "bookworm", context.cache, context.root);
     if (!image) {
-      fmt::print(std::cerr, "{}: no base image yet; patchbench env images --ensure builds it\n",
+      fmt::print(context.err(), "{}: no base image yet; patchbench env images --ensure builds it\n",
                  name);
       continue;
     }
@@ -47,9 +47,9 @@ void images(const Context& context, bool ensure) {
                     {"tree_digest", image->tree_digest}});
   }
   if (context.json) {
-    print_json(list);
+    print_json(context, list);
   } else if (table.num_rows() > 0) {
-    std::cout << table.render(report::style_of(STDOUT_FILENO));
+    context.out() << table.render(report::style_of(STDOUT_FILENO));
   }
 }
 

@@ -119,12 +119,12 @@ void show_findings(Context& context, const std::vector<job::Finding>& found) {
   }
   context.exit_code = bad == 0 ? 0 : 1;
   if (context.json) {
-    print_json({{"findings", list}, {"not_ok", bad}, {"unknown", unknown}});
+    print_json(context, {{"findings", list}, {"not_ok", bad}, {"unknown", unknown}});
     return;
   }
-  std::cout << table.render(report::style_of(STDOUT_FILENO));
-  fmt::print(std::cout, "\n{} rules, {} missing or different, {} unknown here{}\n", found.size(),
-             bad, unknown, bad == 0 ? "" : "; patchbench env explain RULE says why");
+  context.out() << table.render(report::style_of(STDOUT_FILENO));
+  fmt::print(context.out(), "\n{} rules, {} missing or different, {} unknown here{}\n",
+             found.size(), bad, unknown, bad == 0 ? "" : "; patchbench env explain RULE says why");
 }
 
 void check(Context& context, const CheckWords& words) {
@@ -148,7 +148,8 @@ void print(const Context& context, const PrintWords& words) {
   const std::string folder = words.folder.empty()
                                  ? (context.cache.parent_path() / "torch-compile").string()
                                  : words.folder;
-  std::cout << job::print(read_policy(context), formats.at(format), as_set(words.choices), folder);
+  context.out() << job::print(read_policy(context), formats.at(format), as_set(words.choices),
+                              folder);
 }
 
 void explain(const Context& context, const std::string& name) {
@@ -171,12 +172,12 @@ void explain(const Context& context, const std::string& name) {
   if (context.json) {
     Json out = {{"name", rule.name}};
     for (const auto& [title, text] : rows) out[title] = text;
-    print_json(out);
+    print_json(context, out);
     return;
   }
   report::Table table({"rule", rule.name});
   for (const auto& [title, text] : rows) table.add({title, text});
-  std::cout << table.render(report::style_of(STDOUT_FILENO));
+  context.out() << table.render(report::style_of(STDOUT_FILENO));
 }
 
 [[noreturn]] void lint(const Context& context, const std::vector<std::string>& paths) {

@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <iostream>
-#include <map>
 #include <memory>
-#include <tuple>
 
 #include "cli/commands.h"
 #include "core/error.h"
@@ -14,6 +12,7 @@
 #include "report/advisory.h"
 #include "report/junit.h"
 #include "status/measured.h"
+#include "status/newest.h"
 #include "status/threads.h"
 
 namespace patchbench::cli {
@@ -25,46 +24,6 @@ struct Words {
   std::string format, slug;
   fs::path out, key;
 };
-
-/// The newest verdict on one question about one version on one device.
-struct Newest {
-  const ledger::Entry* entry;
-  RunContext run;
-  QuestionContext asked;
-  Outcome outcome;
-  std::string question() const {
-    std::string text = question_name(asked.question);
-    if (asked.question == Question::kReproduce && asked.subject != "upstream")
-      text += " " + asked.subject;
-    return asked.claim.empty() ? text : text + " " + asked.claim;
-  }
-  std::string device() const { return run.machine.value("device", "cpu"); }
-  std::string upstream() const { return run.pin.value("upstream", ""); }
-  std::string version() const { return run.pin.value("version", ""); }
-};
-
-/// In the order of slug, upstream, version, question, device. Unsigned imports are left out.
-std::vector<Newest> newest_verdicts(const ledger::Book& book,
-                                    const std::vector<std::string>& slugs) {
-  using Key =
-      std::tuple<std::string, std::string, std::string, std::string, std::string, std::string>;
-  std::map<Key, Newest> newest;
-  for (const auto& [digest, entry] : book.entries()) {
-    if (entry.record.type() != "verdict" || !ledger::counts_for_quorum(entry)) continue;
-    const Json& p = entry.record.predicate();
-    Newest one{&entry, RunContext::from_json(p.at("context")),
-               QuestionContext::from_json(p.at("question")), outcome_of(entry.record)};
-    if (std::find(slugs.begin(), slugs.end(), one.run.slug) == slugs.end()) continue;
-    const Key key(one.run.slug, one.upstream(), one.version(),
-                  canonical_json(one.run.pin.value("beside", Json())), one.question(),
-                  one.device());
-    const auto [held, is_new] = newest.emplace(key, one);
-    if (!is_new && held->second.run.started <= one.run.started) held->second = one;
-  }
-  std::vector<Newest> out;
-  for (auto& [key, one] : newest) out.push_back(std::move(one));
-  return out;
-}
 
 std::vector<report::Advisory> advisories(const Context& context, const ledger::Book& book,
                                          const std::vector<std::string>& slugs) {
@@ -96,9 +55,9 @@ std::vector<report::Advisory> advisories(const Context& context, const ledger::B
   return out;
 }
 
-std::string junit_of(const std::vector<Newest>& verdicts) {
+std::string junit_of(const std::vector<NewestVerdict>& verdicts) {
   std::vector<report::JunitCase> cases;
-  for (const Newest& one : verdicts) {
+  for (const NewestVerdict& one : verdicts) {
     std::string name = one.question();
     if (!one.version().empty()) name += fmt::format(" {} {}", one.upstream(), one.version());
     cases.push_back(report::junit_of_verdict(one.run.slug, name + " on " + one.device(), one.asked,
@@ -107,7 +66,7 @@ std::string junit_of(const std::vector<Newest>& verdicts) {
   return report::junit_xml("patchbench", cases);
 }
 
-Json row_of(const Newest& one) {
+Json row_of(const NewestVerdict& one) {
   return {{"slug", one.run.slug},       {"upstream", one.upstream()},
           {"version", one.version()},   {"question", one.question()},
           {"device", one.device()},     {"sentinel", one.outcome.text()},
@@ -116,7 +75,7 @@ Json row_of(const Newest& one) {
 }
 
 /// RFC 4180, with a header; a cell that a spreadsheet would take for a formula gets a quote.
-std::string csv_of(const std::vector<Newest>& verdicts) {
+std::string csv_of(const std::vector<NewestVerdict>& verdicts) {
   std::string text;
   const auto cell = [](std::string value) {
     if (!value.empty() && std::string_view("=+-@\t").find(value.front()) != std::string::npos)
@@ -131,7 +90,7 @@ std::string csv_of(const std::vector<Newest>& verdicts) {
   };
   line({"slug", "upstream", "version", "question", "device", "sentinel", "why", "is_isolated",
         "started", "verdict"});
-  for (const Newest& one : verdicts)
+  for (const NewestVerdict& one : verdicts)
     line({one.run.slug, one.upstream(), one.version(), one.question(), one.device(),
           one.outcome.text(), one.outcome.why, one.run.is_isolated() ? "true" : "false",
           one.run.started, one.entry->digest});
@@ -139,7 +98,7 @@ std::string csv_of(const std::vector<Newest>& verdicts) {
 }
 
 /// A run as the public test-result predicate: cases by name, the verdict record by digest.
-Json test_result(const Newest& one, const ledger::Book& book) {
+Json test_result(const NewestVerdict& one, const ledger::Book& book) {
   Json passed = Json::array(), warned = Json::array(), failed = Json::array();
   for (const std::string& digest : cited_by(one.entry->record)) {
     const ledger::Entry* entry = book.find(digest);
@@ -149,7 +108,7 @@ Json test_result(const Newest& one, const ledger::Book& book) {
     Json& names = status == report::JunitStatus::kPassed   ? passed
                   : status == report::JunitStatus::kFailed ? failed
                                                            : warned;
-    names.push_back(o.subject + "/" + o.case_name);
+    names.push_back(o.subject.text() + "/" + o.case_name);
   }
   const report::JunitStatus status =
       report::junit_of_verdict("", "", one.asked, one.outcome, "").status;
@@ -169,7 +128,7 @@ Json test_result(const Newest& one, const ledger::Book& book) {
             {"failedTests", failed}}}};
 }
 
-std::string intoto_of(const std::vector<Newest>& verdicts, const ledger::Book& book,
+std::string intoto_of(const std::vector<NewestVerdict>& verdicts, const ledger::Book& book,
                       const fs::path& key_file) {
   if (key_file.empty())
     throw Error(ErrorCode::kUsage,
@@ -177,7 +136,7 @@ std::string intoto_of(const std::vector<Newest>& verdicts, const ledger::Book& b
                 "ledger keygen KEY makes one)");
   const ledger::SigningKey key = ledger::SigningKey::load(key_file);
   std::string text;
-  for (const Newest& one : verdicts) {
+  for (const NewestVerdict& one : verdicts) {
     const std::string payload = canonical_json(test_result(one, book));
     const ledger::Signature signature = key.sign(payload);
     text += ledger::envelope(payload, signature.key_id, signature.signature) + "\n";
@@ -203,12 +162,14 @@ std::string exported(const Context& context, const Words& words) {
   }
   if (words.format == "openvex")
     return document(report::openvex_document(advisories(context, book, slugs)));
-  const std::vector<Newest> verdicts = newest_verdicts(book, slugs);
+  const std::vector<NewestVerdict> verdicts = newest_verdicts(book, [&](const NewestVerdict& one) {
+    return std::find(slugs.begin(), slugs.end(), one.run.slug) != slugs.end();
+  });
   if (words.format == "junit") return junit_of(verdicts);
   if (words.format == "csv") return csv_of(verdicts);
   if (words.format == "intoto") return intoto_of(verdicts, book, words.key);
   Json rows = Json::array();
-  for (const Newest& one : verdicts) rows.push_back(row_of(one));
+  for (const NewestVerdict& one : verdicts) rows.push_back(row_of(one));
   return document(rows);
 }
 
@@ -235,14 +196,14 @@ void add_export_command(CLI::App& app, Context& context) {
   command->callback([words, &context] {
     const std::string text = exported(context, *words);
     if (words->out.empty()) {
-      std::cout << text;
+      context.out() << text;
       return;
     }
     write_whole(words->out, text);
     if (context.json) {
-      print_json({{"file", words->out.string()}, {"bytes", text.size()}});
+      print_json(context, {{"file", words->out.string()}, {"bytes", text.size()}});
     } else {
-      fmt::print(std::cout, "{}: {} bytes\n", words->out.string(), text.size());
+      fmt::print(context.out(), "{}: {} bytes\n", words->out.string(), text.size());
     }
   });
 }

@@ -155,8 +155,9 @@ class Filing {
   void check_records(Plan& plan) const {
     const std::vector<std::string> problems = claim_problems(plan.manifest, book_);
     if (!problems.empty())
-      plan.blocks.push_back(fmt::format("{} cited record(s) do not hold: patchbench claims {}",
-                                        problems.size(), plan.slug()));
+      plan.blocks.push_back(
+          fmt::format("{} cited record(s) do not hold: patchbench status claims {}",
+                      problems.size(), plan.slug()));
     bool is_reproduced = false, is_validated = false;
     for (const auto& [digest, entry] : book_.entries()) {
       if (entry.record.type() != "verdict" || !ledger::counts_for_quorum(entry)) continue;
@@ -165,7 +166,8 @@ class Filing {
       const auto sentinel = outcome_of(entry.record).sentinel;
       const QuestionContext asked = QuestionContext::from_json(p.at("question"));
       if (!asked.is_red_pin) continue;
-      is_reproduced |= sentinel == Sentinel::kBugReproduced && asked.subject == "upstream";
+      is_reproduced |=
+          sentinel == Sentinel::kBugReproduced && asked.subject == SubjectKind::kUpstream;
       is_validated |= sentinel == Sentinel::kFixValidated ||
                       sentinel == Sentinel::kEquivalenceShown ||
                       sentinel == Sentinel::kEquivalenceProved;
@@ -191,7 +193,7 @@ class Filing {
       if (newest == releases.rend()) continue;
       const bool is_right =
           std::all_of(newest->states.begin(), newest->states.end(),
-                      [](const report::DeviceState& s) { return s.state == "absent"; });
+                      [](const report::DeviceState& s) { return s.state == BugStatus::kAbsent; });
       const std::string& first = plan.manifest.upstreams.front().name;
       if (is_right && newest->version != use.red_pin) {
         const std::string text = fmt::format("{} {} no longer shows it", use.name, newest->version);
@@ -288,7 +290,8 @@ std::string plan_text(const Plan& plan) {
   return out;
 }
 
-void print_plans(const Filing& filing, const std::string& slug, const std::string& day) {
+void print_plans(const Context& context, const Filing& filing, const std::string& slug,
+                 const std::string& day) {
   struct Part {
     const char* title;
     bool (*is_of)(const Plan&);
@@ -298,18 +301,18 @@ void print_plans(const Filing& filing, const std::string& slug, const std::strin
        [](const Plan& p) { return p.blocks.empty() && !p.is_nothing(); }},
       {"Blocked", [](const Plan& p) { return !p.blocks.empty() && !p.is_nothing(); }},
       {"Nothing to file", [](const Plan& p) { return p.is_nothing(); }}};
-  fmt::print(std::cout, "Filing plan of {}. Nothing goes out by itself.\n", day);
+  fmt::print(context.out(), "Filing plan of {}. Nothing goes out by itself.\n", day);
   for (const Part& part : kParts) {
     std::string text;
     for (const Plan& plan : filing.plans()) {
       if (part.is_of(plan) && (slug.empty() || plan.slug() == slug)) text += plan_text(plan);
     }
     if (text.empty() && !slug.empty()) continue;
-    fmt::print(std::cout, "\n{}\n{}", part.title, text.empty() ? "  none\n" : text);
+    fmt::print(context.out(), "\n{}\n{}", part.title, text.empty() ? "  none\n" : text);
   }
   for (const std::string& overlap : filing.overlaps()) {
     if (slug.empty() || overlap.find(slug) != overlap.npos)
-      std::cout << report::paragraph("overlap: ", overlap);
+      context.out() << report::paragraph("overlap: ", overlap);
   }
 }
 
@@ -324,9 +327,9 @@ void print_filing(Context& context, const std::string& slug, const std::string& 
     if (!slug.empty() && (!plan.blocks.empty() || plan.is_nothing())) context.exit_code = 1;
   }
   if (context.json) {
-    print_json({{"day", day}, {"packs", rows}, {"overlaps", filing.overlaps()}});
+    print_json(context, {{"day", day}, {"packs", rows}, {"overlaps", filing.overlaps()}});
   } else {
-    print_plans(filing, slug, day);
+    print_plans(context, filing, slug, day);
   }
 }
 
@@ -352,8 +355,7 @@ void add_filing_command(CLI::App& app, Context& context) {
       "Nothing goes out by itself: patchbench bundle SLUG writes what a person sends.\n"
       "Exit: 0 done, 1 the one pack asked about is blocked, 2 usage.");
   command->callback([words, &context] {
-    print_filing(context, words->slug,
-                 words->day.empty() ? ledger::utc_now().substr(0, 10) : words->day);
+    print_filing(context, words->slug, words->day.empty() ? context.today() : words->day);
   });
 }
 

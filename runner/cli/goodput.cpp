@@ -26,7 +26,7 @@ void write_evidence(const std::string& path, const Json& compared) {
   if (!out) throw Error(ErrorCode::kUsage, path + ": cannot be written");
 }
 
-void show(const Json& compared) {
+void show(const Context& context, const Json& compared) {
   report::Table table({"", "before", "after"});
   const Json &before = compared.at("before"), &after = compared.at("after");
   const auto number = [](const Json& value) { return fmt::format("{:.4g}", value.get<double>()); };
@@ -44,9 +44,9 @@ void show(const Json& compared) {
              std::to_string(before.at("peak_memory_bytes").get<int64_t>() >> 20),
              std::to_string(after.at("peak_memory_bytes").get<int64_t>() >> 20)});
   table.add({"adapter", before.at("adapter"), after.at("adapter")});
-  std::cout << table.render(report::style_of(STDOUT_FILENO));
+  context.out() << table.render(report::style_of(STDOUT_FILENO));
   const std::string keep = compared.at("keep");
-  fmt::print(std::cout, "\nafter / before: {:.4f}, 95 % within {:.4f} to {:.4f}: {}\n",
+  fmt::print(context.out(), "\nafter / before: {:.4f}, 95 % within {:.4f} to {:.4f}: {}\n",
              compared.at("ratio").get<double>(), number_from(compared.at("interval").at(0)),
              number_from(compared.at("interval").at(1)),
              keep == "keep"   ? "keep, the run gains"
@@ -62,9 +62,9 @@ void run(const Context& context, const Words& words) {
   const Json compared = job::compare_runs(read(words.before), read(words.after));
   if (!words.evidence.empty()) write_evidence(words.evidence, compared);
   if (context.json) {
-    print_json(compared);
+    print_json(context, compared);
   } else {
-    show(compared);
+    show(context, compared);
   }
 }
 

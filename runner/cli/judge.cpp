@@ -4,6 +4,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "cli/commands.h"
 #include "core/error.h"
@@ -43,25 +44,24 @@ RecordedRun recorded_run(const std::vector<ledger::Entry>& entries, const std::s
 
 /// The question that a run's observations can answer: from which subjects it has.
 QuestionContext question_of(const Manifest& manifest, const RecordedRun& run) {
-  std::map<std::string, int> subjects;
-  for (const Observation& o : run.observations)
-    ++subjects[o.subject.substr(0, o.subject.find(':'))];
+  std::set<SubjectKind> subjects;
+  for (const Observation& o : run.observations) subjects.insert(o.subject.kind());
   QuestionContext asked;
   for (const UpstreamUse& use : manifest.upstreams) {
     asked.is_red_pin |= run.context->pin.value("upstream", "") == use.name &&
                         run.context->pin.value("version", "") == use.red_pin;
   }
   asked.classes = manifest.classes_order;
-  const auto only = [&](Question question, const std::string& subject) {
+  const auto only = [&](Question question, const Subject& subject) {
     asked.question = question;
     asked.subject = subject;
   };
-  if (subjects.contains("patched") && subjects.contains("upstream")) {
-    only(validation_of(manifest), "patched");
-  } else if (subjects.contains("mitigated")) {
-    only(Question::kMitigation, "mitigated");
-  } else if (subjects.contains("op")) {
-    only(Question::kOp, "op");
+  if (subjects.contains(SubjectKind::kPatched) && subjects.contains(SubjectKind::kUpstream)) {
+    only(validation_of(manifest), SubjectKind::kPatched);
+  } else if (subjects.contains(SubjectKind::kMitigated)) {
+    only(Question::kMitigation, SubjectKind::kMitigated);
+  } else if (subjects.contains(SubjectKind::kOp)) {
+    only(Question::kOp, SubjectKind::kOp);
   } else {
     only(Question::kReproduce, run.observations.front().subject);
   }
@@ -70,36 +70,32 @@ QuestionContext question_of(const Manifest& manifest, const RecordedRun& run) {
 
 }  // namespace
 
-void add_judge_command(CLI::App& app, Context& context) {
+void judge_again(const Context& context, const std::string& id) {
+  const auto book = ledger::Ledger::open(context.ledger);
+  const RecordedRun run = recorded_run(book->all(), id);
+  const Manifest manifest = context.manifest(run.context->slug);
+  std::vector<QuestionContext> questions = {question_of(manifest, run)};
+  if (const auto memory = memory_question(manifest, questions.front(), run.observations))
+    questions.push_back(*memory);
+  if (const auto cost = regression_question(manifest, questions.front(), run.observations))
+    questions.push_back(*cost);
+  for (const QuestionContext& question : questions) {
+    const Outcome outcome = sentinel_of(run.observations, question);
+    const Record verdict = make_verdict_record(*run.context, question, outcome, run.digests);
+    book->append({verdict});
+    fmt::print(context.out(), "{} {}: {}{}\n", run.context->run_id, verdict.digest().substr(0, 12),
+               outcome.text(), outcome.why.empty() ? "" : ": " + outcome.why);
+  }
+}
+
+CLI::App* add_judge_command(CLI::App& app, Context& context) {
   auto runs = std::make_shared<std::vector<std::string>>();
-  CLI::App* command = app.add_subcommand(
-      "judge", "compute the verdict of a recorded run again, from its observations");
-  command
-      ->add_option("runs", *runs,
-                   "run ids (16 hex, or a unique beginning): `run_id` in a record's context")
-      ->required();
-  command->footer(
-      "For runs imported without a verdict, or judged before a predicate was corrected. "
-      "Observations stay as they are.");
+  CLI::App* command = app.add_subcommand("judge", "now: replay --judge");
+  command->add_option("runs", *runs, "run ids")->required();
   command->callback([runs, &context] {
-    const auto book = ledger::Ledger::open(context.ledger);
-    for (const std::string& id : *runs) {
-      const RecordedRun run = recorded_run(book->all(), id);
-      const Manifest manifest = context.manifest(run.context->slug);
-      std::vector<QuestionContext> questions = {question_of(manifest, run)};
-      if (const auto memory = memory_question(manifest, questions.front(), run.observations))
-        questions.push_back(*memory);
-      if (const auto cost = regression_question(manifest, questions.front(), run.observations))
-        questions.push_back(*cost);
-      for (const QuestionContext& question : questions) {
-        const Outcome outcome = sentinel_of(run.observations, question);
-        const Record verdict = make_verdict_record(*run.context, question, outcome, run.digests);
-        book->append({verdict});
-        fmt::print(std::cout, "{} {}: {}{}\n", run.context->run_id, verdict.digest().substr(0, 12),
-                   outcome.text(), outcome.why.empty() ? "" : ": " + outcome.why);
-      }
-    }
+    for (const std::string& id : *runs) judge_again(context, id);
   });
+  return command;
 }
 
 }  // namespace patchbench::cli

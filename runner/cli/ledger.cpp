@@ -112,16 +112,17 @@ void verify(Context& context, const LedgerWords& words) {
       json.update({{"where", report.where},
                    {"bad_index", report.bad_index},
                    {"bad_digest", report.bad_digest}});
-    print_json(json);
+    print_json(context, json);
     return;
   }
   if (!report.ok) {
-    fmt::print(std::cout, "{}: does not hold: {}\n", file.string(), report.where);
+    fmt::print(context.out(), "{}: does not hold: {}\n", file.string(), report.where);
     return;
   }
-  fmt::print(std::cout, "{}: {} records hold; head {}\n", file.string(), report.count, report.head);
-  if (!contents.empty()) fmt::print(std::cout, "{}\n", contents);
-  if (!report.note.empty()) std::cerr << "note: " << report.note << "\n";
+  fmt::print(context.out(), "{}: {} records hold; head {}\n", file.string(), report.count,
+             report.head);
+  if (!contents.empty()) fmt::print(context.out(), "{}\n", contents);
+  if (!report.note.empty()) context.err() << "note: " << report.note << "\n";
 }
 
 std::vector<Entry> selected(const Context& context, const LedgerWords& words) {
@@ -151,18 +152,18 @@ void export_records(const Context& context, const LedgerWords& words) {
       entries, words.key,
       words.is_whole ? ledger::EvidenceFormat::kWhole : ledger::EvidenceFormat::kShared);
   if (words.out.empty()) {
-    std::cout << text;
+    context.out() << text;
     return;
   }
   write_whole(words.out, text);
   std::string head;
   for (const Entry& entry : entries) head = chain_next(head, entry.digest);
   if (context.json) {
-    std::cout << Json{{"file", words.out.string()}, {"count", entries.size()}, {"head", head}}.dump(
-                     2)
-              << "\n";
+    context.out()
+        << Json{{"file", words.out.string()}, {"count", entries.size()}, {"head", head}}.dump(2)
+        << "\n";
   } else {
-    fmt::print(std::cout,
+    fmt::print(context.out(),
                "{}: {} records; to check it: patchbench ledger verify FILE --expect {}:{}\n",
                words.out.string(), entries.size(), entries.size(), head);
   }
@@ -183,9 +184,10 @@ void import_records(const Context& context, const LedgerWords& words) {
   const int num_new = ledger::import_jsonl(*opened, files, trusted_keys_file(words.trusted));
   const std::string contents = origins_text(opened->origins());
   if (context.json) {
-    print_json({{"ledger", context.ledger.string()}, {"new", num_new}});
+    print_json(context, {{"ledger", context.ledger.string()}, {"new", num_new}});
   } else {
-    fmt::print(std::cout, "{}: {} new records\n{}\n", context.ledger.string(), num_new, contents);
+    fmt::print(context.out(), "{}: {} new records\n{}\n", context.ledger.string(), num_new,
+               contents);
   }
 }
 
@@ -202,21 +204,21 @@ void show(const Context& context, const LedgerWords& words) {
   const Entry entry = find_one(*opened, words.digest);
   const bool is_evicted = opened->evicted().contains(entry.digest);
   if (context.json) {
-    print_json(Json{{"index", entry.index},
-                    {"digest", entry.digest},
-                    {"chain", entry.chain},
-                    {"received", entry.received},
-                    {"origin", entry.origin},
-                    {"signer", entry.signer},
-                    {"evicted", is_evicted},
-                    {"statement", entry.record.statement}});
+    print_json(context, Json{{"index", entry.index},
+                             {"digest", entry.digest},
+                             {"chain", entry.chain},
+                             {"received", entry.received},
+                             {"origin", entry.origin},
+                             {"signer", entry.signer},
+                             {"evicted", is_evicted},
+                             {"statement", entry.record.statement}});
     return;
   }
-  fmt::print(std::cout, "row {}  {}  {}\nreceived {}, origin {}, {}{}\n", entry.index,
+  fmt::print(context.out(), "row {}  {}  {}\nreceived {}, origin {}, {}{}\n", entry.index,
              entry.record.type(), entry.digest, entry.received, entry.origin,
              entry.signer.empty() ? "unsigned" : "signed by " + entry.signer,
              is_evicted ? ", evicted" : "");
-  print_json(entry.record.statement);
+  print_json(context, entry.record.statement);
 }
 
 void evict(const Context& context, const LedgerWords& words) {
@@ -229,12 +231,12 @@ void evict(const Context& context, const LedgerWords& words) {
                 "record " + entry.digest.substr(0, kShortDigest) + " is evicted already");
   }
   const Record record = ledger::make_evict_record(
-      entry, words.why, std::string("patchbench ") + PATCHBENCH_VERSION, ledger::utc_now());
+      entry, words.why, std::string("patchbench ") + PATCHBENCH_VERSION, context.now());
   opened->append({record});
   if (context.json) {
-    print_json({{"evicted", entry.digest}, {"record", record.digest()}});
+    print_json(context, {{"evicted", entry.digest}, {"record", record.digest()}});
   } else {
-    fmt::print(std::cout, "{} {} is out of use (nothing is deleted): record {}\n",
+    fmt::print(context.out(), "{} {} is out of use (nothing is deleted): record {}\n",
                entry.record.type(), entry.digest, record.digest());
   }
 }
@@ -243,9 +245,9 @@ void keygen(const Context& context, const LedgerWords& words) {
   const ledger::SigningKey key = ledger::SigningKey::create(words.file);
   const Json entry = ledger::trusted_key_entry(key, words.file.stem().string());
   if (context.json) {
-    print_json(entry);
+    print_json(context, entry);
   } else {
-    fmt::print(std::cout,
+    fmt::print(context.out(),
                "{}: private key, keep it; give this to whoever trusts you, for \"keys\" in their "
                "trusted_keys.json:\n{}\n",
                words.file.string(), entry.dump());
@@ -273,14 +275,14 @@ void list(const Context& context, const LedgerWords& words) {
   const report::Table apart =
       table_of(entries, [](const Entry& entry) { return !ledger::counts_for_quorum(entry); });
   if (context.json) {
-    print_json(
-        {{"records", counted.to_json({"row"})}, {"unsigned_imports", apart.to_json({"row"})}});
+    print_json(context, {{"records", counted.to_json({"row"})},
+                         {"unsigned_imports", apart.to_json({"row"})}});
     return;
   }
   const report::Style style = report::style_of(STDOUT_FILENO);
-  if (counted.num_rows() > 0) std::cout << counted.render(style);
+  if (counted.num_rows() > 0) context.out() << counted.render(style);
   if (apart.num_rows() > 0)
-    std::cout << "unsigned imports (never counted):\n" << apart.render(style);
+    context.out() << "unsigned imports (never counted):\n" << apart.render(style);
 }
 
 CLI::App* add(CLI::App& group, const std::string& name, const std::string& help,

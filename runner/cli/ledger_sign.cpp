@@ -48,14 +48,15 @@ void sign(const Context& context, const fs::path& file, const fs::path& key_file
     text += ledger::envelope(payload, signature.key_id, signature.signature) + "\n";
   }
   if (out.empty()) {
-    std::cout << text;
+    context.out() << text;
     return;
   }
   write_whole(out, text);
   if (context.json) {
-    print_json({{"file", out.string()}, {"signed", count}, {"key_id", key.key_id()}});
+    print_json(context, {{"file", out.string()}, {"signed", count}, {"key_id", key.key_id()}});
   } else {
-    fmt::print(std::cout, "{}: {} statement(s) signed by {}\n", out.string(), count, key.key_id());
+    fmt::print(context.out(), "{}: {} statement(s) signed by {}\n", out.string(), count,
+               key.key_id());
   }
 }
 
@@ -88,13 +89,13 @@ void verify_signature(Context& context, const fs::path& file, const fs::path& tr
     num_bad += trouble.empty() ? 0 : 1;
     rows.push_back(
         {{"document", number}, {"ok", trouble.empty()}, {"key_id", key_id}, {"trouble", trouble}});
-    if (!context.json && !trouble.empty()) fmt::print(std::cout, "{}\n", trouble);
+    if (!context.json && !trouble.empty()) fmt::print(context.out(), "{}\n", trouble);
   }
   context.exit_code = num_bad == 0 ? 0 : 1;
   if (context.json) {
-    print_json(rows);
+    print_json(context, rows);
   } else if (num_bad == 0) {
-    fmt::print(std::cout, "{}: {} envelope(s), each signed by a trusted key\n", file.string(),
+    fmt::print(context.out(), "{}: {} envelope(s), each signed by a trusted key\n", file.string(),
                number);
   }
 }

@@ -19,7 +19,7 @@ struct Words {
 };
 
 void run_lifecycle(Context& context, const Words& words) {
-  const std::string today = words.today.empty() ? ledger::utc_now().substr(0, 10) : words.today;
+  const std::string today = words.today.empty() ? context.today() : words.today;
   check_since(today);
   const VerdictIndex verdicts = index_verdicts(context, {.slug = words.slug, .before = {}});
   report::Table table({"pack", "role", "keep", "review on", "due", "why"});
@@ -50,18 +50,18 @@ void run_lifecycle(Context& context, const Words& words) {
                     {"notes", notes}});
   }
   if (context.json) {
-    print_json({{"on", today}, {"packs", rows}});
+    print_json(context, {{"on", today}, {"packs", rows}});
   } else {
-    std::cout << table.render(report::style_of(STDOUT_FILENO));
+    context.out() << table.render(report::style_of(STDOUT_FILENO));
   }
 }
 
 }  // namespace
 
-void add_lifecycle_command(CLI::App& app, Context& context) {
+CLI::App* add_due_command(CLI::App& app, Context& context, const std::string& name) {
   auto words = std::make_shared<Words>();
   CLI::App* command = app.add_subcommand(
-      "lifecycle", "what the packs' lifecycle asks for now: review, retirement, demotion");
+      name, "what the packs' lifecycle asks for now: review, retirement, demotion");
   command->add_option("slug", words->slug, "only this pack");
   command->add_option("--on", words->today, "the day that counts as today (YYYY-MM-DD)");
   command->add_flag("--exit-code", words->use_exit_code,
@@ -78,6 +78,7 @@ void add_lifecycle_command(CLI::App& app, Context& context) {
       "upstream is green, or the plain computation is faster and takes more memory.\n"
       "All but the first three are computed from records.");
   command->callback([words, &context] { run_lifecycle(context, *words); });
+  return command;
 }
 
 }  // namespace patchbench::cli

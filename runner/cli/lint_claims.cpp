@@ -36,12 +36,12 @@ void add_lint_claims_command(CLI::App& app, Context& context) {
     for (const report::ClaimProblem& p : problems) {
       rows.push_back({{"line", p.line}, {"what", p.what}, {"todo", p.todo}});
       if (!context.json)
-        fmt::print(std::cout, "{}:{}: {}: {}\n", *file, p.line, shown(p.what), p.todo);
+        fmt::print(context.out(), "{}:{}: {}: {}\n", *file, p.line, shown(p.what), p.todo);
     }
     if (context.json) {
-      print_json(rows);
+      print_json(context, rows);
     } else if (problems.empty()) {
-      fmt::print(std::cout, "{}: every number is stated by a record it cites\n", *file);
+      fmt::print(context.out(), "{}: every number is stated by a record it cites\n", *file);
     }
   });
 }

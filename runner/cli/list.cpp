@@ -15,7 +15,6 @@
 
 namespace patchbench::cli {
 void add_status_command(CLI::App& app, Context& context);
-void add_report_command(CLI::App& app, Context& context);
 void add_pins_command(CLI::App& app, Context& context);
 void add_new_command(CLI::App& app, Context& context);
 
@@ -71,7 +70,7 @@ void list_packs(const Context& context) {
                     {"upstreams", upstreams},
                     {"cells", cells}});
   }
-  std::cout << (context.json ? rows.dump(2) + "\n" : table.render());
+  context.out() << (context.json ? rows.dump(2) + "\n" : table.render());
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -185,11 +184,11 @@ void show_pack(const Context& context, const std::string& slug) {
   if (context.json) {
     const std::string path = cell_path(manifest.slug, Column::kPack) + "/manifest.json";
     const Json document = parse_json(read_file(context.root / path), path);
-    print_json({{"manifest", document}, {"sha256", manifest.sha256}, {"cells", cells}});
+    print_json(context, {{"manifest", document}, {"sha256", manifest.sha256}, {"cells", cells}});
     return;
   }
-  std::cout << identity_text(manifest) << scope_text(manifest) << cases_text(manifest)
-            << cells_text(cells);
+  context.out() << identity_text(manifest) << scope_text(manifest) << cases_text(manifest)
+                << cells_text(cells);
 }
 
 }  // namespace
@@ -202,15 +201,12 @@ void add_list_commands(CLI::App& app, Context& context) {
       "show", "one pack: what it claims, its cases and bounds, and where its cells are");
   auto slug = std::make_shared<std::string>();
   show->add_option("slug", *slug, "the pack")->required();
-  auto wants_table = std::make_shared<bool>(false);
-  show->add_flag("--table", *wants_table,
-                 "what each measured version shows on each case, from the records");
-  show->callback([slug, wants_table, &context] {
-    *wants_table ? show_behaviour(context, *slug) : show_pack(context, *slug);
+  auto is_table = std::make_shared<bool>(false);
+  show->add_flag("--table", *is_table, "now: status cases")->group("");
+  show->callback([slug, is_table, &context] {
+    *is_table ? show_behaviour(context, *slug) : show_pack(context, *slug);
   });
   add_status_command(app, context);
-  add_report_command(app, context);
-  add_lifecycle_command(app, context);
   add_pins_command(app, context);
   add_new_command(app, context);
 }

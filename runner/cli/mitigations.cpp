@@ -60,10 +60,10 @@ void print(const Context& context, const std::vector<Diagnosis>& all, const Inst
   if (context.json) {
     Json packs = Json::array();
     for (const Diagnosis& one : all) packs.push_back(diagnosis_json(one));
-    print_json({{"packs", packs},
-                {"command", command},
-                {"is_installed", has_package},
-                {"unread", installed.unread}});
+    print_json(context, {{"packs", packs},
+                         {"command", command},
+                         {"is_installed", has_package},
+                         {"unread", installed.unread}});
     return;
   }
   report::Table table({"pack", "release", "state", "mitigation"});
@@ -81,10 +81,11 @@ void print(const Context& context, const std::vector<Diagnosis>& all, const Inst
   }
   for (const std::string& line : installed.unread)
     open += report::paragraph("unknown: ", "which package is installed by: " + line);
-  std::cout << table.render(report::style_of(STDOUT_FILENO)) << (open.empty() ? "" : "\n") << open;
+  context.out() << table.render(report::style_of(STDOUT_FILENO)) << (open.empty() ? "" : "\n")
+                << open;
   if (command.empty()) return;
-  if (!has_package) std::cout << "\npip install ./mitigations";
-  std::cout << "\n" << command << "\n";
+  if (!has_package) context.out() << "\npip install ./mitigations";
+  context.out() << "\n" << command << "\n";
 }
 
 Installed environment_of(const Words& words) {

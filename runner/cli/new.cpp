@@ -175,12 +175,13 @@ void make_pack(const Context& context, const Words& words) {
   Json written = Json::array();
   for (const auto& [file, text] : files) written.push_back(file);
   if (context.json) {
-    print_json({{"slug", words.slug}, {"number", pack.number}, {"written", written}});
+    print_json(context, {{"slug", words.slug}, {"number", pack.number}, {"written", written}});
     return;
   }
-  fmt::print(std::cout, "{} is pack {:02}. Written:\n", words.slug, pack.number);
-  for (const Json& file : written) fmt::print(std::cout, "  {}\n", file.get<std::string>());
-  std::cout << "Each fails by name until it is filled in; layout_test holds the table's rules.\n";
+  fmt::print(context.out(), "{} is pack {:02}. Written:\n", words.slug, pack.number);
+  for (const Json& file : written) fmt::print(context.out(), "  {}\n", file.get<std::string>());
+  context.out()
+      << "Each fails by name until it is filled in; layout_test holds the table's rules.\n";
 }
 
 }  // namespace

@@ -67,15 +67,15 @@ void run_new(const Context& context, const Words& words) {
   const git::WorkFolder work = git::read_work_folder(words.folder);
   const fs::path package = fs::absolute(words.folder) / work.prefix;
   if (context.json) {
-    print_json({{"folder", fs::absolute(words.folder).string()},
-                {"package", package.lexically_normal().string()},
-                {"slug", words.slug},
-                {"upstream", work.upstream},
-                {"version", work.version},
-                {"series", work.series}});
+    print_json(context, {{"folder", fs::absolute(words.folder).string()},
+                         {"package", package.lexically_normal().string()},
+                         {"slug", words.slug},
+                         {"upstream", work.upstream},
+                         {"version", work.version},
+                         {"series", work.series}});
     return;
   }
-  std::cout << fmt::format(
+  context.out() << fmt::format(
       "{}: {} {} with {} edit(s) of {}\nedit under {}, then: patchbench patch save {} --subject "
       "\"...\"\n",
       words.folder, work.upstream, work.version, series.size(), words.slug,
@@ -108,7 +108,8 @@ Place place_of(const Words& words, const std::vector<Edit>& series,
 }
 
 /// Fills the header: what the words say, else what the edit had, else what a fresh one has.
-void complete_header(Edit& edit, const Words& words, const PackSeries& pack, const Edit* old) {
+void complete_header(const Context& context, Edit& edit, const Words& words, const PackSeries& pack,
+                     const Edit* old) {
   const auto choose = [&](const std::string& key, const std::string& said,
                           const std::string& fresh) {
     const std::string had = old == nullptr ? "" : old->field(key);
@@ -126,7 +127,7 @@ void complete_header(Edit& edit, const Words& words, const PackSeries& pack, con
   choose("Forwarded", "", "no");
   choose("Applied-Upstream", "", "");
   edit.set_field("License", pack.upstream.license);
-  edit.set_field("Last-Update", today());
+  edit.set_field("Last-Update", context.today());
   if (edit.field("Subject").empty())
     throw Error(ErrorCode::kUsage, "--subject is needed: one line that says what the edit does");
   if (edit.field("Subject").find('\n') != std::string::npos)
@@ -135,18 +136,18 @@ void complete_header(Edit& edit, const Words& words, const PackSeries& pack, con
 
 void print_saved(const Context& context, const Json& saved) {
   for (const Json& run : saved["copied"]) {
-    std::cerr << "patchbench: copied from upstream: " << run.get<std::string>()
-              << "; write it in our own lines or move it\n";
+    context.err() << "patchbench: copied from upstream: " << run.get<std::string>()
+                  << "; write it in our own lines or move it\n";
   }
   if (context.json) {
-    print_json(saved);
+    print_json(context, saved);
     return;
   }
-  std::cout << saved["file"].get<std::string>() << "\n";
+  context.out() << saved["file"].get<std::string>() << "\n";
   for (const Json& file : saved["files"]) {
-    std::cout << fmt::format("  {}: {} command(s), {} line(s) of ours\n",
-                             file["path"].get<std::string>(), file["commands"].get<size_t>(),
-                             file["lines"].get<size_t>());
+    context.out() << fmt::format("  {}: {} command(s), {} line(s) of ours\n",
+                                 file["path"].get<std::string>(), file["commands"].get<size_t>(),
+                                 file["lines"].get<size_t>());
   }
 }
 
@@ -176,7 +177,7 @@ void run_save(const Context& context, const Words& words) {
                                     place.name, before);
   const auto old = std::find_if(series.begin(), series.end(),
                                 [&](const Edit& e) { return e.name == place.name; });
-  complete_header(edit, words, pack, old == series.end() ? nullptr : &*old);
+  complete_header(context, edit, words, pack, old == series.end() ? nullptr : &*old);
   const fs::path path =
       (words.out.empty() ? patches_folder(context, pack.manifest.slug) : fs::path(words.out)) /
       place.name;
@@ -220,15 +221,15 @@ void run_show(const Context& context, const Words& words) {
                       {"version", pack.at.version},
                       {"diff", diff}});
     } else {
-      std::cout << "# " << edit.name << ": " << edit.field("Subject") << "\n# on "
-                << pack.at.upstream << " " << pack.at.version << "\n"
-                << diff << "\n";
+      context.out() << "# " << edit.name << ": " << edit.field("Subject") << "\n# on "
+                    << pack.at.upstream << " " << pack.at.version << "\n"
+                    << diff << "\n";
     }
     if (!is_mutant) before.push_back(edit);
   }
-  if (context.json) print_json(rows);
+  if (context.json) print_json(context, rows);
   if (!context.json && shown_edits.empty())
-    std::cout << words.slug << ": no edits for " << pack.upstream.name << "\n";
+    context.out() << words.slug << ": no edits for " << pack.upstream.name << "\n";
 }
 
 void run_apply(const Context& context, const Words& words) {
@@ -249,14 +250,14 @@ void run_apply(const Context& context, const Words& words) {
                     "; nothing was changed; --at VERSION carries the series to another version");
   }
   if (context.json) {
-    print_json({{"folder", fs::absolute(words.folder).string()},
-                {"edits", names_of(series)},
-                {"changed", changed}});
+    print_json(context, {{"folder", fs::absolute(words.folder).string()},
+                         {"edits", names_of(series)},
+                         {"changed", changed}});
     return;
   }
-  std::cout << fmt::format("{}: {} edit(s) for {} {} applied\n", words.folder, series.size(),
-                           pack.upstream.name, pack.at.version);
-  for (const std::string& path : changed) std::cout << "  " << prefix << path << "\n";
+  context.out() << fmt::format("{}: {} edit(s) for {} {} applied\n", words.folder, series.size(),
+                               pack.upstream.name, pack.at.version);
+  for (const std::string& path : changed) context.out() << "  " << prefix << path << "\n";
 }
 
 void run_export(const Context& context, const Words& words) {
@@ -286,16 +287,16 @@ void run_export(const Context& context, const Words& words) {
     }
   }
   if (context.json) {
-    print_json(rows);
+    print_json(context, rows);
     return;
   }
   for (const Json& row : rows) {
-    std::cout << fmt::format("{}: {} patch(es) for {} {}; git am {}/*.patch\n",
-                             row["slug"].get<std::string>(), row["patches"].size(),
-                             row["upstream"].get<std::string>(), row["version"].get<std::string>(),
-                             row["folder"].get<std::string>());
+    context.out() << fmt::format(
+        "{}: {} patch(es) for {} {}; git am {}/*.patch\n", row["slug"].get<std::string>(),
+        row["patches"].size(), row["upstream"].get<std::string>(),
+        row["version"].get<std::string>(), row["folder"].get<std::string>());
   }
-  if (rows.empty()) std::cout << "no edits to export\n";
+  if (rows.empty()) context.out() << "no edits to export\n";
 }
 
 void add_new(CLI::App& patch, Context& context) {

@@ -183,11 +183,11 @@ std::string turn_text(const State& state) {
 
 std::string version_of(const State* state) { return state == nullptr ? "" : state->version; }
 
-void print_turn(const std::string& way, const Turn& turn) {
+void print_turn(const Context& context, const std::string& way, const Turn& turn) {
   if (turn.changed == nullptr) return;
-  std::cout << report::paragraph("    ", way + ", first " + turn_text(*turn.changed));
+  context.out() << report::paragraph("    ", way + ", first " + turn_text(*turn.changed));
   if (turn.stuck != nullptr && turn.stuck != turn.changed)
-    std::cout << report::paragraph("    ", way + ", stops at " + turn_text(*turn.stuck));
+    context.out() << report::paragraph("    ", way + ", stops at " + turn_text(*turn.stuck));
 }
 
 Json checked_json(const Checked& checked) {
@@ -208,24 +208,24 @@ Json checked_json(const Checked& checked) {
           {"stuck_later_at", version_of(turns.later.stuck)}};
 }
 
-void print_checked(const std::vector<Checked>& all, bool with_sides) {
+void print_checked(const Context& context, const std::vector<Checked>& all, bool with_sides) {
   std::string heading;
   for (const Checked& checked : all) {
     const std::string wanted = checked.slug + " · " + checked.upstream;
-    if (wanted != heading) std::cout << (heading.empty() ? "" : "\n") << wanted << "\n";
+    if (wanted != heading) context.out() << (heading.empty() ? "" : "\n") << wanted << "\n";
     heading = wanted;
-    std::cout << report::paragraph("  ",
-                                   checked.edit + ", written for " + short_version(checked.base))
-              << report::paragraph("    ", ranges_of(checked.states));
+    context.out() << report::paragraph(
+                         "  ", checked.edit + ", written for " + short_version(checked.base))
+                  << report::paragraph("    ", ranges_of(checked.states));
     const Turns turns = turns_of(checked);
-    print_turn("going back", turns.earlier);
-    print_turn("going on", turns.later);
+    print_turn(context, "going back", turns.earlier);
+    print_turn(context, "going on", turns.later);
     for (const State& state : checked.states) {
       for (const git::Conflict& conflict : state.conflicts) {
         if (with_sides)
-          std::cout << fmt::format("\n{}, {}\n--- ours\n{}--- {}\n{}", state.version,
-                                   conflict_place(conflict), conflict.ours, state.version,
-                                   conflict.theirs);
+          context.out() << fmt::format("\n{}, {}\n--- ours\n{}--- {}\n{}", state.version,
+                                       conflict_place(conflict), conflict.ours, state.version,
+                                       conflict.theirs);
       }
     }
   }
@@ -267,9 +267,9 @@ Json check_together(const Context& context, const Words& words, git::Store& stor
   return rows;
 }
 
-void print_together(const Json& rows) {
-  std::cout << "\nTogether\n";
-  if (rows.empty()) std::cout << "  no two packs have edits for one upstream\n";
+void print_together(const Context& context, const Json& rows) {
+  context.out() << "\nTogether\n";
+  if (rows.empty()) context.out() << "  no two packs have edits for one upstream\n";
   for (const Json& row : rows) {
     std::string text;
     for (const Json& slug : row.at("packs")) text += slug.get<std::string>() + " ";
@@ -282,9 +282,10 @@ void print_together(const Json& rows) {
     for (const Json& clash : row.at("clashes"))
       text += fmt::format("; {} + {} conflict", clash.at("one").get<std::string>(),
                           clash.at("other").get<std::string>());
-    std::cout << report::paragraph(fmt::format("  {} {}: ", row.at("upstream").get<std::string>(),
-                                               short_version(row.at("version"))),
-                                   text);
+    context.out() << report::paragraph(
+        fmt::format("  {} {}: ", row.at("upstream").get<std::string>(),
+                    short_version(row.at("version"))),
+        text);
   }
 }
 
@@ -311,13 +312,14 @@ void run_check(Context& context, const Words& words) {
     Json edits = Json::array();
     for (const Checked& checked : all) edits.push_back(checked_json(checked));
     print_json(
+        context,
         {{"edits", edits}, {"together", together}, {"not_run", not_run_json(reach.missing())}});
     return;
   }
-  if (all.empty()) std::cout << "no pack has edits for this\n";
-  print_checked(all, words.with_sides);
-  if (words.is_all) print_together(together);
-  std::cout << not_run_text(reach.missing());
+  if (all.empty()) context.out() << "no pack has edits for this\n";
+  print_checked(context, all, words.with_sides);
+  if (words.is_all) print_together(context, together);
+  context.out() << not_run_text(reach.missing());
 }
 
 }  // namespace

@@ -82,11 +82,11 @@ Breaks breaks_of(const std::vector<Row>& rows, const std::string& base) {
   return breaks;
 }
 
-void print_sides(const Row& row) {
+void print_sides(const Context& context, const Row& row) {
   for (const git::Rebase& rebase : row.edits) {
     for (const git::Conflict& conflict : rebase.conflicts) {
-      std::cout << fmt::format("\n{}\n--- ours\n{}--- {}\n{}", conflict_place(conflict),
-                               conflict.ours, row.version, conflict.theirs);
+      context.out() << fmt::format("\n{}\n--- ours\n{}--- {}\n{}", conflict_place(conflict),
+                                   conflict.ours, row.version, conflict.theirs);
     }
   }
 }
@@ -126,19 +126,19 @@ void run_rebase(Context& context, const Words& words) {
   if (context.json) {
     Json list = Json::array();
     for (const Row& row : rows) list.push_back(row_json(row, pack));
-    print_json({{"slug", words.slug},
-                {"upstream", pack.upstream.name},
-                {"base", pack.base.version},
-                {"rows", list},
-                {"first_break_earlier", breaks.earlier},
-                {"first_break_later", breaks.later}});
+    print_json(context, {{"slug", words.slug},
+                         {"upstream", pack.upstream.name},
+                         {"base", pack.base.version},
+                         {"rows", list},
+                         {"first_break_earlier", breaks.earlier},
+                         {"first_break_later", breaks.later}});
     return;
   }
-  std::cout << table_of(rows, pack).render(report::style_of(STDOUT_FILENO));
+  context.out() << table_of(rows, pack).render(report::style_of(STDOUT_FILENO));
   if (!breaks.earlier.empty())
-    std::cout << "going back, breaks first at " << breaks.earlier << "\n";
-  if (!breaks.later.empty()) std::cout << "going on, breaks first at " << breaks.later << "\n";
-  if (!words.is_all) print_sides(rows.front());
+    context.out() << "going back, breaks first at " << breaks.earlier << "\n";
+  if (!breaks.later.empty()) context.out() << "going on, breaks first at " << breaks.later << "\n";
+  if (!words.is_all) print_sides(context, rows.front());
 }
 
 /// Every red pin (or the one version asked for) of every upstream that packs have edits for.
@@ -185,11 +185,11 @@ void run_together(const Context& context, const Words& words) {
                     {"left_out", group.left_out}});
   }
   if (context.json) {
-    print_json(rows);
+    print_json(context, rows);
   } else if (rows.empty()) {
-    std::cout << "no pack has edits for this\n";
+    context.out() << "no pack has edits for this\n";
   } else {
-    std::cout << table.render(report::style_of(STDOUT_FILENO));
+    context.out() << table.render(report::style_of(STDOUT_FILENO));
   }
 }
 

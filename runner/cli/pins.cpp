@@ -110,7 +110,7 @@ Json json_of(const Result& result) {
           {"written", result.is_written}};
 }
 
-void print_text(const Result& result) {
+void print_text(const Context& context, const Result& result) {
   report::Table table({"upstream", "version", "date", "state", "file", "not measured for"});
   std::string lines, notes, complete;
   for (const Looked& one : result.looked) {
@@ -134,14 +134,14 @@ void print_text(const Result& result) {
       complete += complete_sentence(one);
   }
   if (!lines.empty()) {
-    std::cout << table.render(report::style_of(STDOUT_FILENO)) << "\n"
-              << (result.is_written ? "written to env/pins.json:\n"
-                                    : "lines for env/pins.json (--write puts them in):\n")
-              << lines << "their cells are unmeasured until: patchbench window SLUG --resume\n";
+    context.out() << table.render(report::style_of(STDOUT_FILENO)) << "\n"
+                  << (result.is_written ? "written to env/pins.json:\n"
+                                        : "lines for env/pins.json (--write puts them in):\n")
+                  << lines << "their cells are unmeasured until: patchbench window SLUG --resume\n";
   }
   for (const std::string& name : result.not_compared)
     notes += name + ": not compared, for it has no locked release or no page of the index\n";
-  std::cout << notes << complete;
+  context.out() << notes << complete;
 }
 
 /// The text of env/pins.json with the new lines. Throws Error(kInternal) if a release got lost.
@@ -193,9 +193,9 @@ void run_update(Context& context, const Words& words) {
     if (result.is_written) write_whole(path, changed);
   }
   if (context.json) {
-    print_json(json_of(result));
+    print_json(context, json_of(result));
   } else {
-    print_text(result);
+    print_text(context, result);
   }
 }
 

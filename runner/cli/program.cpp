@@ -107,6 +107,7 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
     return is_bisect ? kBisectAbort : status;
   };
   Context context = make_context();
+  context.output = {&out, &err};
   CLI::App app{
       "Reproduce GPU-training bugs on the real upstream release, validate fixes, keep the record."};
   app.set_version_flag("--version", std::string("patchbench ") + PATCHBENCH_VERSION);
@@ -125,7 +126,9 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   add_ledger_command(app, context);
   add_stage_command(app, context);
   add_capture_check_command(app, context);
-  add_claims_command(app, context);
+  add_claims_command(app, context)->group("");
+  add_due_command(app, context, "lifecycle")->group("");
+  add_page_command(app, context, "report")->group("");
   add_lint_claims_command(app, context);
   add_mitigations_command(app, context);
   add_triage_command(app, context);
@@ -134,7 +137,7 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   add_export_command(app, context);
   add_goodput_command(app, context);
   add_sweep_command(app, context);
-  add_judge_command(app, context);
+  add_judge_command(app, context)->group("");
   add_replay_command(app, context);
   add_env_command(app, context);
   try {

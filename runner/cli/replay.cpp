@@ -19,19 +19,26 @@
 namespace patchbench::cli {
 namespace {
 
-constexpr std::string_view kSpoiled = "op_mutant:";
-
 /// The recorded observations of one subject and the context they were made in.
 struct Part {
   RunContext context;
   std::vector<Observation> observations;
 };
 
+/// The run that an observation was made in: its subject, and whether the outputs were spoiled.
+using RunOf = std::pair<Subject, bool>;
+
+RunOf run_of(const Subject& subject) {
+  if (subject.is_region_mutant()) return {subject.unspoiled(), false};
+  if (subject == SubjectKind::kOpMutant) return {SubjectKind::kOp, true};
+  return {subject, false};
+}
+
 /// A recorded run: one observation, or all that a verdict cites.
 struct Recorded {
   std::string digest, slug;
   std::optional<Record> verdict;
-  std::map<std::string, Part> parts;  ///< by subject; spoiled outputs of an op are one part
+  std::map<RunOf, Part> parts;
 };
 
 [[noreturn]] void not_here(const std::string& reason) {
@@ -40,13 +47,7 @@ struct Recorded {
 
 void add_part(Recorded& recorded, const Record& observation) {
   Observation o = observation_of(observation);
-  // A region's mutants are made in the run of the subject whose outputs they spoil.
-  const std::string of = o.subject.substr(0, o.subject.find("mutant:"));
-  const std::string subject = is_region_mutant(o.subject)
-                                  ? of.empty() ? "patched" : of.substr(0, of.size() - 1)
-                              : o.subject.starts_with(kSpoiled) ? std::string(kSpoiled)
-                                                                : o.subject;
-  Part& part = recorded.parts[subject];
+  Part& part = recorded.parts[run_of(o.subject)];
   part.context = RunContext::from_json(observation.predicate().at("context"));
   part.observations.push_back(std::move(o));
 }
@@ -80,12 +81,12 @@ Recorded recorded_at(const Context& context, const std::string& prefix) {
 }
 
 /// The options that make a part again.
-RunOptions options_of(const Recorded& recorded, const std::string& subject, const Part& part,
+RunOptions options_of(const Recorded& recorded, const Subject& subject, const Part& part,
                       const std::string& sandbox) {
   RunOptions options;
   const Json& pin = part.context.pin;
   options.slug = recorded.slug;
-  options.subject = subject == kSpoiled ? "op" : subject;
+  options.subject = subject;
   options.needs_pin = true;
   options.upstream_name = pin.value("upstream", "");
   options.version = pin.value("version", "");
@@ -101,7 +102,7 @@ RunOptions options_of(const Recorded& recorded, const std::string& subject, cons
     options.sandbox = exec::sandbox_from(kind);
   }
   for (const Observation& o : part.observations) {
-    options.wants_regions |= is_region_mutant(o.subject);
+    options.wants_regions |= o.subject.is_region_mutant();
     options.device = o.device;
     options.seed = o.seed;
     options.repeats = std::max(options.repeats, o.repeat + 1);
@@ -141,8 +142,9 @@ std::vector<Edit> edits_by_digest(const Context& context, const Setup& setup, co
   return edits;
 }
 
-Trial run_again(const Context& context, const Recorded& recorded, const std::string& subject,
+Trial run_again(const Context& context, const Recorded& recorded, const RunOf& run,
                 const Part& part, const std::string& sandbox) {
+  const auto& [subject, is_spoiled] = run;
   RunOptions options = options_of(recorded, subject, part, sandbox);
   const Manifest manifest = context.manifest(recorded.slug);
   for (const std::string& name : options.cases) {
@@ -153,9 +155,9 @@ Trial run_again(const Context& context, const Recorded& recorded, const std::str
   check_setup(setup, part);
   if (setup.manifest.sha256 != part.context.manifest_sha256)
     progress("the manifest was changed since; the digests of the inputs tell whether a case was");
-  progress("again: " + (subject == kSpoiled ? "op, spoiled" : subject));
+  progress("again: " + subject.text() + (is_spoiled ? ", spoiled" : ""));
   Trial trial = run_trial(context, setup, options, options.subject,
-                          edits_by_digest(context, setup, part), subject == kSpoiled ? "all" : "");
+                          edits_by_digest(context, setup, part), is_spoiled ? "all" : "");
   if (trial.context.tree != part.context.tree)
     not_here(fmt::format("the tree is {}, recorded {}", trial.context.tree, part.context.tree));
   return trial;
@@ -203,24 +205,24 @@ void print(const Context& context, const Recorded& recorded, const std::vector<L
     const Observation& o = *line.recorded;
     const std::string how = replayed_name(line.replayed.how);
     ++counts[line.replayed.how];
-    rows.push_back({{"subject", o.subject},
+    rows.push_back({{"subject", o.subject.text()},
                     {"case", o.case_name},
                     {"seed", o.seed},
                     {"repeat", o.repeat},
                     {"replayed", how},
                     {"why", line.replayed.why}});
-    table.add({o.subject, o.case_name, std::to_string(o.seed), how, line.replayed.why});
+    table.add({o.subject.text(), o.case_name, std::to_string(o.seed), how, line.replayed.why});
   }
   const bool is_same = counts[Replayed::How::kDiffers] == 0 && verdict.empty();
   if (context.json)
-    return print_json({{"record", recorded.digest},
-                       {"slug", recorded.slug},
-                       {"same", is_same},
-                       {"observations", rows},
-                       {"verdict", verdict.empty() ? "as recorded" : verdict}});
-  std::cout << table.render(report::style_of(STDOUT_FILENO));
-  if (!verdict.empty()) fmt::print(std::cout, "verdict: {}\n", verdict);
-  fmt::print(std::cout, "{}: {} bitwise, {} within tolerance, {} differ\n",
+    return print_json(context, {{"record", recorded.digest},
+                                {"slug", recorded.slug},
+                                {"same", is_same},
+                                {"observations", rows},
+                                {"verdict", verdict.empty() ? "as recorded" : verdict}});
+  context.out() << table.render(report::style_of(STDOUT_FILENO));
+  if (!verdict.empty()) fmt::print(context.out(), "verdict: {}\n", verdict);
+  fmt::print(context.out(), "{}: {} bitwise, {} within tolerance, {} differ\n",
              is_same ? "same" : "differs", counts[Replayed::How::kBitwise],
              counts[Replayed::How::kWithinTolerance], counts[Replayed::How::kDiffers]);
 }
@@ -252,6 +254,7 @@ void replay(Context& context, const std::string& digest, const std::string& sand
 void add_replay_command(CLI::App& app, Context& context) {
   struct Words {
     std::string digest, sandbox;
+    bool judges = false;
   };
   auto words = std::make_shared<Words>();
   CLI::App* command = app.add_subcommand(
@@ -259,6 +262,8 @@ void add_replay_command(CLI::App& app, Context& context) {
   command
       ->add_option("record", words->digest, "digest of a verdict or an observation (or its start)")
       ->required();
+  command->add_flag("--judge", words->judges,
+                    "RECORD is a run id: compute its verdict again from its observations");
   command->add_option("--sandbox", words->sandbox,
                       "another sandbox than the recorded one: podman, docker, bwrap or process");
   command->footer(
@@ -267,10 +272,15 @@ void add_replay_command(CLI::App& app, Context& context) {
       "the recorded one and each error within the case's limit of the recorded error; where the\n"
       "record compares outputs bit for bit (EQUIVALENCE_*) the outputs must have the same bits.\n"
       "Nothing is written to the ledger.\n"
+      "With --judge nothing is run and the new verdict is written: for runs that were imported\n"
+      "without one, or judged before a rule was corrected.\n"
       "Exit: 0 the same, 1 it differs, 2 usage, 4 not runnable here (no such device, release,\n"
       "edit, case or environment).\nExample:\n"
       "  patchbench ledger list --slug liger_flce_none_bwd && patchbench replay 3f9a0c");
-  command->callback([words, &context] { replay(context, words->digest, words->sandbox); });
+  command->callback([words, &context] {
+    if (words->judges) return judge_again(context, words->digest);
+    replay(context, words->digest, words->sandbox);
+  });
 }
 
 }  // namespace patchbench::cli

@@ -73,7 +73,7 @@ void write_reports(const Words& words, const Setup& setup, const Answer& answer)
   std::vector<report::SubjectRun> runs;
   for (const Trial& trial : answer.trials) {
     if (!trial.observations.empty())
-      runs.push_back({trial.observations.front().subject, trial.context});
+      runs.push_back({trial.observations.front().subject.text(), trial.context});
   }
   const auto write = [](const std::string& path, const std::string& text) {
     if (path.empty()) return;
@@ -123,8 +123,8 @@ Reported reproduce_one(const Context& context, const Words& words, const RunOpti
       reported.document = answer_json(setup, answer);
       if (memory) reported.document["memory"] = further_json(*memory);
     } else {
-      std::cout << render_trials(setup, answer.trials, answer.question, answer.outcome);
-      if (memory) std::cout << further_text(*memory);
+      context.out() << render_trials(setup, answer.trials, answer.question, answer.outcome);
+      if (memory) context.out() << further_text(*memory);
     }
     return reported;
   } catch (const Error& e) {
@@ -133,9 +133,9 @@ Reported reproduce_one(const Context& context, const Words& words, const RunOpti
     const std::string name =
         options.slug + (options.upstream_name.empty() ? "" : " on " + options.upstream_name);
     const NotRun part = not_run(name, e);
-    const std::string sentinel = "NOT_RUN:" + part.reason;
-    if (!context.json) std::cout << name << ": " << sentinel << "\n";
-    std::cerr << "patchbench: " << e.what() << "\n";
+    const std::string sentinel = "NOT_RUN:" + reason_name(part.reason);
+    if (!context.json) context.out() << name << ": " << sentinel << "\n";
+    context.err() << "patchbench: " << e.what() << "\n";
     return {{{"slug", options.slug},
              {"upstream", options.upstream_name},
              {"sentinel", sentinel},
@@ -168,7 +168,9 @@ std::vector<RunOptions> runs_of(const Context& context, const Words& words,
     // One pack: its first upstream, or the one named. All: every upstream of each; a mitigation
     // acts on one.
     for (const UpstreamUse& use : context.manifest(slug).upstreams) {
-      if (!words.all || !options.upstream_name.empty() || options.subject == "mitigated") break;
+      if (!words.all || !options.upstream_name.empty() ||
+          options.subject == SubjectKind::kMitigated)
+        break;
       if (use.from_environment) continue;
       if (!runs.back().upstream_name.empty()) runs.push_back(runs.back());
       runs.back().upstream_name = use.name;
@@ -192,7 +194,7 @@ void run_reproduce(Context& context, const Words& words) {
   for (const RunOptions& one : runs) {
     if (words.plan) {
       documents.push_back(plan_of(context, one));
-      if (!context.json) std::cout << render_plan(documents.back());
+      if (!context.json) context.out() << render_plan(documents.back());
       continue;
     }
     const Reported reported = reproduce_one(context, words, one);
@@ -204,8 +206,8 @@ void run_reproduce(Context& context, const Words& words) {
     else if (!words.all || reported.status == 3)
       context.exit_code = std::max(context.exit_code, reported.status);
   }
-  if (context.json) print_json(words.all ? documents : documents.at(0));
-  if (!context.json && words.all) std::cout << not_run_text(missing);
+  if (context.json) print_json(context, words.all ? documents : documents.at(0));
+  if (!context.json && words.all) context.out() << not_run_text(missing);
 }
 
 void add_reproduce(CLI::App& app, Context& context) {
@@ -304,8 +306,8 @@ void add_validate(CLI::App& app, Context& context) {
       documents.push_back(context.json ? answer_json(setup, answer) : Json());
       if (context.json && regression) documents.back()["regression"] = further_json(*regression);
       if (!context.json) {
-        std::cout << render_trials(setup, answer.trials, answer.question, answer.outcome);
-        if (regression) std::cout << further_text(*regression);
+        context.out() << render_trials(setup, answer.trials, answer.question, answer.outcome);
+        if (regression) context.out() << further_text(*regression);
       }
       write_reports(*words, setup, answer);
       const bool is_shown =
@@ -313,7 +315,7 @@ void add_validate(CLI::App& app, Context& context) {
       const int status = answer.outcome.sentinel == Sentinel::kFixRejected ? 1 : is_shown ? 0 : 3;
       context.exit_code = std::max(context.exit_code, status);
     }
-    if (context.json) print_json(documents.size() > 1 ? documents : documents.at(0));
+    if (context.json) print_json(context, documents.size() > 1 ? documents : documents.at(0));
   });
 }
 
@@ -354,8 +356,9 @@ void add_claim(CLI::App& app, Context& context) {
       documents.push_back(answer_json(setup, answer));
       documents.back()["claim"] = row.claim;
       if (!context.json)
-        std::cout << row.test->name << ": " << row.claim << "\n"
-                  << render_trials(setup, answer.trials, answer.question, answer.outcome) << "\n";
+        context.out() << row.test->name << ": " << row.claim << "\n"
+                      << render_trials(setup, answer.trials, answer.question, answer.outcome)
+                      << "\n";
       if (!answer.outcome.sentinel) context.exit_code = 3;
     }
     if (documents.empty() && !name->empty())
@@ -363,7 +366,7 @@ void add_claim(CLI::App& app, Context& context) {
                                                  did_you_mean(*name, names)));
     if (documents.empty())
       throw Error(ErrorCode::kUsage, options.slug + ": no row of its scope has a test");
-    if (context.json) print_json(documents);
+    if (context.json) print_json(context, documents);
   });
 }
 
@@ -376,7 +379,7 @@ void add_window(CLI::App& app, Context& context) {
   command->add_flag(
       "--all", words->all,
       "every pack and upstream, resumed from the records: run it again after a break");
-  command->add_flag("--show", *is_shown, "the window from the records; nothing is run");
+  command->add_flag("--show", *is_shown, "now: status windows")->group("");
   command->add_flag("--plan", words->plan,
                     "how many releases the records know and which would be run; nothing is run");
   command->add_flag("--commits", words->commits,
@@ -389,29 +392,29 @@ void add_window(CLI::App& app, Context& context) {
       "A git pin out of reach is named at the end, NOT_RUN:upstream_unreachable, and is no "
       "failure.\n"
       "Exit: 0 every release was judged, 3 one was not.\nExamples:\n"
-      "  patchbench window liger_flce_none_bwd --show\n"
+      "  patchbench window liger_flce_none_bwd --resume\n"
       "  patchbench window --all --device cpu --plan\n  patchbench window --all --device cpu");
   command->callback([words, is_shown, &context] {
     if (words->all == !words->run.slug.empty())
       throw Error(ErrorCode::kUsage, "window: name one pack, or --all");
     if (*is_shown && words->all)
-      throw Error(ErrorCode::kUsage, "window --all runs; patchbench status --windows shows all");
+      throw Error(ErrorCode::kUsage, "window --all runs; patchbench status windows shows all");
     if (*is_shown) return show_windows(context, words->run.slug);
     words->run.needs_pin = true;
     if (words->plan) {
       const Json plans = plan_windows(context, options_of(*words));
-      return context.json ? print_json(plans) : print_plans(plans);
+      return context.json ? print_json(context, plans) : print_plans(context, plans);
     }
     WindowAnswer answer =
         words->all ? measure_all_windows(context, options_of(*words))
                    : measure_window(context, options_of(*words),
                                     {.bisect_commits = words->commits, .resume = words->resume});
     if (context.json) {
-      print_json(answer.document);
+      print_json(context, answer.document);
     } else if (!words->all) {
-      print_window(answer.document);
+      print_window(context, answer.document);
     }
-    if (!context.json) std::cout << not_run_text(answer.not_run);
+    if (!context.json) context.out() << not_run_text(answer.not_run);
     context.exit_code = answer.status;
   });
 }
@@ -434,7 +437,7 @@ void add_selftest(CLI::App& app, Context& context) {
       const Setup setup = prepare(context, options);
       fs::remove_all(context.cache / "selftest");
       ensure_selftest(context, setup);
-      fmt::print(std::cout, "{}: self-test holds ({}, {})\n", slug, setup.device,
+      fmt::print(context.out(), "{}: self-test holds ({}, {})\n", slug, setup.device,
                  exec::sandbox_name(setup.sandbox));
       ++ran;
     }

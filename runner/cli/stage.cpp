@@ -154,7 +154,8 @@ void stage(const Context& context, const StageWords& words) {
   }
   std::vector<std::string> commands;
   std::vector<fs::path> programs = {context.bin / "patchbench", context.bin / "patchbench-sandbox"};
-  for (const char* part : {"env", "packs", "patches", "mitigations", "repro/harness"}) {
+  for (const char* part : {"env", "packs", "patches", "mitigations", "repro/bench", "repro/harness",
+                           "repro/training"}) {
     copy_into(context.root / part, folder / "root" / part);
   }
   const fs::path staged_cache = folder / "cache/patchbench";
@@ -186,7 +187,7 @@ void stage(const Context& context, const StageWords& words) {
   fs::permissions(folder / "run", fs::perms::owner_all | fs::perms::group_read |
                                       fs::perms::group_exec | fs::perms::others_read |
                                       fs::perms::others_exec);
-  fmt::print(std::cout,
+  fmt::print(context.out(),
              "{}: {} commands; there: ./run [PYTHON]; here afterwards: patchbench ledger import "
              "records.jsonl\n",
              folder.string(), commands.size());

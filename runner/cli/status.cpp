@@ -11,7 +11,9 @@
 #include "cli/commands.h"
 #include "core/error.h"
 #include "report/table.h"
+#include "run/window_run.h"
 #include "status/agreement.h"
+#include "status/behaviour.h"
 #include "status/status_page.h"
 #include "status/verdict_index.h"
 
@@ -67,8 +69,7 @@ std::string holds_text(const VerdictIndex& verdicts, const Manifest& pack, const
     for (const auto& [device, cell] : devices) {
       const Finding* finding = cell.newest();
       if (finding == nullptr) continue;
-      const bool is_of_another =
-          finding->sentinel.starts_with("BUG_") && place.asked != "reproduce";
+      const bool is_of_another = is_of_bug(finding->outcome()) && place.asked != "reproduce";
       std::vector<std::string>& list =
           devices_of[(is_of_another ? place.asked + ": " : "") + marked(verdicts, *finding)];
       const std::string where = short_device(device) + companions;
@@ -130,14 +131,14 @@ std::string block(const VerdictIndex& verdicts, const Manifest& pack, const Upst
   return out.empty() ? "   no record\n" : out;
 }
 
-void print_overview(const VerdictIndex& verdicts, const Words& words) {
+void print_overview(const Context& context, const VerdictIndex& verdicts, const Words& words) {
   if (words.by == "pack") {
     for (const Manifest& pack : verdicts.packs) {
       for (const UpstreamUse& use : pack.upstreams) {
         if (use.from_environment) continue;
-        std::cout << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
-                                 short_version(use.red_pin))
-                  << block(verdicts, pack, use) << "\n";
+        context.out() << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
+                                     short_version(use.red_pin))
+                      << block(verdicts, pack, use) << "\n";
       }
     }
     return;
@@ -155,8 +156,8 @@ void print_overview(const VerdictIndex& verdicts, const Words& words) {
     if (out.empty()) continue;
     const std::string newest =
         upstream.releases.empty() ? "none" : upstream.releases.back().version;
-    std::cout << fmt::format("{} · {} locked releases, newest {} · {}\n{}\n", name,
-                             upstream.releases.size(), newest, upstream.url, out);
+    context.out() << fmt::format("{} · {} locked releases, newest {} · {}\n{}\n", name,
+                                 upstream.releases.size(), newest, upstream.url, out);
   }
 }
 
@@ -201,12 +202,12 @@ std::vector<Run> runs_of(const VerdictIndex& verdicts, const Manifest& pack,
   return runs;
 }
 
-void print_details(const VerdictIndex& verdicts, const Manifest& pack) {
+void print_details(const Context& context, const VerdictIndex& verdicts, const Manifest& pack) {
   for (const UpstreamUse& use : pack.upstreams) {
     if (use.from_environment) continue;
-    std::cout << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
-                             use.red_pin)
-              << block(verdicts, pack, use);
+    context.out() << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
+                                 use.red_pin)
+                  << block(verdicts, pack, use);
     report::Table table({"question", "device", "version", "verdict", "oldest"});
     for (const Run& run : runs_of(verdicts, pack, use)) {
       // A commit's first twelve digits name it well enough here.
@@ -215,17 +216,17 @@ void print_details(const VerdictIndex& verdicts, const Manifest& pack) {
                  run.num == 1 ? first : fmt::format("{}-{} ({})", first, run.last, run.num),
                  run.verdict, when(run.started)});
     }
-    if (table.num_rows() > 0) std::cout << table.render(report::style_of(STDOUT_FILENO));
-    std::cout << "\n";
+    if (table.num_rows() > 0) context.out() << table.render(report::style_of(STDOUT_FILENO));
+    context.out() << "\n";
   }
 }
 
-void print_windows(const VerdictIndex& verdicts) {
+void print_windows(const Context& context, const VerdictIndex& verdicts) {
   for (const Manifest& pack : verdicts.packs) {
     const std::vector<TierWindow> windows = windows_of(verdicts, pack);
     for (const UpstreamUse& use : pack.upstreams) {
       if (use.from_environment) continue;
-      std::cout << render_windows(verdicts, pack, use, windows) << "\n";
+      context.out() << render_windows(verdicts, pack, use, windows) << "\n";
     }
   }
 }
@@ -303,11 +304,11 @@ void print_changes(Context& context, const VerdictIndex& verdicts, const Words& 
                change.now});
   }
   if (context.json) {
-    print_json({{"since", words.since}, {"changes", rows}});
+    print_json(context, {{"since", words.since}, {"changes", rows}});
   } else if (changes.empty()) {
-    std::cout << "nothing changed since " << words.since << "\n";
+    context.out() << "nothing changed since " << words.since << "\n";
   } else {
-    std::cout << table.render(report::style_of(STDOUT_FILENO));
+    context.out() << table.render(report::style_of(STDOUT_FILENO));
   }
 }
 
@@ -320,22 +321,42 @@ void run_status(Context& context, const Words& words) {
   const VerdictIndex verdicts =
       index_verdicts(context, {.slug = words.slug, .before = {}, .with_ledger = !is_committed});
   if (words.summary) {
-    std::cout << status_summary(verdicts);
+    context.out() << status_summary(verdicts);
   } else if (words.markdown) {
-    std::cout << status_markdown(verdicts);
+    context.out() << status_markdown(verdicts);
   } else if (!words.since.empty()) {
     print_changes(context, verdicts, words);
   } else if (context.json) {
-    std::cout << Json{{"packs", packs_json(verdicts)}, {"cells", cells_json(verdicts.board)}}.dump(
-                     2)
-              << "\n";
+    context.out()
+        << Json{{"packs", packs_json(verdicts)}, {"cells", cells_json(verdicts.board)}}.dump(2)
+        << "\n";
   } else if (words.windows) {
-    print_windows(verdicts);
+    print_windows(context, verdicts);
   } else if (!words.slug.empty()) {
-    print_details(verdicts, verdicts.packs.front());
+    print_details(context, verdicts, verdicts.packs.front());
   } else {
-    print_overview(verdicts, words);
+    print_overview(context, verdicts, words);
   }
+}
+
+/// The questions of `status` that have words of their own.
+void add_questions(CLI::App& status, Context& context) {
+  auto slug = std::make_shared<std::string>();
+  CLI::App* windows = status.add_subcommand(
+      "windows", "of each kind of device: first bad, last bad, first good, gaps");
+  windows->add_option("slug", *slug, "this pack alone, with every release");
+  windows->callback([slug, &context] {
+    if (!slug->empty()) return show_windows(context, *slug);
+    Words words;
+    words.windows = true;
+    run_status(context, words);
+  });
+  CLI::App* cases = status.add_subcommand("cases", "what each measured version shows on each case");
+  cases->add_option("slug", *slug, "the pack")->required();
+  cases->callback([slug, &context] { show_behaviour(context, *slug); });
+  add_claims_command(status, context);
+  add_due_command(status, context, "due");
+  add_page_command(status, context, "page");
 }
 
 }  // namespace
@@ -348,8 +369,7 @@ void add_status_command(CLI::App& app, Context& context) {
   command->add_option("--by", words->by, "pack or repository: what comes first")
       ->check(CLI::IsMember({"pack", "repository"}))
       ->capture_default_str();
-  command->add_flag("--windows", words->windows,
-                    "the window of each tier: first bad, last bad, first good, gaps");
+  command->add_flag("--windows", words->windows, "now: status windows")->group("");
   command->add_option(
       "--since", words->since,
       "only what changed since this day or time (2026-01-31, 2026-01-31T12:00:00Z)");
@@ -364,8 +384,12 @@ void add_status_command(CLI::App& app, Context& context) {
       "trusted "
       "key).\nUnsigned imports stand apart and never count. Nothing is run.\nExamples:\n"
       "  patchbench status --by repository\n  patchbench status liger_flce_none_bwd\n"
+      "  patchbench status windows liger_flce_none_bwd\n"
       "  patchbench status --since 2026-11-01 --exit-code   # for cron");
-  command->callback([words, &context] { run_status(context, *words); });
+  add_questions(*command, context);
+  command->callback([words, command, &context] {
+    if (command->get_subcommands().empty()) run_status(context, *words);
+  });
 }
 
 }  // namespace patchbench::cli

@@ -50,7 +50,7 @@ Json sweep_json(const SweepFolder& sweep) {
 }
 
 /// One line for each pack, device and what came out: versions in the order of the plan.
-void print_sweep(const Json& sweep) {
+void print_sweep(const Context& context, const Json& sweep) {
   std::map<std::vector<std::string>, std::vector<std::string>> versions;
   for (const Json& c : sweep.at("cells")) {
     const std::string outcome = c.at("state") == "done" ? c.at("sentinel") : c.at("state");
@@ -60,9 +60,9 @@ void print_sweep(const Json& sweep) {
   for (const auto& [key, list] : versions)
     table.add({key[0], key[2], key[3], std::to_string(list.size()),
                fmt::format("{} {}", key[1], fmt::join(list, " "))});
-  std::cout << table.render(report::style_of(STDOUT_FILENO));
+  context.out() << table.render(report::style_of(STDOUT_FILENO));
   const Json& counts = sweep.at("counts");
-  fmt::print(std::cout, "{}: {} done, {} running, {} waiting{}\n",
+  fmt::print(context.out(), "{}: {} done, {} running, {} waiting{}\n",
              sweep.at("dir").get<std::string>(), counts.at("done").dump(),
              counts.at("running").dump(), counts.at("waiting").dump(),
              sweep.at("is_cancelled").get<bool>() ? ", cancelled" : "");
@@ -71,9 +71,9 @@ void print_sweep(const Json& sweep) {
 void show(const Context& context, const SweepFolder& sweep) {
   const Json document = sweep_json(sweep);
   if (context.json) {
-    print_json(document);
+    print_json(context, document);
   } else {
-    print_sweep(document);
+    print_sweep(context, document);
   }
 }
 
@@ -130,8 +130,8 @@ void start(Context& context, const Words& words) {
       cells.push_back({c.slug, c.upstream, c.version, c.device});
       table.add({c.slug, c.upstream, c.version, c.device});
     }
-    if (context.json) return print_json(cells);
-    std::cout << table.render(report::style_of(STDOUT_FILENO));
+    if (context.json) return print_json(context, cells);
+    context.out() << table.render(report::style_of(STDOUT_FILENO));
     return;
   }
   const SweepFolder sweep =
@@ -139,7 +139,7 @@ void start(Context& context, const Words& words) {
   const std::size_t num_left = run_sweep(context, sweep, words.is_detached);
   show(context, sweep);
   if (num_left == 0 || words.is_detached) return;
-  fmt::print(std::cerr,
+  fmt::print(context.err(),
              "patchbench: {} cells have no result; logs in {}; the same words again "
              "take it up\n",
              num_left, (sweep.path() / "logs").string());

@@ -58,12 +58,12 @@ bool is_replaced(const Log& log) {
          here.st_size < ::lseek(log.fd.get(), 0, SEEK_CUR);
 }
 
-void show_alert(const job::Alert& alert) {
-  fmt::print(std::cout, "{}:{}: {} (rank {})\n", alert.place.file, alert.place.line, alert.rule,
+void show_alert(const Context& context, const job::Alert& alert) {
+  fmt::print(context.out(), "{}:{}: {} (rank {})\n", alert.place.file, alert.place.line, alert.rule,
              alert.rank);
-  for (const std::string& line : alert.before) fmt::print(std::cout, "    {}\n", line);
-  fmt::print(std::cout, "  > {}\n", alert.text);
-  for (const std::string& line : alert.after) fmt::print(std::cout, "    {}\n", line);
+  for (const std::string& line : alert.before) fmt::print(context.out(), "    {}\n", line);
+  fmt::print(context.out(), "  > {}\n", alert.text);
+  for (const std::string& line : alert.after) fmt::print(context.out(), "    {}\n", line);
 }
 
 /// Alerts as they come, where a person or a JSON reader watches a growing log.
@@ -75,12 +75,12 @@ void show_new(const Context& context, job::Triage& triage) {
                          {"file", alert.place.file},
                          {"line", alert.place.line},
                          {"text", alert.text}};
-      std::cout << line.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
+      context.out() << line.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
     } else {
-      show_alert(alert);
+      show_alert(context, alert);
     }
   }
-  std::cout.flush();
+  context.out().flush();
 }
 
 /// Reads what is there. Whether anything was.
@@ -143,14 +143,14 @@ std::string ranks_text(const Json& ranks) {
   return out;
 }
 
-void show_tables(const Json& report) {
+void show_tables(const Context& context, const Json& report) {
   const report::Style style = report::style_of(STDOUT_FILENO);
   report::Table rules({"rule", "action", "count", "by rank"});
   for (const Json& r : report.at("rules")) {
     if (r.at("count") > 0)
       rules.add({r.at("rule"), r.at("action"), r.at("count").dump(), ranks_text(r.at("ranks"))});
   }
-  if (rules.num_rows() > 0) std::cout << rules.render(style) << "\n";
+  if (rules.num_rows() > 0) context.out() << rules.render(style) << "\n";
   report::Table sites({"site", "what", "count", "over"});
   for (const char* what : {"graph_breaks", "recompiles"}) {
     for (const Json& s : report.at(what))
@@ -161,7 +161,7 @@ void show_tables(const Json& report) {
     sites.add({"all sites, rank " + t.at("rank").get<std::string>(), "graph_breaks of frames",
                t.at("count").dump(), t.at("over") == true ? "over " + t.at("budget").dump() : ""});
   }
-  if (sites.num_rows() > 0) std::cout << sites.render(style) << "\n";
+  if (sites.num_rows() > 0) context.out() << sites.render(style) << "\n";
   report::Table unknown({"unknown warning", "count", "first at"});
   for (const Json& u : report.at("unknown")) {
     if (unknown.num_rows() == 20) break;
@@ -169,24 +169,24 @@ void show_tables(const Json& report) {
                  fmt::format("{}:{}", u["first"].at("file").get<std::string>(),
                              u["first"].at("line").dump())});
   }
-  if (unknown.num_rows() > 0) std::cout << unknown.render(style) << "\n";
+  if (unknown.num_rows() > 0) context.out() << unknown.render(style) << "\n";
 }
 
-void show(const Json& report) {
-  show_tables(report);
+void show(const Context& context, const Json& report) {
+  show_tables(context, report);
   for (const Json& s : report.at("stale"))
-    fmt::print(std::cout, "rule {}: {}\n", s.at("rule").get<std::string>(),
+    fmt::print(context.out(), "rule {}: {}\n", s.at("rule").get<std::string>(),
                s.at("why").get<std::string>());
   const Json& hang = report.at("hang");
   if (!hang.is_null()) {
     const std::string cause = hang.at("cause");
-    fmt::print(std::cout, "hang: {}\n",
+    fmt::print(context.out(), "hang: {}\n",
                cause == "ranks"      ? "the ranks wait for each other"
                : cause == "cache"    ? "a compile cache is locked or cannot be written"
                : cause == "autotune" ? "an autotuner waits for a candidate"
                                      : "these logs do not tell ranks, cache and autotune apart");
   }
-  fmt::print(std::cout, "{} lines, {} alerts, {} unknown warnings of {} shapes\n",
+  fmt::print(context.out(), "{} lines, {} alerts, {} unknown warnings of {} shapes\n",
              report.at("lines").dump(), report.at("num_alerts").dump(),
              report.at("num_unknown").dump(), report.at("unknown").size());
 }
@@ -195,8 +195,9 @@ void run(Context& context, const Words& words) {
   const job::Policy policy =
       job::Policy::parse(read_file(context.root / "env/policy.json"), "env/policy.json",
                          read_file(context.root / "env/policy.schema.json"));
-  job::Triage triage(read_rules(context, words.rules), policy.budgets,
-                     {.torch_version = words.torch, .today = today(), .is_hung = words.is_hung});
+  job::Triage triage(
+      read_rules(context, words.rules), policy.budgets,
+      {.torch_version = words.torch, .today = context.today(), .is_hung = words.is_hung});
   std::vector<Log> logs;
   for (const std::string& name : words.logs) logs.push_back({name, open_log(name)});
   if (words.follow) {
@@ -215,18 +216,18 @@ void run(Context& context, const Words& words) {
   report["num_cut_lines"] = num_cut;
   context.exit_code = report.at("num_alerts") == 0 ? 0 : 1;
   if (context.json) {
-    std::cout << report.dump(words.follow ? -1 : 2, ' ', false, Json::error_handler_t::replace)
-              << "\n";
+    context.out() << report.dump(words.follow ? -1 : 2, ' ', false, Json::error_handler_t::replace)
+                  << "\n";
     return;
   }
   if (words.follow) {
     show_new(context, triage);
   } else {
-    for (const job::Alert& alert : triage.take_alerts()) show_alert(alert);
+    for (const job::Alert& alert : triage.take_alerts()) show_alert(context, alert);
   }
-  show(report);
+  show(context, report);
   if (num_cut > 0)
-    fmt::print(std::cout, "{} pieces of lines over 32 MiB were read apart\n", num_cut);
+    fmt::print(context.out(), "{} pieces of lines over 32 MiB were read apart\n", num_cut);
 }
 
 }  // namespace

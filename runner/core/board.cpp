@@ -18,8 +18,9 @@ const Finding* newest_in(const Sayings& sayings) {
   return newest;
 }
 
-bool is_answer(const std::string& sentinel) {
-  return sentinel != "NONE" && !sentinel.starts_with("NOT_RUN:");
+bool is_answer(const std::string& text) {
+  const Outcome outcome = Outcome::from_text(text);
+  return outcome.sentinel && outcome.sentinel != Sentinel::kNotRun;
 }
 
 /// The votes of one device: its runs by sentinel.
@@ -77,12 +78,10 @@ std::vector<Disagreement> disagreements_of(const Board& board) {
   return out;
 }
 
-std::string state_of_sentinel(const std::string& sentinel) {
-  if (sentinel == "BUG_ABSENT") return "absent";
-  constexpr std::string_view kRed = "BUG_REPRODUCED(";
-  if (sentinel.starts_with(kRed))
-    return sentinel.substr(kRed.size(), sentinel.size() - kRed.size() - 1);
-  return "unresolved";
+BugState state_of(const Outcome& outcome) {
+  if (outcome.sentinel == Sentinel::kBugAbsent) return BugStatus::kAbsent;
+  if (outcome.sentinel == Sentinel::kBugReproduced) return outcome.argument;
+  return BugStatus::kUnresolved;
 }
 
 std::vector<ReleaseState> states_of(const Board& board, const std::string& slug,
@@ -90,13 +89,12 @@ std::vector<ReleaseState> states_of(const Board& board, const std::string& slug,
                                     const std::vector<std::string>& versions) {
   std::vector<ReleaseState> states;
   for (const std::string& version : versions) {
-    ReleaseState state{version, "not_measured", ""};
+    ReleaseState state{version, BugStatus::kNotMeasured, ""};
     const auto at = board.places().find({slug, upstream, version, "", "reproduce"});
     if (at != board.places().end()) {
       const auto cell = at->second.find(device);
       const Finding* finding = cell == at->second.end() ? nullptr : cell->second.newest();
-      if (finding != nullptr)
-        state = {version, state_of_sentinel(finding->sentinel), finding->digest};
+      if (finding != nullptr) state = {version, state_of(finding->outcome()), finding->digest};
     }
     states.push_back(std::move(state));
   }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/bug_state.h"
 #include "core/finding.h"
 #include "core/window.h"
 
@@ -63,8 +64,9 @@ struct Disagreement {
 };
 std::vector<Disagreement> disagreements_of(const Board& board);
 
-/// "absent", a failure class, or "unresolved" where the sentinel of a reproduction says neither.
-std::string state_of_sentinel(const std::string& sentinel);
+/// What a reproduction says of its release: absent, a failure class, or unresolved where it says
+/// neither.
+BugState state_of(const Outcome& outcome);
 
 /// The newest counted reproduction of each of `versions` on one device, in their order, with
 /// nothing unusual beside it.

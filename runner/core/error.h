@@ -23,10 +23,22 @@ class Error : public std::runtime_error {
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
   ErrorCode code() const { return code_; }
   /// The same error, said of something larger: `context: message`.
-  Error in(const std::string& context) const { return {code_, context + ": " + what()}; }
+  Error in(const std::string& context) const {
+    Error larger(code_, context + ": " + what());
+    larger.is_unreachable_ = is_unreachable_;
+    return larger;
+  }
+  /// kNotRunnable: an upstream cannot be had from here.
+  static Error unreachable(const std::string& message) {
+    Error error(ErrorCode::kNotRunnable, "upstream_unreachable: " + message);
+    error.is_unreachable_ = true;
+    return error;
+  }
+  bool is_unreachable() const { return is_unreachable_; }
 
  private:
   ErrorCode code_;
+  bool is_unreachable_ = false;
 };
 
 }  // namespace patchbench

@@ -8,10 +8,10 @@ namespace patchbench {
 namespace {
 
 std::string asked_of(const QuestionContext& question) {
-  if (question.question == Question::kReproduce && question.subject != "upstream")
-    return question.subject;
+  if (question.question == Question::kReproduce && question.subject != SubjectKind::kUpstream)
+    return question.subject.text();
   if (question.question == Question::kClaim)
-    return "claim " + (question.claim.empty() ? question.subject : question.claim);
+    return "claim " + (question.claim.empty() ? question.subject.text() : question.claim);
   return question_name(question.question);
 }
 

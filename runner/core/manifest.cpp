@@ -138,9 +138,12 @@ class Builder {
   }
 
   ClaimTest claim_test(const Json& row, const std::string& pointer) {
-    ClaimTest test{word(pointer + "/name"), row.value("upstream", manifest_.upstreams.front().name),
-                   row.at("version"),       row.at("subject"),
-                   row.at("contrast"),      row.at("expects"),
+    ClaimTest test{word(pointer + "/name"),
+                   row.value("upstream", manifest_.upstreams.front().name),
+                   row.at("version"),
+                   row.at("subject").get<std::string>(),
+                   row.at("contrast").get<std::string>(),
+                   row.at("expects"),
                    row.at("class")};
     if (row.contains("upstream")) need_upstream(pointer + "/upstream");
     if (!manifest_.classes.contains(test.failure_class))
@@ -288,23 +291,25 @@ bool Case::counts_on(std::string_view device_kind) const {
   return std::find(judged_on.begin(), judged_on.end(), device_kind) != judged_on.end();
 }
 
-bool Case::is_for(const std::string& subject) const {
-  if (subject == "mitigated" && !left.empty()) return false;
-  const std::string kind = subject.starts_with("op")      ? "op"
-                           : subject.starts_with("model") ? "model"
-                                                          : "upstream";
-  return subjects.empty() || std::find(subjects.begin(), subjects.end(), kind) != subjects.end();
+bool Case::is_for(const Subject& subject) const {
+  const SubjectKind kind = subject.kind();
+  if (kind == SubjectKind::kMitigated && !left.empty()) return false;
+  const bool is_op = kind == SubjectKind::kOp || kind == SubjectKind::kOpMutant;
+  const bool is_model = kind == SubjectKind::kModel || kind == SubjectKind::kModelFixed ||
+                        kind == SubjectKind::kModelMutant;
+  const std::string word = is_op ? "op" : is_model ? "model" : "upstream";
+  return subjects.empty() || std::find(subjects.begin(), subjects.end(), word) != subjects.end();
 }
 
 bool Case::runs_on(const UpstreamUse& use) const {
   return upstream.empty() ? !use.stands_alone : upstream == use.name;
 }
 
-bool RegionWaiver::is_for(std::string_view subject, std::string_view device_kind) const {
+bool RegionWaiver::is_for(const Subject& subject, std::string_view device_kind) const {
   const auto holds = [](const std::vector<std::string>& names, std::string_view name) {
     return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
   };
-  return holds(subjects, subject) && holds(devices, device_kind);
+  return holds(subjects, subject.text()) && holds(devices, device_kind);
 }
 
 std::optional<std::string> Manifest::waived(Column column) const {

@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "core/schema.h"
 #include "core/slug.h"
+#include "core/subject.h"
 
 namespace patchbench {
 
@@ -36,7 +37,7 @@ struct Case {
   bool counts_on(std::string_view device_kind) const;
   /// `subject` with its kind in front: patched, mitigated and mutants are upstream, but for what
   /// the mitigation leaves.
-  bool is_for(const std::string& subject) const;
+  bool is_for(const Subject& subject) const;
   /// One that stands alone runs what names it, the others what names no other.
   bool runs_on(const UpstreamUse& use) const;
 };
@@ -55,11 +56,13 @@ struct UpstreamUse {
 
 /// How a claim is tested: what `subject` of `version` shows on the row's cases, beside `contrast`.
 struct ClaimTest {
-  std::string name;           ///< for the command line; unique in the manifest
-  std::string upstream;       ///< of the pack's
-  std::string version;        ///< of that upstream
-  std::string subject;        ///< the one that the claim speaks of, e.g. "mutant:gate-accepts"
-  std::string contrast;       ///< one that must come out the other way, so that a difference shows
+  std::string name;      ///< for the command line; unique in the manifest
+  std::string upstream;  ///< of the pack's
+  std::string version;   ///< of that upstream
+  Subject subject =
+      SubjectKind::kOther;  ///< the one that the claim speaks of, e.g. "mutant:gate-accepts"
+  Subject contrast =
+      SubjectKind::kOther;    ///< one that must come out the other way, so that a difference shows
   std::string expects;        ///< what the claim says is seen on every case: "absent" or "present"
   std::string failure_class;  ///< of what is present, whichever side shows it
 };
@@ -83,7 +86,7 @@ struct RegionWaiver {
   std::vector<std::string> subjects;  ///< "patched", "op", "mitigated"; empty: all
   std::vector<std::string> devices;   ///< "cpu", "cuda"; empty: both
   std::string reason;
-  bool is_for(std::string_view subject, std::string_view device_kind) const;
+  bool is_for(const Subject& subject, std::string_view device_kind) const;
 };
 
 /// A pack's manifest.json: who it is, what it claims, what it does not.

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxReasonBytes = 400;
 constexpr uint64_t kMaxSeed = uint64_t{1} << 53;
+constexpr std::string_view kNoEffectStart = "corruption ";
 constexpr std::array<const char*, 5> kSeenNames = {"present", "absent", "unjudged", "unsupported",
                                                    "unresolved"};
 
@@ -68,7 +69,7 @@ std::string digest_from(FieldReader& fields, const std::string& key) {
 }
 
 void check_consistent(const Observation& o, const FieldReader& fields) {
-  if (o.subject.empty() || o.case_name.empty())
+  if (o.subject.text().empty() || o.case_name.empty())
     fields.fail("\"subject\" and \"case\" must not be empty");
   if (!is_device(o.device))
     fields.fail("\"device\" must be cpu or cuda:N, got '" + shown(o.device) + "'");
@@ -84,16 +85,8 @@ void check_consistent(const Observation& o, const FieldReader& fields) {
 
 }  // namespace
 
-bool is_in_process(std::string_view subject) {
-  return subject == "plain" || subject == "model" || subject == "model_fixed" || subject == "op" ||
-         subject.starts_with("op_mutant:") || subject.starts_with("model_mutant:");
-}
-
-bool is_mutant(std::string_view subject) {
-  return subject.find("mutant:") != std::string_view::npos;
-}
-bool is_region_mutant(std::string_view subject) {
-  return subject.find("mutant:region:") != std::string_view::npos;
+std::string no_effect_reason(const std::string& corruption) {
+  return std::string(kNoEffectStart) + corruption + " changes nothing here";
 }
 
 std::optional<double> Observation::number(const std::string& name) const {
@@ -133,9 +126,10 @@ std::string one_line(std::string_view text, std::size_t max_bytes) {
 }
 
 Json Observation::to_json() const {
-  Json json = {
-      {"slug", slug},     {"subject", subject}, {"case", case_name},      {"role", role_name(role)},
-      {"device", device}, {"seed", seed},       {"seen", seen_name(seen)}};
+  Json json = {{"slug", slug},           {"subject", subject.text()},
+               {"case", case_name},      {"role", role_name(role)},
+               {"device", device},       {"seed", seed},
+               {"seen", seen_name(seen)}};
   if (repeat != 0) json["repeat"] = repeat;
   if (!failure_class.empty()) json["class"] = failure_class;
   if (!reason.empty()) json["reason"] = one_line(reason, kMaxReasonBytes);
@@ -166,6 +160,8 @@ Observation Observation::from_json(const Json& json) {
     }
     o.failure_class = fields.optional_text("class");
     o.reason = fields.optional_text("reason");
+    if (o.seen == Seen::kUnresolved && o.reason.starts_with(kNoEffectStart))
+      o.unresolved = Unresolved::kNoEffect;
     if (fields.has("counts")) {
       o.counts = fields.boolean("counts");
       if (o.counts) fields.fail("\"counts\" is true; leave it out");

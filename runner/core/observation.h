@@ -6,16 +6,9 @@
 
 #include "core/json.h"
 #include "core/manifest.h"
+#include "core/subject.h"
 
 namespace patchbench {
-
-/// Whether a subject runs inside the reproducer itself: needs no checkout and no sandbox.
-bool is_in_process(std::string_view subject);
-/// Whether a subject is a spoiled one: mutant:*, op_mutant:*, model_mutant:*.
-bool is_mutant(std::string_view subject);
-/// Whether it is a mutant that the judge made of the outputs of `patched`, `op` or `mitigated`
-/// inside one region of the inputs: mutant:region:*, op_mutant:region:*, mitigated_mutant:region:*.
-bool is_region_mutant(std::string_view subject);
 
 /// What was seen of the bug in one subject × case × seed.
 enum class Seen {
@@ -28,6 +21,15 @@ enum class Seen {
 std::string seen_name(Seen seen);
 /// Throws Error(kUsage) with did-you-mean.
 Seen seen_from(std::string_view name);
+
+/// Why there is no answer, as far as a rule asks for it.
+enum class Unresolved {
+  kOther,
+  kNoEffect,  ///< a spoiling changed nothing (a factor on values that are all 0): no mutant here
+  kFlaky,     ///< repeats had different answers
+};
+/// How a record spells Unresolved::kNoEffect.
+std::string no_effect_reason(const std::string& corruption);
 
 /// One number of a judgement: a tensor's deciding layer.
 struct Measure {
@@ -43,15 +45,18 @@ struct Measure {
 
 /// One line of a reproducer's record channel.
 struct Observation {
-  std::string slug, subject, case_name;
+  std::string slug;
+  Subject subject = SubjectKind::kOther;
+  std::string case_name;
   CaseRole role = CaseRole::kControl;
   std::string device;  ///< "cpu", "cuda:0"
   uint64_t seed = 0;   ///< at most 2^53, so that JSON holds it
   int repeat = 0;
   Seen seen = Seen::kUnresolved;
-  std::string failure_class;  ///< set iff present
-  std::string reason;         ///< one line for unjudged, unsupported, unresolved
-  bool counts = true;         ///< false: shown and kept, but no part of any sentinel (judged_on)
+  std::string failure_class;                   ///< set iff present
+  std::string reason;                          ///< one line for unjudged, unsupported, unresolved
+  Unresolved unresolved = Unresolved::kOther;  ///< read from `reason`, which a record holds
+  bool counts = true;  ///< false: shown and kept, but no part of any sentinel (judged_on)
   std::vector<Measure> measures;
   std::string inputs_sha256, outputs_sha256;  ///< 64 hex digits, or "" where there are none
   Json self_reported;  ///< what the subject says of itself (versions, times, peak)

@@ -25,7 +25,7 @@ Question question_from(std::string_view name) {
 
 Json QuestionContext::to_json() const {
   Json json = {{"question", question_name(question)},
-               {"subject", subject},
+               {"subject", subject.text()},
                {"is_red_pin", is_red_pin},
                {"classes", classes}};
   if (is_partial) json["is_partial"] = true;
@@ -41,7 +41,7 @@ Json QuestionContext::to_json() const {
   if (question == Question::kRegression) json["ratios_max"] = ratios_max;
   if (question == Question::kClaim) {
     if (!claim.empty()) json["claim"] = claim;
-    json["contrast"] = contrast;
+    json["contrast"] = contrast.text();
     json["expects"] = seen_name(expects);
     json["failure_class"] = failure_class;
   }

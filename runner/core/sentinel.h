@@ -50,6 +50,10 @@ std::string sentinel_name(Sentinel sentinel);
 /// FIX_VALIDATED, OP_VALIDATED, MITIGATION_VERIFIED and the two of an equivalence.
 bool is_of_all_cases(Sentinel sentinel);
 
+struct Outcome;
+/// Whether it says that the bug is there, or that it is not.
+bool is_of_bug(const Outcome& outcome);
+
 /// What a run set out to show; fixes which predicate is computed.
 enum class Question {
   kReproduce,
@@ -72,13 +76,16 @@ struct Outcome {
   std::string alias;     ///< upper-case alias of a second failure class: "REDUCTION_IGNORED"
   /// "BUG_REPRODUCED(wrong_gradients)", "NOT_RUN:no_gpu", or "NONE".
   std::string text() const;
+  /// What text() spells: the sentinel and its argument; none of a text that this version does not
+  /// know.
+  static Outcome from_text(const std::string& text);
 };
 
 /// What the predicates need beside the observations; all of it stands in the verdict record.
 struct QuestionContext {
   Question question = Question::kReproduce;
-  std::string subject = "upstream";  ///< kReproduce: the subject asked about
-  bool is_red_pin = false;           ///< the version is the manifest's red_pin
+  Subject subject = SubjectKind::kUpstream;  ///< kReproduce: the subject asked about
+  bool is_red_pin = false;                   ///< the version is the manifest's red_pin
   bool is_partial = false;   ///< the user named some cases: what is green is green on these alone
   bool has_regions = false;  ///< the judge made mutants of the regions of the inputs
   std::vector<std::string> classes;              ///< declared failure classes, primary first
@@ -86,9 +93,10 @@ struct QuestionContext {
   double bound_growth = 0, measured_growth = 0;  ///< kMemory: over half the length; 0: not bounded
   /// kRegression: case -> number -> how often upstream's the edit's may be.
   std::map<std::string, std::map<std::string, double>> ratios_max;
-  std::string claim;                    ///< kClaim: the test's name in the manifest
-  std::string contrast, failure_class;  ///< kClaim: `subject` is the one it speaks of
-  Seen expects = Seen::kAbsent;         ///< kClaim: absent, or present in `failure_class`
+  std::string claim;                       ///< kClaim: the test's name in the manifest
+  Subject contrast = SubjectKind::kOther;  ///< kClaim: `subject` is the one it speaks of
+  std::string failure_class;               ///< kClaim
+  Seen expects = Seen::kAbsent;            ///< kClaim: absent, or present in `failure_class`
   Json to_json() const;
   static QuestionContext from_json(const Json& json);
 };

@@ -3,13 +3,8 @@
 namespace patchbench {
 namespace {
 
-bool is_gap(const ReleaseState& release) {
-  return release.state == "not_measured" || release.state == "unresolved";
-}
-
-bool is_bad(const ReleaseState& release) {
-  return !is_gap(release) && release.state != "absent" && release.state != "unsupported";
-}
+bool is_gap(const ReleaseState& release) { return release.state.is_open(); }
+bool is_bad(const ReleaseState& release) { return release.state == BugStatus::kPresent; }
 
 /// Whether a release next to [first, last] was not measured: then the true end of the window is not
 /// known.
@@ -34,21 +29,22 @@ std::vector<Interval> intervals_of(const std::vector<ReleaseState>& releases) {
   std::vector<Interval> intervals;
   for (std::size_t first = 0; first < releases.size(); ++first) {
     if (!is_bad(releases[first])) continue;
-    Interval interval{.failure_class = releases[first].state, .first_bad = releases[first].version};
+    Interval interval{.failure_class = releases[first].state.failure_class(),
+                      .first_bad = releases[first].version};
     std::size_t last = first;
     for (std::size_t i = first + 1; i < releases.size(); ++i) {
       if (is_gap(releases[i])) continue;
-      if (releases[i].state != interval.failure_class) break;
+      if (releases[i].state != releases[first].state) break;
       interval.has_gap |= i > last + 1;
       last = i;
     }
     interval.last_bad = releases[last].version;
     interval.has_gap |= has_open_edge(releases, first, last);
     for (std::size_t i = first; i-- > 0 && interval.last_good_before.empty();) {
-      if (releases[i].state == "absent") interval.last_good_before = releases[i].version;
+      if (releases[i].state == BugStatus::kAbsent) interval.last_good_before = releases[i].version;
     }
     for (std::size_t i = last + 1; i < releases.size() && interval.first_good_after.empty(); ++i) {
-      if (releases[i].state == "absent") interval.first_good_after = releases[i].version;
+      if (releases[i].state == BugStatus::kAbsent) interval.first_good_after = releases[i].version;
     }
     intervals.push_back(std::move(interval));
     first = last;

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "core/bug_state.h"
 #include "core/json.h"
 #include "core/observation.h"
 
@@ -10,7 +11,7 @@ namespace patchbench {
 /// What was measured of one release.
 struct ReleaseState {
   std::string version;
-  std::string state;   ///< "absent", a failure class, "unsupported", "unresolved", "not_measured"
+  BugState state = BugStatus::kNotMeasured;
   std::string record;  ///< digest of the verdict it rests on
 };
 

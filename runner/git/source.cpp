@@ -77,9 +77,9 @@ std::string run_fetch(const Places& places, const std::vector<std::string>& argu
   command.timeout = kFetchTimeout;
   const exec::Exit exit = exec::run(command);
   if (exit.ok()) return last_line(exit.out);
-  const bool is_digest = exit.exit_code == 3;
-  throw Error(is_digest ? ErrorCode::kIntegrity : ErrorCode::kNotRunnable,
-              (is_digest ? "" : "upstream_unreachable: ") + what + ": " + failure(exit));
+  const std::string message = what + ": " + failure(exit);
+  if (exit.exit_code == 3) throw Error(ErrorCode::kIntegrity, message);
+  throw Error::unreachable(message);
 }
 
 Entries import_files(const fs::path& folder, const std::vector<std::string>& files,
@@ -245,9 +245,8 @@ std::string run_git(const fs::path& bare, const std::vector<std::string>& argume
   all.insert(all.end(), arguments.begin(), arguments.end());
   const exec::Exit exit = start_git(all);
   if (exit.ok()) return exit.out;
-  throw Error(ErrorCode::kNotRunnable,
-              "upstream_unreachable: " + what + ": " + failure(exit) +
-                  "; check the network, http.proxy, http.sslCAInfo, url.<base>.insteadOf");
+  throw Error::unreachable(what + ": " + failure(exit) +
+                           "; check the network, http.proxy, http.sslCAInfo, url.<base>.insteadOf");
 }
 
 void make_partial(const fs::path& bare, const std::string& url) {

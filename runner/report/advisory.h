@@ -3,13 +3,15 @@
 #include <string>
 #include <vector>
 
+#include "core/bug_state.h"
 #include "core/json.h"
 
 namespace patchbench::report {
 
 /// What one device's newest verdict says of a release.
 struct DeviceState {
-  std::string device, state;  ///< "absent", a failure class, or "unresolved"
+  std::string device;
+  BugState state = BugStatus::kUnresolved;
   std::string started, digest;
 };
 

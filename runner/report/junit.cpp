@@ -135,9 +135,9 @@ JunitStatus junit_status(const Observation& observation, const QuestionContext& 
     case Verdict::kNotFixed:
       return JunitStatus::kFailed;
     case Verdict::kSeenPresent:
-      return is_mutant(observation.subject) ? JunitStatus::kPassed : JunitStatus::kFailed;
+      return observation.subject.is_mutant() ? JunitStatus::kPassed : JunitStatus::kFailed;
     case Verdict::kSeenAbsent:
-      return is_mutant(observation.subject) ? JunitStatus::kSkipped : JunitStatus::kPassed;
+      return observation.subject.is_mutant() ? JunitStatus::kSkipped : JunitStatus::kPassed;
     case Verdict::kUnjudged:
     case Verdict::kUnsupported:
       return JunitStatus::kSkipped;
@@ -165,12 +165,12 @@ std::string junit_of_run(const std::string& slug, const std::vector<Observation>
   for (const Observation& o : observations) {
     std::string name = o.case_name;
     if (o.repeat > 0) name += fmt::format(" repeat {}", o.repeat);
-    JunitCase c{.group = slug + "." + o.subject,
+    JunitCase c{.group = slug + "." + o.subject.text(),
                 .name = std::move(name),
                 .status = junit_status(o, question),
                 .verdict = verdict_name(verdict_of(o.seen, expectation_of(o, question))),
                 .reason = o.reason.empty() ? measure_text(o) : o.reason};
-    if (c.status == JunitStatus::kSkipped && is_mutant(o.subject) && o.seen == Seen::kAbsent)
+    if (c.status == JunitStatus::kSkipped && o.subject.is_mutant() && o.seen == Seen::kAbsent)
       c.reason = "this case does not tell the mutant apart";
     if (o.outside.is_object() && o.outside.contains("wall_s") && o.outside["wall_s"].is_number()) {
       c.seconds = o.outside["wall_s"].get<double>();

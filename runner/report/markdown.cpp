@@ -59,7 +59,7 @@ std::string case_table(const std::vector<Observation>& observations,
     if (!o.counts) note += " (shown only: not judged on this device)";
     std::string seen = seen_name(o.seen);
     if (!o.failure_class.empty()) seen += " " + code_span(o.failure_class);
-    rows.push_back({code_span(o.subject), code_span(o.case_name), role_name(o.role),
+    rows.push_back({code_span(o.subject.text()), code_span(o.case_name), role_name(o.role),
                     expectation_name(expectation), seen,
                     verdict_name(verdict_of(o.seen, expectation)), number(&Measure::got),
                     number(&Measure::plain), number(&Measure::limit), note});
@@ -102,10 +102,11 @@ std::string environment_table(const std::vector<SubjectRun>& runs,
 
 std::string rerun_command(const RunContext& context, const std::vector<Observation>& observations,
                           const QuestionContext& question) {
-  const bool is_validate = question.subject == "patched";
+  const bool is_validate = question.subject == SubjectKind::kPatched;
   std::string command =
       fmt::format("./patchbench {} {}", is_validate ? "validate" : "reproduce", context.slug);
-  if (!is_validate && question.subject != "upstream") command += " --subject " + question.subject;
+  if (!is_validate && question.subject != SubjectKind::kUpstream)
+    command += " --subject " + question.subject.text();
   const std::string version =
       context.pin.is_object() ? text_of(context.pin.value("version", Json(""))) : "";
   if (!version.empty() && version != "host") command += " --upstream " + version;

@@ -14,8 +14,8 @@ enum class Judged { kNothing, kAbsent, kPresent };
 Judged judged(const AdvisoryRelease& release) {
   Judged all = Judged::kNothing;
   for (const DeviceState& s : release.states) {
-    if (s.state == "unresolved") continue;
-    if (s.state != "absent") return Judged::kPresent;
+    if (s.state == BugStatus::kUnresolved) continue;
+    if (s.state != BugStatus::kAbsent) return Judged::kPresent;
     all = Judged::kAbsent;
   }
   return all;
@@ -25,9 +25,10 @@ std::string notes_of(const AdvisoryRelease& release) {
   if (release.states.empty()) return "not measured";
   std::vector<std::string> parts;
   for (const DeviceState& s : release.states) {
-    const std::string seen = s.state == "absent"       ? "BUG_ABSENT"
-                             : s.state == "unresolved" ? "no sentinel"
-                                                       : "BUG_REPRODUCED(" + s.state + ")";
+    const std::string seen = s.state == BugStatus::kAbsent ? "BUG_ABSENT"
+                             : s.state == BugStatus::kUnresolved
+                                 ? "no sentinel"
+                                 : "BUG_REPRODUCED(" + s.state.text() + ")";
     parts.push_back(fmt::format("{} on {}, record {}", seen, s.device, s.digest.substr(0, 16)));
   }
   return fmt::format("{}", fmt::join(parts, "; "));

@@ -20,15 +20,13 @@ std::string newest(const Advisory& advisory) {
   return latest;
 }
 
-bool is_bad(const std::string& state) {
-  return !state.empty() && state != "absent" && state != "unresolved";
-}
+bool is_bad(const BugState& state) { return state == BugStatus::kPresent; }
 
-/// What one device saw, release by release; "" where it measured nothing.
-std::vector<std::string> seen_by(const Advisory& advisory, const std::string& device) {
-  std::vector<std::string> states;
+/// What one device saw, release by release.
+std::vector<BugState> seen_by(const Advisory& advisory, const std::string& device) {
+  std::vector<BugState> states;
   for (const AdvisoryRelease& release : advisory.releases) {
-    std::string state;
+    BugState state = BugStatus::kNotMeasured;
     for (const DeviceState& s : release.states) {
       if (s.device == device) state = s.state;
     }
@@ -38,13 +36,13 @@ std::vector<std::string> seen_by(const Advisory& advisory, const std::string& de
 }
 
 /// One range a run of releases that were all measured bad, whatever the class.
-Json ranges_of(const Advisory& advisory, const std::vector<std::string>& states) {
+Json ranges_of(const Advisory& advisory, const std::vector<BugState>& states) {
   Json ranges = Json::array();
   for (std::size_t i = 0; i < states.size(); ++i) {
     if (!is_bad(states[i])) continue;
     std::size_t last = i;
     while (last + 1 < states.size() && is_bad(states[last + 1])) ++last;
-    const bool is_fixed = last + 1 < states.size() && states[last + 1] == "absent";
+    const bool is_fixed = last + 1 < states.size() && states[last + 1] == BugStatus::kAbsent;
     const std::string end =
         is_fixed ? advisory.releases[last + 1].version : advisory.releases[last].version;
     ranges.push_back({{"type", "ECOSYSTEM"},
@@ -56,18 +54,18 @@ Json ranges_of(const Advisory& advisory, const std::vector<std::string>& states)
   return ranges;
 }
 
-Json affected_entry(const Advisory& advisory, const std::vector<std::string>& states,
+Json affected_entry(const Advisory& advisory, const std::vector<BugState>& states,
                     const std::vector<std::string>& devices) {
   Json versions = Json::array(), classes = Json::object();
   for (std::size_t i = 0; i < states.size(); ++i) {
     if (!is_bad(states[i])) continue;
     versions.push_back(advisory.releases[i].version);
-    classes[states[i]].push_back(advisory.releases[i].version);
+    classes[states[i].failure_class()].push_back(advisory.releases[i].version);
   }
   Json unmeasured = Json::array(), records = Json::object();
   for (std::size_t i = 0; i < states.size(); ++i) {
     const AdvisoryRelease& release = advisory.releases[i];
-    if (states[i].empty() || states[i] == "unresolved") unmeasured.push_back(release.version);
+    if (states[i].is_open()) unmeasured.push_back(release.version);
     for (const DeviceState& s : release.states) {
       if (std::find(devices.begin(), devices.end(), s.device) != devices.end())
         records[release.version].push_back(s.digest);
@@ -102,7 +100,7 @@ Json osv_record(const Advisory& advisory) {
   for (const AdvisoryRelease& release : advisory.releases) {
     for (const DeviceState& state : release.states) devices.insert(state.device);
   }
-  std::map<std::vector<std::string>, std::vector<std::string>> by_states;
+  std::map<std::vector<BugState>, std::vector<std::string>> by_states;
   for (const std::string& device : devices) by_states[seen_by(advisory, device)].push_back(device);
   Json affected = Json::array();
   for (const auto& [states, alike] : by_states) {

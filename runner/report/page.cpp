@@ -18,13 +18,13 @@ struct Look {
   std::string css, sign;
 };
 
-Look look_of(const PagePack& pack, const std::string& state) {
-  if (state == "absent") return {"absent", "●"};
-  if (state == "unsupported") return {"unsupported", "∅"};
-  if (state == "unresolved") return {"unresolved", "?"};
-  if (state == "not_measured") return {"not_measured", "–"};
+Look look_of(const PagePack& pack, const BugState& state) {
+  if (state == BugStatus::kAbsent) return {"absent", "●"};
+  if (state == BugStatus::kUnsupported) return {"unsupported", "∅"};
+  if (state == BugStatus::kUnresolved) return {"unresolved", "?"};
+  if (state == BugStatus::kNotMeasured) return {"not_measured", "–"};
   const auto& classes = pack.manifest.classes_order;
-  const auto at = std::find(classes.begin(), classes.end(), state);
+  const auto at = std::find(classes.begin(), classes.end(), state.failure_class());
   const auto index = static_cast<std::size_t>(std::min<std::ptrdiff_t>(at - classes.begin(), 3));
   constexpr const char* kSigns[] = {"▲", "◆", "■", "★"};
   return {fmt::format("bad{}", index), kSigns[index]};
@@ -63,12 +63,12 @@ std::string tier_row(const PagePack& pack, const PageTier& tier, const std::stri
 /// The classes of a pack with their signs, and the states that any pack can have.
 std::string key_of(const PagePack& pack) {
   std::string out;
-  std::set<std::string> shown;
+  std::set<BugState> shown;
   for (const PageTier& tier : pack.tiers) {
     for (const PageCell& cell : tier.cells) {
       if (!shown.insert(cell.state).second) continue;
       out += fmt::format("{}{} {}", out.empty() ? "" : " · ", look_of(pack, cell.state).sign,
-                         html_text(cell.state));
+                         html_text(cell.state.text()));
     }
   }
   return "<p class=\"key\">" + out + "</p>";
@@ -256,7 +256,7 @@ Json page_json(const Page& page) {
       Json cells = Json::array(), errors = Json::array();
       for (const PageCell& cell : tier.cells)
         cells.push_back({{"version", cell.version},
-                         {"state", cell.state},
+                         {"state", cell.state.text()},
                          {"date", cell.date},
                          {"verdict", cell.record},
                          {"marks", cell.marks}});

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "core/bug_state.h"
 #include "core/json.h"
 #include "core/manifest.h"
 #include "report/chart.h"
@@ -11,8 +12,8 @@ namespace patchbench::report {
 /// One release on one kind of device.
 struct PageCell {
   std::string version, date;  ///< date: the run's day; "" where nothing was measured
-  std::string state;   ///< "absent", a failure class, "unsupported", "unresolved", "not_measured"
-  std::string record;  ///< digest of the verdict; "" where there is none
+  BugState state = BugStatus::kNotMeasured;
+  std::string record;              ///< digest of the verdict; "" where there is none
   std::vector<std::string> marks;  ///< "unisolated", "stale: …", "3 of 9 cases"
 };
 

@@ -10,7 +10,7 @@ RecordLine record_line(const Record& record) {
   const Json& p = record.predicate();
   if (type == "observation") {
     const Observation o = observation_of(record);
-    return {o.subject + " " + o.case_name,
+    return {o.subject.text() + " " + o.case_name,
             seen_name(o.seen) + (o.failure_class.empty() ? "" : " " + o.failure_class)};
   }
   if (type == "evict")

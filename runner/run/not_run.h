@@ -7,11 +7,15 @@
 
 namespace patchbench {
 
+/// The argument of NOT_RUN.
+enum class NotRunReason { kNotRunnableHere, kUpstreamUnreachable };
+std::string reason_name(NotRunReason reason);
+
 /// One part of a command's work that could not be run here; the rest went on.
 struct NotRun {
-  std::string what;    ///< "sparse_mla_dims on slime"
-  std::string reason;  ///< of NOT_RUN: "upstream_unreachable" or "not_runnable_here"
-  std::string why;     ///< the error's line
+  std::string what;  ///< "sparse_mla_dims on slime"
+  NotRunReason reason = NotRunReason::kNotRunnableHere;
+  std::string why;  ///< the error's line
 };
 
 /// Of an Error(kNotRunnable).

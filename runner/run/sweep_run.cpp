@@ -20,6 +20,7 @@
 #include "exec/process.h"
 #include "exec/slurm.h"
 #include "ledger/ledger.h"
+#include "run/not_run.h"
 #include "run/verdicts.h"
 
 namespace patchbench {
@@ -90,7 +91,7 @@ void take_known(const Context& context, const SweepFolder& sweep) {
     const auto it =
         wanted.find({finding.slug, finding.upstream, finding.version, finding.manifest_sha256});
     if (it == wanted.end() || finding.asked != "reproduce" || !finding.beside.empty()) return;
-    if (state_of_sentinel(finding.sentinel) == "unresolved") return;
+    if (state_of(finding.outcome()) == BugStatus::kUnresolved) return;
     for (const std::size_t cell : it->second) {
       if (is_of_type(finding.device, cells[cell].device)) known[cell] = finding;
     }
@@ -347,7 +348,7 @@ void run_cell(const Context& context, const SweepFolder& sweep, std::size_t cell
   if (!words.sandbox.empty()) options.sandbox = exec::sandbox_from(words.sandbox);
   try {
     const Setup setup = prepare(own, options);
-    const std::string device = exec::describe_machine(setup.device).value("device", "");
+    const std::string device = setup.machine.value("device", "");
     if (!is_of_type(device, what.device))
       throw Error(ErrorCode::kNotRunnable, device + " is no " + what.device);
     const Answer answer = reproduce(own, setup, options);
@@ -358,7 +359,8 @@ void run_cell(const Context& context, const SweepFolder& sweep, std::size_t cell
                   ledger::export_jsonl(ledger::Ledger::open(own.ledger)->all()));
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kNotRunnable) throw;
-    const Outcome not_run{Sentinel::kNotRun, "not_runnable_here", e.what(), ""};
+    const Outcome not_run{Sentinel::kNotRun, reason_name(NotRunReason::kNotRunnableHere), e.what(),
+                          ""};
     sweep.publish(cell, {{"sentinel", not_run.text()}, {"verdict", ""}, {"why", e.what()}}, "");
   }
 }

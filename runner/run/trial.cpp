@@ -41,9 +41,9 @@ void check_cases(const Manifest& manifest, const std::vector<std::string>& cases
   }
 }
 
-void check_subject(const Manifest& manifest, const std::string& subject) {
+void check_subject(const Manifest& manifest, const Subject& subject) {
   if (has_subject(manifest, subject)) return;
-  const std::string kind = subject.substr(0, subject.find(':'));
+  const std::string kind = subject.text().substr(0, subject.text().find(':'));
   throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", manifest.slug.str(), subject,
                                              did_you_mean(kind, manifest.subjects)));
 }
@@ -60,7 +60,7 @@ std::pair<std::string, std::string> host_python() {
   return {python, asked.out.substr(0, asked.out.find('\n'))};
 }
 
-Json cases_document(const Setup& setup, const RunOptions& options, const std::string& subject) {
+Json cases_document(const Setup& setup, const RunOptions& options, const Subject& subject) {
   const std::vector<std::string>& chosen = options.cases;
   const std::string kind = setup.device.substr(0, setup.device.find(':'));
   Json cases = Json::array();
@@ -72,14 +72,14 @@ Json cases_document(const Setup& setup, const RunOptions& options, const std::st
     // is caught by what it computes.
     const bool is_idle = c.role == CaseRole::kSurvey ||
                          (c.role == CaseRole::kCode && setup.manifest.kind == "refactor");
-    const bool is_edit_mutant = subject.starts_with("mutant:");
-    const bool is_tried = is_edit_mutant || options.subject == "mitigated";
+    const bool is_edit_mutant = subject == SubjectKind::kMutant;
+    const bool is_tried = is_edit_mutant || options.subject == SubjectKind::kMitigated;
     if (chosen.empty() && is_idle && is_tried) continue;
     // These look at a region of the inputs; an edit that is wrong on its own is red without them.
     const bool is_of_regions = c.axes.contains("scaled_from") || c.axes.contains("backwards") ||
                                c.axes.contains("grad_layout");
     if (chosen.empty() && is_of_regions && is_edit_mutant) continue;
-    if (!is_in_process(subject) && !c.runs_on(setup.upstream)) continue;
+    if (!subject.is_in_process() && !c.runs_on(setup.upstream)) continue;
     // A case that only a GPU can judge is too large for the interpreter; it runs there when asked
     // for by name.
     if (chosen.empty() && !c.counts_on(kind)) continue;
@@ -109,8 +109,7 @@ std::string libraries_of(const fs::path& site, const std::string& at) {
   return folders;
 }
 
-exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
-                               const std::string& subject,
+exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const Subject& subject,
                                const std::vector<git::Checkout>& checkouts,
                                const fs::path& folder) {
   exec::SandboxSpec spec;
@@ -119,7 +118,8 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
   spec.python = setup.python;
   const std::string slug = setup.manifest.slug.str();
   spec.argv = {setup.python, "/harness/subject_runtime.py", "/subject/subject.py", "/work"};
-  if (subject == "liar") spec.argv = {setup.python, "/harness/lying_subject.py", "/work"};
+  if (subject == SubjectKind::kLiar)
+    spec.argv = {setup.python, "/harness/lying_subject.py", "/work"};
   spec.mounts = {{folder / "work", "/work", true},
                  {context.root / "repro/harness", "/harness", false},
                  {context.root / "repro" / slug, "/subject", false}};
@@ -144,7 +144,7 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup,
       {"PATH", "/usr/bin:/bin"}, {"LANG", "C.UTF-8"},     {"PYTHONDONTWRITEBYTECODE", "1"},
       {"OMP_NUM_THREADS", "2"},  {"PYTHONHASHSEED", "0"}};
   if (!libraries.empty()) spec.env["LD_LIBRARY_PATH"] = libraries;
-  if (subject == "mitigated") {
+  if (subject == SubjectKind::kMitigated) {
     spec.mounts.push_back({context.root / "mitigations", "/mitigations", false});
     path += (path.empty() ? "" : ":") + std::string("/mitigations");
     spec.env["PATCHBENCH_MITIGATE"] = slug;
@@ -214,7 +214,7 @@ Json pin_json(const Setup& setup) {
   return {{"upstream", setup.upstream.name}, {"version", "host"}, {"kind", "host"}};
 }
 
-RunContext make_run_context(const Setup& setup, const std::string& subject,
+RunContext make_run_context(const Setup& setup, const Subject& subject,
                             const std::vector<Edit>& edits) {
   RunContext run;
   run.run_id = setup.run_id;
@@ -222,32 +222,33 @@ RunContext make_run_context(const Setup& setup, const std::string& subject,
   run.tool = std::string("patchbench ") + PATCHBENCH_VERSION;
   run.slug = setup.manifest.slug.str();
   run.manifest_sha256 = setup.manifest.sha256;
-  run.pin = is_in_process(subject) ? Json::object() : pin_json(setup);
+  run.pin = subject.is_in_process() ? Json::object() : pin_json(setup);
   for (const Edit& edit : edits) run.edits.push_back(sha256_hex(format_edit(edit)));
   run.files = Json::object();
   run.environment = setup.environment.address;
   const bool isolated = setup.sandbox != exec::SandboxKind::kProcess;
-  run.sandbox = is_in_process(subject)
+  run.sandbox = subject.is_in_process()
                     ? Json{{"kind", "in_process"}, {"isolated", true}}
                     : Json{{"kind", exec::sandbox_name(setup.sandbox)}, {"isolated", isolated}};
-  if (!setup.image.empty() && !is_in_process(subject)) run.sandbox["image"] = setup.image;
-  run.machine = exec::describe_machine(setup.device);
+  if (!setup.image.empty() && !subject.is_in_process()) run.sandbox["image"] = setup.image;
+  run.machine = setup.machine;
   return run;
 }
 
 /// Whether the judge makes region mutants of this subject's outputs. A subject that is wrong on
 /// purpose has none.
-bool can_have_regions(const std::string& subject, const std::string& corrupt) {
-  return subject == "patched" || subject == "mitigated" || (subject == "op" && corrupt.empty());
+bool can_have_regions(const Subject& subject, const std::string& corrupt) {
+  return subject == SubjectKind::kPatched || subject == SubjectKind::kMitigated ||
+         (subject == SubjectKind::kOp && corrupt.empty());
 }
 
 /// The trees that a subject sees, the one under test first; what they are goes into the context.
 std::vector<git::Checkout> check_out(const Context& context, const Setup& setup,
-                                     const std::string& subject, const std::vector<Edit>& edits,
+                                     const Subject& subject, const std::vector<Edit>& edits,
                                      RunContext& run) {
   std::vector<git::Checkout> checkouts;
   // The liar calls no upstream: an op's run then fetches none.
-  if (setup.pin && subject != "liar") {
+  if (setup.pin && subject != SubjectKind::kLiar) {
     git::Store store(context.cache, context.root);
     checkouts.push_back(store.materialize(*setup.pin, edits));
     run.tree = checkouts.front().tree;
@@ -349,19 +350,19 @@ Json Setup::beside_json() const {
   return versions;
 }
 
-bool has_subject(const Manifest& manifest, const std::string& subject) {
-  const std::string known = subject.starts_with("mutant:") ? "patched" : subject;
+bool has_subject(const Manifest& manifest, const Subject& subject) {
+  const Subject known = subject == SubjectKind::kMutant ? SubjectKind::kPatched : subject;
   const auto& subjects = manifest.subjects;
-  return std::find(subjects.begin(), subjects.end(), known) != subjects.end();
+  return std::find(subjects.begin(), subjects.end(), known.text()) != subjects.end();
 }
 
 const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& asked,
-                                const std::string& subject) {
+                                const Subject& subject) {
   if (manifest.upstreams.empty()) {
     throw Error(ErrorCode::kNotRunnable,
                 manifest.slug.str() + ": names no upstream; try --subject op or model");
   }
-  const std::string acts_on = subject == "mitigated" ? manifest.mitigated() : "";
+  const std::string acts_on = subject == SubjectKind::kMitigated ? manifest.mitigated() : "";
   const std::string name = asked.empty() ? acts_on : asked;
   if (!acts_on.empty() && name != acts_on) {
     throw Error(ErrorCode::kUsage, fmt::format("{}: the mitigation acts on {}, not on {}",
@@ -397,7 +398,18 @@ std::string chosen_device(const std::string& asked) {
   return "cuda:" + digits;
 }
 
-Setup prepare(const Context& context, const RunOptions& options) {
+namespace {
+
+/// The runs of this machine.
+class LocalRunner : public SubjectRunner {
+ public:
+  Setup prepare(const Context& context, const RunOptions& options) override;
+  Trial run(const Context& context, const Setup& setup, const RunOptions& options,
+            const Subject& subject, const std::vector<Edit>& edits,
+            const std::string& corrupt) override;
+};
+
+Setup LocalRunner::prepare(const Context& context, const RunOptions& options) {
   Setup setup;
   setup.manifest = context.manifest(options.slug);
   const std::string slug = setup.manifest.slug.str();
@@ -414,7 +426,8 @@ Setup prepare(const Context& context, const RunOptions& options) {
   check_cases(setup.manifest, options.cases);
   setup.upstream = upstream_use(setup.manifest, options.upstream_name, options.subject);
   setup.device = chosen_device(options.device);
-  setup.started = ledger::utc_now();
+  setup.machine = exec::describe_machine(setup.device);
+  setup.started = context.now();
   if (options.python.empty() || options.needs_pin || !options.version.empty()) {
     setup.pin = context.pins().resolve(
         setup.upstream.name, options.version.empty() ? setup.upstream.red_pin : options.version);
@@ -432,14 +445,14 @@ Setup prepare(const Context& context, const RunOptions& options) {
   return setup;
 }
 
-Trial run_trial(const Context& context, const Setup& setup, const RunOptions& options,
-                const std::string& subject, const std::vector<Edit>& edits,
-                const std::string& corrupt) {
+Trial LocalRunner::run(const Context& context, const Setup& setup, const RunOptions& options,
+                       const Subject& subject, const std::vector<Edit>& edits,
+                       const std::string& corrupt) {
   const auto started = std::chrono::steady_clock::now();
   const std::string slug = setup.manifest.slug.str();
   Trial trial;
   trial.context = make_run_context(setup, subject, edits);
-  std::string file_name = subject + corrupt;
+  std::string file_name = subject.text() + corrupt;
   std::replace(file_name.begin(), file_name.end(), ':', '-');
   const fs::path folder = setup.folder / file_name;
   fs::create_directories(folder / "work");
@@ -449,7 +462,7 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
                   "--cases",
                   (folder / "cases.json").string(),
                   "--subject",
-                  subject,
+                  subject.text(),
                   "--device",
                   setup.device,
                   "--seed",
@@ -462,7 +475,7 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
   if (options.wants_regions && can_have_regions(subject, corrupt))
     command.argv.emplace_back("--regions");
   write_file(folder / "cases.json", cases_document(setup, options, subject).dump());
-  if (!is_in_process(subject)) {
+  if (!subject.is_in_process()) {
     const std::vector<git::Checkout> checkouts =
         check_out(context, setup, subject, edits, trial.context);
     if (!options.compile_cache.empty())
@@ -493,6 +506,23 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
   return trial;
 }
 
+SubjectRunner& runner_of(const Context& context) {
+  static LocalRunner local;
+  return context.subjects != nullptr ? *context.subjects : local;
+}
+
+}  // namespace
+
+Setup prepare(const Context& context, const RunOptions& options) {
+  return runner_of(context).prepare(context, options);
+}
+
+Trial run_trial(const Context& context, const Setup& setup, const RunOptions& options,
+                const Subject& subject, const std::vector<Edit>& edits,
+                const std::string& corrupt) {
+  return runner_of(context).run(context, setup, options, subject, edits, corrupt);
+}
+
 std::vector<Observation> observations_of(const std::vector<Trial>& trials) {
   std::vector<Observation> all;
   for (const Trial& trial : trials)
@@ -515,7 +545,7 @@ std::string record_run(const Context& context, const std::vector<Trial>& trials,
   return records.back().digest();
 }
 
-QuestionContext question_for(const Setup& setup, Question question, const std::string& subject) {
+QuestionContext question_for(const Setup& setup, Question question, const Subject& subject) {
   QuestionContext asked;
   asked.question = question;
   asked.subject = subject;

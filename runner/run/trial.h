@@ -20,7 +20,7 @@ struct RunOptions {
   std::string upstream_name;        ///< which upstream of the pack; empty: the first
   std::string version;              ///< empty: the red pin
   std::vector<std::string> beside;  ///< "NAME=VERSION" of upstreams that are not under test
-  std::string subject = "upstream";
+  Subject subject = SubjectKind::kUpstream;
   std::vector<std::string> cases;            ///< empty: all
   std::string device;                        ///< empty: cuda:0 where it can be used, else cpu
   std::optional<exec::SandboxKind> sandbox;  ///< forced
@@ -45,6 +45,7 @@ struct Setup {
   exec::Environment environment;
   std::string image, python;  ///< as the sandbox needs them
   std::string run_id, started;
+  Json machine;                  ///< exec::describe_machine(device)
   std::filesystem::path folder;  ///< <cache>/runs/<run_id>
 };
 
@@ -57,13 +58,23 @@ struct Trial {
 
 /// Whether a pack has a subject of that name; where there is an edit, there may be mutants: wrong
 /// edits.
-bool has_subject(const Manifest& manifest, const std::string& subject);
+bool has_subject(const Manifest& manifest, const Subject& subject);
 /// The upstream of a pack by name, or its first; of `mitigated` the one that the mitigation acts
 /// on, and no other. Throws Error(kUsage) with did-you-mean.
 const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& asked,
-                                const std::string& subject = "upstream");
+                                const Subject& subject = SubjectKind::kUpstream);
 /// "cpu" or "cuda:N": the one asked for, checked, or the best that is here.
 std::string chosen_device(const std::string& asked);
+
+/// Prepares and runs subjects. What it is by default starts processes; a test's does not.
+class SubjectRunner {
+ public:
+  virtual ~SubjectRunner() = default;
+  virtual Setup prepare(const Context& context, const RunOptions& options) = 0;
+  virtual Trial run(const Context& context, const Setup& setup, const RunOptions& options,
+                    const Subject& subject, const std::vector<Edit>& edits,
+                    const std::string& corrupt) = 0;
+};
 
 /// Resolves names to things, chooses device and sandbox and prepares the environment. Throws Error
 /// with one clear line for each thing that is wrong or impossible here.
@@ -72,7 +83,7 @@ Setup prepare(const Context& context, const RunOptions& options);
 /// Runs one subject over the chosen cases: checkout (+ edits), sandbox, reproducer, observations.
 /// `corrupt` spoils outputs (self-test).
 Trial run_trial(const Context& context, const Setup& setup, const RunOptions& options,
-                const std::string& subject, const std::vector<Edit>& edits,
+                const Subject& subject, const std::vector<Edit>& edits,
                 const std::string& corrupt = "");
 
 /// Those of all trials, in order.
@@ -84,7 +95,7 @@ std::string record_run(const Context& context, const std::vector<Trial>& trials,
                        const QuestionContext& question, const Outcome& outcome);
 
 /// What an observation of `setup` is asked: classes, red pin.
-QuestionContext question_for(const Setup& setup, Question question, const std::string& subject);
+QuestionContext question_for(const Setup& setup, Question question, const Subject& subject);
 
 /// `patchbench <version> (<upstream version> …)` lines and the case table of a run, for people.
 std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,

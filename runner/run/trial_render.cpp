@@ -35,9 +35,9 @@ std::string headline(const Setup& setup, const std::vector<Trial>& trials) {
 void add_rows(report::Table& table, const Trial& trial, const QuestionContext& question,
               bool names_subject) {
   for (const Observation& o : trial.observations) {
-    if (is_region_mutant(o.subject)) continue;
+    if (o.subject.is_region_mutant()) continue;
     const Measure* m = deciding(o);
-    const std::string name = names_subject ? o.subject + " " + o.case_name : o.case_name;
+    const std::string name = names_subject ? o.subject.text() + " " + o.case_name : o.case_name;
     std::string seen = seen_name(o.seen);
     if (!o.failure_class.empty() && o.failure_class != question.classes.front())
       seen += " " + o.failure_class;
@@ -77,7 +77,7 @@ std::string mutant_line(const Trial& trial, bool holds) {
     if (o.seen == Seen::kPresent && is_asked && caught == nullptr) caught = &o;
   }
   const std::string subject =
-      trial.observations.empty() ? "mutant" : trial.observations.front().subject;
+      trial.observations.empty() ? "mutant" : trial.observations.front().subject.text();
   if (caught == nullptr && holds)
     return fmt::format("{}: not equal to upstream bit for bit\n", subject);
   if (caught == nullptr) return fmt::format("{}: NOT caught\n", subject);
@@ -94,12 +94,11 @@ std::string region_line(const std::vector<Trial>& trials) {
   std::string passed;
   for (const Trial& trial : trials) {
     for (const Observation& o : trial.observations) {
-      if (!is_region_mutant(o.subject)) continue;
+      if (!o.subject.is_region_mutant()) continue;
       ++num;
       red += o.seen == Seen::kPresent;
       if (o.seen == Seen::kPresent) continue;
-      passed += fmt::format("{}{} ({})", passed.empty() ? "" : ", ",
-                            o.subject.substr(o.subject.rfind(':') + 1),
+      passed += fmt::format("{}{} ({})", passed.empty() ? "" : ", ", o.subject.mutant_name(),
                             o.seen == Seen::kUnsupported ? o.reason : "passed " + o.case_name);
     }
   }
@@ -109,7 +108,7 @@ std::string region_line(const std::vector<Trial>& trials) {
 }
 
 bool is_mutants(const Trial& trial) {
-  return !trial.observations.empty() && is_mutant(trial.observations.front().subject);
+  return !trial.observations.empty() && trial.observations.front().subject.is_mutant();
 }
 
 }  // namespace
@@ -123,7 +122,7 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
   std::string mutants, costs;
   for (const Trial& trial : trials) {
     if (question.question == Question::kOp && is_mutants(trial)) {
-      std::map<std::string, bool> red;
+      std::map<Subject, bool> red;
       for (const Observation& o : trial.observations) red[o.subject] |= o.seen == Seen::kPresent;
       mutants += fmt::format(
           "{} spoiled outputs, {} red\n", red.size(),

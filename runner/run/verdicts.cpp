@@ -12,7 +12,6 @@
 #include "core/error.h"
 #include "core/file_text.h"
 #include "exec/process.h"
-#include "git/series.h"
 
 namespace patchbench {
 namespace {
@@ -34,12 +33,13 @@ std::string selftest_key(const Context& context, const Setup& setup) {
 
 /// One trigger and one control that are for `subject` and count on this device: enough to see
 /// whether the judge can fail and can pass. Of an op those that count on a CPU too: they are small.
-std::vector<std::string> selftest_cases(const Setup& setup, const std::string& subject) {
+std::vector<std::string> selftest_cases(const Setup& setup, const Subject& subject) {
   const std::string kind = setup.device.substr(0, setup.device.find(':'));
   std::vector<std::string> names;
   for (const CaseRole role : {CaseRole::kTrigger, CaseRole::kControl}) {
     for (const Case& c : setup.manifest.cases) {
-      const bool is_of_it = is_in_process(subject) ? c.counts_on("cpu") : c.runs_on(setup.upstream);
+      const bool is_of_it =
+          subject.is_in_process() ? c.counts_on("cpu") : c.runs_on(setup.upstream);
       if (c.role == role && c.is_for(subject) && is_of_it && c.counts_on(kind)) {
         names.push_back(c.name);
         break;
@@ -51,7 +51,7 @@ std::vector<std::string> selftest_cases(const Setup& setup, const std::string& s
 
 /// One subject of a run and what is changed in it.
 struct Part {
-  std::string subject;
+  Subject subject;
   std::vector<Edit> edits;
 };
 
@@ -64,7 +64,7 @@ std::vector<Trial> run_parts(const Context& context, const Setup& setup, const R
   const auto work = [&] {
     for (std::size_t at = next++; at < parts.size(); at = next++) {
       try {
-        progress(parts[at].subject);
+        progress(parts[at].subject.text());
         trials[at] = run_trial(context, setup, options, parts[at].subject, parts[at].edits);
       } catch (...) {
         failures[at] = std::current_exception();
@@ -90,10 +90,10 @@ void refuse(const std::string& what) {
 
 /// A subject that computes nothing, says it did, and prints sentinels.
 void check_liar(const Context& context, const Setup& setup, RunOptions options) {
-  options.cases = selftest_cases(setup, "liar");
+  options.cases = selftest_cases(setup, SubjectKind::kLiar);
   // No case of a release counts on this device, so that none can be lied about either.
   if (options.cases.empty()) return;
-  const Trial liar = run_trial(context, setup, options, "liar", {});
+  const Trial liar = run_trial(context, setup, options, SubjectKind::kLiar, {});
   for (const Observation& o : liar.observations) {
     if (o.seen == Seen::kAbsent) refuse("a lying subject passed case " + o.case_name);
     if (o.outputs_sha256.empty())
@@ -103,21 +103,21 @@ void check_liar(const Context& context, const Setup& setup, RunOptions options) 
 }
 
 /// "mutant:half" of mutant-half.edit.
-std::string mutant_subject(const Edit& mutant) {
+Subject mutant_subject(const Edit& mutant) {
   return "mutant:" + fs::path(mutant.name).stem().string().substr(std::string("mutant-").size());
 }
 
 /// What is applied to the checkout that a subject runs on.
-std::vector<Edit> edits_of(const Context& context, const Setup& setup, const std::string& subject) {
-  if (subject == "patched") return pack_edits_at(context, setup).edits;
-  if (!subject.starts_with("mutant:")) return {};
+std::vector<Edit> edits_of(const Context& context, const Setup& setup, const Subject& subject) {
+  if (subject == SubjectKind::kPatched) return pack_edits_at(context, setup).edits;
+  if (subject != SubjectKind::kMutant) return {};
   std::vector<std::string> names;
   for (const Edit& mutant : pack_edits_at(context, setup).mutants) {
-    names.push_back(mutant_subject(mutant));
-    if (names.back() == subject) return {mutant};
+    names.push_back(mutant_subject(mutant).text());
+    if (names.back() == subject.text()) return {mutant};
   }
   throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", setup.manifest.slug.str(),
-                                             subject, did_you_mean(subject, names)));
+                                             subject, did_you_mean(subject.text(), names)));
 }
 
 /// The cases that were named are for the subject, or it is said for whom they are.
@@ -125,7 +125,7 @@ void need_cases_for(const Manifest& manifest, const RunOptions& options) {
   for (const std::string& name : options.cases) {
     const Case& item = *manifest.find_case(name);
     if (item.is_for(options.subject)) continue;
-    const std::string why = options.subject == "mitigated" && !item.left.empty()
+    const std::string why = options.subject == SubjectKind::kMitigated && !item.left.empty()
                                 ? item.left
                                 : fmt::format("it is for {}", fmt::join(item.subjects, " and "));
     throw Error(ErrorCode::kUsage, fmt::format("{}: case '{}' is not for '{}': {}",
@@ -133,8 +133,22 @@ void need_cases_for(const Manifest& manifest, const RunOptions& options) {
   }
 }
 
+/// Subjects are compared where they ran in one environment on one machine.
+void check_together(const std::vector<Trial>& trials) {
+  for (const Trial& trial : trials) {
+    if (trial.observations.empty()) continue;
+    const std::string subject = trial.observations.front().subject.text();
+    if (trial.context.environment != trials.front().context.environment)
+      throw Error(ErrorCode::kIntegrity,
+                  subject + " ran in another environment: " + trial.context.environment);
+    if (trial.context.machine != trials.front().context.machine)
+      throw Error(ErrorCode::kIntegrity, subject + " ran on another machine");
+  }
+}
+
 /// The sentinel over all trials of an answer, and its record.
 void conclude(const Context& context, Answer& answer) {
+  check_together(answer.trials);
   answer.outcome = sentinel_of(observations_of(answer.trials), answer.question);
   answer.digest = record_run(context, answer.trials, answer.question, answer.outcome);
 }
@@ -150,7 +164,7 @@ Answer test_claim(const Context& context, const Setup& setup, const RunOptions& 
   answer.question.contrast = test.contrast;
   answer.question.expects = seen_from(test.expects);
   answer.question.failure_class = test.failure_class;
-  for (const std::string& subject : {test.subject, test.contrast})
+  for (const Subject& subject : {test.subject, test.contrast})
     answer.trials.push_back(
         run_trial(context, setup, options, subject, edits_of(context, setup, subject)));
   conclude(context, answer);
@@ -167,7 +181,7 @@ void ensure_selftest(const Context& context, const Setup& setup) {
   // The plain computation is right by definition; an op proves itself along the way.
   const auto& subjects = setup.manifest.subjects;
   const bool has_op = std::find(subjects.begin(), subjects.end(), "op") != subjects.end();
-  const std::string right = has_op ? "op" : "plain";
+  const Subject right = has_op ? SubjectKind::kOp : SubjectKind::kPlain;
   options.cases = selftest_cases(setup, right);
   for (const Observation& o : run_trial(context, setup, options, right, {}).observations) {
     if (o.seen != Seen::kAbsent)
@@ -190,8 +204,8 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
   ensure_selftest(context, setup);
   Answer answer;
   Question question = Question::kReproduce;
-  if (options.subject == "op") question = Question::kOp;
-  if (options.subject == "mitigated") question = Question::kMitigation;
+  if (options.subject == SubjectKind::kOp) question = Question::kOp;
+  if (options.subject == SubjectKind::kMitigated) question = Question::kMitigation;
   const std::vector<Edit> edits = edits_of(context, setup, options.subject);
   answer.question = question_for(setup, question, options.subject);
   RunOptions all = options;
@@ -200,15 +214,15 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
     answer.question.has_regions = all.wants_regions = true;
   }
   if (question == Question::kMitigation)
-    answer.trials.push_back(run_trial(context, setup, options, "upstream", {}));
+    answer.trials.push_back(run_trial(context, setup, options, SubjectKind::kUpstream, {}));
   answer.trials.push_back(run_trial(context, setup, all, options.subject, edits));
   if (question == Question::kOp) {
     // Spoiled outputs are judged on small cases: what they show does not depend on the shape, what
     // they cost does.
     RunOptions few = options;
-    few.cases = selftest_cases(setup, "op");
+    few.cases = selftest_cases(setup, SubjectKind::kOp);
     few.repeats = 1;
-    answer.trials.push_back(run_trial(context, setup, few, "op", {}, "all"));
+    answer.trials.push_back(run_trial(context, setup, few, SubjectKind::kOp, {}, "all"));
   }
   conclude(context, answer);
   return answer;
@@ -218,7 +232,7 @@ std::optional<QuestionContext> memory_question(const Manifest& manifest, const Q
                                                const std::vector<Observation>& seen) {
   if (op.question != Question::kOp) return std::nullopt;
   const auto peak_of = [](const Observation& o) {
-    const bool is_counted = o.counts && o.subject == "op" && o.outside.is_object();
+    const bool is_counted = o.counts && o.subject == SubjectKind::kOp && o.outside.is_object();
     return is_counted ? o.outside.value("peak_bytes", 0.0) : 0.0;
   };
   for (const Observation& o : seen) {
@@ -244,7 +258,7 @@ std::optional<QuestionContext> memory_question(const Manifest& manifest, const Q
 std::optional<QuestionContext> regression_question(const Manifest& manifest,
                                                    const QuestionContext& validation,
                                                    const std::vector<Observation>& seen) {
-  if (validation.subject != "patched") return std::nullopt;
+  if (validation.subject != SubjectKind::kPatched) return std::nullopt;
   QuestionContext asked = validation;
   asked.question = Question::kRegression;
   for (const Observation& o : seen) {
@@ -268,45 +282,7 @@ PackEdits pack_edits_at(const Context& context, const Setup& setup) {
   if (!setup.pin)
     throw Error(ErrorCode::kUsage,
                 "an installed stack (--python) is judged as it is: it takes no edits");
-  const auto [series, base_version] = git::series_for(
-      git::load_series(context.root / cell_path(setup.manifest.slug, Column::kPatches),
-                       setup.upstream.name),
-      setup.pin->version, setup.upstream.red_pin);
-  const Pin base = context.pins().resolve(setup.upstream.name, base_version);
-  if (base.version == setup.pin->version) return {series.edits, series.mutants};
-  git::Store store(context.cache, context.root);
-  PackEdits carried;
-  const std::vector<git::Rebase> moved = git::rebase_series(series.edits, base, *setup.pin, store);
-  for (std::size_t i = 0; i < moved.size(); ++i) {
-    const git::Rebase& rebase = moved[i];
-    if (rebase.state == git::Rebase::State::kClean) {
-      carried.edits.push_back(*rebase.edit);
-    } else if (rebase.state != git::Rebase::State::kLanded) {
-      std::string where;
-      if (!rebase.conflicts.empty()) {
-        where = fmt::format(": {} lines {}-{}", rebase.conflicts[0].path,
-                            rebase.conflicts[0].first_line, rebase.conflicts[0].last_line);
-      }
-      throw Error(
-          ErrorCode::kUsage,
-          fmt::format("{} does not carry from {} to {} ({}{}); see patchbench patch rebase {}",
-                      series.edits[i].name, base.version, setup.pin->version,
-                      git::rebase_state_name(rebase.state), where, setup.manifest.slug.str()));
-    }
-  }
-  if (carried.edits.empty() && !moved.empty())
-    throw Error(ErrorCode::kUsage, fmt::format("{}: {} has landed every edit of the pack already",
-                                               setup.manifest.slug.str(), setup.pin->version));
-  for (const Edit& mutant : series.mutants) {
-    const git::Rebase rebase = git::rebase_edit(mutant, base, *setup.pin, store);
-    if (rebase.state == git::Rebase::State::kClean) {
-      carried.mutants.push_back(*rebase.edit);
-    } else {
-      progress(fmt::format("{} does not carry to {} ({}): left out", mutant.name,
-                           setup.pin->version, git::rebase_state_name(rebase.state)));
-    }
-  }
-  return carried;
+  return checkouts_of(context).edits_at(context, setup.manifest, setup.upstream, *setup.pin);
 }
 
 Question validation_of(const Manifest& manifest) {
@@ -317,8 +293,8 @@ Answer validate(const Context& context, const Setup& setup, const RunOptions& op
                 const std::vector<Edit>& edits, const std::vector<Edit>& mutants) {
   ensure_selftest(context, setup);
   Answer answer;
-  answer.question = question_for(setup, validation_of(setup.manifest), "patched");
-  std::vector<Part> parts = {{"upstream", {}}, {"patched", edits}};
+  answer.question = question_for(setup, validation_of(setup.manifest), SubjectKind::kPatched);
+  std::vector<Part> parts = {{SubjectKind::kUpstream, {}}, {SubjectKind::kPatched, edits}};
   for (const Edit& mutant : mutants) parts.push_back({mutant_subject(mutant), {mutant}});
   RunOptions all = options;
   all.wants_regions = answer.question.has_regions = true;

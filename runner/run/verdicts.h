@@ -1,6 +1,7 @@
 #pragma once
 #include <string>
 
+#include "run/checkouts.h"
 #include "run/trial.h"
 
 namespace patchbench {
@@ -46,11 +47,7 @@ Answer validate(const Context& context, const Setup& setup, const RunOptions& op
 Answer test_claim(const Context& context, const Setup& setup, const RunOptions& options,
                   const ClaimTest& test);
 
-/// The pack's edits (and mutants) carried to a pin by three-way merge; Error(kUsage) naming file
-/// and lines where they conflict.
-struct PackEdits {
-  std::vector<Edit> edits, mutants;
-};
+/// The pack's edits at the pin of a setup. Throws Error(kUsage) without a pin.
 PackEdits pack_edits_at(const Context& context, const Setup& setup);
 
 }  // namespace patchbench

@@ -13,9 +13,9 @@
 
 #include "core/error.h"
 #include "core/window.h"
-#include "exec/process.h"
 #include "ledger/ledger.h"
 #include "report/table.h"
+#include "run/checkouts.h"
 #include "run/verdicts.h"
 #include "status/agreement.h"
 #include "status/cost_history.h"
@@ -35,15 +35,17 @@ Measured measure(const Context& context, RunOptions options, const std::string& 
   try {
     const Setup setup = prepare(context, options);
     const Answer answer = reproduce(context, setup, options);
-    std::string state = state_of_sentinel(answer.outcome.text());
-    if (state == "unresolved" && has_no_such_code(observations_of(answer.trials)))
-      state = "unsupported";
+    BugState state = state_of(answer.outcome);
+    if (state == BugStatus::kUnresolved && has_no_such_code(observations_of(answer.trials)))
+      state = BugStatus::kUnsupported;
     return {{version, std::move(state), answer.digest}, answer.outcome, std::nullopt};
   } catch (const Error& e) {
     if (e.code() == ErrorCode::kIntegrity || e.code() == ErrorCode::kUsage) throw;
     const NotRun part =
         not_run(fmt::format("{} on {} {}", options.slug, options.upstream_name, version), e);
-    return {{version, "not_measured", ""}, {Sentinel::kNotRun, part.reason, part.why, ""}, part};
+    return {{version, BugStatus::kNotMeasured, ""},
+            {Sentinel::kNotRun, reason_name(part.reason), part.why, ""},
+            part};
   }
 }
 
@@ -82,51 +84,28 @@ Roles cases_among(const std::vector<Observation>& observations) {
 /// would let nothing count; that a case got other axes under its old name is not seen.
 Known known_states(const Context& context, const RunOptions& options, const Setup& setup) {
   Known known;
+  const VerdictIndex verdicts = index_verdicts(context, {.slug = options.slug, .before = {}});
   const Json beside = setup.beside_json();
-  const std::string device = exec::describe_machine(setup.device).value("device", "");
-  const std::string beside_text = beside.is_null() ? "" : canonical_json(beside);
-  const ledger::Archive archive(context.ledger, context.root, {options.slug});
-  std::map<std::string, Finding> newest;
-  archive.each_finding({.slug = options.slug, .before = {}}, [&](const Finding& finding) {
-    const bool is_same = finding.asked == "reproduce" && finding.is_counted &&
-                         finding.upstream == setup.upstream.name && finding.device == device &&
-                         finding.beside == beside_text;
-    Finding& last = newest[finding.version];
-    if (is_same && last.started <= finding.started) last = finding;
-  });
+  const std::string unusual_beside =
+      beside.is_null() ? "" : unusual(canonical_json(beside), setup.manifest);
   const Roles today = cases_of(setup);
-  for (const auto& [version, finding] : newest) {
-    if (finding.digest.empty()) continue;
-    const std::vector<Observation> seen = cited_observations(archive, finding.digest);
-    std::string state = state_of_sentinel(finding.sentinel);
-    if (state == "unresolved" && has_no_such_code(seen)) state = "unsupported";
-    if (state == "unresolved") continue;
+  for (const auto& [place, devices] : verdicts.board.places()) {
+    const auto cell = devices.find(setup.machine.value("device", ""));
+    const bool is_same = place.asked == "reproduce" && place.upstream == setup.upstream.name &&
+                         place.beside == unusual_beside && cell != devices.end();
+    const Finding* finding = is_same ? cell->second.newest() : nullptr;
+    if (finding == nullptr) continue;
+    const std::vector<Observation> seen = cited_observations(verdicts.archive, finding->digest);
+    BugState state = state_of(finding->outcome());
+    if (state == BugStatus::kUnresolved && has_no_such_code(seen)) state = BugStatus::kUnsupported;
+    if (state == BugStatus::kUnresolved) continue;
     if (cases_among(seen) == today) {
-      known.states[version] = {version, state, finding.digest};
+      known.states[place.version] = {place.version, state, finding->digest};
     } else {
-      known.outdated.insert(version);
+      known.outdated.insert(place.version);
     }
   }
   return known;
-}
-
-/// The commit a release's tag points to, as a git pin; nullopt without such a tag. Throws
-/// Error(kNotRunnable) if out of reach.
-std::optional<Pin> tagged(const Context& context, const Upstream& upstream,
-                          const std::string& version) {
-  const exec::Exit listed =
-      exec::run({.argv = {"git", "ls-remote", "--tags", upstream.url, "refs/tags/v" + version,
-                          "refs/tags/v" + version + "^{}"}});
-  if (!listed.ok())
-    throw Error(ErrorCode::kNotRunnable,
-                "upstream_unreachable: git ls-remote " + upstream.url + " failed");
-  std::string commit;
-  for (std::size_t at = 0; at + 40 < listed.out.size(); at = listed.out.find('\n', at) + 1) {
-    commit = listed.out.substr(at, 40);  // the peeled line, where there is one, comes last
-    if (listed.out.find('\n', at) == std::string::npos) break;
-  }
-  if (commit.empty()) return std::nullopt;
-  return context.pins().resolve(upstream.name, "git:" + commit);
 }
 
 /// The first commit after `left` that is in `right.state`, by bisection inside one measured edge.
@@ -134,17 +113,17 @@ Json bisect_edge(const Context& context, const RunOptions& options, const Upstre
                  const std::vector<std::string>& files, const ReleaseState& left,
                  const ReleaseState& right) {
   Json found = {{"from", left.version},
-                {"from_state", left.state},
+                {"from_state", left.state.text()},
                 {"to", right.version},
-                {"to_state", right.state}};
-  const auto good = tagged(context, upstream, left.version),
-             bad = tagged(context, upstream, right.version);
+                {"to_state", right.state.text()}};
+  Checkouts& checkouts = checkouts_of(context);
+  const auto good = checkouts.tagged(context, upstream, left.version),
+             bad = checkouts.tagged(context, upstream, right.version);
   if (!good || !bad) {
     found["result"] = "no tag for " + (good ? right.version : left.version);
     return found;
   }
-  const std::vector<Pin> commits =
-      git::Store(context.cache, context.root).commits_between(*good, *bad, files);
+  const std::vector<Pin> commits = checkouts.commits_between(context, *good, *bad, files);
   std::size_t low = 0, high = commits.size();  // commits[high-1] has right.state; before
                                                // commits[low] it is left.state
   std::vector<std::string> skipped;
@@ -152,13 +131,13 @@ Json bisect_edge(const Context& context, const RunOptions& options, const Upstre
     const std::size_t middle = low + (high - low) / 2;
     progress(fmt::format("{} -> {}: commit {}, {} left", left.version, right.version,
                          commits[middle].commit.substr(0, 10), high - low));
-    const std::string state = measure(context, options, commits[middle].version).state.state;
+    const BugState state = measure(context, options, commits[middle].version).state.state;
     if (state == right.state) {
       high = middle;
     } else if (state == left.state) {
       low = middle + 1;
     } else {
-      skipped.push_back(commits[middle].commit + " " + state);
+      skipped.push_back(commits[middle].commit + " " + state.text());
       break;
     }
   }
@@ -189,8 +168,9 @@ Json commits_of_edges(const Context& context, const RunOptions& named, const Ups
                       std::vector<NotRun>& missing) {
   Json commits = Json::array();
   for (std::size_t i = 0; i + 1 < states.size(); ++i) {
-    const bool both = states[i].state != "unresolved" && states[i + 1].state != "unresolved" &&
-                      !states[i].record.empty() && !states[i + 1].record.empty();
+    const bool both = states[i].state != BugStatus::kUnresolved &&
+                      states[i + 1].state != BugStatus::kUnresolved && !states[i].record.empty() &&
+                      !states[i + 1].record.empty();
     if (!both || states[i].state == states[i + 1].state) continue;
     try {
       commits.push_back(
@@ -218,31 +198,31 @@ RunContext window_context(const Setup& setup, const RunOptions& options, const U
   run.environment = setup.environment.address;
   run.sandbox = {{"kind", exec::sandbox_name(setup.sandbox)},
                  {"isolated", setup.sandbox != exec::SandboxKind::kProcess}};
-  run.machine = exec::describe_machine(setup.device);
+  run.machine = setup.machine;
   return run;
 }
 
 }  // namespace
 
-void print_window(const Json& window) {
+void print_window(const Context& context, const Json& window) {
   report::Table table({"release", "date", "state", "why"});
   for (const Json& r : window.at("releases")) {
     table.add({r.at("version"), r.at("date"), r.at("state"), r.at("why")});
   }
-  std::cout << table.render(report::style_of(STDOUT_FILENO));
+  context.out() << table.render(report::style_of(STDOUT_FILENO));
   for (const Json& i : window.at("intervals")) {
     const auto or_none = [&](const char* key) {
       return i.at(key).get<std::string>().empty() ? "none measured" : i.at(key).get<std::string>();
     };
-    fmt::print(std::cout,
+    fmt::print(context.out(),
                "{}: first bad {}, last bad {}; last good before {}, first good after {}{}\n",
                i.at("class").get<std::string>(), or_none("first_bad"), or_none("last_bad"),
                or_none("last_good_before"), or_none("first_good_after"),
                i.at("has_gap").get<bool>() ? " (a release in it was not measured)" : "");
   }
-  if (window.at("intervals").empty()) std::cout << "no measured release is hit\n";
+  if (window.at("intervals").empty()) context.out() << "no measured release is hit\n";
   for (const Json& c : window.at("commits")) {
-    fmt::print(std::cout, "{} -> {} ({} -> {}): {}\n", c.at("from").get<std::string>(),
+    fmt::print(context.out(), "{} -> {} ({} -> {}): {}\n", c.at("from").get<std::string>(),
                c.at("to").get<std::string>(), c.at("from_state").get<std::string>(),
                c.at("to_state").get<std::string>(), c.at("result").get<std::string>());
   }
@@ -271,13 +251,12 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
     }
     states.push_back(one.state);
     if (one.not_run) missing.push_back(*one.not_run);
-    const bool is_out_of_reach =
-        pin.kind == PinKind::kGit && one.not_run && one.not_run->reason == "upstream_unreachable";
-    const bool is_open = one.state.state == "unresolved" || one.state.state == "not_measured";
-    is_complete &= !is_open || is_out_of_reach;
+    const bool is_out_of_reach = pin.kind == PinKind::kGit && one.not_run &&
+                                 one.not_run->reason == NotRunReason::kUpstreamUnreachable;
+    is_complete &= !one.state.state.is_open() || is_out_of_reach;
     releases.push_back({{"version", pin.version},
                         {"date", pin.date},
-                        {"state", one.state.state},
+                        {"state", one.state.state.text()},
                         {"why", one.outcome.why},
                         {"verdict", one.state.record}});
   }
@@ -287,7 +266,8 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
                            ? commits_of_edges(context, named, upstream, setup, states, missing)
                            : Json::array();
   Json compact = Json::object();  // the record: states and the verdicts they rest on
-  for (const ReleaseState& s : states) compact[s.version] = {s.state, s.record.substr(0, 16)};
+  for (const ReleaseState& s : states)
+    compact[s.version] = {s.state.text(), s.record.substr(0, 16)};
   const Json document = {{"slug", options.slug},
                          {"upstream", upstream.name},
                          {"device", setup.device},
@@ -352,7 +332,7 @@ Json plan_windows(const Context& context, const RunOptions& options) {
   return plans;
 }
 
-void print_plans(const Json& plans) {
+void print_plans(const Context& context, const Json& plans) {
   std::size_t num_runs = 0;
   report::Table table({"pack", "upstream", "known", "to run", "judged on other cases"});
   for (const Json& plan : plans) {
@@ -360,8 +340,8 @@ void print_plans(const Json& plans) {
     table.add({plan.at("slug"), plan.at("upstream"), plan.at("known").dump(),
                std::to_string(plan.at("to_measure").size()), plan.at("on_other_cases").dump()});
   }
-  std::cout << table.render(report::style_of(STDOUT_FILENO));
-  fmt::print(std::cout, "{} releases would be run; nothing was\n", num_runs);
+  context.out() << table.render(report::style_of(STDOUT_FILENO));
+  fmt::print(context.out(), "{} releases would be run; nothing was\n", num_runs);
 }
 
 WindowAnswer measure_all_windows(const Context& context, const RunOptions& options) {
@@ -371,9 +351,9 @@ WindowAnswer measure_all_windows(const Context& context, const RunOptions& optio
       WindowAnswer one = measure_window(context, chosen, {.resume = true});
       all.status = std::max(all.status, one.status);
       if (!context.json) {
-        std::cout << name << "\n";
-        print_window(one.document);
-        std::cout << "\n";
+        context.out() << name << "\n";
+        print_window(context, one.document);
+        context.out() << "\n";
       }
       all.document.push_back(std::move(one.document));
       all.not_run.insert(all.not_run.end(), one.not_run.begin(), one.not_run.end());
@@ -404,15 +384,16 @@ void show_windows(const Context& context, const std::string& slug) {
            tier_disagreements(windows, sources_of(verdicts, pack, use), use))
         disagreements.push_back(use.name + " " + line);
     }
-    print_json({{"slug", slug}, {"windows", documents}, {"tiers_disagree", disagreements}});
+    print_json(context,
+               {{"slug", slug}, {"windows", documents}, {"tiers_disagree", disagreements}});
     return;
   }
   for (const UpstreamUse& use : pack.upstreams) {
     if (use.from_environment) continue;
-    std::cout << render_windows(verdicts, pack, use, windows);
+    context.out() << render_windows(verdicts, pack, use, windows);
     for (const TierWindow& window : windows) {
       if (window.upstream == use.name)
-        std::cout << render_costs(costs_of(verdicts, window), window.device);
+        context.out() << render_costs(costs_of(verdicts, window), window.device);
     }
   }
 }

@@ -25,7 +25,7 @@ struct WindowAnswer {
 WindowAnswer measure_window(const Context& context, const RunOptions& options,
                             const WindowOptions& window);
 /// States and intervals, for people.
-void print_window(const Json& window);
+void print_window(const Context& context, const Json& window);
 
 /// Every pack and upstream, one after the other, releases already judged taken from the records. A
 /// pack that cannot run here is named and left out. Returns the documents and the greatest status.
@@ -35,7 +35,7 @@ WindowAnswer measure_all_windows(const Context& context, const RunOptions& optio
 /// "upstream", "device", "known" and "on_other_cases" (counts), "to_measure" (versions)}.
 Json plan_windows(const Context& context, const RunOptions& options);
 /// The same for people.
-void print_plans(const Json& plans);
+void print_plans(const Context& context, const Json& plans);
 
 /// The windows of a pack from its records; nothing is run.
 void show_windows(const Context& context, const std::string& slug);

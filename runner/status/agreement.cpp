@@ -14,27 +14,28 @@ namespace patchbench {
 std::vector<std::string> tier_disagreements(const std::vector<TierWindow>& windows,
                                             const std::vector<SourceState>& sources,
                                             const UpstreamUse& use) {
-  std::map<std::string, std::map<std::string, std::string>> by_version;  // version -> tier -> state
-  std::map<std::string, std::string> at_red_pin;                         // tier -> state
+  std::map<std::string, std::map<std::string, BugState>> by_version;  // version -> tier -> state
+  std::map<std::string, BugState> at_red_pin;                         // tier -> state
   std::vector<std::string> order;
   for (const TierWindow& window : windows) {
     if (window.upstream != use.name) continue;
     for (const ReleaseState& release : window.states) {
       if (order.size() < window.states.size()) order.push_back(release.version);
-      if (release.state == "unresolved" || release.state == "not_measured") continue;
-      by_version[release.version][short_device(window.device)] = release.state;
-      if (release.version == use.red_pin) at_red_pin[short_device(window.device)] = release.state;
+      if (release.state.is_open()) continue;
+      by_version[release.version].insert_or_assign(short_device(window.device), release.state);
+      if (release.version == use.red_pin)
+        at_red_pin.insert_or_assign(short_device(window.device), release.state);
     }
   }
   for (const SourceState& source : sources) {
-    std::set<std::string> red;
+    std::set<BugState> red;
     for (const auto& [tier, state] : at_red_pin) red.insert(state);
     if (source.state == "as_red_pin" && red.size() == 1 && by_version.contains(source.version))
-      by_version[source.version]["source"] = *red.begin();
+      by_version[source.version].insert_or_assign("source", *red.begin());
   }
   std::vector<std::string> lines;
   for (const std::string& version : order) {
-    std::set<std::string> distinct;
+    std::set<BugState> distinct;
     std::string line;
     for (const auto& [tier, state] : by_version[version]) {
       distinct.insert(state);
@@ -53,10 +54,10 @@ std::string votes_text(const std::vector<Votes>& votes) {
   }
   std::string text;
   for (const auto& [sentinel, list] : by_sentinel) {
-    const std::string state = state_of_sentinel(sentinel);
-    const std::string said = state == "absent"       ? "green"
-                             : state == "unresolved" ? sentinel
-                                                     : "red (" + state + ")";
+    const BugState state = state_of(Outcome::from_text(sentinel));
+    const std::string said = state == BugStatus::kAbsent       ? "green"
+                             : state == BugStatus::kUnresolved ? sentinel
+                                                               : "red (" + state.text() + ")";
     text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", said, list);
   }
   return text;
@@ -106,13 +107,13 @@ std::string render_windows(const VerdictIndex& verdicts, const Manifest& pack,
                  is_last && window.is_open() ? "open" : or_none(i.first_good_after)});
     }
     if (window.intervals.empty()) table.add({tier, window_text(window)});
-    tallies += fmt::format("{}: {} absent, {} without such code, {} unresolved, {} unmeasured\n",
-                           tier, window.count("absent"), window.count("unsupported"),
-                           window.count("unresolved"), window.count("not_measured"));
+    tallies +=
+        fmt::format("{}: {} absent, {} without such code, {} unresolved, {} unmeasured\n", tier,
+                    window.count(BugStatus::kAbsent), window.count(BugStatus::kUnsupported),
+                    window.count(BugStatus::kUnresolved), window.count(BugStatus::kNotMeasured));
     std::vector<std::string> gaps;
     for (const ReleaseState& release : window.states) {
-      if (release.state == "unresolved" || release.state == "not_measured")
-        gaps.push_back(short_version(release.version));
+      if (release.state.is_open()) gaps.push_back(short_version(release.version));
     }
     if (!gaps.empty() && gaps.size() < window.states.size())
       tallies += report::paragraph("  gaps ", fmt::format("{}", fmt::join(gaps, " ")));

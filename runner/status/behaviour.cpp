@@ -44,7 +44,7 @@ Behaviour read_behaviour(const Context& context, const std::string& slug) {
     const Json& p = entry.record.predicate();
     const RunContext run = RunContext::from_json(p.at("context"));
     const Observation o = Observation::from_json(p.at("observation"));
-    if (run.slug != slug || o.subject != "upstream" || !run.edits.empty()) continue;
+    if (run.slug != slug || o.subject != SubjectKind::kUpstream || !run.edits.empty()) continue;
     Shown& held = behaviour[{run.pin.value("upstream", ""), run.machine.value("device", "cpu")}]
                            [o.case_name][run.pin.value("version", "host")];
     if (held.started <= run.started) held = {run.started, text_of(o)};
@@ -109,13 +109,13 @@ void show_behaviour(const Context& context, const std::string& slug) {
     documents.push_back(
         {{"upstream", upstream}, {"device", device}, {"versions", order}, {"cases", rows}});
     if (!context.json)
-      std::cout << upstream << " · " << device << " · " << order.size()
-                << (order.size() == 1 ? " version\n" : " versions\n")
-                << table.render(report::style_of(STDOUT_FILENO)) << "\n";
+      context.out() << upstream << " · " << device << " · " << order.size()
+                    << (order.size() == 1 ? " version\n" : " versions\n")
+                    << table.render(report::style_of(STDOUT_FILENO)) << "\n";
   }
-  if (context.json) print_json(documents);
+  if (context.json) print_json(context, documents);
   if (documents.empty() && !context.json)
-    std::cout << slug << ": no record; run patchbench window " << slug << "\n";
+    context.out() << slug << ": no record; run patchbench window " << slug << "\n";
 }
 
 }  // namespace patchbench

@@ -71,7 +71,7 @@ Behind behind(const Context& context, const VerdictIndex& verdicts, const Manife
     if (!record) continue;
     const Observation o = observation_of(*record);
     missing.erase(o.case_name);
-    if (o.subject == "upstream" || o.subject == "op") {
+    if (o.subject == SubjectKind::kUpstream || o.subject == SubjectKind::kOp) {
       double& share = out.share_by_case[o.case_name];
       share = std::max(share, share_of(o));
     }

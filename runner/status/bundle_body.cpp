@@ -13,6 +13,7 @@
 #include "report/markdown.h"
 #include "report/record_line.h"
 #include "status/measured.h"
+#include "status/newest.h"
 #include "status/verdict_index.h"
 
 namespace patchbench {
@@ -39,12 +40,7 @@ std::string kind_words(const std::string& kind) {
 }
 
 /// A verdict about the pack's release at its red pin.
-struct Standing {
-  const ledger::Entry* entry;
-  RunContext run;
-  QuestionContext asked;
-  Outcome outcome;
-};
+using Standing = NewestVerdict;
 
 class Body {
  public:
@@ -81,27 +77,20 @@ class Body {
   }
 
  private:
-  /// The newest verdict of each question, subject, upstream and device, at the red pins.
+  /// The newest verdict of each question that was answered at the red pins.
   std::vector<Standing> newest_standing() {
-    std::map<std::tuple<int, std::string, std::string, std::string>, Standing> newest;
-    for (const auto& [digest, entry] : facts_.book.entries()) {
-      if (entry.record.type() != "verdict" || !ledger::counts_for_quorum(entry)) continue;
-      const Json& p = entry.record.predicate();
-      if (p.at("context").value("slug", "") != facts_.manifest.slug.str()) continue;
-      Standing one{&entry, RunContext::from_json(p.at("context")),
-                   QuestionContext::from_json(p.at("question")), outcome_of(entry.record)};
-      if (!one.outcome.sentinel || !is_at_red_pin(finding_of(entry.record, digest))) continue;
+    std::vector<Standing> out = newest_verdicts(facts_.book, [&](const Standing& one) {
       const bool is_of_the_release =
-          one.asked.question != Question::kReproduce || one.asked.subject == "upstream";
-      if (one.asked.question == Question::kClaim || !is_of_the_release) continue;
-      const std::tuple key(static_cast<int>(one.asked.question), one.asked.subject,
-                           one.run.pin.value("upstream", ""),
-                           one.run.machine.value("device", "cpu"));
-      const auto [held, is_new] = newest.emplace(key, one);
-      if (!is_new && held->second.run.started <= one.run.started) held->second = std::move(one);
-    }
-    std::vector<Standing> out;
-    for (auto& [key, one] : newest) out.push_back(std::move(one));
+          one.asked.question != Question::kReproduce || one.asked.subject == SubjectKind::kUpstream;
+      return one.run.slug == facts_.manifest.slug.str() && one.outcome.sentinel &&
+             one.asked.question != Question::kClaim && is_of_the_release &&
+             is_at_red_pin(finding_of(one.entry->record, one.entry->digest));
+    });
+    const auto order = [](const Standing& one) {
+      return std::tuple(one.asked.question, one.asked.subject, one.upstream(), one.device());
+    };
+    std::stable_sort(out.begin(), out.end(),
+                     [&](const Standing& a, const Standing& b) { return order(a) < order(b); });
     if (out.empty()) {
       throw Error(ErrorCode::kUnresolved,
                   facts_.manifest.slug.str() +
@@ -226,7 +215,7 @@ class Body {
       for (const report::AdvisoryRelease& release :
            measured_releases(facts_.book, facts_.manifest, facts_.pins.upstream(use.name))) {
         for (const report::DeviceState& state : release.states) {
-          auto& [versions, digests] = lists[{state.device, state.state}];
+          auto& [versions, digests] = lists[{state.device, state.state.text()}];
           versions += (versions.empty() ? use.name + " " : ", ") + release.version;
           digests += (digests.empty() ? "" : ", ") + cite(*facts_.book.find(state.digest));
         }

@@ -24,7 +24,8 @@ CasesOf cases_of(const VerdictIndex& verdicts, const std::string& verdict) {
     const auto is_told = [&](const char* name) {
       return o.self_reported.contains(name) && o.self_reported[name].is_number();
     };
-    if (o.subject != "upstream" || !is_told("wall_s") || !is_told("peak_bytes")) continue;
+    if (o.subject != SubjectKind::kUpstream || !is_told("wall_s") || !is_told("peak_bytes"))
+      continue;
     cases[o.case_name] = {o.self_reported["wall_s"].get<double>(),
                           o.self_reported["peak_bytes"].get<int64_t>()};
   }
@@ -32,7 +33,8 @@ CasesOf cases_of(const VerdictIndex& verdicts, const std::string& verdict) {
 }
 
 struct Judged {
-  std::string version, state;
+  std::string version;
+  BugState state = BugStatus::kNotMeasured;
   CasesOf cases;
 };
 
@@ -105,7 +107,7 @@ std::string render_costs(const TierCosts& costs, const std::string& device) {
   if (costs.releases.empty() || costs.cases.empty()) return "";
   report::Table table({"release", "state", "s", "peak MiB"});
   for (const ReleaseCost& one : costs.releases) {
-    table.add({one.version, one.state, fmt::format("{:.1f}", one.seconds),
+    table.add({one.version, one.state.text(), fmt::format("{:.1f}", one.seconds),
                fmt::format("{:.1f}", static_cast<double>(one.peak_bytes) / kMib)});
   }
   std::string out =

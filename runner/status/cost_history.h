@@ -9,7 +9,8 @@ namespace patchbench {
 
 /// What one release took, as it said of itself.
 struct ReleaseCost {
-  std::string version, state;
+  std::string version;
+  BugState state = BugStatus::kNotMeasured;
   double seconds = 0;  ///< in the cases that all releases ran, one call each: compilation counts
   int64_t peak_bytes = 0;  ///< the greatest of these cases
 };

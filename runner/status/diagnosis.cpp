@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 /// What the records say of one release.
 struct Measured {
-  std::string state;  ///< as ReleaseState::state
+  BugState state = BugStatus::kNotMeasured;
   std::string record;
   std::map<std::string, std::string> files;  ///< file -> SHA-256 or "absent", as far as recorded
   bool has_files() const {
@@ -28,11 +28,20 @@ struct Measured {
 using Releases = std::map<std::string, Measured>;
 
 /// A failure on one device outweighs what another device says.
-int weight_of(const std::string& state) {
-  if (state == "not_measured") return 0;
-  if (state == "unresolved") return 1;
-  if (state == "unsupported") return 2;
-  return state == "absent" ? 3 : 4;
+int weight_of(const BugState& state) {
+  switch (state.status()) {
+    case BugStatus::kNotMeasured:
+      return 0;
+    case BugStatus::kUnresolved:
+      return 1;
+    case BugStatus::kUnsupported:
+      return 2;
+    case BugStatus::kAbsent:
+      return 3;
+    case BugStatus::kPresent:
+      return 4;
+  }
+  return 0;
 }
 
 Releases releases_of(const VerdictIndex& verdicts, const Manifest& pack, const UpstreamUse& use) {
@@ -41,8 +50,7 @@ Releases releases_of(const VerdictIndex& verdicts, const Manifest& pack, const U
     if (window.upstream != use.name) continue;
     for (const ReleaseState& release : window.states) {
       Measured& one = releases[release.version];
-      if (weight_of(release.state) <= weight_of(one.state.empty() ? "not_measured" : one.state))
-        continue;
+      if (weight_of(release.state) <= weight_of(one.state)) continue;
       one = {release.state, release.record, {}};
       const std::optional<Record> record = verdicts.archive.find(release.record);
       const Json files =
@@ -52,7 +60,8 @@ Releases releases_of(const VerdictIndex& verdicts, const Manifest& pack, const U
       }
     }
   }
-  std::erase_if(releases, [](const auto& entry) { return entry.second.state.empty(); });
+  std::erase_if(releases,
+                [](const auto& entry) { return entry.second.state == BugStatus::kNotMeasured; });
   return releases;
 }
 
@@ -63,15 +72,16 @@ std::string package_of(const Upstream& upstream) {
 
 void conclude(Diagnosis& one, const Measured& measured, const std::string& remark) {
   one.record = measured.record;
-  if (measured.state == "unresolved") {
+  if (measured.state == BugStatus::kUnresolved) {
     one.state = "not_measured";
     one.why = "its run gave no answer";
-  } else if (measured.state == "absent" || measured.state == "unsupported") {
+  } else if (measured.state == BugStatus::kAbsent || measured.state == BugStatus::kUnsupported) {
     one.state = "not_hit";
-    one.why = measured.state == "absent" ? "the bug is not there" : "the release has no such code";
+    one.why = measured.state == BugStatus::kAbsent ? "the bug is not there"
+                                                   : "the release has no such code";
   } else {
     one.state = "hit";
-    one.why = measured.state;
+    one.why = measured.state.text();
   }
   if (one.state != "hit" && !remark.empty()) one.why += "; " + remark;
 }

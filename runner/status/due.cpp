@@ -29,7 +29,7 @@ constexpr const char* kNote = "note";
 std::map<std::string, bool> triggers_of(const VerdictIndex& verdicts, const std::string& verdict) {
   std::map<std::string, bool> out;
   for (const Observation& o : cited_observations(verdicts.archive, verdict)) {
-    if (o.subject == "upstream" && o.role == CaseRole::kTrigger && o.counts)
+    if (o.subject == SubjectKind::kUpstream && o.role == CaseRole::kTrigger && o.counts)
       out[o.case_name] = o.seen == Seen::kPresent;
   }
   return out;
@@ -91,8 +91,8 @@ void add_retirement(const VerdictIndex& verdicts, const Manifest& pack, std::vec
     for (const TierWindow& window : windows) {
       if (window.upstream != use.name || window.states.empty()) continue;
       const ReleaseState& last = window.states.back();
-      if (last.state == "unresolved" || last.state == "not_measured") continue;
-      if (last.state != "absent" || !covers(verdicts, window, use.red_pin)) {
+      if (last.state.is_open()) continue;
+      if (last.state != BugStatus::kAbsent || !covers(verdicts, window, use.red_pin)) {
         is_red = true;
         continue;
       }

@@ -25,7 +25,7 @@ std::vector<report::AdvisoryRelease> measured_releases(const ledger::Book& book,
       for (const auto& [device, cell] : at->second) {
         if (const Finding* newest = cell.newest(); newest != nullptr)
           release.states.push_back(
-              {device, state_of_sentinel(newest->sentinel), newest->started, newest->digest});
+              {device, state_of(newest->outcome()), newest->started, newest->digest});
       }
     }
     releases.push_back(std::move(release));

@@ -25,11 +25,11 @@ std::string status_markdown(const VerdictIndex& verdicts) {
                             finding->started.substr(0, 10), finding->digest.substr(0, 12));
       }
     }
-    text += fmt::format("\n## {}\n\n", pack.slug.str());
-    text += rows.empty() ? "No record.\n"
-                         : "| version | question | device | verdict | date | record "
-                           "|\n|---|---|---|---|---|---|\n" +
-                               rows;
+    if (rows.empty()) continue;
+    text += fmt::format(
+        "\n## {}\n\n| version | question | device | verdict | date | record |\n"
+        "|---|---|---|---|---|---|\n{}",
+        pack.slug.str(), rows);
   }
   return text;
 }
@@ -41,8 +41,8 @@ std::string summary_of(const VerdictIndex& verdicts, const Place& place, const F
   // A verdict about the model or a mutant must not read as one about the release, nor a run of
   // surveys, which has none, as one without an answer.
   const bool is_of_the_release = place.asked == "reproduce" || place.asked == "validate";
-  if (!is_of_the_release && finding.sentinel == "NONE") return "";
-  const bool is_of_another = !is_of_the_release && finding.sentinel.starts_with("BUG_");
+  if (!is_of_the_release && !finding.outcome().sentinel) return "";
+  const bool is_of_another = !is_of_the_release && is_of_bug(finding.outcome());
   return (is_of_another ? place.asked + ": " : "") + marked(verdicts, finding);
 }
 
@@ -71,7 +71,6 @@ std::string status_summary(const VerdictIndex& verdicts) {
           list += (list.empty() ? "" : " · ") + said;
         }
       }
-      if (rows.empty()) rows[{use.red_pin, "-"}] = "no record";
       for (const auto& [where, list] : rows)
         text += fmt::format("| `{}` | {} {} | {} | {} |\n", pack.slug.str(), use.name, where.first,
                             where.second, list);

@@ -14,9 +14,9 @@ TierWindow window_on(const VerdictIndex& verdicts, const std::string& slug,
   for (const Pin& pin : upstream.versions()) versions.push_back(pin.version);
   window.states = states_of(verdicts.board, slug, upstream.name, device, versions);
   for (ReleaseState& state : window.states) {
-    if (state.state == "unresolved" &&
+    if (state.state == BugStatus::kUnresolved &&
         has_no_such_code(cited_observations(verdicts.archive, state.record)))
-      state.state = "unsupported";
+      state.state = BugStatus::kUnsupported;
   }
   window.intervals = intervals_of(window.states);
   return window;
@@ -24,7 +24,7 @@ TierWindow window_on(const VerdictIndex& verdicts, const std::string& slug,
 
 }  // namespace
 
-int64_t TierWindow::count(const std::string& state) const {
+int64_t TierWindow::count(BugStatus state) const {
   return std::count_if(states.begin(), states.end(),
                        [&](const ReleaseState& release) { return release.state == state; });
 }
@@ -90,7 +90,7 @@ std::vector<SourceState> sources_of(const VerdictIndex& verdicts, const Manifest
 
 std::string window_text(const TierWindow& window) {
   if (window.intervals.empty()) {
-    const int64_t num_absent = window.count("absent");
+    const int64_t num_absent = window.count(BugStatus::kAbsent);
     return num_absent > 0 ? fmt::format("absent from all {} judged releases", num_absent)
                           : "no release judged";
   }
@@ -111,8 +111,9 @@ std::string window_text(const TierWindow& window) {
 Json window_json(const TierWindow& window) {
   Json states = Json::array(), intervals = Json::array();
   for (const ReleaseState& release : window.states)
-    states.push_back(
-        {{"version", release.version}, {"state", release.state}, {"verdict", release.record}});
+    states.push_back({{"version", release.version},
+                      {"state", release.state.text()},
+                      {"verdict", release.record}});
   for (const Interval& i : window.intervals) {
     intervals.push_back({{"class", i.failure_class},
                          {"first_bad", i.first_bad},

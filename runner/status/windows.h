@@ -12,7 +12,7 @@ struct TierWindow {
   std::vector<ReleaseState> states;  ///< every locked release, oldest first
   std::vector<Interval> intervals;
   /// How many releases are in one of the given states.
-  int64_t count(const std::string& state) const;
+  int64_t count(BugStatus state) const;
   /// Whether the newest locked release is in a failure class.
   bool is_open() const;
 };

@@ -3,11 +3,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <mutex>
@@ -109,15 +110,19 @@ void check_since(const std::string& since) {
   }
 }
 
-std::string today() {
-  const std::chrono::year_month_day day{
-      std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now())};
-  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(day.year()),
-                     static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()));
+const Clock& system_clock() {
+  class System : public Clock {
+   public:
+    std::string now() const override {
+      return fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
+    }
+  };
+  static const System clock;
+  return clock;
 }
 
-void print_json(const Json& document) {
-  std::cout << document.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+void print_json(const Context& context, const Json& document) {
+  context.out() << document.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
 }
 
 void write_whole(const fs::path& path, const std::string& text) {

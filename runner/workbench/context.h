@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,24 @@
 
 namespace patchbench {
 
-/// What every command shares: where things are and how to print.
+/// What time it is.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual std::string now() const = 0;  ///< by UTC: "2026-01-31T12:00:00Z"
+};
+const Clock& system_clock();
+
+class SubjectRunner;  // run/trial.h
+class Checkouts;      // run/checkouts.h
+
+/// Where results (`out`) and messages (`err`) go.
+struct Output {
+  std::ostream* out = &std::cout;
+  std::ostream* err = &std::cerr;
+};
+
+/// What every command shares: where things are, how to print, and what reaches beyond the program.
 struct Context {
   std::filesystem::path root;  ///< the repository (PATCHBENCH_ROOT, else where it was built)
   std::filesystem::path
@@ -18,6 +36,15 @@ struct Context {
   std::filesystem::path ledger;  ///< --ledger
   bool json = false;             ///< --json: one JSON document on stdout, nothing else
   int exit_code = 0;
+  Output output;
+  const Clock* clock = &system_clock();
+  SubjectRunner* subjects = nullptr;  ///< null: the processes of this machine
+  Checkouts* checkouts = nullptr;     ///< null: git
+
+  std::ostream& out() const { return *output.out; }
+  std::ostream& err() const { return *output.err; }
+  std::string now() const { return clock->now(); }
+  std::string today() const { return now().substr(0, 10); }
 
   Manifest manifest(const std::string& slug) const;  ///< Error(kUsage) with did-you-mean
   std::vector<std::string> slugs() const;            ///< every pack, by number
@@ -31,11 +58,8 @@ void progress(const std::string& text);
 /// `started`. Throws Error(kUsage).
 void check_since(const std::string& since);
 
-/// Today's day by UTC: "2026-01-31".
-std::string today();
-
 /// Prints one JSON document; bytes that are no UTF-8 become the replacement character.
-void print_json(const Json& document);
+void print_json(const Context& context, const Json& document);
 
 /// Writes a file whole or not at all, its folders made.
 void write_whole(const std::filesystem::path& path, const std::string& text);

@@ -292,7 +292,7 @@ def test_pins_update_finds_holes_and_what_is_newer(run, tmp_path: Path) -> None:
         ("0.8.10", "2026-11-20", False),
         ("0.9.0", "2026-11-21", False),
     ]
-    assert all(p["unmeasured"] == [SLUG] for p in found["releases"])
+    assert all(SLUG in p["unmeasured"] for p in found["releases"])
     assert (found["unlockable"], found["yanked"], found["complete"], found["written"]) == ([], [], [], False)
     before = (root / "env/pins.json").read_text()
     assert before == (ROOT / "env/pins.json").read_text()
@@ -328,8 +328,10 @@ def test_pins_update_names_what_it_cannot_lock(run, tmp_path: Path) -> None:
         "liger-kernel 0.8.4 is locked, and the index has yanked it: wrong version",
     ]
     path = root / "env/pins.json"
-    left_out = ',"left_out": [{"version": "0.9.2", "reason": "broken"}, {"version": "0.9.3", "reason": "no wheel"}], "commits": ['
-    path.write_text(re.sub(r',\s+"commits": \[', left_out, path.read_text(), count=1))
+    pins = json.loads(path.read_text())
+    left_out = [{"version": "0.9.2", "reason": "broken"}, {"version": "0.9.3", "reason": "no wheel"}]
+    pins["upstreams"]["liger-kernel"]["left_out"] = left_out
+    path.write_text(json.dumps(pins))
     lines = run(*words, root=root).stdout.splitlines()
     assert lines[1:] == [
         "liger-kernel: the locks hold every final release of the index from 0.3.0 on, but those left out: "

@@ -14,8 +14,9 @@ import torch
 from answers import BIN, PROGRAM, ROOT
 
 OPS = Path(os.environ.get("PATCHBENCH_OPS_LIB", BIN.parent / "lib/libpatchbench_ops.so"))
-HARNESS = ROOT / "repro/harness"
-sys.path.insert(0, str(HARNESS))
+TRAINING = ROOT / "repro/training"
+FOLDERS = [str(ROOT / "repro" / name) for name in ("training", "harness", "bench")]
+sys.path[:0] = FOLDERS
 
 import hybrid_verdict  # noqa: E402
 from hybrid_model import SMALL, rotated, siso_reference  # noqa: E402
@@ -50,12 +51,12 @@ def runs(trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pa
     folder = tmp_path_factory.mktemp("runs")
     started = {}
     for variant in VARIANTS:
-        path = os.pathsep.join(map(str, (trees[variant], ROOT / "mitigations", HARNESS, *filter(None, sys.path))))
+        path = os.pathsep.join(map(str, (trees[variant], ROOT / "mitigations", *filter(None, sys.path))))
         words = ["--variant", variant, "--steps", "20", "--device", "cpu", "--report", folder / f"{variant}.json"]
         words += ["--losses", folder / f"{variant}.losses.json", "--capture", folder / variant]
         env = os.environ | {"PYTHONPATH": path, "PATCHBENCH_OPS_LIB": str(OPS), "OMP_NUM_THREADS": "1"}
         env.pop("PATCHBENCH_MITIGATE", None)
-        argv = [sys.executable, HARNESS / "train_hybrid.py", *words]
+        argv = [sys.executable, TRAINING / "train_hybrid.py", *words]
         started[variant] = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     for variant, process in started.items():
         said, _ = process.communicate(timeout=300)

@@ -75,14 +75,13 @@ std::map<std::string, std::pair<Seen, std::string>> regions_of(const Json& cases
       run_toy(folder, cases, {"--subject", "op", "--regions"}, GradientPack(), more);
   EXPECT_EQ(run.code, 0);
   std::map<std::string, std::pair<Seen, std::string>> seen;
-  const std::string prefix = "op_mutant:region:";
   for (const Observation& o : run.observations) {
-    if (!is_region_mutant(o.subject)) {
+    if (!o.subject.is_region_mutant()) {
       EXPECT_EQ(o.seen, Seen::kAbsent) << o.case_name;
       continue;
     }
-    EXPECT_TRUE(o.subject.starts_with(prefix)) << o.subject;
-    const std::string region = o.subject.substr(prefix.size());
+    EXPECT_EQ(o.subject, SubjectKind::kOpMutant) << o.subject.text();
+    const std::string region = o.subject.mutant_name();
     EXPECT_TRUE(seen.emplace(region, std::pair(o.seen, o.case_name)).second) << region << " twice";
     EXPECT_EQ(o.reason == "no case is in this region", o.seen == Seen::kUnsupported) << o.reason;
   }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-FOLDERS = [str(Path(__file__).parents[2] / "repro" / name) for name in ("harness", "sparse_mla_dims", "liger_flce_none_bwd")]
+FOLDERS = [str(Path(__file__).parents[2] / "repro" / name) for name in ("bench", "sparse_mla_dims", "liger_flce_none_bwd")]
 sys.path[:0] = FOLDERS
 mla_oracle, bench_sparse_mla, bench_peers = map(importlib.import_module, ("oracle", "bench_sparse_mla", "bench_peers"))
 del sys.path[: len(FOLDERS)]

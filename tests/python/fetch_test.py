@@ -256,21 +256,21 @@ def test_pins_fetches_every_release_that_is_not_there(index: Index, cache: Path,
     assert status == 2 and "one of: toy" in err
 
 
-def toy_root(folder: Path, index: Index, tests: dict[str, object]) -> Path:
-    """env/pins.json of a repository with two packs, one with a reproducer; its upstream "toy" has releases 1 to 6."""
+def toy_root(folder: Path, index: Index, *upstreams: dict[str, object]) -> Path:
+    """env/pins.json of a repository with two packs, one with a reproducer; its upstream "toy" has releases 1 to 6. `upstreams` are
+    more rows of that pack's manifest."""
     index.files = {f"toy-{n}-py3-none-any.whl": f"release {n}".encode() for n in range(1, 7)}
     releases = [{"version": n.split("-")[1], "file": n, "sha256": sha(b)} for n, b in index.files.items()]
-    for path in ("env", "packs/runs", "packs/waits", "repro/runs", "tests", "mitigations/patchbench_mitigations/data"):
+    for path in ("env", "packs/runs", "packs/waits", "repro/runs", "mitigations/patchbench_mitigations/data"):
         (folder / path).mkdir(parents=True)
     (folder / "repro/runs/repro.cpp").touch()
-    for slug, upstreams in (
-        ("runs", [{"name": "toy", "red_pin": "2"}, {"name": "commits", "red_pin": "git:0"}]),
+    for slug, rows in (
+        ("runs", [{"name": "toy", "red_pin": "2"}, {"name": "commits", "red_pin": "git:0"}, *upstreams]),
         ("waits", [{"name": "absent", "red_pin": "1"}]),
     ):
-        (folder / "packs" / slug / "manifest.json").write_text(json.dumps({"slug": slug, "upstreams": upstreams}))
+        (folder / "packs" / slug / "manifest.json").write_text(json.dumps({"slug": slug, "upstreams": rows}))
     data = {"package": "toy", "releases": {"3": {"seen": "wrong", "mitigated": "00"}, "4": {"seen": "absent"}}}
     (folder / "mitigations/patchbench_mitigations/data/runs.json").write_text(json.dumps(data))
-    (folder / "tests/releases.json").write_text(json.dumps(tests))
     pins = folder / "env/pins.json"
     toys = {name: {"project": "toy", "releases": releases if name == "toy" else []} for name in ("toy", "commits")}
     pins.write_text(json.dumps({"upstreams": toys}))
@@ -278,7 +278,7 @@ def toy_root(folder: Path, index: Index, tests: dict[str, object]) -> Path:
 
 
 def test_pins_without_names_are_what_a_first_use_and_the_tests_need(index: Index, cache: Path, tmp_path: Path) -> None:
-    pins = toy_root(tmp_path, index, {"toy": ["1"]})
+    pins = toy_root(tmp_path, index, {"name": "toy", "test_releases": ["1"]})
     status, _, err = fetch(index, cache, "pins", pins)
     assert status == 0 and "absent" not in err
     assert sorted(path[-len("1-py3-none-any.whl") :][0] for path, _ in index.downloads()) == ["1", "2", "3", "6"]
@@ -288,13 +288,13 @@ def test_pins_without_names_are_what_a_first_use_and_the_tests_need(index: Index
 
 
 def test_tests_may_need_every_release_of_an_upstream(index: Index, cache: Path, tmp_path: Path) -> None:
-    assert fetch(index, cache, "pins", toy_root(tmp_path, index, {"toy": "every"}))[0] == 0
+    assert fetch(index, cache, "pins", toy_root(tmp_path, index, {"name": "toy", "test_releases": ["*"]}))[0] == 0
     assert len(index.downloads()) == 6
 
 
-@pytest.mark.parametrize("tests", [{"toy": ["9"]}, {"toys": ["1"]}])
-def test_a_release_that_tests_need_is_locked(index: Index, cache: Path, tmp_path: Path, tests: dict[str, object]) -> None:
-    status, _, err = fetch(index, cache, "pins", toy_root(tmp_path, index, tests))
+@pytest.mark.parametrize(("name", "version"), [("toy", "9"), ("commits", "1")])
+def test_a_release_that_tests_need_is_locked(index: Index, cache: Path, tmp_path: Path, name: str, version: str) -> None:
+    status, _, err = fetch(index, cache, "pins", toy_root(tmp_path, index, {"name": name, "test_releases": [version]}))
     assert status == 2 and "env/pins.json does not lock" in err and not index.downloads()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EVIDENCE = ROOT / "reports" / "evidence" / "liger_flce_none_bwd"
-sys.path[:0] = [str(ROOT / "repro" / "harness"), str(ROOT / "repro" / "liger_flce_none_bwd")]
+sys.path[:0] = [str(ROOT / "repro" / "bench"), str(ROOT / "repro" / "liger_flce_none_bwd")]
 
 import plot_slabs  # noqa: E402
 

@@ -92,5 +92,4 @@ def test_each_slug_with_modes_has_a_module_and_each_other_says_why_not() -> None
         data = registry.data_of(slug)
         is_module = (ROOT / "mitigations" / "patchbench_mitigations" / f"{slug}.py").exists()
         assert is_module == ("modes" in data) != ("not_needed" in data), slug
-    for slug in ("mamba3_siso_bwd_cse", "mamba3_mimo_smem_2d"):
-        assert registry.data_of(slug)["not_needed"]["records"], slug
+        assert is_module or data["not_needed"]["records"], slug

@@ -85,14 +85,15 @@ def test_no_count_of_cycles_takes_longer_than_the_run_it_speaks_of() -> None:
     assert cycle_counts(of_roles) and all(count <= most for count in cycle_counts(of_roles))
 
 
-def test_what_a_manifest_owes_is_in_the_list_in_its_words() -> None:
+def test_the_list_says_what_a_manifest_owes_in_its_words() -> None:
     rows = table(OWED, "command")
     owed = {}
     for manifest in sorted((ROOT / "packs").glob("*/manifest.json")):
         admission = json.loads(manifest.read_text())["lifecycle"]["admission"]
         if admission.startswith("owed: "):
             owed[f"`{manifest.relative_to(ROOT)}`"] = admission.removeprefix("owed: ")
-    assert {place: what for _, what, place in rows if place.endswith("manifest.json`")} == owed
+    listed = {place: what for _, what, place in rows if place.endswith("manifest.json`")}
+    assert listed and listed.items() <= owed.items()
 
 
 def test_each_row_of_the_list_names_what_waits_for_it_and_a_page_that_owes_points_to_the_list() -> None:

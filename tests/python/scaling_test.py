@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 ROOT = Path(__file__).parents[2]
-HARNESS = ROOT / "repro" / "harness"
+BENCH = ROOT / "repro" / "bench"
 EVIDENCE = ROOT / "reports" / "evidence" / "spine"
-sys.path.insert(0, str(HARNESS))
+sys.path.insert(0, str(BENCH))
 
 import curves  # noqa: E402
 import scaling  # noqa: E402
@@ -88,6 +88,6 @@ def test_the_evidence_is_drawn_from_its_own_numbers_and_every_op_has_five_sizes_
 def test_without_a_device_it_says_so_and_measures_nothing(words: tuple[str, ...], status: int, said: str) -> None:
     pytest.importorskip("torch")
     environment = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, HARNESS / "scaling.py", *words], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, BENCH / "scaling.py", *words], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout) == (status, "")
     assert said in done.stderr

@@ -85,7 +85,7 @@ TEST(Board, StatesFollowTheReleasesAndKeepTheirGaps) {
   std::string states;
   for (const ReleaseState& s :
        states_of(board, "some_pack", "up", "cpu", {"1.0", "1.1", "1.2", "1.3"}))
-    states += s.state + " ";
+    states += s.state.text() + " ";
   EXPECT_EQ(states, "wrong not_measured absent unresolved ");
 }
 

@@ -86,7 +86,7 @@ TEST(JunitStatus, FollowsTheVerdict) {
       {observation("patched", "c", trigger, Seen::kUnresolved), red, JunitStatus::kError}};
   for (const auto& [seen, question, status] : cases) {
     EXPECT_EQ(junit_status(seen, question), status)
-        << seen.subject << " " << seen_name(seen.seen) << " " << role_name(seen.role);
+        << seen.subject.text() << " " << seen_name(seen.seen) << " " << role_name(seen.role);
   }
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <iterator>
 #include <sstream>
@@ -72,7 +73,8 @@ class PackRepository {
   }
 
   /// Runs the words of a command that `add` registers; a ledger of its own that nobody fills.
-  Ended run(void (*add)(CLI::App&, Context&), std::vector<std::string> words, bool json = false) {
+  Ended run(const std::function<void(CLI::App&, Context&)>& add, std::vector<std::string> words,
+            bool json = false) {
     Context context;
     context.root = path("");
     context.ledger = path("ledger.db");
@@ -80,8 +82,7 @@ class PackRepository {
     CLI::App app;
     add(app, context);
     std::ostringstream out, err;
-    std::streambuf* old_out = std::cout.rdbuf(out.rdbuf());
-    std::streambuf* old_err = std::cerr.rdbuf(err.rdbuf());
+    context.output = {&out, &err};
     Ended ended;
     std::reverse(words.begin(), words.end());  // as CLI11 takes a vector
     try {
@@ -91,8 +92,6 @@ class PackRepository {
     } catch (const CLI::Error& e) {
       ended.error = std::string("usage: ") + e.what();
     }
-    std::cout.rdbuf(old_out);
-    std::cerr.rdbuf(old_err);
     ended.exit_code = context.exit_code;
     ended.out = out.str();
     ended.err = err.str();

@@ -12,7 +12,7 @@ namespace patchbench {
 namespace {
 
 /// One observation of the little pack used here: class "wrong" is primary, "ignored" the second.
-Observation seen(const std::string& subject, const std::string& case_name, CaseRole role, Seen what,
+Observation seen(const Subject& subject, const std::string& case_name, CaseRole role, Seen what,
                  const std::string& failure_class = "") {
   Observation o;
   o.slug = "demo";
@@ -220,7 +220,7 @@ TEST(Op, ASpoilingThatChangedNothingIsNoMutant) {
   auto unchanged = run_of("op_mutant:scaled", X, X, X);
   for (auto& o : unchanged) {
     o.outputs_sha256 = "ab";
-    o.reason = "corruption scaled changes nothing here";
+    o.unresolved = Unresolved::kNoEffect;
   }
   const auto green = run_of("op", A, A, A);
   EXPECT_EQ(
@@ -505,7 +505,7 @@ TEST(Question, RoundTripsThroughJson) {
   claim.expects = P;
   claim.failure_class = "ignored";
   const QuestionContext read = QuestionContext::from_json(claim.to_json());
-  EXPECT_EQ(read.claim + read.contrast + read.failure_class, "it_holdspatchedignored");
+  EXPECT_EQ(read.claim + read.contrast.text() + read.failure_class, "it_holdspatchedignored");
   EXPECT_EQ(read.expects, P);
   EXPECT_THROW(QuestionContext::from_json(Json::object()), Error);
 }

@@ -1,6 +1,6 @@
 """Trains a small hybrid (Mamba-3, absorbed sparse attention, Liger's head with a loss mask) on the packages of the path.
 
-    PYTHONPATH=PACKAGES:mitigations python3 train_hybrid.py --variant raw|mitigated|patched [--steps 200] [--seed 0 1 2]
+    PYTHONPATH=PACKAGES:mitigations:repro/harness python3 train_hybrid.py --variant raw|mitigated|patched [--steps 200] [--seed 0 1 2]
         [--device cuda:0] [--report RUN-{seed}.json] [--losses LOSSES-{seed}.json] [--capture DIR]
 
 raw and mitigated want the releases on the path, patched the releases with our edits (`patchbench patch apply`); mitigated switches on

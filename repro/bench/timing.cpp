@@ -1,19 +1,20 @@
-#include "harness/timing.h"
+#include "bench/timing.h"
 
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "exec/process.h"
 #ifdef PATCHBENCH_CUDA
+#include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAEvent.h>
 #endif
 
-namespace patchbench::harness {
+namespace patchbench::bench {
 
-Timing time_on_device(const std::function<void()>& call, int repeats) {
 #ifdef PATCHBENCH_CUDA
+
+std::vector<double> times_on_device(const std::function<void()>& call, int repeats) {
   constexpr int64_t kFlushBytes = int64_t{256} << 20;
   const at::Tensor flush =
       torch::empty({kFlushBytes}, torch::dtype(torch::kByte).device(torch::kCUDA));
@@ -29,15 +30,27 @@ Timing time_on_device(const std::function<void()>& call, int repeats) {
     times.push_back(static_cast<double>(begin.elapsed_time(end)));
   }
   std::sort(times.begin(), times.end());
+  return times;
+}
+
+std::string device_name() { return at::cuda::getCurrentDeviceProperties()->name; }
+
+#else
+
+std::vector<double> times_on_device(const std::function<void()>&, int) {
+  TORCH_CHECK(false, "times_on_device: built without CUDA");
+}
+
+std::string device_name() { TORCH_CHECK(false, "device_name: built without CUDA"); }
+
+#endif
+
+Timing time_on_device(const std::function<void()>& call, int repeats) {
+  const std::vector<double> times = times_on_device(call, repeats);
   const auto at = [&](double share) {
     return times[static_cast<std::size_t>(share * (repeats - 1) + 0.5)];
   };
   return {at(0.5), at(0.1), at(0.9)};
-#else
-  static_cast<void>(call);
-  static_cast<void>(repeats);
-  TORCH_CHECK(false, "time_on_device: built without CUDA");
-#endif
 }
 
 std::string device_clocks() {
@@ -47,4 +60,4 @@ std::string device_clocks() {
   return result.ok() ? result.out.substr(0, result.out.find('\n')) : "unknown";
 }
 
-}  // namespace patchbench::harness
+}  // namespace patchbench::bench

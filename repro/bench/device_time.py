@@ -1,13 +1,12 @@
-"""Times calls on the current CUDA device."""
+"""Times calls on the current CUDA device, and measures their memory."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
-import json
+import os
 import statistics
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -52,23 +51,24 @@ def in_turn(calls: dict[str, Callable[[int], object]], repeats: int = 30) -> dic
     return {name: summary(times) for name, times in turns(calls, repeats).items()}
 
 
-def need_cuda(program: str) -> None:
+def peak_bytes(call: Callable[[], object]) -> int:
+    """The allocator's peak in one call above what was held before it."""
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - held
+
+
+def need_cuda() -> None:
     """Ends with exit code 4 where there is no CUDA device."""
     if not torch.cuda.is_available():
-        print(f"{program}: no CUDA device on this machine", file=sys.stderr)
+        print(f"{Path(sys.argv[0]).name}: no CUDA device on this machine", file=sys.stderr)
         sys.exit(4)
 
 
-def versions(*packages: str) -> dict[str, str]:
-    """Of those that are installed here."""
-    found = {}
-    for package in packages:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
-
-
-def print_bench(bench: str, rows: list[dict], **more: object) -> None:
-    """One JSON document on stdout."""
-    how = "one process, warm, 256 MiB written between calls, CUDA events; [median, least, greatest] ms"
-    print(json.dumps({"bench": bench, "device": torch.cuda.get_device_name(), "how": how, **more, "rows": rows}))
+def load_ops() -> None:
+    """Loads the library that PATCHBENCH_OPS_LIB names; needs a CUDA device."""
+    need_cuda()
+    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])

@@ -1,4 +1,6 @@
-"""Whether the training runs of train_hybrid.py agree: `hybrid_verdict.py LOSSES.json ... [--svg FILE] > verdict.json`.
+"""Whether the training runs of train_hybrid.py agree.
+
+    PYTHONPATH=repro/bench python3 hybrid_verdict.py LOSSES.json ... [--svg FILE] > verdict.json
 
 Rule, made before the runs: a run's tail is its mean loss over the last 50 steps (or the later half, if that is shorter). The noise is
 the largest difference between the tails of two seeds of one variant among those whose head is right: mitigated and patched. Two

@@ -311,10 +311,9 @@ def rates() -> dict[str, float]:
 
 def measure() -> dict[str, object]:
     import torch
-    from device_time import need_cuda
+    from device_time import load_ops
 
-    need_cuda("scaling.py")
-    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
+    load_ops()
     report: dict[str, object] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cpu_threads": torch.get_num_threads()}
     report["how"] = "one process, warm; on the GPU 256 MiB written between calls, CUDA events; [median, least, greatest] ms"
     report["rates"] = rates()
@@ -328,10 +327,9 @@ def measure() -> dict[str, object]:
 def once(op: str, size: int) -> None:
     """One call of an op's first path between the marks of a profiler, after one before them."""
     import torch
-    from device_time import need_cuda
+    from device_time import load_ops
 
-    need_cuda("scaling.py")
-    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
+    load_ops()
     with torch.device("cuda"):
         call = next(series for series in all_series() if series.op == op).make(size).call
         call()

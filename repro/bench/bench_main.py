@@ -1,0 +1,92 @@
+"""The main function of every bench: it reads the options, needs a CUDA device and prints one JSON document."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib.metadata
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from device_time import load_ops, need_cuda
+
+HOW = "one process, warm, 256 MiB written between calls, CUDA events; [median, least, greatest] ms"
+Shape = list[int | str]
+
+
+class Bench(NamedTuple):
+    """What one bench measures."""
+
+    name: str
+    rows_of: Callable[[Shape, argparse.Namespace], list[dict]]  # of one shape
+    shapes: list[Shape]  # without --shape
+    shape_is: str  # the axes of a shape
+    dtype: str = "bfloat16"
+    repeats: int = 30
+    filters: dict[str, str] = {}  # further options and their help; each may be given several times
+    about: Callable[[], dict] = dict  # further keys of the document, known after the last row
+    rows_are: str = "rows"
+    needs_ops: bool = True
+
+
+def shape_from(like: Shape, text: str) -> Shape:
+    """A shape with as many values as `like`, each of the same type."""
+    parts = text.split(",")
+    if len(parts) != len(like):
+        raise argparse.ArgumentTypeError(f"wants {len(like)} values, got {text}")
+    try:
+        return [type(one)(part) for one, part in zip(like, parts, strict=True)]
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(str(e)) from e
+
+
+def options_of(bench: Bench) -> argparse.Namespace:
+    text = sys.modules[bench.rows_of.__module__].__doc__
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", action="append", type=functools.partial(shape_from, bench.shapes[0]), help=bench.shape_is)
+    parser.add_argument("--repeats", type=int, default=bench.repeats)
+    for name, words in bench.filters.items():
+        parser.add_argument(name, action="append", default=[], help=words)
+    options = parser.parse_args()
+    options.shape = options.shape or bench.shapes
+    return options
+
+
+def measured(bench: Bench, options: argparse.Namespace) -> tuple[list[dict], bool]:
+    """The rows of each shape up to the first failure of the device or interrupt, and whether there was none."""
+    rows: list[dict] = []
+    for shape in options.shape:
+        began = time.monotonic()
+        try:
+            rows += bench.rows_of(shape, options)
+        except (RuntimeError, KeyboardInterrupt) as failure:
+            rows.append({"shape": shape, "failed": f"{type(failure).__name__}: {str(failure).strip()[:300]}"})
+            return rows, False
+        torch.cuda.empty_cache()
+        print(f"{bench.name}: {time.monotonic() - began:.1f} s: {json.dumps(rows[-1])}", file=sys.stderr)
+    return rows, True
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Of those that are installed here."""
+    found = {}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def bench_main(bench: Bench) -> None:
+    """Exit: 0 every shape was measured, 1 one was not and the rows before it are printed, 2 usage, 4 no CUDA device."""
+    options = options_of(bench)
+    (load_ops if bench.needs_ops else need_cuda)()
+    with contextlib.redirect_stdout(sys.stderr):  # compilers write there
+        rows, is_complete = measured(bench, options)
+        about = {"dtype": bench.dtype, "shape_is": bench.shape_is, "repeats": options.repeats} | bench.about()
+    print(json.dumps({"bench": bench.name, "device": torch.cuda.get_device_name(), "how": HOW} | about | {bench.rows_are: rows}))
+    sys.exit(0 if is_complete else 1)

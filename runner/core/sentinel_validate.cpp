@@ -1,0 +1,52 @@
+#include "core/sentinel_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace patchbench::rules {
+
+Edited edited(const Observations& seen, const QuestionContext& context) {
+  Edited run = {of_subject(seen, SubjectKind::kUpstream), of_subject(seen, SubjectKind::kPatched),
+                0, std::nullopt};
+  const Outcome red = reproduced(run.upstream, context);
+  if (red.sentinel != Sentinel::kBugReproduced) {
+    run.failed = none("unpatched upstream is not red here, so a green patch shows nothing (" +
+                      red.why + ")");
+    return run;
+  }
+  Keys must;
+  for (const Observation& o : run.upstream) {
+    const bool is_passed = o.seen == Seen::kAbsent && o.role != CaseRole::kTrigger;
+    if (o.seen == Seen::kPresent || is_passed) must.insert({o.case_name, o.seed});
+  }
+  run.num_green = must.size();
+  const GreenCheck green = green_on(run.patched, must);
+  if (const std::string why = inputs_differ(run.upstream, seen); !why.empty())
+    run.failed = none(why);
+  else if (!green.red.empty())
+    run.failed = Outcome{Sentinel::kFixRejected, "", green.red, ""};
+  else if (!green.unanswered.empty())
+    run.failed = none(green.unanswered);
+  return run;
+}
+
+Outcome validated(const Observations& seen, const QuestionContext& context) {
+  const Edited run = edited(seen, context);
+  if (run.failed) return *run.failed;
+  const Compared code = compared(run.upstream, run.patched, {CaseRole::kCode});
+  if (!code.differs.empty() || !code.missing.empty()) {
+    return none((code.differs.empty() ? code.missing : code.differs) +
+                ": nothing shows that its code is upstream's");
+  }
+  if (const std::string why =
+          mutants_hold(seen, SubjectKind::kMutant, run.upstream, {CaseRole::kCode});
+      !why.empty())
+    return none(why);
+  if (const std::string why = regions_hold(seen, context); !why.empty()) return none(why);
+  return {Sentinel::kFixValidated, "",
+          fmt::format("{} cases green, every mutant red", run.num_green), ""};
+}
+
+}  // namespace patchbench::rules

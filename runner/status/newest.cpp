@@ -1,0 +1,37 @@
+#include "status/newest.h"
+
+#include <map>
+#include <tuple>
+
+namespace patchbench {
+
+std::string NewestVerdict::question() const {
+  std::string text = question_name(asked.question);
+  if (asked.question == Question::kReproduce && asked.subject != SubjectKind::kUpstream)
+    text += " " + asked.subject.text();
+  return asked.claim.empty() ? text : text + " " + asked.claim;
+}
+
+std::vector<NewestVerdict> newest_verdicts(
+    const ledger::Book& book, const std::function<bool(const NewestVerdict&)>& counts) {
+  using Key =
+      std::tuple<std::string, std::string, std::string, std::string, std::string, std::string>;
+  std::map<Key, NewestVerdict> newest;
+  for (const auto& [digest, entry] : book.entries()) {
+    if (entry.record.type() != "verdict" || !ledger::counts_for_quorum(entry)) continue;
+    const Json& p = entry.record.predicate();
+    NewestVerdict one{&entry, RunContext::from_json(p.at("context")),
+                      QuestionContext::from_json(p.at("question")), outcome_of(entry.record)};
+    if (!counts(one)) continue;
+    const Key key(one.run.slug, one.upstream(), one.version(),
+                  canonical_json(one.run.pin.value("beside", Json())), one.question(),
+                  one.device());
+    const auto [held, is_new] = newest.emplace(key, one);
+    if (!is_new && held->second.run.started <= one.run.started) held->second = one;
+  }
+  std::vector<NewestVerdict> out;
+  for (auto& [key, one] : newest) out.push_back(std::move(one));
+  return out;
+}
+
+}  // namespace patchbench

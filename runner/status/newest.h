@@ -1,0 +1,30 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/record.h"
+#include "ledger/book.h"
+
+namespace patchbench {
+
+/// A verdict with what it was made of.
+struct NewestVerdict {
+  const ledger::Entry* entry;
+  RunContext run;
+  QuestionContext asked;
+  Outcome outcome;
+
+  std::string question() const;  ///< "reproduce mitigated", "claim NAME"
+  std::string device() const { return run.machine.value("device", "cpu"); }
+  std::string upstream() const { return run.pin.value("upstream", ""); }
+  std::string version() const { return run.pin.value("version", ""); }
+};
+
+/// The newest verdict on each question about one version of one pack on one device, among those of
+/// which `counts` is true; unsigned imports are left out. In the order of slug, upstream, version,
+/// what stood beside it, question, device.
+std::vector<NewestVerdict> newest_verdicts(const ledger::Book& book,
+                                           const std::function<bool(const NewestVerdict&)>& counts);
+
+}  // namespace patchbench

@@ -1,0 +1,304 @@
+// The rules of runs, each on subjects that start no process.
+#include <gtest/gtest.h>
+
+#include "run/sweep_run.h"
+#include "run/window_run.h"
+#include "status/status_page.h"
+#include "unit/fake_runs.h"
+
+namespace patchbench {
+namespace {
+
+using sample::FakeWorkbench;
+
+TEST(Validate, ARightFixWithItsMutantsRedIsValidated) {
+  FakeWorkbench bench;
+  const Answer answer = bench.validated();
+  EXPECT_EQ(answer.outcome.text(), "FIX_VALIDATED") << answer.outcome.why;
+  EXPECT_EQ(answer.digest, ledger::Ledger::open(bench.context.ledger)->all().back().digest);
+}
+
+/// What a run with one thing otherwise comes to.
+struct Otherwise {
+  std::string name, sentinel, why;
+  std::function<void(const patchbench::Setup&, const Subject&, Observation&)> change;
+};
+
+void PrintTo(const Otherwise& tried, std::ostream* out) { *out << tried.name; }
+
+class ValidateRule : public testing::TestWithParam<Otherwise> {};
+
+TEST_P(ValidateRule, NoFixIsValidated) {
+  FakeWorkbench bench;
+  bench.runner.change = GetParam().change;
+  bench.options.repeats = 2;
+  const Answer answer = bench.validated();
+  EXPECT_EQ(answer.outcome.text(), GetParam().sentinel);
+  EXPECT_NE(answer.outcome.why.find(GetParam().why), std::string::npos) << answer.outcome.why;
+}
+
+void see(Observation& o, Seen seen) {
+  o.seen = seen;
+  o.failure_class = seen == Seen::kPresent ? "wrong_result" : "";
+  o.reason = seen == Seen::kUnresolved ? "it crashed" : "";
+}
+
+const Otherwise kOtherwise[] = {
+    {"a_red_control", "NONE", "must be right everywhere",
+     [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+       if (subject == SubjectKind::kUpstream && o.role == CaseRole::kControl)
+         see(o, Seen::kPresent);
+     }},
+    {"a_green_upstream", "NONE", "upstream is not red here",
+     [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+       if (subject == SubjectKind::kUpstream) see(o, Seen::kAbsent);
+     }},
+    {"a_red_case_of_the_fix", "FIX_REJECTED", "patched sum is red",
+     [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+       if (subject == SubjectKind::kPatched && o.case_name == "sum") see(o, Seen::kPresent);
+     }},
+    {"a_crash_of_the_fix", "NONE", "patched fp32: it crashed",
+     [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+       if (subject == SubjectKind::kPatched && o.case_name == "fp32") see(o, Seen::kUnresolved);
+     }},
+    {"a_flaky_repeat", "NONE", "present in 1/2 repeats",
+     [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+       if (subject == SubjectKind::kPatched && o.repeat == 1) see(o, Seen::kPresent);
+     }},
+    {"a_mutant_that_passes", "NONE", "mutant:half was not caught",
+     [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+       if (subject == Subject("mutant:half")) see(o, Seen::kAbsent);
+     }},
+    {"a_region_that_no_case_sees", "NONE", "mutant:region:last_odd_row was not caught",
+     [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+       if (subject.is_region_mutant()) see(o, Seen::kAbsent);
+     }},
+    {"other_inputs", "NONE", "its inputs are not those of upstream",
+     [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+       if (subject == SubjectKind::kPatched) o.inputs_sha256 = sha256_hex("others");
+     }},
+};
+INSTANTIATE_TEST_SUITE_P(All, ValidateRule, testing::ValuesIn(kOtherwise),
+                         [](const auto& tried) { return tried.param.name; });
+
+TEST(Validate, WithoutAMutantNothingIsShown) {
+  FakeWorkbench bench;
+  const Answer answer = validate(bench.context, bench.setup(), bench.options, {Edit{}}, {});
+  EXPECT_EQ(answer.outcome.text(), "NONE");
+  EXPECT_NE(answer.outcome.why.find("no mutant was run"), std::string::npos) << answer.outcome.why;
+}
+
+TEST(Validate, SubjectsOfTwoEnvironmentsAreNotCompared) {
+  FakeWorkbench bench;
+  bench.runner.change_context = [](const patchbench::Setup&, const Subject& subject,
+                                   RunContext& run) {
+    if (subject == SubjectKind::kPatched) run.environment = "torch-2.15-cp311-0123456789ab";
+  };
+  try {
+    bench.validated();
+    FAIL() << "two environments";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("patched ran in another environment"), std::string::npos)
+        << e.what();
+  }
+  EXPECT_EQ(bench.num_records(), 0U);
+}
+
+TEST(Validate, AStoppedRunLeavesNoRecord) {
+  FakeWorkbench bench;
+  bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation&) {
+    if (subject == Subject("mutant:half")) throw Error(ErrorCode::kInternal, "stopped");
+  };
+  EXPECT_THROW(bench.validated(), Error);
+  EXPECT_EQ(bench.num_records(), 0U);
+}
+
+TEST(Validate, AJudgeThatPassesASpoiledOutputIssuesNoSentinel) {
+  FakeWorkbench bench;
+  bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+    if (subject == Subject("op_mutant:spoiled_3")) see(o, Seen::kAbsent);
+  };
+  try {
+    bench.validated();
+    FAIL() << "the judge is broken";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kIntegrity) << e.what();
+  }
+  EXPECT_EQ(bench.num_records(), 0U);
+}
+
+TEST(Validate, CasesThatWereNamedStandInTheSentinel) {
+  FakeWorkbench bench;
+  bench.options.cases = {"fp32", "bf16"};
+  EXPECT_EQ(bench.validated().outcome.text(), "FIX_VALIDATED(named_cases)");
+}
+
+TEST(Reproduce, ARedTriggerWithoutAControlShowsNothing) {
+  FakeWorkbench bench;
+  EXPECT_EQ(bench.reproduced().outcome.text(), "BUG_REPRODUCED(wrong_result)");
+  bench.options.cases = {"fp32"};
+  EXPECT_EQ(bench.reproduced().outcome.text(), "NONE");
+}
+
+TEST(Reproduce, AMitigationIsVerifiedBesideTheReleaseAlone) {
+  FakeWorkbench bench;
+  bench.options.subject = SubjectKind::kMitigated;
+  EXPECT_EQ(bench.reproduced().outcome.text(), "MITIGATION_VERIFIED");
+  EXPECT_NE(std::find(bench.runner.ran.begin(), bench.runner.ran.end(), "0.8.0 upstream"),
+            bench.runner.ran.end());
+}
+
+TEST(Claim, ItsContrastMustComeOutTheOtherWay) {
+  FakeWorkbench bench;
+  const ClaimTest test = *bench.context.manifest("some_pack").scope.front().test;
+  const auto answer = [&] {
+    return test_claim(bench.context, bench.setup(), bench.options, test).outcome.text();
+  };
+  bench.options.cases = {"fp32"};
+  EXPECT_EQ(answer(), "CLAIM_CONFIRMED");
+  bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+    if (subject == SubjectKind::kPatched) see(o, Seen::kPresent);
+  };
+  EXPECT_EQ(answer(), "NONE");
+  bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+    see(o, subject == SubjectKind::kPatched ? Seen::kPresent : Seen::kAbsent);
+    if (subject == SubjectKind::kLiar) see(o, Seen::kUnresolved);
+    if (subject.is_mutant()) see(o, Seen::kPresent);
+  };
+  EXPECT_EQ(answer(), "CLAIM_REFUTED");
+}
+
+/// Red from 0.5.0 up to 0.7.0; the clock's day is the version's.
+void red_in_the_middle(const patchbench::Setup& setup, const Subject& subject, Observation& o) {
+  const std::string& version = setup.pin->version;
+  const bool is_red = version >= "0.5.0" && version <= "0.7.0";
+  if (subject == SubjectKind::kUpstream && o.role == CaseRole::kTrigger && !is_red)
+    see(o, Seen::kAbsent);
+}
+
+TEST(Window, ConsecutiveRedReleasesAreOneInterval) {
+  FakeWorkbench bench;
+  bench.runner.change = red_in_the_middle;
+  const WindowAnswer window = measure_window(bench.context, bench.options, {});
+  EXPECT_EQ(window.status, 0);
+  ASSERT_EQ(window.document["intervals"].size(), 1U) << window.document["intervals"];
+  const Json& interval = window.document["intervals"][0];
+  EXPECT_EQ(interval["first_bad"], "0.5.0");
+  EXPECT_EQ(interval["last_bad"], "0.7.0");
+  EXPECT_EQ(interval["first_good_after"], "0.8.0");
+}
+
+TEST(Window, AReleaseThatCannotRunIsNamedAndLeavesAGap) {
+  FakeWorkbench bench;
+  bench.runner.change = red_in_the_middle;
+  bench.runner.cannot_run = {"0.6.0"};
+  const WindowAnswer window = measure_window(bench.context, bench.options, {});
+  EXPECT_EQ(window.status, 3);
+  ASSERT_EQ(window.not_run.size(), 1U);
+  EXPECT_EQ(window.not_run[0].reason, NotRunReason::kNotRunnableHere);
+  EXPECT_EQ(window.document["intervals"][0]["has_gap"], true);
+}
+
+TEST(Window, ResumingRunsOnlyWhatTheseCasesOnThisDeviceDoNotAnswer) {
+  FakeWorkbench bench;
+  bench.runner.change = red_in_the_middle;
+  measure_window(bench.context, bench.options, {});
+  const auto runs_again = [&] {
+    bench.runner.ran.clear();
+    measure_window(bench.context, bench.options, {.bisect_commits = false, .resume = true});
+    return bench.runner.ran.size();
+  };
+  EXPECT_EQ(runs_again(), 0U);
+  bench.runner.device = "NVIDIA H200 (sm_90)";
+  EXPECT_GT(runs_again(), 5U) << "another device";
+  bench.runner.device = "cpu";
+  bench.repository.replace(sample::PackRepository::kManifest, R"("name": "sum", "role": "silent")",
+                           R"("name": "sum_of_rows", "role": "silent")");
+  EXPECT_GT(runs_again(), 5U) << "other cases";
+}
+
+TEST(Window, AnEdgeIsBisectedOverItsCommits) {
+  FakeWorkbench bench;
+  for (int i = 0; i < 8; ++i)
+    bench.checkouts.commits.push_back(bench.context.pins().resolve(
+        "liger-kernel", "git:" + std::string(39, '0') + std::to_string(i)));
+  bench.runner.change = [&](const patchbench::Setup& setup, const Subject& subject,
+                            Observation& o) {
+    const std::string& version = setup.pin->version;
+    const bool is_red = version.starts_with("git:") ? version.back() < '5' : version <= "0.7.0";
+    if (subject == SubjectKind::kUpstream && o.role == CaseRole::kTrigger && !is_red)
+      see(o, Seen::kAbsent);
+  };
+  const WindowAnswer window =
+      measure_window(bench.context, bench.options, {.bisect_commits = true, .resume = false});
+  ASSERT_EQ(window.document["commits"].size(), 1U) << window.document["commits"];
+  EXPECT_EQ(window.document["commits"][0]["result"], std::string(39, '0') + "5");
+}
+
+SweepPlan plan_of_one() {
+  return {.words = {}, .cells = {{"some_pack", "liger-kernel", "0.8.0", "cpu"}}};
+}
+
+TEST(Sweep, ACellsFirstResultStands) {
+  FakeWorkbench bench;
+  const SweepFolder sweep = SweepFolder::create(bench.repository.path("sweep"), plan_of_one());
+  run_cell(bench.context, sweep, 0);
+  EXPECT_EQ((*sweep.result(0))["sentinel"], "BUG_REPRODUCED(wrong_result)");
+  bench.runner.change = red_in_the_middle;
+  bench.runner.ran.clear();
+  run_cell(bench.context, sweep, 0);
+  EXPECT_EQ((*sweep.result(0))["sentinel"], "BUG_REPRODUCED(wrong_result)");
+  EXPECT_TRUE(bench.runner.ran.empty());
+}
+
+TEST(Sweep, ACellThatCannotRunSaysSoAndABrokenOneSaysNothing) {
+  FakeWorkbench bench;
+  bench.runner.cannot_run = {"0.8.0"};
+  const SweepFolder sweep = SweepFolder::create(bench.repository.path("sweep"), plan_of_one());
+  run_cell(bench.context, sweep, 0);
+  EXPECT_EQ((*sweep.result(0))["sentinel"], "NOT_RUN:not_runnable_here");
+  bench.runner.cannot_run = {};
+  bench.runner.change = [](const patchbench::Setup&, const Subject&, Observation&) {
+    throw Error(ErrorCode::kInternal, "broken");
+  };
+  const SweepFolder other = SweepFolder::create(bench.repository.path("other"), plan_of_one());
+  EXPECT_THROW(run_cell(bench.context, other, 0), Error);
+  EXPECT_FALSE(other.result(0));
+}
+
+TEST(Sweep, WhatTheLedgerAnswersIsNotRun) {
+  FakeWorkbench bench;
+  bench.reproduced();
+  const SweepFolder sweep = SweepFolder::create(bench.repository.path("sweep"), plan_of_one());
+  EXPECT_EQ(run_sweep(bench.context, sweep, false), 0U);
+  EXPECT_EQ((*sweep.result(0))["why"], "in the ledger");
+}
+
+std::string status(FakeWorkbench& bench) {
+  return status_summary(index_verdicts(bench.context, {}));
+}
+
+TEST(Status, TheNewestRunOnADeviceStands) {
+  FakeWorkbench bench;
+  bench.validated();
+  EXPECT_NE(status(bench).find("FIX_VALIDATED"), std::string::npos) << status(bench);
+  bench.clock.time = "2026-11-02T10:00:00Z";
+  bench.runner.change = kOtherwise[2].change;
+  bench.validated();
+  EXPECT_EQ(status(bench).find("FIX_VALIDATED"), std::string::npos) << status(bench);
+  EXPECT_NE(status(bench).find("FIX_REJECTED"), std::string::npos) << status(bench);
+}
+
+TEST(Status, AnotherDevicesRunIsARowOfItsOwn) {
+  FakeWorkbench bench;
+  bench.validated();
+  bench.runner.device = "NVIDIA H200 (sm_90)";
+  bench.runner.change = kOtherwise[2].change;
+  bench.validated();
+  EXPECT_NE(status(bench).find("| cpu | FIX_VALIDATED"), std::string::npos) << status(bench);
+  EXPECT_NE(status(bench).find("| NVIDIA H200 (sm_90) | FIX_REJECTED"), std::string::npos)
+      << status(bench);
+}
+
+}  // namespace
+}  // namespace patchbench
