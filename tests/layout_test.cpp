@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -148,6 +149,24 @@ void check_includes(const fs::path& root, std::vector<std::string>& out) {
   }
 }
 
+/// What a subject is or where a bug stands is asked of a type, never of its word.
+void check_words(const fs::path& root, std::vector<std::string>& out) {
+  static const std::regex kDecision(
+      R"re((subject|state\.state|release\.state)(\(\))?(\.text\(\))? *[!=]= *"|subject(\.text\(\))?\.starts_with\()re");
+  for (const char* folder : {"runner", "repro/harness"}) {
+    if (!fs::exists(root / folder)) continue;
+    std::set<fs::path> files;
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension == ".cpp" || extension == ".h") files.insert(entry.path());
+    }
+    for (const fs::path& file : files) {
+      if (std::regex_search(read(file), kDecision))
+        out.push_back(fs::relative(file, root).string() + ": decides by a word");
+    }
+  }
+}
+
 /// Every rule of the layout that `root` breaks, one line each.
 std::vector<std::string> violations(const fs::path& root) {
   std::vector<std::string> out;
@@ -171,6 +190,7 @@ std::vector<std::string> violations(const fs::path& root) {
   check_orphans(root, "tests/packs", {"op_test.h", "sm90_emulator.h"}, packs, out);
   check_orphans(root, "reports/evidence", {"spine", "OWED.md"}, packs, out);
   check_files(root, out);
+  check_words(root, out);
   check_includes(root, out);
   const std::string cmake = read(root / "CMakeLists.txt");
   if (static_cast<size_t>(std::count(cmake.begin(), cmake.end(), '\n')) > kMaxRootCmakeLines) {
@@ -324,6 +344,15 @@ TEST_F(Layout, RoomsIncludeDownwards) {
   put("runner/core/json.h", "#include <string>\n#include \"cli/commands.h\"\n");
   expect({"runner/core/json.h: may not include cli", "runner/status/due.h: may not include run"});
 }
+TEST_F(Layout, NoWordDecides) {
+  put("runner/run/a.cpp", "if (o.subject == \"patched\") return;\n");
+  put("runner/core/b.cpp", "if (release.state != \"absent\") return;\n");
+  put("runner/core/c.cpp", "if (o.subject == SubjectKind::kPatched) return;\n");
+  put("repro/harness/d.cpp", "if (request.subject.text().starts_with(\"op\")) return;\n");
+  expect({"runner/core/b.cpp: decides by a word", "runner/run/a.cpp: decides by a word",
+          "repro/harness/d.cpp: decides by a word"});
+}
+
 TEST_F(Layout, RootCmakeStaysShort) {
   put("CMakeLists.txt", lines(81));
   expect({"CMakeLists.txt: more than 80 lines"});
