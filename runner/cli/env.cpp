@@ -17,8 +17,6 @@ void add_env_policy_commands(CLI::App& env, Context& context);
 
 namespace {
 
-namespace fs = std::filesystem;
-
 void images(const Context& context, bool ensure) {
   report::Table table({"engine", "image", "python", "id", "tree digest"});
   Json list = Json::array();

@@ -33,7 +33,7 @@ std::vector<report::Advisory> advisories(const Context& context, const ledger::B
   for (const std::string& slug : slugs) {
     const Manifest manifest = context.manifest(slug);
     for (const UpstreamUse& use : manifest.upstreams) {
-      const Upstream upstream = pins.upstream(use.name);
+      const Upstream& upstream = pins.upstream(use.name);
       if (use.from_environment || upstream.releases.empty()) continue;
       report::Advisory advisory{.slug = slug,
                                 .title = manifest.title,

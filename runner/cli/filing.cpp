@@ -34,7 +34,7 @@ struct Plan {
   const std::string& slug() const { return manifest.slug.str(); }
 };
 
-Plan plan_of(Manifest manifest) {
+Plan plan_of(const Manifest& manifest) {
   const Json& filing = manifest.filing;
   Plan plan{manifest,
             filing.at("kind"),

@@ -165,7 +165,7 @@ std::string read_named(Reader& in, const std::string& key) {
 }
 
 std::string read_id(Reader& in, const std::string& key, std::string_view none) {
-  const std::string value = read_named(in, key);
+  std::string value = read_named(in, key);
   if (value == none) return "";
   if (!is_hex(value, 40))
     in.fail(key + " is 40 lower-case hex digits or \"" + std::string(none) + "\"");

@@ -117,7 +117,7 @@ std::string import(SandboxKind kind, const EngineSettings& settings, const Place
 
 std::optional<BaseImage> find_base_image(SandboxKind kind, const std::string& name,
                                          const fs::path& cache, const fs::path& root) {
-  const auto found = recorded(kind, place_of(name, cache, root));
+  auto found = recorded(kind, place_of(name, cache, root));
   if (!found) return std::nullopt;
   const Exit asked = run_engine(kind, engine_settings(kind, cache),
                                 {"image", "inspect", "--format", "{{.Id}}", found->id});

@@ -67,7 +67,7 @@ void write_entry(const fs::path& path, const Entry& entry, const Objects& object
 /// One upstream's part of the cache, locked.
 class Vault {
  public:
-  Vault(Places places, const Pin& pin, std::string package)
+  Vault(Places places, const Pin& pin, const std::string& package)
       : places_(std::move(places)),
         lock_(places_, pin.upstream),
         objects_(Objects::open(places_.bare(pin.upstream))),
@@ -201,7 +201,7 @@ std::string package_of(const Store& store, const Pin& pin) {
 
 }  // namespace
 
-Store::Store(fs::path cache, fs::path root)
+Store::Store(const fs::path& cache, const fs::path& root)
     : cache_(fs::absolute(cache)), root_(fs::absolute(root)) {}
 
 Upstream Store::upstream_of(const Pin& pin) const {

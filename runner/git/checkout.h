@@ -26,7 +26,7 @@ struct Checkout {
 /// that is found damaged is removed and filled again, which is announced on stderr.
 class Store {
  public:
-  Store(std::filesystem::path cache, std::filesystem::path root);
+  Store(const std::filesystem::path& cache, const std::filesystem::path& root);
 
   /// The checkout of a pin with edits applied in order. Every use re-hashes the files on disk
   /// against the tree; a tampered checkout is made anew (announced on stderr). Throws

@@ -53,7 +53,7 @@ std::string_view rank_of_line(std::string_view line, std::string_view* rest) {
 
 std::string rank_of_path(const std::string& path) {
   const std::filesystem::path file(path);
-  const std::string in_name = rank_in_name(file.filename());
+  std::string in_name = rank_in_name(file.filename());
   if (!in_name.empty()) return in_name;
   const std::string folder = file.parent_path().filename();
   const bool is_number =

@@ -68,7 +68,7 @@ struct Fence {
 };
 std::optional<Fence> fence_of(std::string_view line) {
   const std::size_t begin = line.find_first_not_of(' ');
-  if (begin == line.npos || begin > 3 || (line[begin] != '`' && line[begin] != '~')) return {};
+  if (begin > 3 || (line[begin] != '`' && line[begin] != '~')) return {};
   Fence fence{line[begin], 0, ""};
   while (begin + fence.length < line.size() && line[begin + fence.length] == fence.mark)
     ++fence.length;
@@ -143,7 +143,7 @@ class Splitter {
     fence_ = fence_of(line);
     if (fence_) return;
     const std::size_t begin = line.find_first_not_of(' ');
-    if (begin != line.npos && begin <= 3 && line.substr(begin).starts_with("<!--")) {
+    if (begin <= 3 && line.substr(begin).starts_with("<!--")) {
       leave_comment(number, line.substr(begin + 4));
       return;
     }

@@ -99,6 +99,22 @@ def run(case: Case) -> dict[str, torch.Tensor]:
     raise NotImplementedError("repro/@SLUG@/subject.py: call the upstream on case.tensors")
 )--";
 
+constexpr std::string_view kStandalone = R"--("""@TITLE@
+
+Needs: @REQUIREMENT@. Exit: 0 right, 1 wrong, 2 cannot say.
+"""
+
+import sys
+
+try:
+    import @PACKAGE@
+except ImportError as error:
+    print(f"cannot say: {error}; pip install @REQUIREMENT@", file=sys.stderr)
+    sys.exit(2)
+
+raise NotImplementedError(f"repro/@SLUG@/standalone.py: show the bug with {@PACKAGE@.__name__} alone")
+)--";
+
 constexpr std::string_view kTest = R"--(#include <gtest/gtest.h>
 
 TEST(@CAMEL@, OpAgreesWithTheOracleAndItsMutantsDoNot) {
@@ -181,17 +197,21 @@ std::string manifest_text(const NewPack& pack, const std::string& review_on) {
 }  // namespace
 
 std::map<std::string, std::string> skeleton_of(const NewPack& pack, const std::string& review_on) {
-  const std::string file = pack.upstreams.at(0).files.at(0);
-  const std::map<std::string, std::string> words = {{"@TITLE@", pack.title},
-                                                    {"@SLUG@", pack.slug.str()},
-                                                    {"@PACKAGE@", file.substr(0, file.find('/'))},
-                                                    {"@CAMEL@", camel(pack.slug.str())}};
+  const UpstreamUse& upstream = pack.upstreams.at(0);
+  const std::string& file = upstream.files.at(0);
+  const std::map<std::string, std::string> words = {
+      {"@TITLE@", pack.title},
+      {"@SLUG@", pack.slug.str()},
+      {"@PACKAGE@", file.substr(0, file.find('/'))},
+      {"@REQUIREMENT@", upstream.name + "==" + upstream.red_pin},
+      {"@CAMEL@", camel(pack.slug.str())}};
   const std::string folder = cell_path(pack.slug, Column::kPack),
                     repro = cell_path(pack.slug, Column::kRepro);
   return {{folder + "/manifest.json", manifest_text(pack, review_on)},
           {folder + "/README.md", filled(kReadme, words)},
           {repro + "/repro.cpp", filled(kReproducer, words)},
           {repro + "/subject.py", filled(kSubject, words)},
+          {repro + "/standalone.py", filled(kStandalone, words)},
           {cell_path(pack.slug, Column::kTest), filled(kTest, words)}};
 }
 

@@ -15,9 +15,10 @@ struct NewPack {
   std::vector<UpstreamUse> upstreams;
 };
 
-/// The first files of a pack, repository path -> text: manifest, README, reproducer, subject and
-/// test. They pass the manifest schema and compile; each that the author must fill in fails by name
-/// when it is run. Cells that are not written are waived in the manifest.
+/// The first files of a pack, repository path -> text: manifest, README, reproducer, subject,
+/// stand-alone script and test. They pass the manifest schema and compile; each that the author
+/// must fill in fails by name when it is run. Cells that are not written are waived in the
+/// manifest.
 std::map<std::string, std::string> skeleton_of(const NewPack& pack, const std::string& review_on);
 
 }  // namespace patchbench

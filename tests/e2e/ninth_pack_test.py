@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,12 +25,14 @@ from readme_test import OF_PROGRAM, arguments
 if not (ROOT / ".git").exists() or not any(BIN.glob("repro_*")):
     pytest.skip("needs a git checkout and a build with reproducers", allow_module_level=True)
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "patchbench"
+CLANG_FORMAT = Path(pytest.__file__).parents[1] / "clang_format/data/bin/clang-format"
 PINS = "env/pins.json"
 FIXTURE = ROOT / "tests/fixtures/toy_bug"
 (README_WORDS,) = [arguments(words) for _, words in OF_PROGRAM if arguments(words)[0] == "new"]
 RIGHT = "def twice(x):\n    return x * 2\n"
 FIRST_ROW_LEFT = "def twice(x):\n    y = x * 2\n    y[0] = x[0]\n    return y\n"
 CASES = (("rows_3", "trigger", 3, "uniform"), ("rows_31", "trigger", 31, "uniform"), ("zero", "control", 8, "zero"))
+QUICK_TESTS = ("function_length", "pages", "releases", "tracked_files")
 Done = subprocess.CompletedProcess[str]
 
 
@@ -55,7 +58,8 @@ def pack_of(words: list[str]) -> NewPack:
 
 
 LOCKED = pack_of(README_WORDS)
-NEW = pack_of(["new", "toy_bug", "--title", "Row 0 is not doubled", "--upstream", "toy@1.0=toy/twice.py"])
+OTHER_VALUES = {"my_bug": "toy_bug", "20": "21", f"{LOCKED.upstream}@{LOCKED.version}={LOCKED.file}": "toy@1.0=toy/twice.py"}
+NEW = pack_of([OTHER_VALUES.get(word, word) for word in README_WORDS])
 
 
 class Desk:
@@ -105,6 +109,21 @@ class Desk:
         words = [BIN / "layout_test", "--gtest_filter=Repository.KeepsItsLayout"]
         done = subprocess.run(words, env=self.env, capture_output=True, text=True)
         return done.stdout if done.returncode else ""
+
+    def broken_form(self) -> str:
+        """What the formatters, and the tests that read every pack's manifest and files, say of the copy; "" where they are content."""
+        new = self.git("ls-files", "--others", "--exclude-standard").split()
+        python = [sys.executable, "-m"]
+        said = ""
+        for words in (
+            [CLANG_FORMAT, "--dry-run", "-Werror", *(path for path in new if path.endswith(".cpp"))],
+            [*python, "ruff", "check", "."],
+            [*python, "ruff", "format", "--check", "."],
+            [*python, "pytest", "-q", "-p", "no:cacheprovider", *(f"tests/python/{name}_test.py" for name in QUICK_TESTS)],
+        ):
+            done = subprocess.run(words, cwd=self.root, env=self.env, capture_output=True, text=True)
+            said += done.stdout + done.stderr if done.returncode else ""
+        return said
 
     def edited(self, packs: tuple[NewPack, ...]) -> list[str]:
         """What git sees of the copy besides new files in the cells of these packs."""
@@ -199,7 +218,9 @@ def write_first_files(desk: Desk, packs: tuple[NewPack, ...]) -> None:
     for pack in packs:
         desk.must(*pack.words)
     assert desk.edited(packs) == [PINS] and desk.git("diff", "--numstat").split() == ["1", "0", PINS]
-    assert desk.broken_layout() == ""
+    assert desk.broken_layout() == "" and desk.broken_form() == ""
+    assert desk.must("status", "--markdown") == (desk.root / "reports/STATUS.md").read_text()
+    assert desk.must("status", "--summary") in (desk.root / "README.md").read_text()
     desk.build(packs[0])
     unfilled = desk.run("reproduce", packs[0].slug)
     assert unfilled.returncode == 3 and f"repro/{packs[0].slug}/repro.cpp: write inputs()" in unfilled.stderr
