@@ -144,6 +144,9 @@ TEST_F(ListCommands, NewWritesAPackThatIsListed) {
   }
   EXPECT_NE(read(context_.root / "repro/ninth_pack/subject.py").find("PACKAGE = \"liger_kernel\""),
             std::string::npos);
+  EXPECT_NE(read(context_.root / "repro/ninth_pack/standalone.py")
+                .find("pip install liger-kernel==0.8.0"),
+            std::string::npos);
   EXPECT_NE(read(context_.root / "tests/packs/ninth_pack_test.cpp").find("TEST(NinthPack, "),
             std::string::npos);
   EXPECT_EQ(context_.slugs(), (std::vector<std::string>{"some_pack", "ninth_pack"}));
