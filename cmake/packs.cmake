@@ -10,11 +10,13 @@ target_link_libraries(patchbench_harness PUBLIC patchbench_core patchbench_exec 
 # torch's headers carry a newer fmt than the packaged library; header-only, the two keep apart by their inline namespaces.
 target_compile_definitions(patchbench_harness PUBLIC FMT_HEADER_ONLY=1)
 use_torch_pch(patchbench_harness)
+compile_together(patchbench_harness)
 
 file(GLOB bench_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/repro/bench/*.cpp)
 add_library(patchbench_bench STATIC ${bench_sources})
 target_link_libraries(patchbench_bench PUBLIC patchbench_harness PRIVATE patchbench_warnings)
 use_torch_pch(patchbench_bench)
+compile_together(patchbench_bench)
 
 add_custom_target(reproducers)
 

@@ -23,8 +23,7 @@ if(NOT VALIJSON_INCLUDE)
   message(FATAL_ERROR "the headers of valijson are not there: run env/bootstrap.sh")
 endif()
 
-target_link_libraries(patchbench_runner_pch PRIVATE nlohmann_json::nlohmann_json fmt::fmt CLI11::CLI11 GTest::gtest
-  patchbench_warnings)
+target_link_libraries(patchbench_runner_pch PRIVATE nlohmann_json::nlohmann_json fmt::fmt GTest::gtest patchbench_warnings)
 add_patchbench_module(patchbench_core runner/core DEPS nlohmann_json::nlohmann_json fmt::fmt OpenSSL::Crypto)
 add_patchbench_module(patchbench_git runner/git DEPS patchbench_core patchbench_exec PkgConfig::GIT2)
 add_patchbench_module(patchbench_exec runner/exec DEPS patchbench_core Threads::Threads)

@@ -75,6 +75,12 @@ void check_pack(const fs::path& root, const std::string& folder,
       out.push_back(cell + (is_waived ? ": filled and waived" : ": neither filled nor waived"));
     }
   }
+  // No column of its own: a part of the pack's cell that some packs do without.
+  const std::string op = cell_path(manifest.slug, Column::kPack) + "/op.cpp";
+  const bool is_waived = std::any_of(manifest.waivers.begin(), manifest.waivers.end(),
+                                     [](const Waiver& waiver) { return waiver.cell == "op"; });
+  if (fs::exists(root / op) == is_waived)
+    out.push_back(op + (is_waived ? ": filled and waived" : ": neither filled nor waived"));
 }
 
 /// Things in a column that no pack owns. `own` are names that belong to the column itself.
@@ -226,9 +232,9 @@ class Layout : public testing::Test {
     manifest_["environments"] = {"torch-2.11"};
     put_manifest("some_pack");
     for (const char* file :
-         {"repro/some_pack/repro.cpp", "repro/harness/compare.cpp", "patches/some_pack/0001-a.edit",
-          "mitigations/patchbench_mitigations/some_pack.py", "reports/evidence/spine/fuzz.json",
-          "reports/evidence/some_pack/a.jsonl"}) {
+         {"packs/some_pack/op.cpp", "repro/some_pack/repro.cpp", "repro/harness/compare.cpp",
+          "patches/some_pack/0001-a.edit", "mitigations/patchbench_mitigations/some_pack.py",
+          "reports/evidence/spine/fuzz.json", "reports/evidence/some_pack/a.jsonl"}) {
       put(file, "\n");
     }
     ASSERT_EQ(violations(root_), std::vector<std::string>());
@@ -256,6 +262,14 @@ TEST_F(Layout, CellIsFilledOrWaived) {
   expect({"patches/some_pack: neither filled nor waived"});
   fs::create_directories(root_ / "patches/some_pack");
   expect({"patches/some_pack: neither filled nor waived"});
+}
+
+TEST_F(Layout, AnOpIsThereOrWaived) {
+  fs::remove(root_ / "packs/some_pack/op.cpp");
+  expect({"packs/some_pack/op.cpp: neither filled nor waived"});
+  manifest_["waivers"].push_back({{"cell", "op"}, {"reason", "the op of another pack serves"}});
+  put_manifest("some_pack");
+  expect({});
 }
 
 TEST_F(Layout, CellIsNotFilledAndWaived) {
@@ -287,7 +301,7 @@ TEST_F(Layout, EnvironmentHasALock) {
 
 TEST_F(Layout, NumberAndFolderNameOnePack) {
   manifest_["waivers"] = Json::array();
-  for (const char* cell : {"repro", "patches", "mitigations", "tests", "reports"}) {
+  for (const char* cell : {"op", "repro", "patches", "mitigations", "tests", "reports"}) {
     manifest_["waivers"].push_back({{"cell", cell}, {"reason", "not yet built"}});
   }
   manifest_["slug"] = "third_pack";

@@ -37,12 +37,15 @@ const std::map<std::string, std::vector<std::string>> kAxes = {
     {"packed_positions", {"cp_rank", "cp_size", "padding", "seqlens"}},
     {"unsized_positions", {"cp_rank", "cp_size", "seqlens"}},
     {"context_parallel", {"ranks"}},
-    {"varlen_bounds", {"batch", "ineligible_by", "seqlen"}}};
+    {"varlen_bounds", {"batch", "ineligible_by", "seqlen"}},
+    {"eager_bounds", {"batch", "ineligible_by", "seqlen"}},
+    {"eligible_bounds", {"batch", "given", "seqlen"}}};
 
 std::string site_of(const Case& item) {
-  return choice(item, "site",
-                {"context_parallel", "index_mask", "loss_backward", "loss_forward",
-                 "packed_positions", "unsized_positions", "varlen_bounds"});
+  return choice(
+      item, "site",
+      {"context_parallel", "eager_bounds", "eligible_bounds", "index_mask", "loss_backward",
+       "loss_forward", "packed_positions", "unsized_positions", "varlen_bounds"});
 }
 std::vector<int64_t> seqlens_of(const Case& item) {
   const Json& list = axis(item, "seqlens");
@@ -122,6 +125,22 @@ Tensors loss_inputs(const Case& item, uint64_t seed, bool is_backward) {
         normal("index_scores", {batch, s, s}).masked_fill(causal(s).logical_not(), kClosed);
   }
   return inputs;
+}
+
+/// What the fused indexer takes: keys in order, a causal mask, or the same one for each batch
+/// entry.
+Tensors eligible_bounds_inputs(const Case& item) {
+  const int64_t s = extent(item, "seqlen"), batch = extent(item, "batch");
+  const std::string given = choice(item, "given", {"key_positions", "mask", "batch_masks"});
+  if (given == "key_positions") {
+    return {{"key_positions", torch::arange(s, at::kLong)},
+            {"varlen_starts", torch::zeros({s}, at::kLong)},
+            {"varlen_ends", torch::arange(1, s + 1, at::kLong)}};
+  }
+  const Tensor mask =
+      torch::zeros({s, s}, at::kFloat).masked_fill(causal(s).logical_not(), kClosed);
+  if (given == "mask") return {{"mask", mask}};
+  return {{"mask", mask.unsqueeze(0).repeat({std::max<int64_t>(batch, 2), 1, 1})}};
 }
 
 Tensors bounds_inputs(const Case& item) {
@@ -244,12 +263,16 @@ Tensors right_values(const Case& item, const Tensors& inputs, at::ScalarType typ
   if (site == "loss_backward") return loss_backward(item, inputs, type);
   if (site == "context_parallel") return {{"uneven_rejected", torch::ones({}, type)}};
   if (site.ends_with("_positions")) return {{"positions", right_positions(item).to(type)}};
+  if (site == "eager_bounds") return {{"accepted_eager", torch::zeros({}, type)}};
+  if (site == "eligible_bounds") return {{"declined_capturing", torch::zeros({}, type)}};
   return {{"accepted_eager", torch::zeros({}, type)},
           {"accepted_capturing", torch::zeros({}, type)}};
 }
 
-/// Whether the case asks how often its path would break a capture: all but the controls do.
+/// Whether the case asks how often its path would break a capture: all but the controls and the
+/// eager calls do.
 bool is_detecting(const Case& item) {
+  if (site_of(item) == "eager_bounds") return false;
   return !item.axes.contains("detect") || flag(item, "detect");
 }
 
@@ -313,9 +336,10 @@ class DsaPack : public harness::Pack {
     if (site == "index_mask") return mask_inputs(item, seed);
     if (site == "loss_forward" || site == "loss_backward")
       return loss_inputs(item, seed, site == "loss_backward");
-    if (site == "varlen_bounds") return bounds_inputs(item);
+    if (site == "varlen_bounds" || site == "eager_bounds") return bounds_inputs(item);
     if (site == "context_parallel")
       return {{"ranks", torch::tensor(extent(item, "ranks"), at::kLong)}};
+    if (site == "eligible_bounds") return eligible_bounds_inputs(item);
     std::vector<int64_t> cumulative = {0};
     for (const int64_t length : seqlens_of(item)) cumulative.push_back(cumulative.back() + length);
     return {{"cu_seqlens", torch::tensor(cumulative, at::kLong)}};
@@ -346,12 +370,18 @@ class DsaPack : public harness::Pack {
             {"op_mutant:column_zero_closed", scatter_subject(scatter_closing_column_zero)}};
   }
 
-  /// "ineligible_accepted": taken while capturing, declined in eager. "capture_illegal": every
-  /// value is right and the path breaks a capture.
+  /// "ineligible_accepted": taken while capturing, declined in eager. "validation_lost": taken in
+  /// eager. "eligible_declined": taken in eager, declined by a capture that works.
+  /// "capture_illegal": every value is right and the path breaks a capture.
   std::string classify(const Case& item, const Judgement& judgement) const override {
-    if (site_of(item) == "varlen_bounds" && judgement.is_right("accepted_eager") &&
-        !judgement.is_right("accepted_capturing"))
-      return "ineligible_accepted";
+    const std::string site = site_of(item);
+    if (site == "varlen_bounds" || site == "eager_bounds") {
+      if (!judgement.is_right("accepted_eager")) return "validation_lost";
+      if (!judgement.is_right("accepted_capturing")) return "ineligible_accepted";
+    }
+    if (site == "eligible_bounds" && judgement.is_right("capture_breaks"))
+      return judgement.is_right("declined_capturing") ? "" : "eligible_declined";
+    if (site == "eligible_bounds") return "capture_illegal";
     for (const auto& [name, tensor] : judgement.got) {
       if (name != "capture_breaks" && !judgement.is_right(name)) return "";
     }

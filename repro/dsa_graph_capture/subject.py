@@ -26,7 +26,10 @@ SITES = {
     "unsized_positions": ("dsa_layout", "build_packed_allgather_cp_local_positions"),
     "context_parallel": ("dsa", "_validate_nonpacked_cp_uniform_length"),
     "varlen_bounds": ("dsa_masking", "build_fused_indexer_varlen_bounds"),
+    "eager_bounds": ("dsa_masking", "build_fused_indexer_varlen_bounds"),
+    "eligible_bounds": ("dsa_masking", "build_fused_indexer_varlen_bounds"),
 }
+BOUNDS = ("varlen_bounds", "eager_bounds", "eligible_bounds")
 
 
 def find(module: str, name: str) -> Callable[..., Any]:
@@ -50,7 +53,7 @@ def words_of(case: Case, device: str) -> dict[str, Any]:
         words |= {"cp_size": axes["cp_size"], "cp_rank": axes["cp_rank"], "device": torch.device(device)}
     if axes["site"] == "packed_positions":
         words |= {"output_size": sum(axes["seqlens"]) // axes["cp_size"] + axes["padding"]}
-    if axes["site"] == "varlen_bounds":
+    if axes["site"] in BOUNDS:
         absent = dict.fromkeys(("mask", "varlen_starts", "varlen_ends", "key_positions"))
         words = absent | words | {"sq": axes["seqlen"], "skv": axes["seqlen"], "device": torch.device(device)}
     return words
@@ -80,7 +83,7 @@ def captured_breaks(case: Case, function: Callable[..., Any], words: Callable[[s
     held, values, differing = words(case.device), {}, []
 
     def step() -> None:
-        if case.axes["site"] == "varlen_bounds":  # declines, so that there is nothing to compare
+        if case.axes["site"] in BOUNDS:  # whether it takes them is asked apart from this
             function(**held)
         else:
             values.update(values_of(case.axes["site"], function, held))
@@ -107,7 +110,7 @@ def breaks(case: Case, call: Callable[[str], Any], function: Callable[..., Any],
     """How often a capture would break: by a real one where there is a GPU, else by what the detectors find."""
     if case.device != "cpu":
         return captured_breaks(case, function, words)
-    if case.axes["site"] == "varlen_bounds":  # may decline before it looks at a tensor, of which a fake run makes nothing
+    if case.axes["site"] in BOUNDS:  # may decline before it looks at a tensor, of which a fake run makes nothing
         with capture_check.as_if_capturing():
             report = capture_check.check_reads(lambda: call("cpu"), within="megatron")
     else:
@@ -127,6 +130,18 @@ def accepted_while_capturing(case: Case, call: Callable[[str], Any]) -> bool:
     accepted = []
     capture_check.check_capture(lambda: accepted.append(torch.cuda.is_current_stream_capturing() and call(case.device) is not None))
     return any(accepted)
+
+
+def acceptance(case: Case, call: Callable[[str], Any]) -> dict[str, torch.Tensor]:
+    """Whether the bounds are built, in eager mode and while the stream captures, as the case's site wants it told."""
+    is_taken_eager, site = call(case.device) is not None, case.axes["site"]
+    if site == "eager_bounds":
+        return {"accepted_eager": torch.tensor(float(is_taken_eager))}
+    is_taken_capturing = accepted_while_capturing(case, call)
+    print(f"{case.name}: taken in eager mode: {is_taken_eager}, while capturing: {is_taken_capturing}")
+    if site == "eligible_bounds":
+        return {"declined_capturing": torch.tensor(float(is_taken_eager and not is_taken_capturing))}
+    return {"accepted_eager": torch.tensor(float(is_taken_eager)), "accepted_capturing": torch.tensor(float(is_taken_capturing))}
 
 
 def over_ranks(case: Case) -> dict[str, torch.Tensor]:
@@ -158,11 +173,7 @@ def run(case: Case) -> dict[str, torch.Tensor]:
     def call(device: str) -> Any:
         return function(**words(device))
 
-    if site == "varlen_bounds":
-        found = {"eager": call(case.device) is not None, "capturing": accepted_while_capturing(case, call)}
-        values = {f"accepted_{when}": torch.tensor(float(is_there)) for when, is_there in found.items()}
-    else:
-        values = values_of(site, function, words(case.device))
-    if case.axes.get("detect", True):
+    values = acceptance(case, call) if site in BOUNDS else values_of(site, function, words(case.device))
+    if case.axes.get("detect", site != "eager_bounds"):
         values["capture_breaks"] = torch.tensor(float(breaks(case, call, function, words)))
     return values

@@ -40,6 +40,10 @@ const std::map<std::string, std::vector<std::string>> kAxes = {
     {"sparse_mla_4d",
      {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
     {"sparse_mla_3d", {"num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
+    {"fp8_variant", {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
+    {"no_fp8_variant",
+     {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
+    {"payload_pointer", {"storage"}},
     {"model_pointer", {"quantised"}},
     {"model_dispatch", {"quantised"}},
     {"attention", {"batch", "layout", "num_heads", "seqlen_k", "seqlen_q", "sharpness", "topk"}},
@@ -51,7 +55,11 @@ std::string site_of(const Case& item) {
   return choice(item, "site", sites);
 }
 bool is_wrapper_site(const std::string& site) {
-  return site == "call" || site == "raw_pointer" || site == "dlpack";
+  return site == "call" || site == "raw_pointer" || site == "dlpack" || site == "payload_pointer";
+}
+/// What calls the fused absorbed entry, whose operands are [seqlen, batch, heads, head_dim].
+bool is_fused_site(const std::string& site) {
+  return site == "fused_absorbed" || site == "fp8_variant" || site == "no_fp8_variant";
 }
 bool is_model_site(const std::string& site) { return site.starts_with("model_"); }
 bool is_op_site(const std::string& site) { return site == "attention" || site == "storage"; }
@@ -97,7 +105,7 @@ Tensors dispatcher_inputs(const Case& item, uint64_t seed) {
                 topk = is_guard ? 4 : extent(item, "topk");
   std::vector<int64_t> query = {batch, rows, heads, kDim}, kv = {batch, keys, 1, kDim},
                        indices = {batch, rows, 1, topk};
-  if (site == "fused_absorbed") {
+  if (is_fused_site(site)) {
     query = {rows, batch, heads, kDim};
     kv = {keys, batch, 1, kDim};
     indices = {batch, rows, topk};
@@ -232,7 +240,13 @@ Tensors right_counts(const Case& item, const Tensors& inputs, at::ScalarType typ
   const Tensor zero = torch::zeros({}, type);
   if (site == "dtype_guard")
     return {{"guard_passes", torch::full({}, choice(item, "storage", kStorages) == "bf16", type)}};
+  if (site == "payload_pointer") return {{"payload_missing", zero}};
   Tensors values = {{"null_pointers", zero}, {"densified", zero}};
+  if (site == "fp8_variant") values["variant_missed"] = zero;
+  if (site == "no_fp8_variant") {
+    for (const char* name : {"wrong_at_the_kernel", "miscounted", "storage_kept"})
+      values[name] = zero;
+  }
   if (site == "call") {
     values["raised"] = zero;
     values["overstated"] = zero;
@@ -422,6 +436,11 @@ class Fp8Pack : public harness::Pack {
     std::vector<std::string> known = kAxes.at(site_of(item));
     known.push_back("site");
     harness::check_axes(item, known);
+    if (site_of(item) == "payload_pointer" && choice(item, "storage", kStorages) == "bf16")
+      refuse(item, "axis 'storage': bf16 has no payload");
+    if (site_of(item).ends_with("fp8_variant") && (choice(item, "storage", kStorages) != "float8" ||
+                                                   choice(item, "quantised", kQuantised) != "both"))
+      refuse(item, "an FP8 variant is asked for float8, both operands");
     if (item.axes.contains("storage") && item.axes.at("storage") == "bf16" &&
         item.axes.value("quantised", "none") != "none")
       refuse(item, "axis 'quantised': bf16 operands are not quantised; wants none");
@@ -491,10 +510,14 @@ class Fp8Pack : public harness::Pack {
   /// Which falsehood was handed over: a null pointer outweighs a copy.
   std::string classify(const Case& item, const Judgement& judgement) const override {
     const std::string site = site_of(item);
-    if (is_op_site(site) || !judgement.is_right("query_seen") || !judgement.is_right("kv_seen"))
-      return "";
+    for (const char* name : {"query_seen", "kv_seen", "wrong_at_the_kernel", "miscounted"}) {
+      if (is_op_site(site) || !judgement.is_right(name)) return "";
+    }
+    if (!judgement.is_right("payload_missing")) return "no_payload";
     if (!judgement.is_right("null_pointers")) return "raw_null";
     if (!judgement.is_right("densified")) return "silent_dense";
+    if (!judgement.is_right("variant_missed")) return "storage_lost";
+    if (!judgement.is_right("storage_kept")) return "storage_kept";
     if (!judgement.is_right("guard_passes")) return "guard_fooled";
     if (!judgement.is_right("overstated")) return "size_overstated";
     return judgement.is_right("raised") ? "" : "raises";

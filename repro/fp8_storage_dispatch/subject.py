@@ -22,6 +22,7 @@ PACKAGES = {"transformer-engine": "transformer_engine", "megatron-core": "megatr
 PACKAGE = PACKAGES[os.environ.get("PATCHBENCH_UPSTREAM", "transformer-engine")]
 TILELANG = SimpleNamespace(dsa_kernel_backend="tilelang")
 HEAD_DIM_V = 512
+FUSED_SITES = ("fused_absorbed", "fp8_variant")
 VERSIONED_DATA_OFFSET = 32
 
 stand_in.install()
@@ -105,12 +106,12 @@ def listening(tensors: list[torch.Tensor]) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def dequantise_calls() -> Iterator[list[str]]:
-    """The wrapper classes' own `dequantize` frames while open; the classes stay as they are."""
+    """Per call of the wrapper classes' own `dequantize` while open, the file of its caller; the classes stay as they are."""
     found: list[str] = []
 
     def watch(frame: Any, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_name == "dequantize" and "transformer_engine" in frame.f_code.co_filename:
-            found.append(frame.f_code.co_filename)
+            found.append(frame.f_back.f_code.co_filename if frame.f_back else "")
 
     before = sys.getprofile()
     sys.setprofile(watch)
@@ -291,7 +292,7 @@ def run_megatron(case: Case) -> tuple[Seen, dict[str, torch.Tensor]]:
 
     with listening([query, kv]) as said, stand_in.recording(record):
         try:
-            if site == "fused_absorbed":
+            if site in FUSED_SITES:
                 result = kernels.run_fused_absorbed_sparse_attention(TILELANG, query, kv, indices, 0.1, HEAD_DIM_V)
             else:
                 result = tilelang_dsa.SparseMLA.apply(query, kv, indices, 0.1)
@@ -304,6 +305,68 @@ def run_megatron(case: Case) -> tuple[Seen, dict[str, torch.Tensor]]:
     return seen, values
 
 
+@contextlib.contextmanager
+def registered(variant: Callable[..., Any]) -> Iterator[bool]:
+    """The variant in the release's seam for one, if it has a seam; whether it has."""
+    register = getattr(dispatcher()[1], "register_sparse_mla_fp8_variant", None)
+    if register is None:
+        yield False
+        return
+    register(variant)
+    try:
+        yield True
+    finally:
+        register(None)
+
+
+def run_with_variant(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
+    """The fused entry with a recorder as its FP8-aware variant: a release with a seam must hand it the stored bytes as they are."""
+    received: list[tuple[Any, Any]] = []
+
+    def variant(query: Any, key: Any, _: Any, __: float, v_channels: int) -> torch.Tensor:
+        received.append((query, key))
+        return torch.zeros(*query.shape[:-1], v_channels, dtype=torch.bfloat16, device=query.device)
+
+    with registered(variant) as has_seam:
+        seen, _ = run_megatron(case)
+    payloads = [case.tensors[f"{short}_payload"] for short in ("q", "kv")]
+    is_stored = [is_wrapper(t) and torch.equal(t._data, payload) for pair in received for t, payload in zip(pair, payloads, strict=True)]
+    is_kept = is_stored == [True, True] and not calls and not seen.kernel_called
+    seen.notes.append(f"{len(received)} calls of the variant, {sum(is_stored)} operands as stored" if has_seam else "no seam for a variant")
+    return seen, {"variant_missed": has_seam and not is_kept}
+
+
+def run_without_variant(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
+    """The fused entry without a variant: whether the kernel is given the dequantised values, by a dequantize() of the entry's own."""
+    given = {name: operand(case, name) for name in ("query", "kv")}
+    seen, counts = Seen(), dict.fromkeys(("wrong_at_the_kernel", "miscounted", "storage_kept"), 0)
+
+    def record(query: torch.Tensor, kv: torch.Tensor, _: torch.Tensor) -> None:
+        seen.kernel_called += 1
+        for name, tensor in (("query", query), ("kv", kv)):
+            hand_over(seen, name, tensor, data_pointer)
+            is_right = not is_wrapper(tensor) and torch.equal(in_layout(tensor, given[name], "fused_absorbed"), dense_values(case, name))
+            counts["wrong_at_the_kernel"] += not is_right
+            num_bytes = given[name].numel() * tensor.element_size()  # without padding
+            counts["storage_kept"] += num_bytes <= payload_bytes(given[name])
+            seen.notes.append(f"{name}: {num_bytes} bytes for {payload_bytes(given[name])} stored")
+
+    with stand_in.recording(record):
+        dispatcher()[0].run_fused_absorbed_sparse_attention(
+            TILELANG, given["query"], given["kv"], case.tensors["topk_indices"], 0.1, HEAD_DIM_V
+        )
+    seen.densified = sum("megatron" not in caller for caller in calls)  # made dense unasked, by what torch dispatched
+    counts["miscounted"] = abs(len(calls) - len(given)) if seen.kernel_called else 0
+    return seen, counts
+
+
+def dense_values(case: Case, name: str) -> torch.Tensor:
+    """What the operand's stored bytes stand for, rounded to bf16, as fp32."""
+    short = {"query": "q", "kv": "kv"}[name]
+    stored = case.tensors[f"{short}_payload"].view(torch.float8_e4m3fn).float()
+    return (stored * case.tensors[f"{short}_scale_inv"]).to(torch.bfloat16).float()
+
+
 def in_layout(tensor: torch.Tensor, given: torch.Tensor, site: str) -> torch.Tensor:
     """The kernel's [b, s, h, d], padding cut off, in the layout in which the caller gave it, as fp32."""
     seqlen = given.shape[1 if site == "sparse_mla_4d" else 0]
@@ -311,7 +374,15 @@ def in_layout(tensor: torch.Tensor, given: torch.Tensor, site: str) -> torch.Ten
     return {"fused_absorbed": kept.transpose(0, 1), "sparse_mla_3d": kept[0]}.get(site, kept).contiguous()
 
 
-def run_site(case: Case) -> tuple[Seen, dict[str, Any]]:
+def run_payload(given: torch.Tensor, payload: torch.Tensor) -> tuple[Seen, dict[str, Any]]:
+    """Whether `_data.data_ptr()` is a pointer to the bytes that the wrapper was made of."""
+    data, seen = getattr(given, "_data", None), Seen()
+    is_there = data is not None and data.data_ptr() != 0 and torch.equal(data, payload)
+    seen.notes.append(f"{type(given).__name__}._data {'none' if data is None else f'{data.dtype}, {data.numel()} bytes'}")
+    return seen, {"payload_missing": not is_there}
+
+
+def run_site(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
     """What was seen at the case's site, and the outputs that this site alone has."""
     axes, site = case.axes, case.axes["site"]
     if site == "dtype_guard":
@@ -321,10 +392,14 @@ def run_site(case: Case) -> tuple[Seen, dict[str, Any]]:
         return Seen(), {"guard_passes": bool(guard(operand(case, "query"), operand(case, "kv")))}
     if site in ("fused_absorbed", "sparse_mla_4d", "sparse_mla_3d"):
         return run_megatron(case)
+    if site in ("fp8_variant", "no_fp8_variant"):
+        return (run_with_variant if site == "fp8_variant" else run_without_variant)(case, calls)
     if axes["storage"] == "bf16":
         given = case.tensors["query"].to(torch.bfloat16)
     else:
         given = make_wrapper(axes["storage"], case.tensors["payload"], case.tensors["scale_inv"])
+    if site == "payload_pointer":
+        return run_payload(given, case.tensors["payload"])
     if site == "call":
         seen, overstated = run_call(given, axes["call"])
         return seen, {"raised": seen.raised, "overstated": overstated}
@@ -334,9 +409,10 @@ def run_site(case: Case) -> tuple[Seen, dict[str, Any]]:
 def run(case: Case) -> dict[str, torch.Tensor]:
     """Counts of what the consumer was handed, as fp32 scalars; values at the kernel's boundary as fp32 tensors."""
     with stand_in.on_this_device(case.device), dequantise_calls() as calls:
-        seen, more = run_site(case)
+        seen, more = run_site(case, calls)
     notes = "; ".join(seen.notes) or ", ".join(f"{name} {value}" for name, value in more.items())
     print(f"{case.name}: {len(calls)} x dequantize, {seen.kernel_called} kernel calls, {seen.raised} raised; {notes}")
-    found = {"null_pointers": seen.null_pointers, "densified": seen.densified} if case.axes["site"] != "dtype_guard" else {}
+    has_counts = case.axes["site"] not in ("dtype_guard", "payload_pointer")
+    found = {"null_pointers": seen.null_pointers, "densified": seen.densified} if has_counts else {}
     found |= more
     return {name: value if torch.is_tensor(value) else torch.tensor(float(value)) for name, value in found.items()}

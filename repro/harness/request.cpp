@@ -19,14 +19,16 @@ const std::vector<std::string> kFlags = {"--cases",   "--subject",    "--device"
                                          "--seed",    "--repeat",     "--work",
                                          "--corrupt", "--records-fd", "--subject-command"};
 
-[[noreturn]] void refuse(const std::string& reason) { throw Error(ErrorCode::kUsage, reason); }
+[[noreturn]] void refuse_request(const std::string& reason) {
+  throw Error(ErrorCode::kUsage, reason);
+}
 
 template <typename T>
 T number(const std::string& flag, const std::string& text, T low, T high) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size() || value < low || value > high) {
-    refuse(fmt::format("{} wants a number in [{}, {}], got '{}'", flag, low, high, text));
+    refuse_request(fmt::format("{} wants a number in [{}, {}], got '{}'", flag, low, high, text));
   }
   return value;
 }
@@ -35,7 +37,8 @@ void check_device(const std::string& device) {
   const bool is_cuda = device.starts_with("cuda:") && device.size() <= 7 &&
                        device.find_first_not_of("0123456789", 5) == std::string::npos &&
                        device.size() > 5;
-  if (device != "cpu" && !is_cuda) refuse("--device wants cpu or cuda:N, got '" + device + "'");
+  if (device != "cpu" && !is_cuda)
+    refuse_request("--device wants cpu or cuda:N, got '" + device + "'");
 }
 
 SubjectCommand read_command(const std::filesystem::path& file) {
@@ -46,27 +49,27 @@ SubjectCommand read_command(const std::filesystem::path& file) {
     command.report = json.value("report", "");
     command.timeout_s = json.at("timeout_s").get<double>();
     if (command.argv.empty() || !(command.timeout_s > 0))
-      refuse(file.string() + ": wants a non-empty argv and timeout_s > 0");
+      refuse_request(file.string() + ": wants a non-empty argv and timeout_s > 0");
     return command;
   } catch (const Json::exception& e) {
-    refuse(file.string() + ": not a subject command: " + e.what());
+    refuse_request(file.string() + ": not a subject command: " + e.what());
   }
 }
 
 Case read_case(const Json& json, const std::string& where) {
   static const std::set<std::string> keys = {"name", "role", "axes", "judged_on"};
   for (const auto& [key, value] : json.items()) {
-    if (!keys.contains(key)) refuse(where + ": unknown key '" + key + "'");
+    if (!keys.contains(key)) refuse_request(where + ": unknown key '" + key + "'");
   }
   Case item{};
   item.name = json.at("name").get<std::string>();
   item.role = role_from(json.at("role").get<std::string>());
   item.axes = json.at("axes");
   item.judged_on = json.at("judged_on").get<std::vector<std::string>>();
-  if (!item.axes.is_object()) refuse(where + ": axes wants an object");
+  if (!item.axes.is_object()) refuse_request(where + ": axes wants an object");
   if (item.name.empty() || item.name.size() > 80 ||
       item.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != std::string::npos) {
-    refuse(where + ": '" + item.name + "' is no case name ([a-z0-9_]{1,80})");
+    refuse_request(where + ": '" + item.name + "' is no case name ([a-z0-9_]{1,80})");
   }
   return item;
 }
@@ -90,7 +93,7 @@ std::string read_text(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::ostringstream text;
   if (!std::filesystem::is_regular_file(file) || !(text << in.rdbuf()))
-    refuse(file.string() + ": cannot be read");
+    refuse_request(file.string() + ": cannot be read");
   return text.str();
 }
 
@@ -104,13 +107,13 @@ void read_cases(const std::filesystem::path& file, Request& request) {
     for (const Json& entry : json.at("cases")) {
       request.cases.push_back(read_case(entry, file.string()));
       if (!names.insert(request.cases.back().name).second) {
-        refuse(file.string() + ": case '" + request.cases.back().name + "' is there twice");
+        refuse_request(file.string() + ": case '" + request.cases.back().name + "' is there twice");
       }
     }
   } catch (const Json::exception& e) {
-    refuse(file.string() + ": not a case table: " + e.what());
+    refuse_request(file.string() + ": not a case table: " + e.what());
   }
-  if (request.cases.empty()) refuse(file.string() + ": no case was chosen");
+  if (request.cases.empty()) refuse_request(file.string() + ": no case was chosen");
 }
 
 Request parse_request(const std::vector<std::string>& words) {
@@ -119,7 +122,7 @@ Request parse_request(const std::vector<std::string>& words) {
   std::set<std::string> seen;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& flag = words[i];
-    if (!seen.insert(flag).second) refuse(flag + " is given twice");
+    if (!seen.insert(flag).second) refuse_request(flag + " is given twice");
     if (flag == "--list-corruptions") {
       request.lists_corruptions = true;
     } else if (flag == "--all-layers") {
@@ -127,9 +130,9 @@ Request parse_request(const std::vector<std::string>& words) {
     } else if (flag == "--regions") {
       request.wants_regions = true;
     } else if (std::find(kFlags.begin(), kFlags.end(), flag) == kFlags.end()) {
-      refuse("unknown word '" + flag + "'" + did_you_mean(flag, kFlags));
+      refuse_request("unknown word '" + flag + "'" + did_you_mean(flag, kFlags));
     } else if (++i == words.size()) {
-      refuse(flag + " wants a value");
+      refuse_request(flag + " wants a value");
     } else {
       take(flag, words[i], request, cases);
     }
@@ -137,7 +140,7 @@ Request parse_request(const std::vector<std::string>& words) {
   if (request.lists_corruptions) return request;
   for (const char* flag :
        {"--cases", "--subject", "--device", "--seed", "--work", "--records-fd"}) {
-    if (!seen.contains(flag)) refuse(std::string(flag) + " is missing");
+    if (!seen.contains(flag)) refuse_request(std::string(flag) + " is missing");
   }
   check_device(request.device);
   read_cases(cases, request);

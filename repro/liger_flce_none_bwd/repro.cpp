@@ -30,6 +30,7 @@ struct Axes {
   std::string grad_output, ignored, layout;
   bool has_bias = false, has_class_weight = false;
   Options options;
+  std::string answer = "gradients";  ///< what the subject gives: one of kAnswers
 };
 
 const std::vector<std::string> kPatterns = {"ones",    "uniform",     "random",
@@ -39,6 +40,15 @@ const std::vector<std::string> kIgnored = {"none", "scattered", "scattered_and_f
 const std::vector<std::string> kLayouts = {"row_major", "weight_column_major", "input_row_strided"};
 const std::vector<std::string> kReductions = {"none", "mean", "sum"};
 
+/// Loss and gradients; the same with the loss as a consumer weighs it, sum_i grad_loss[i] loss[i];
+/// or what the call costs beyond the claim (one more product than "mean" in backward, not more
+/// bytes in forward), which is 0 or it is not as claimed.
+const std::vector<std::string> kAnswers = {"gradients", "consumer", "backward_products",
+                                           "forward_bytes"};
+bool is_cost(const Axes& axes) {
+  return axes.answer == "backward_products" || axes.answer == "forward_bytes";
+}
+
 /// Rows that carry a valid label in every pattern but "scattered_and_first": row 0 and the one-hot
 /// row.
 int64_t hot_row(int64_t tokens) { return 2 * tokens / 3; }
@@ -47,12 +57,15 @@ int64_t hot_row(int64_t tokens) { return 2 * tokens / 3; }
 constexpr int64_t kMaxCpuWork = int64_t{1} << 30;
 
 Axes axes_of(const Case& item) {
-  static const std::vector<std::string> known = {
+  std::vector<std::string> known = {
       "tokens",           "hidden", "vocab", "dtype",        "reduction",    "grad_output",
       "ignored",          "layout", "bias",  "class_weight", "ignore_index", "label_smoothing",
       "lse_square_scale", "softcap"};
+  const bool has_answer = item.axes.contains("answer");
+  if (has_answer) known.emplace_back("answer");
   harness::check_axes(item, known);
   Axes axes;
+  if (has_answer) axes.answer = choice(item, "answer", kAnswers);
   axes.tokens = extent(item, "tokens");
   axes.hidden = extent(item, "hidden");
   axes.vocab = extent(item, "vocab");
@@ -137,6 +150,21 @@ Tensors in_fp64(const Tensors& inputs) {
     wide.emplace(name, tensor.is_floating_point() ? tensor.to(at::kDouble) : tensor);
   }
   return wide;
+}
+
+/// What a case asks for: `reference` of its inputs, its loss as the consumer weighs it where the
+/// case says so, or the cost that is as claimed.
+Tensors right_answer(const Axes& axes, const Tensors& inputs) {
+  const at::Tensor x = inputs.at("input");
+  const bool is_wide = x.scalar_type() == at::kDouble;
+  if (is_cost(axes))
+    return {{"beyond", at::zeros({1}, x.options().dtype(is_wide ? at::kDouble : at::kFloat))}};
+  Tensors outputs = reference(inputs, axes.options);
+  if (axes.answer == "consumer") {
+    at::Tensor& loss = outputs.at("loss");
+    loss = (loss * inputs.at("grad_loss").to(loss.scalar_type())).sum();
+  }
+  return outputs;
 }
 
 /// The gradients of the summed loss, fp64: the mechanism's own prediction is a multiple of them.
@@ -269,11 +297,11 @@ class LigerPack final : public harness::Pack {
   }
 
   Tensors oracle(const Case& item, const Tensors& inputs) const override {
-    return reference(in_fp64(inputs), axes_of(item).options);
+    return right_answer(axes_of(item), in_fp64(inputs));
   }
 
   Tensors plain(const Case& item, const Tensors& inputs) const override {
-    return reference(inputs, axes_of(item).options);
+    return right_answer(axes_of(item), inputs);
   }
 
   std::map<std::string, int64_t> extents(const Case& item) const override {
@@ -313,11 +341,20 @@ class LigerPack final : public harness::Pack {
   /// "reduction_ignored": the loss is the scalar sum, and each gradient is (sum of grad_loss) times
   /// the summed loss's gradient. "wrong_gradients": the loss is right, a gradient misses by 20
   /// times the error of a right one, and each gradient that is not right is grad_loss[0], to the
-  /// power of the number of backwards, times the summed loss's gradient.
+  /// power of the number of backwards, times the summed loss's gradient. "mean_for_each_token":
+  /// what the consumer gets, loss and gradients, is (sum of grad_loss) times that of the mean.
+  /// "cost_beyond_claim": the case asks for the cost, and it is above the claimed one.
   std::string classify(const Case& item, const Judgement& judgement) const override {
-    const Options options = axes_of(item).options;
+    const Axes axes = axes_of(item);
+    if (is_cost(axes))
+      return judgement.got.at("beyond").item<double>() > 0 ? "cost_beyond_claim" : "";
+    const Options& options = axes.options;
     if (options.reduction != "none") return "";
     const Tensors sums = sum_gradients(judgement.inputs, options);
+    if (axes.answer == "consumer") {
+      if (is_mean_for_each_token(judgement, sums, item)) return "mean_for_each_token";
+      return is_first_element(judgement, sums, item) ? "wrong_gradients" : "";
+    }
     if (judgement.got.at("loss").dim() == 0)
       return is_reduction_ignored(judgement, sums, item) ? "reduction_ignored" : "";
     return is_first_element(judgement, sums, item) ? "wrong_gradients" : "";
@@ -348,6 +385,18 @@ class LigerPack final : public harness::Pack {
         return false;
     }
     return true;
+  }
+
+  bool is_mean_for_each_token(const Judgement& judgement, const Tensors& sums,
+                              const Case& item) const {
+    const at::Tensor valid = judgement.inputs.at("target").ne(axes_of(item).options.ignore_index);
+    const at::Tensor factor =
+        judgement.inputs.at("grad_loss").to(at::kDouble).sum() / valid.sum().to(at::kDouble);
+    return std::all_of(sums.begin(), sums.end(), [&](const auto& sum) {
+      const at::Tensor predicted = sum.second * factor;
+      return distance(judgement.got.at(sum.first), predicted, largest(predicted)) <=
+             2 * allowed(item, judgement, sum.first);
+    });
   }
 
   bool is_first_element(const Judgement& judgement, const Tensors& sums, const Case& item) const {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import stand_in
@@ -25,6 +26,13 @@ def host_of(case: Case) -> Any:
     if module is None:
         raise Unsupported(f"this release has no MIMO backward{' for packed sequences' if suffix else ''}")
     return getattr(module, f"mamba_mimo_bwd_combined{suffix}")
+
+
+def file_lines(case: Case) -> float:
+    """Lines of the release's file with the case's backward."""
+    suffix = "_varlen" if "seqlens" in case.axes else ""
+    module = optional_module(f"mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_bwd{suffix}")
+    return float(len(Path(module.__file__).read_text(encoding="utf-8").splitlines()))
 
 
 def words_of(case: Case) -> dict[str, Any]:
@@ -98,4 +106,5 @@ def run(case: Case) -> dict[str, torch.Tensor]:
         return projected(case)
     for _ in range(case.axes.get("backwards", 1)):
         found = host_of(case)(**words_of(case))
+    case.numbers["file_lines"] = file_lines(case)
     return {f"grad_{name}": grad.float() for name, grad in zip(GRADIENTS, found, strict=False) if grad is not None}

@@ -225,6 +225,7 @@ class SisoPack : public harness::Pack {
     } else {
       for (const char* name : {"is_varlen", "arch", "num_warps", "num_stages"})
         known.emplace_back(name);
+      if (item.axes.contains("recompute_mask")) known.emplace_back("recompute_mask");
     }
     harness::check_axes(item, known);
     for (const char* name : {"head_dim_qk", "head_dim_v"}) extent(item, name);
@@ -266,13 +267,14 @@ class SisoPack : public harness::Pack {
   }
 
  private:
-  /// source: the product of V and the transposed grad_output stands once. dots: all products, with
-  /// the edit, in the first IR and after Triton's own removal of common subexpressions.
+  /// source: the product of V and the transposed grad_output is formed once and masked once. dots:
+  /// all products, with the edit, in the first IR and after Triton's own removal of common
+  /// subexpressions.
   static Tensors values_in(const Case& item, const Tensors& inputs, at::ScalarType type) {
     const std::string site = site_of(item);
     if (site == "backward") return right_gradients(item, inputs, type);
     const auto count = [](int64_t n) { return torch::full({}, n, at::kDouble); };
-    if (site == "source") return {{"value_products", count(1)}};
+    if (site == "source") return {{"value_products", count(1)}, {"value_masks", count(1)}};
     const int64_t of_d = flag(item, "has_d") ? 1 : 0;
     if (site == "dots") return {{"dots", count(13 + of_d)}, {"dots_after_cse", count(11 + of_d)}};
     return {};

@@ -29,7 +29,8 @@ GRADIENTS = ("q", "k", "v", "adt", "qk_dot", "d", "state")
 NUM_CHUNKS, NUM_HEADS = 4, 8
 
 COMMENT = re.compile(r"[ \t]*//.*")
-DOT = re.compile(r"\btt\.dot .*: tensor<(\d+)x(\d+)x\w+> \* tensor<(\d+)x(\d+)x\w+> ->")
+DOT = re.compile(r"(%\w+) = tt\.dot .*: tensor<(\d+)x(\d+)x\w+> \* tensor<(\d+)x(\d+)x\w+> ->")
+MULTIPLY = re.compile(r"= arith\.mulf (%\w+), (%\w+) :")
 SERVE = "import pathlib, sys, subject_runtime as r; r.load_subject(pathlib.Path(sys.argv[1])).serve()"
 
 stand_in.install()
@@ -115,7 +116,8 @@ class Launches:
 
 
 def recorded_call(axes: dict[str, Any]) -> dict[str, Any]:
-    """What the host function hands the kernel for bf16 tensors of the case's sizes, by the kernel's argument names; no data."""
+    """What the host function hands the kernel for bf16 tensors of the case's sizes, by the kernel's argument names; no data. The
+    case's `recompute_mask`, where it has one, takes the place of the release's own switch."""
     chunk, d, d_v = axes["chunk"], axes["head_dim_qk"], axes["head_dim_v"]
     seqlen, num_slots = NUM_CHUNKS * chunk, NUM_CHUNKS + int(axes["is_varlen"])
 
@@ -137,7 +139,8 @@ def recorded_call(axes: dict[str, Any]) -> dict[str, Any]:
     with mock.patch.object(module, stand_in.KERNEL, launches):
         module.compute_dqkv(**words, chunk_size=chunk, has_input_state=axes["has_state"])
     names = getattr(module, stand_in.KERNEL).fn.arg_names
-    return {**dict(zip(names, launches.positional, strict=False)), **launches.named}
+    call = {**dict(zip(names, launches.positional, strict=False)), **launches.named}
+    return call | ({"RECOMPUTE_MASK": axes["recompute_mask"]} if "recompute_mask" in axes else {})
 
 
 def source_of(kernel: Any, call: dict[str, Any]) -> Any:
@@ -186,9 +189,9 @@ class Compilation:
         return self.product
 
 
-def count_dots(ir_text: str) -> list[tuple[int, ...]]:
-    """The operands' sizes of each product in an IR."""
-    return [tuple(map(int, sizes)) for sizes in DOT.findall(ir_text)]
+def dots_of(ir_text: str) -> dict[str, tuple[int, ...]]:
+    """The operands' sizes of each product in an IR, by the name of its result."""
+    return {name: tuple(map(int, sizes)) for name, *sizes in DOT.findall(ir_text)}
 
 
 def compiled(axes: dict[str, Any]) -> dict[str, Any]:
@@ -198,12 +201,16 @@ def compiled(axes: dict[str, Any]) -> dict[str, Any]:
     compilation, chunk, d_v = Compilation(axes), axes["chunk"], axes["head_dim_v"]
     if axes["site"] == "code":
         return {"ptx": COMMENT.sub("", compilation.advance("ttir", "ttgir", "llir", "ptx"))}
-    dots = count_dots(str(compilation.product))
+    ir_text = str(compilation.product)
+    dots = dots_of(ir_text)
     if axes["site"] == "dots":
-        return {"dots": len(dots), "dots_after_cse": len(count_dots(str(compilation.advance("ttir"))))}
+        return {"dots": len(dots), "dots_after_cse": len(dots_of(str(compilation.advance("ttir"))))}
     if len({axes["head_dim_qk"], d_v, chunk}) < 3:
         raise ValueError("head_dim_qk, head_dim_v and chunk must differ")
-    return {"value_products": dots.count((chunk, d_v, d_v, chunk))}
+    products = {name for name, sizes in dots.items() if sizes == (chunk, d_v, d_v, chunk)}
+    # A mask is the elementwise factor of a product: the decay between two tokens, 0 where the later one comes first.
+    masks = sum(len(products & set(factors)) for factors in MULTIPLY.findall(ir_text))
+    return {"value_products": len(products), "value_masks": masks}
 
 
 def serve() -> None:
@@ -245,4 +252,6 @@ def run(case: Case) -> dict[str, torch.Tensor]:
     if "ptx" in answer:
         return {"ptx": torch.frombuffer(bytearray(answer["ptx"], "utf-8"), dtype=torch.uint8)}
     case.numbers |= answer
+    if case.axes["site"] == "source":
+        case.numbers["file_lines"] = len(Path(release().__file__).read_text(encoding="utf-8").splitlines())
     return {name: torch.tensor(count, dtype=torch.float64) for name, count in answer.items()}

@@ -31,6 +31,7 @@ const std::vector<std::string> kShapeAxes = {"batch",       "seqlen_q",   "seqle
                                              "head_dim_qk", "head_dim_v", "topk"};
 /// What a site has beside the shape.
 const std::map<std::string, std::vector<std::string>> kSites = {
+    {"admission", {"is_computable"}},
     {"attention", {"has_duplicates"}},
     {"dispatch", {"is_computable", "has_duplicates"}},
     {"fits", {"peak_bytes_max"}},
@@ -46,6 +47,11 @@ std::string site_of(const Case& item) {
 }
 bool is_backward(const Case& item) {
   return choice(item, "kernel", {"forward", "backward"}) == "backward";
+}
+
+/// Whether the wrapper of the backward is called after that of the forward.
+bool has_backward(const Case& item) {
+  return item.axes.contains("has_backward") && flag(item, "has_backward");
 }
 
 /// The functions of the release around its kernels, and their builders.
@@ -153,10 +159,12 @@ Tensors right_values(const Case& item, const Tensors& inputs, at::ScalarType typ
   const auto number = [&](double value) { return torch::full({}, value, type); };
   if (site == "lowering") return {{"lowers", number(1)}};
   if (site == "fits") return {{"is_small", number(1)}};
+  if (site == "admission") return {{"is_fused", number(flag(item, "is_computable"))}};
   if (site == "memory") return {{"holds_scores", number(0)}, {"is_quadratic", number(0)}};
   Tensors values = attend(inputs, type, rounding);
   if (site == "attention") return values;
   values.erase("lse");
+  if (site == "interface" && has_backward(item)) return values;
   if (site == "interface") return {{"out", values.at("out")}};
   const bool is_computable = flag(item, "is_computable");
   values["is_fused"] = number(is_computable);
@@ -270,8 +278,12 @@ class DimsPack : public harness::Pack {
              "axis 'head_dim_v': the values are columns of the key; wants at most head_dim_qk");
     known.insert(known.end(), more.begin(), more.end());
     known.emplace_back("site");
+    for (const char* name : {"has_backward", "is_forward_plain"}) {
+      if (site == "interface" && item.axes.contains(name)) known.emplace_back(name);
+    }
     harness::check_axes(item, known);
-    for (const char* name : {"is_computable", "has_duplicates"}) {
+    for (const char* name :
+         {"is_computable", "has_duplicates", "has_backward", "is_forward_plain"}) {
       if (item.axes.contains(name)) flag(item, name);
     }
     for (const char* name : {"dense_units", "dense_growth", "peak_bytes_max"}) {
@@ -375,8 +387,9 @@ class DimsPack : public harness::Pack {
         [](const Json& frame) { return frame.value("file", "").starts_with("tilelang/"); });
     // Where the call is the dispatcher's, TileLang's own errors may be of the machine.
     const std::string site = site_of(item);
-    const bool is_lowering = type.starts_with("tvm.") ? site == "lowering" || site == "dispatch"
-                                                      : is_tilelang && site == "lowering";
+    const bool is_lowered = site == "lowering" || site == "admission";
+    const bool is_lowering =
+        type.starts_with("tvm.") ? is_lowered || site == "dispatch" : is_tilelang && is_lowered;
     return is_lowering ? "lowering_fails" : "";
   }
 };

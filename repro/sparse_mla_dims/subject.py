@@ -1,14 +1,15 @@
 """Runs the real sparse attention of megatron-core at a shape: which path it takes, what it computes, holds and says, and what lowers.
 
 Sites: "dispatch" (the whole of `_run_sparse_attention`, forward and backward), "interface" (the forward kernel's wrapper, called
-directly), "memory" (the first again, with every live storage counted), "fits" (a training step of a length that fills a GPU) and
-"lowering" (the real TileLang builders, to CUDA source).
+directly), "memory" (the first again, with every live storage counted), "fits" (a training step of a length that fills a GPU), "lowering"
+(the real TileLang builders, to CUDA source) and "admission" (whether the shape is taken, and where it is, whether both kernels lower).
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import logging
 import os
 import re
@@ -28,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 UPSTREAM = os.environ.get("PATCHBENCH_UPSTREAM", "megatron-core")
 PACKAGE = "deepseek_v32" if UPSTREAM == "tilelang-examples" else carriers.PACKAGE or "megatron.core"
+EXAMPLE_EXTENTS = {"B": 1, "S": 64, "S_kv": 128}
 VARIANT = "megatron.core.transformer.experimental_attention_variant"
 
 
@@ -63,6 +65,15 @@ def forward_wrapper() -> tuple[Callable[..., tuple[torch.Tensor, torch.Tensor]],
         return module.sparse_mla_fwd_interface, [module]
     module = carriers.carried("tilelang_sparse_mla_fwd")
     return lambda q, kv, indices, **words: module.sparse_mla_fwd_interface(q[0], kv[0], indices[0], **words), [module]
+
+
+def backward_module() -> ModuleType:
+    """The module of the backward's wrapper and builders. Call after forward_wrapper."""
+    if UPSTREAM == "tilelang-examples":
+        return importlib.import_module("deepseek_v32.sparse_mla_bwd")
+    if UPSTREAM != "megatron-core":
+        raise Unsupported(f"the backward of {UPSTREAM} is not called")
+    return kernels()[1]
 
 
 class Announcements(logging.Handler):
@@ -147,15 +158,31 @@ def run_dispatch(case: Case) -> dict[str, Any]:
     return {name: value.float() for name, value in values.items()} | {"is_fused": is_fused, "said_bytes": sum(amounts)}
 
 
+def plain_forward(q: torch.Tensor, kv: torch.Tensor, index: torch.Tensor, sm_scale: float, d_v: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum as the forward's stand-in gives them, for a backward whose forward declines the shape."""
+    build = stand_in.build_forward(q.shape[2], d_v, q.shape[3] - d_v, index.shape[3], kv.shape[2], sm_scale)
+    return build(q, kv, index)
+
+
 def run_interface(case: Case) -> dict[str, Any]:
-    """What the forward kernel's wrapper gives for the same operands."""
-    query, kv, indices, _ = operands(case)
+    """What the forward kernel's wrapper gives for the same operands; with `has_backward` the gradients of the backward's, too."""
+    query, kv, indices, grad_out = operands(case)
     q, k = (t.detach().transpose(0, 1).contiguous() for t in (query, kv))
     words = {"sm_scale": case.tensors["softmax_scale"].item(), "d_v": case.axes["head_dim_v"]}
+    index = indices.unsqueeze(2).contiguous()
     wrapper, modules = forward_wrapper()
-    with stand_in.serving(case.device, *modules):
-        out, _ = wrapper(q, k, indices.unsqueeze(2).contiguous(), **words)
-    return {"out": out.view(*q.shape[:3], -1).transpose(0, 1).float()}
+    if not case.axes.get("has_backward", False):
+        with stand_in.serving(case.device, *modules):
+            out, _ = wrapper(q, k, index, **words)
+        return {"out": out.view(*q.shape[:3], -1).transpose(0, 1).float()}
+    backward = backward_module()
+    # A width that the backward cannot read from the output is an argument of its own.
+    given = {name: words[name] for name in words if name in inspect.signature(backward.sparse_mla_bwd).parameters}
+    with stand_in.serving(case.device, *modules, backward):
+        out, lse = plain_forward(q, k, index, **words) if case.axes.get("is_forward_plain", False) else wrapper(q, k, index, **words)
+        grad_query, grad_kv = backward.sparse_mla_bwd(q, k, out, grad_out.transpose(0, 1).contiguous(), index, lse, **given)
+    values = {"out": out, "grad_query": grad_query, "grad_kv": grad_kv}
+    return {name: value.transpose(0, 1).float() for name, value in values.items()}
 
 
 def held_bytes(case: Case, seqlen: int) -> dict[str, int]:
@@ -200,30 +227,63 @@ def run_fits(case: Case) -> dict[str, Any]:
     return {"is_small": peak <= axes["peak_bytes_max"]}
 
 
-def run_lowering(case: Case) -> dict[str, Any]:
-    """Lowers the release's builder to CUDA source for sm_90a; what that raises reaches the caller."""
+def shared_bytes_of(case: Case, kernel_name: str, max_block_heads: int) -> float:
+    """Lowers a builder to CUDA source for sm_90a: the shared memory it asks for. What lowering raises reaches the caller."""
     import tilelang
     from tilelang import tvm
 
-    forward, backward = kernels()
     axes, words = case.axes, {"topk": case.axes["topk"], "sm_scale": 0.05}
     width, tail = axes["head_dim_v"], axes["head_dim_qk"] - axes["head_dim_v"]
-    if axes["kernel"] == "forward":
-        factory = forward.sparse_mla_fwd
+    _, modules = forward_wrapper()
+    if kernel_name == "forward":
+        factory = modules[0].sparse_mla_fwd
         words |= {"heads": axes["num_heads"], "dim": width, "tail_dim": tail}
     else:
-        factory = backward.bwd
-        words |= {"H": axes["num_heads"], "D": width, "D_tail": tail, "max_block_h": axes["max_block_heads"]}
+        factory = backward_module().bwd
+        words |= {"H": axes["num_heads"], "D": width, "D_tail": tail}
+        # The example is built for its extents, and its blocks have up to 64 heads.
+        words |= EXAMPLE_EXTENTS if UPSTREAM == "tilelang-examples" else {"max_block_h": max_block_heads}
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
     with tvm.transform.PassContext(opt_level=3, config=dict(factory.pass_configs)), target:
         artifact = tilelang.lower(factory.get_tir(**words), target=target, enable_device_compile=False)
     (kernel,) = artifact.device_mod.functions.values()
-    case.numbers["shared_bytes"] = float(int(kernel.attrs["dyn_shared_memory_buf"]))
+    return float(int(kernel.attrs["dyn_shared_memory_buf"]))
+
+
+def run_lowering(case: Case) -> dict[str, Any]:
+    """Lowers one of the builders."""
+    axes = case.axes
+    case.numbers["shared_bytes"] = shared_bytes_of(case, axes["kernel"], axes.get("max_block_heads", 0))
     return {"lowers": True}
 
 
+def is_admitted(case: Case) -> bool:
+    """Whether the kernels are reached, with plain computations in their place: by the dispatcher, or where there is none by the
+    wrappers, whose assertion is how they decline."""
+    if UPSTREAM != "tilelang-examples":
+        return run_dispatch(case)["is_fused"]
+    case.axes["has_backward"] = True
+    try:
+        run_interface(case)
+    except AssertionError as e:
+        print(f"declined: {e}")
+        return False
+    return True
+
+
+def run_admission(case: Case) -> dict[str, Any]:
+    """Whether the shape is taken. Where it is, both real kernels are lowered, and what that raises reaches the caller."""
+    if case.device != "cpu":
+        raise Unsupported("on a GPU the dispatcher's own call shows the same")
+    is_fused = is_admitted(case)
+    for name in ("forward", "backward") if is_fused else ():
+        case.numbers[f"{name}_shared_bytes"] = shared_bytes_of(case, name, 32)
+    return {"is_fused": is_fused}
+
+
 SITES: dict[str, Callable[[Case], dict[str, Any]]] = {
-    "dispatch": run_dispatch, "fits": run_fits, "interface": run_interface, "memory": run_memory, "lowering": run_lowering,
+    "admission": run_admission, "dispatch": run_dispatch, "fits": run_fits, "interface": run_interface, "memory": run_memory,
+    "lowering": run_lowering,
 }  # fmt: skip
 
 

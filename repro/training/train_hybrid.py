@@ -1,12 +1,12 @@
 """Trains a small hybrid (Mamba-3, absorbed sparse attention, Liger's head with a loss mask) on the packages of the path.
 
     PYTHONPATH=PACKAGES:mitigations:repro/harness python3 train_hybrid.py --variant raw|mitigated|patched [--steps 200] [--seed 0 1 2]
-        [--device cuda:0] [--report RUN-{seed}.json] [--losses LOSSES-{seed}.json] [--capture DIR]
+        [--device cuda:0] [--report RUN-{seed}.json] [--losses LOSSES-{seed}.json] [--capture DIR] [--shares FILE]
 
 raw and mitigated want the releases on the path, patched the releases with our edits (`patchbench patch apply`); mitigated switches on
 PATCHBENCH_MITIGATE, by default liger_flce_none_bwd. A path with {seed} is written once a seed. `--report` is for `patchbench goodput`;
 `--losses` has the loss of each step, what the head's gradients are off by, and the digests of the kernels' files; `--capture` keeps
-the operands of each sparse attention in the last step.
+the operands of each sparse attention in the last step; `--shares` writes how much of a step each of the three kernels takes.
 
 On CUDA: mamba-ssm's Triton SISO kernels (each at one of its own configurations, not timed), megatron-core's TileLang SparseMLA and
 liger-kernel, in bfloat16 with float32 weights. On a CPU, at a smaller size: our reference, patchbench::sparse_mla
@@ -26,6 +26,7 @@ import resource
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -131,6 +132,37 @@ class Head(NamedTuple):
         return {"grad_hidden": relative(self.hidden.grad, slopes @ weight), "grad_weight": relative(self.weight.grad, slopes.T @ hidden)}
 
 
+class Watched:
+    """A kernel that counts its calls and keeps the operands of the last."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call, self.num_calls, self.operands = call, 0, ()
+
+    def __call__(self, *operands: Any) -> Any:
+        self.num_calls, self.operands = self.num_calls + 1, operands
+        return self.call(*operands)
+
+    def seconds(self, device: torch.device, repeats: int = 5) -> float:
+        """Median time of a forward and backward pass on those operands, after one that is not counted."""
+        taken = []
+        for _ in range(repeats + 1):
+            copies = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in self.operands]
+            leaves = [x.requires_grad_() for x in copies if isinstance(x, torch.Tensor) and x.is_floating_point()]
+            synchronize(device)
+            begin = time.perf_counter()
+            out = self.call(*copies)
+            out = out[0] if isinstance(out, tuple) else out
+            torch.autograd.grad(out, leaves, torch.ones_like(out), allow_unused=True)
+            synchronize(device)
+            taken.append(time.perf_counter() - begin)
+        return statistics.median(taken[1:])
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 class Run:
     """One seed's training: `losses`, `norms` of all gradients, `walls` of the steps and `checks` of the head's gradients."""
 
@@ -230,6 +262,21 @@ def report_of(run: Run, variant: str, made_of: dict[str, str]) -> dict[str, Any]
     }
 
 
+def shares_of(run: Run, kernels: dict[str, Watched], report: dict[str, Any]) -> dict[str, Any]:
+    """Of each kernel: calls a step, seconds of one call's forward and backward, and their share of the median step. The loss head is
+    called once a step, on the operands of the last."""
+    calls = {name: kernel.num_calls // len(run.walls) for name, kernel in kernels.items()} | {"loss_head": 1}
+    _, head = run.loss_of(run.batches[-1])
+    loss = Watched(lambda hidden, weight: Head(hidden, weight, run.batches[-1]).row_losses())
+    loss.operands = (head.hidden, head.weight)
+    step, shares = statistics.median(run.walls), {}
+    for name, kernel in {**kernels, "loss_head": loss}.items():
+        seconds = kernel.seconds(run.device)
+        shares[name] = {"calls": calls[name], "seconds": round(seconds, 6), "share": round(calls[name] * seconds / step, 4)}
+    about = {key: report[key] for key in ("model", "batch", "hardware", "backend", "revisions")}
+    return {**about, "num_steps": len(run.walls), "step_s": round(step, 6), "shares": shares}
+
+
 def losses_of(run: Run, variant: str, report: dict[str, Any]) -> dict[str, Any]:
     first = [bool(batch.weights[0] == 0) for batch in run.batches]
     about = {key: report[key] for key in ("model", "batch", "hardware", "revisions")}
@@ -256,6 +303,7 @@ def arguments_of(words: list[str] | None) -> argparse.Namespace:
     for name in ("report", "losses"):
         parser.add_argument(f"--{name}", metavar="FILE")
     parser.add_argument("--capture", type=Path, metavar="DIR")
+    parser.add_argument("--shares", type=Path, metavar="FILE", help="of the last seed")
     parser.add_argument("--siso", choices=("release", "reference"), default="release", help="on CUDA: whose Mamba-3 recurrence")
     got = parser.parse_args(words)
     if got.steps < 2:
@@ -284,12 +332,15 @@ def main(words: list[str] | None = None) -> int:
     elif device.type == "cuda":
         print(json.dumps({"siso_against_reference": siso_errors(sizes, siso, device)}), flush=True)
     for seed in arguments.seed:
-        run = Run(sizes, device, siso, attend, arguments.steps, seed)
+        watched = {"siso": Watched(siso), "sparse_attention": Watched(attend)}
+        run = Run(sizes, device, *(watched.values() if arguments.shares else (siso, attend)), arguments.steps, seed)
         run.train(arguments.capture)
         report = report_of(run, arguments.variant, made_of)
         for path, made in ((arguments.report, report), (arguments.losses, losses_of(run, arguments.variant, report))):
             if path:
                 path_for(path, seed).write_text(json.dumps(made) + "\n")
+        if arguments.shares:
+            arguments.shares.write_text(json.dumps(shares_of(run, watched, report), indent=2) + "\n")
         tail = statistics.mean(run.losses[-50:])
         print(f"{arguments.variant} seed {seed}: loss {run.losses[0]:.4f}, over the last 50 steps {tail:.4f}; {run.wall:.1f} s", flush=True)
     return 0

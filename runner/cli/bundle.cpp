@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <iostream>
 #include <memory>
@@ -21,12 +20,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kTemplate = "reports/templates/body.md.mustache";
 
-struct Words {
+struct BundleOptions {
   std::string slug, folder, body_template;
 };
 
 /// A body that somebody edited must not be written over.
-fs::path empty_folder(const Words& words) {
+fs::path empty_folder(const BundleOptions& words) {
   const fs::path folder = words.folder.empty() ? "bundle-" + words.slug : words.folder;
   if (fs::exists(folder) && !(fs::is_directory(folder) && fs::is_empty(folder)))
     throw Error(ErrorCode::kUsage,
@@ -57,7 +56,7 @@ std::string lines_of(const std::vector<const Record*>& records) {
   return ledger::pack_rows(rows);
 }
 
-void write_bundle(Context& context, const Words& words) {
+void write_bundle(Context& context, const BundleOptions& words) {
   const Manifest manifest = context.manifest(words.slug);
   const fs::path folder = empty_folder(words);
   const fs::path from =
@@ -79,8 +78,8 @@ void write_bundle(Context& context, const Words& words) {
   if (facts.has_script) write_whole(folder / "reproduce.py", read_file(script));
   const auto problems = report::lint_claims(text, citable_in(book));
   for (const report::ClaimProblem& p : problems)
-    fmt::print(context.err(), "patchbench: {}:{}: {}: {}\n", (folder / "body.md").string(), p.line,
-               shown(p.what), p.todo);
+    context.err() << fmt::format("patchbench: {}:{}: {}: {}\n", (folder / "body.md").string(),
+                                 p.line, shown(p.what), p.todo);
   context.exit_code = problems.empty() ? 0 : 1;
   const std::string kind = manifest.filing.at("kind");
   if (context.json) {
@@ -92,19 +91,20 @@ void write_bundle(Context& context, const Words& words) {
                          {"problems", problems.size()}});
     return;
   }
-  fmt::print(context.out(), "{}: body.md, {} patch(es), {} records{}\n", folder.string(),
-             facts.patches.size(), body.evidence.size(),
-             facts.has_script ? ", reproduce.py" : "; no stand-alone script is there");
-  fmt::print(context.out(),
-             "edit body.md, then: patchbench lint-claims {}\nwhether it may go out: patchbench "
-             "filing {} (kind {}); nothing goes out by itself\n",
-             (folder / "body.md").string(), words.slug, kind);
+  context.out() << fmt::format(
+      "{}: body.md, {} patch(es), {} records{}\n", folder.string(), facts.patches.size(),
+      body.evidence.size(),
+      facts.has_script ? ", reproduce.py" : "; no stand-alone script is there");
+  context.out() << fmt::format(
+      "edit body.md, then: patchbench lint-claims {}\nwhether it may go out: patchbench "
+      "filing {} (kind {}); nothing goes out by itself\n",
+      (folder / "body.md").string(), words.slug, kind);
 }
 
 }  // namespace
 
 void add_bundle_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<BundleOptions>();
   CLI::App* command =
       app.add_subcommand("bundle", "write a folder with what an issue or pull request needs");
   command->add_option("slug", words->slug, "the pack")->required();

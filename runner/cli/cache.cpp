@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -78,16 +77,17 @@ void verify_cache(Context& context, const std::vector<std::string>& folders, boo
     list.push_back(
         {{"entry", damage.entry.string()}, {"reason", damage.reason}, {"removed", remove}});
     if (!context.json)
-      fmt::print(context.out(), "damaged{}: {}: {}\n", remove ? ", removed" : "",
-                 damage.entry.string(), damage.reason);
+      context.out() << fmt::format("damaged{}: {}: {}\n", remove ? ", removed" : "",
+                                   damage.entry.string(), damage.reason);
   }
   if (context.json) {
     print_json(context, {{"checked", checked}, {"damaged", list}});
   } else {
-    fmt::print(context.out(), "{} entries checked, {} damaged{}\n", checked, damaged.size(),
-               damaged.empty() || remove
-                   ? ""
-                   : "; patchbench cache verify --remove lets the next run fetch them again");
+    context.out() << fmt::format(
+        "{} entries checked, {} damaged{}\n", checked, damaged.size(),
+        damaged.empty() || remove
+            ? ""
+            : "; patchbench cache verify --remove lets the next run fetch them again");
   }
   context.exit_code = damaged.empty() ? 0 : 1;
 }
@@ -123,7 +123,7 @@ void list_cache(const Context& context) {
     table.add({key.first, key.second.empty() ? "nothing" : key.second, std::to_string(sum.first),
                mib(sum.second)});
   context.out() << table.render(report::style_of(STDOUT_FILENO));
-  fmt::print(context.out(), "{}: {} MiB\n", context.cache.string(), mib(total));
+  context.out() << fmt::format("{}: {} MiB\n", context.cache.string(), mib(total));
 }
 
 /// Removes what nothing needs; a later command makes or fetches anew whatever it wants.
@@ -136,25 +136,25 @@ void collect_garbage(const Context& context, int days, bool is_shown_only) {
     bytes += entry.bytes;
     list.push_back(entry_json(entry));
     if (!context.json && is_shown_only)
-      fmt::print(context.out(), "{} {} MiB\n", entry.path.string(), mib(entry.bytes));
+      context.out() << fmt::format("{} {} MiB\n", entry.path.string(), mib(entry.bytes));
   }
   if (context.json) {
     print_json(
         context,
         {{"removed", is_shown_only ? Json::array() : list}, {"removable", list}, {"bytes", bytes}});
   } else {
-    fmt::print(context.out(), "{} entries {}, {} MiB\n", list.size(),
-               is_shown_only ? "would go" : "removed", mib(bytes));
+    context.out() << fmt::format("{} entries {}, {} MiB\n", list.size(),
+                                 is_shown_only ? "would go" : "removed", mib(bytes));
   }
 }
 
-struct SyncWords {
+struct SyncOptions {
   std::string source, destination;
   bool or_private = false;
 };
 
 /// Where the copy goes: the folder asked for, or one of this user's own if that one is unfit.
-fs::path destination_of(const Context& context, const SyncWords& words) {
+fs::path destination_of(const Context& context, const SyncOptions& words) {
   const std::string unfit = job::unfit_destination(words.destination);
   if (unfit.empty()) return words.destination;
   if (!words.or_private)
@@ -162,11 +162,11 @@ fs::path destination_of(const Context& context, const SyncWords& words) {
                 unfit + "; chmod go-w it, or --or-private copies to a folder of your own");
   const fs::path own = context.cache / "compile" /
                        sha256_hex(fs::absolute(words.destination).string()).substr(0, 16);
-  fmt::print(context.err(), "patchbench: {}; goes to {} instead\n", unfit, own.string());
+  context.err() << fmt::format("patchbench: {}; goes to {} instead\n", unfit, own.string());
   return own;
 }
 
-void sync(const Context& context, const SyncWords& words) {
+void sync(const Context& context, const SyncOptions& words) {
   const fs::path destination = destination_of(context, words);
   const job::SyncReport report = job::sync_cache(words.source, destination);
   if (context.json) {
@@ -177,10 +177,11 @@ void sync(const Context& context, const SyncWords& words) {
                              {"left_out", report.left_out}});
     return;
   }
-  for (const std::string& line : report.left_out) fmt::print(context.out(), "left out: {}\n", line);
-  fmt::print(context.out(), "{}: {} files copied ({} MiB), {} there already, {} left out\n",
-             destination.string(), report.num_copied, report.bytes >> 20, report.num_matched,
-             report.left_out.size());
+  for (const std::string& line : report.left_out)
+    context.out() << fmt::format("left out: {}\n", line);
+  context.out() << fmt::format("{}: {} files copied ({} MiB), {} there already, {} left out\n",
+                               destination.string(), report.num_copied, report.bytes >> 20,
+                               report.num_matched, report.left_out.size());
 }
 
 }  // namespace
@@ -198,7 +199,7 @@ void add_cache_command(CLI::App& app, Context& context) {
   check->add_flag("--remove", *remove, "remove what is damaged; the next run fetches it again");
   check->callback([&context, folders, remove] { verify_cache(context, *folders, *remove); });
   CLI::App* copy = cache->add_subcommand("sync", "bring a compile cache to another folder");
-  auto words = std::make_shared<SyncWords>();
+  auto words = std::make_shared<SyncOptions>();
   copy->add_option("src", words->source, "of inductor, Triton or TileLang")->required();
   copy->add_option("dst", words->destination, "where only you can write")->required();
   copy->add_flag("--or-private", words->or_private,

@@ -11,7 +11,7 @@
 namespace patchbench::cli {
 namespace {
 
-struct Words {
+struct CaptureCheckOptions {
   std::vector<std::string> command;
   std::string detectors, within;
 };
@@ -25,7 +25,7 @@ std::pair<std::string, std::vector<std::string>> split(const std::vector<std::st
   return {python, {command.begin() + (names_python ? 1 : 0), command.end()}};
 }
 
-[[noreturn]] void run(const Context& context, const Words& words) {
+[[noreturn]] void run(const Context& context, const CaptureCheckOptions& words) {
   const auto [python, target] = split(words.command);
   if (target.empty())
     throw Error(ErrorCode::kUsage, "capture-check: name a script or MODULE:FUNCTION after python");
@@ -47,7 +47,7 @@ std::pair<std::string, std::vector<std::string>> split(const std::vector<std::st
 }  // namespace
 
 void add_capture_check_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<CaptureCheckOptions>();
   CLI::App* command = app.add_subcommand(
       "capture-check", "which lines of your own code would break a CUDA graph capture?");
   command

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -37,12 +36,12 @@ bool lacks_reason(const ScopeRow& row) {
   return is_open && row.records.empty() && row.why.empty();
 }
 
-struct Row {
+struct ClaimRow {
   const ScopeRow* scope = nullptr;
   std::vector<Cited> records;
 };
 
-Json row_json(const Manifest& manifest, const Row& row) {
+Json row_json(const Manifest& manifest, const ClaimRow& row) {
   Json records = Json::array();
   for (const Cited& c : row.records) {
     records.push_back({{"digest", c.digest},
@@ -51,16 +50,21 @@ Json row_json(const Manifest& manifest, const Row& row) {
                        {"about", c.about},
                        {"says", c.says}});
   }
-  return {{"slug", manifest.slug.str()},   {"number", manifest.number},
-          {"claim", row.scope->claim},     {"architecture", row.scope->architecture},
-          {"verdict", row.scope->verdict}, {"why", row.scope->why},
-          {"cases", row.scope->cases},     {"records", records}};
+  return {{"slug", manifest.slug.str()},
+          {"number", manifest.number},
+          {"claim", row.scope->claim},
+          {"of", row.scope->of},
+          {"architecture", row.scope->architecture},
+          {"verdict", row.scope->verdict},
+          {"why", row.scope->why},
+          {"cases", row.scope->cases},
+          {"records", records}};
 }
 
-std::string row_text(const Row& row) {
-  std::string out =
-      report::paragraph("  ", fmt::format("{} · {}", row.scope->verdict, row.scope->architecture)) +
-      report::paragraph("    ", row.scope->claim);
+std::string row_text(const ClaimRow& row) {
+  std::string out = report::paragraph("  ", fmt::format("{} · {} · {}", row.scope->verdict,
+                                                        row.scope->of, row.scope->architecture)) +
+                    report::paragraph("    ", row.scope->claim);
   if (!row.scope->why.empty()) out += report::paragraph("      why: ", row.scope->why);
   if (lacks_reason(*row.scope)) out += "      why: not said\n";
   for (const Cited& c : row.records) {
@@ -71,20 +75,20 @@ std::string row_text(const Row& row) {
   return out;
 }
 
-std::string rows_markdown(const std::vector<Row>& rows) {
+std::string rows_markdown(const std::vector<ClaimRow>& rows) {
   std::vector<std::vector<std::string>> cells;
-  for (const Row& row : rows) {
+  for (const ClaimRow& row : rows) {
     std::string records;
     for (const Cited& c : row.records)
       records += fmt::format("{}{} {}", records.empty() ? "" : "<br>",
                              report::code_span(c.digest.substr(0, kShortDigest)),
                              report::code_span(c.what()));
-    cells.push_back({report::code_span(row.scope->claim),
+    cells.push_back({report::code_span(row.scope->claim), row.scope->of,
                      report::code_span(row.scope->architecture), row.scope->verdict,
                      records.empty() ? report::code_span(row.scope->why) : records});
   }
   return report::markdown_table(
-      {"claim", "architecture", "verdict", "records, or why there is none"}, cells);
+      {"claim", "whose", "architecture", "verdict", "records, or why there is none"}, cells);
 }
 
 enum class Form { kText, kMarkdown, kJson };
@@ -95,14 +99,14 @@ struct Totals {
   std::vector<std::string> problems;
 };
 
-void print_pack(const Context& context, const Manifest& manifest, const std::vector<Row>& rows,
+void print_pack(const Context& context, const Manifest& manifest, const std::vector<ClaimRow>& rows,
                 Form form) {
   if (form == Form::kMarkdown) {
     context.out() << fmt::format("\n## {:02} {}\n\n", manifest.number, manifest.slug.str())
                   << rows_markdown(rows);
   } else {
     context.out() << fmt::format("{} · pack {:02}\n", manifest.slug.str(), manifest.number);
-    for (const Row& row : rows) context.out() << row_text(row);
+    for (const ClaimRow& row : rows) context.out() << row_text(row);
     context.out() << "\n";
   }
 }
@@ -126,9 +130,9 @@ void print_claims(Context& context, const std::vector<std::string>& slugs, Form 
     const Manifest manifest = context.manifest(slug);
     for (const std::string& problem : claim_problems(manifest, book))
       totals.problems.push_back(problem);
-    std::vector<Row> rows;
+    std::vector<ClaimRow> rows;
     for (const ScopeRow& scope : manifest.scope) {
-      Row row{&scope, {}};
+      ClaimRow row{&scope, {}};
       for (const std::string& digest : scope.records) {
         if (const ledger::Entry* entry = book.find(digest)) row.records.push_back(cited_of(*entry));
       }

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// One line of the doctor's table.
-struct Finding {
+struct DoctorFinding {
   std::string part;
   bool is_there = false;
   std::string detail;
@@ -35,14 +35,15 @@ struct Finding {
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 /// A program by its own account: the first line of `--version`.
-Finding program(const std::string& part, const std::string& name, const std::string& package) {
+DoctorFinding program(const std::string& part, const std::string& name,
+                      const std::string& package) {
   const std::string path = exec::find_program(name);
   if (path.empty()) return {part, false, name + " is not on PATH", "apt-get install -y " + package};
   const std::string version = shown(first_line(exec::run({.argv = {path, "--version"}}).out));
   return {part, true, version + " (" + path + ")", ""};
 }
 
-Finding engine(const Context& context, exec::SandboxKind kind) {
+DoctorFinding engine(const Context& context, exec::SandboxKind kind) {
   const exec::SandboxProbe probe = exec::probe_sandbox(kind, context.cache, context.root);
   const char* package = kind == exec::SandboxKind::kPodman       ? "podman runc"
                         : kind == exec::SandboxKind::kBubblewrap ? "bubblewrap"
@@ -56,7 +57,7 @@ Finding engine(const Context& context, exec::SandboxKind kind) {
 }
 
 /// Whether a user who is not root may make namespaces, which bubblewrap and rootless podman need.
-Finding user_namespaces() {
+DoctorFinding user_namespaces() {
   const std::string most = first_line(file_text("/proc/sys/user/max_user_namespaces").value_or(""));
   if (most.empty() || most == "0")
     return {"user namespaces", false, "none allowed: sandboxes need root here",
@@ -72,7 +73,7 @@ Finding user_namespaces() {
 }
 
 /// The hierarchy that memory limits are set in.
-Finding cgroups() {
+DoctorFinding cgroups() {
   const bool is_unified = fs::exists("/sys/fs/cgroup/cgroup.controllers");
   const fs::path root = is_unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
   if (::access(root.c_str(), W_OK) == 0)
@@ -84,7 +85,7 @@ Finding cgroups() {
 }
 
 /// What a subject's own limits may be raised to.
-Finding rlimits() {
+DoctorFinding rlimits() {
   rlimit files{}, processes{};
   ::getrlimit(RLIMIT_NOFILE, &files);
   ::getrlimit(RLIMIT_NPROC, &processes);
@@ -99,7 +100,7 @@ Finding rlimits() {
 }
 
 /// How many of a pack's cases are judged on what is here.
-Finding pack(const Context& context, const std::string& slug) {
+DoctorFinding pack(const Context& context, const std::string& slug) {
   const Manifest manifest = context.manifest(slug);
   if (const auto why = manifest.waived(Column::kRepro))
     return {"pack " + slug, false, "no reproducer: " + *why, ""};
@@ -116,7 +117,7 @@ Finding pack(const Context& context, const std::string& slug) {
           ""};
 }
 
-Finding nvcc() {
+DoctorFinding nvcc() {
   std::string path = exec::find_program("nvcc");
   if (path.empty()) path = exec::find_program("/usr/local/cuda/bin/nvcc");
   if (path.empty()) {
@@ -129,8 +130,8 @@ Finding nvcc() {
           ""};
 }
 
-std::vector<Finding> gpus() {
-  std::vector<Finding> list;
+std::vector<DoctorFinding> gpus() {
+  std::vector<DoctorFinding> list;
   for (const exec::Gpu& gpu : exec::find_gpus()) {
     list.push_back({fmt::format("GPU cuda:{}", gpu.index), true,
                     fmt::format("{}, capability {}, driver {}, {} MiB", gpu.name, gpu.capability,
@@ -166,7 +167,7 @@ std::string packages_in(const fs::path& site) {
 }
 
 /// The unpacked environment of a lock for one interpreter.
-Finding unpacked(const Context& context, const fs::path& lock, const std::string& tag) {
+DoctorFinding unpacked(const Context& context, const fs::path& lock, const std::string& tag) {
   const std::string name = lock.stem().string(), part = name + " " + tag;
   for (const fs::path& site : entries_of(context.cache / "env")) {
     if (!site.filename().string().starts_with(name + "-" + tag + "-") ||
@@ -179,10 +180,10 @@ Finding unpacked(const Context& context, const fs::path& lock, const std::string
                       lock.string(), tag)};
 }
 
-std::vector<Finding> environments(const Context& context, const std::string& tag) {
+std::vector<DoctorFinding> environments(const Context& context, const std::string& tag) {
   std::vector<fs::path> locks = entries_of(context.root / "env/locks");
   std::erase_if(locks, [](const fs::path& lock) { return lock.stem() == "tools"; });
-  std::vector<Finding> found;
+  std::vector<DoctorFinding> found;
   for (const fs::path& lock : locks) {
     // The base image has Python 3.11, whatever this machine has.
     for (const std::string& one : std::set<std::string>{tag, "cp311"}) {
@@ -198,7 +199,7 @@ Json policy(const Context& context) {
   return parse_json(read_file(file), file.string());
 }
 
-Finding packages(const Context& context) {
+DoctorFinding packages(const Context& context) {
   const Json wanted = policy(context).at("packages");
   std::vector<std::string> names;
   for (const auto& [purpose, list] : wanted.items()) {
@@ -238,7 +239,7 @@ std::string debian_release() {
 }
 
 /// Packages whose headers alone are used, from the cache; an installed package serves as well.
-Finding headers(const Context& context) {
+DoctorFinding headers(const Context& context) {
   const fs::path folder = context.cache / "headers" / debian_release();
   std::string missing, there;
   for (const Json& name : policy(context).at("packages").value("headers", Json::array())) {
@@ -252,7 +253,7 @@ Finding headers(const Context& context) {
   return {"headers", false, "missing: " + missing, "env/bootstrap.sh --host-only"};
 }
 
-Finding disk(const Context& context) {
+DoctorFinding disk(const Context& context) {
   const auto need = policy(context).at("disk_gib").get<uint64_t>();
   fs::path folder = context.cache;
   while (!fs::exists(folder) && folder.has_parent_path()) folder = folder.parent_path();
@@ -266,10 +267,10 @@ Finding disk(const Context& context) {
       is_filled || free_gib >= need ? "" : "set XDG_CACHE_HOME to a larger disk"};
 }
 
-std::vector<Finding> examine(const Context& context) {
+std::vector<DoctorFinding> examine(const Context& context) {
   // Asked anew: what this command says is what is so now.
   fs::remove_all(context.cache / "probe");
-  std::vector<Finding> found;
+  std::vector<DoctorFinding> found;
   for (const exec::SandboxKind kind : exec::kSandboxKinds) found.push_back(engine(context, kind));
   found.push_back(user_namespaces());
   found.push_back(cgroups());
@@ -277,13 +278,13 @@ std::vector<Finding> examine(const Context& context) {
   found.push_back(program("python", "python3", "python3"));
   const exec::Exit tag =
       exec::run({.argv = {"python3", "-c", "import sys; print('cp%d%d' % sys.version_info[:2])"}});
-  for (Finding& one : environments(context, tag.ok() ? first_line(tag.out) : "cp311"))
+  for (DoctorFinding& one : environments(context, tag.ok() ? first_line(tag.out) : "cp311"))
     found.push_back(std::move(one));
   found.push_back(program("compiler", "g++", "g++"));
   found.push_back(program("cmake", "cmake", "cmake"));
   found.push_back(program("git", "git", "git"));
   found.push_back(nvcc());
-  for (Finding& gpu : gpus()) found.push_back(std::move(gpu));
+  for (DoctorFinding& gpu : gpus()) found.push_back(std::move(gpu));
   found.push_back(packages(context));
   found.push_back(headers(context));
   found.push_back(disk(context));
@@ -294,10 +295,10 @@ std::vector<Finding> examine(const Context& context) {
 }  // namespace
 
 void doctor(const Context& context) {
-  const std::vector<Finding> found = examine(context);
+  const std::vector<DoctorFinding> found = examine(context);
   if (context.json) {
     Json list = Json::array();
-    for (const Finding& f : found)
+    for (const DoctorFinding& f : found)
       list.push_back(
           {{"part", f.part}, {"there", f.is_there}, {"detail", f.detail}, {"get", f.get}});
     print_json(context, {{"machine", exec::describe_machine("cpu")}, {"findings", list}});
@@ -305,7 +306,7 @@ void doctor(const Context& context) {
   }
   report::Table table({"part", "here", "detail"});
   std::string commands;
-  for (const Finding& f : found) {
+  for (const DoctorFinding& f : found) {
     table.add({f.part, f.is_there ? "yes" : "no", f.detail});
     table.color(1, f.is_there ? report::Color::kGreen : report::Color::kYellow);
     if (!f.get.empty()) commands += fmt::format("  {:<16} {}\n", f.part, f.get);

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -24,15 +23,15 @@ void images(const Context& context, bool ensure) {
     const exec::SandboxProbe probe = exec::probe_sandbox(kind, context.cache, context.root);
     const std::string name = exec::sandbox_name(kind);
     if (!probe.usable) {
-      fmt::print(context.err(), "{}: {}\n", name, probe.detail);
+      context.err() << fmt::format("{}: {}\n", name, probe.detail);
       continue;
     }
     const auto image = ensure
                            ? exec::ensure_base_image(kind, "bookworm", context.cache, context.root)
                            : exec::find_base_image(kind, "bookworm", context.cache, context.root);
     if (!image) {
-      fmt::print(context.err(), "{}: no base image yet; patchbench env images --ensure builds it\n",
-                 name);
+      context.err() << fmt::format(
+          "{}: no base image yet; patchbench env images --ensure builds it\n", name);
       continue;
     }
     table.add(

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -123,8 +122,9 @@ void show_findings(Context& context, const std::vector<job::Finding>& found) {
     return;
   }
   context.out() << table.render(report::style_of(STDOUT_FILENO));
-  fmt::print(context.out(), "\n{} rules, {} missing or different, {} unknown here{}\n",
-             found.size(), bad, unknown, bad == 0 ? "" : "; patchbench env explain RULE says why");
+  context.out() << fmt::format("\n{} rules, {} missing or different, {} unknown here{}\n",
+                               found.size(), bad, unknown,
+                               bad == 0 ? "" : "; patchbench env explain RULE says why");
 }
 
 void check(Context& context, const CheckWords& words) {

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <algorithm>
 #include <iostream>
@@ -20,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Words {
+struct ExportOptions {
   std::string format, slug;
   fs::path out, key;
 };
@@ -144,7 +143,7 @@ std::string intoto_of(const std::vector<NewestVerdict>& verdicts, const ledger::
   return text;
 }
 
-std::string exported(const Context& context, const Words& words) {
+std::string exported(const Context& context, const ExportOptions& words) {
   const std::vector<std::string> slugs =
       words.slug.empty() ? context.slugs()
                          : std::vector<std::string>{context.manifest(words.slug).slug.str()};
@@ -176,7 +175,7 @@ std::string exported(const Context& context, const Words& words) {
 }  // namespace
 
 void add_export_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<ExportOptions>();
   CLI::App* command =
       app.add_subcommand("export", "what the records show, in forms that other tools read");
   command->add_option("slug", words->slug, "only this pack");
@@ -203,7 +202,7 @@ void add_export_command(CLI::App& app, Context& context) {
     if (context.json) {
       print_json(context, {{"file", words->out.string()}, {"bytes", text.size()}});
     } else {
-      fmt::print(context.out(), "{}: {} bytes\n", words->out.string(), text.size());
+      context.out() << fmt::format("{}: {} bytes\n", words->out.string(), text.size());
     }
   });
 }

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -27,9 +26,11 @@ constexpr int kFreshDays = 30;
 struct Plan {
   Manifest manifest;
   std::string kind, thread, group;
+  std::vector<std::string> repositories;
   int order = 0;
   std::vector<std::string> depends_on;
   std::vector<std::string> blocks, notes;
+  bool is_merged = false;  ///< upstream has merged its thread, or a fix: nothing of it goes out
   bool is_nothing() const { return kind == "none"; }
   const std::string& slug() const { return manifest.slug.str(); }
 };
@@ -40,6 +41,7 @@ Plan plan_of(const Manifest& manifest) {
             filing.at("kind"),
             filing.at("thread"),
             filing.at("group"),
+            filing.at("repositories"),
             filing.at("order"),
             filing.at("depends_on"),
             {},
@@ -114,6 +116,7 @@ class Filing {
     } else if (thread->state == "superseded") {
       plan.blocks.push_back(plan.thread + ": superseded by " + thread->superseded_by);
     } else if (thread->state != "open") {
+      plan.is_merged = thread->state == "merged";
       plan.blocks.push_back(
           fmt::format("{}: {} ({}); a {} there is read by nobody, name another "
                       "thread or file anew",
@@ -138,6 +141,7 @@ class Filing {
     if (thread.state == "unchecked") {
       plan.blocks.push_back(fmt::format("{} ({}): unchecked", thread.name, relation));
     } else if (relation == "fixes" && thread.state == "merged") {
+      plan.is_merged = true;
       plan.blocks.push_back(
           fmt::format("{}: upstream merged a fix of it ({})", thread.name, thread.about));
     } else if (is_same && thread.state == "open" && plan.kind != "comment") {
@@ -248,7 +252,11 @@ class Filing {
       for (const Plan& other : plans_) {
         const bool is_together = !plan.group.empty() && other.group == plan.group &&
                                  other.slug() != plan.slug() && !other.is_nothing();
-        if (is_together && is_blocked.at(other.slug())) waiting.push_back(other.slug());
+        if (is_together && other.is_merged)
+          plan.notes.push_back(
+              fmt::format("goes out without {}, which upstream has merged", other.slug()));
+        else if (is_together && is_blocked.at(other.slug()))
+          waiting.push_back(other.slug());
       }
       if (!waiting.empty())
         plan.blocks.push_back(fmt::format("goes out with its group {}; blocked there: {}",
@@ -269,6 +277,7 @@ Json plan_json(const Plan& plan) {
   return {{"slug", plan.slug()},
           {"number", plan.manifest.number},
           {"kind", plan.kind},
+          {"repositories", plan.repositories},
           {"thread", plan.thread},
           {"group", plan.group},
           {"order", plan.order},
@@ -280,9 +289,10 @@ Json plan_json(const Plan& plan) {
 }
 
 std::string plan_text(const Plan& plan) {
-  std::string head =
-      fmt::format("{:02} {} · {}", plan.manifest.number, plan.slug(), spoken(plan.kind));
-  if (!plan.thread.empty()) head += " · " + plan.thread;
+  std::string head = fmt::format("{:02} {} · {} · {}", plan.manifest.number, plan.slug(),
+                                 spoken(plan.kind), fmt::join(plan.repositories, ", "));
+  if (!plan.is_nothing() || !plan.thread.empty())
+    head += plan.thread.empty() ? " · a new thread" : " · " + plan.thread;
   if (!plan.group.empty()) head += fmt::format(" · group {}, place {}", plan.group, plan.order);
   std::string out = report::paragraph("  ", head);
   for (const std::string& block : plan.blocks) out += report::paragraph("     blocked: ", block);
@@ -301,14 +311,14 @@ void print_plans(const Context& context, const Filing& filing, const std::string
        [](const Plan& p) { return p.blocks.empty() && !p.is_nothing(); }},
       {"Blocked", [](const Plan& p) { return !p.blocks.empty() && !p.is_nothing(); }},
       {"Nothing to file", [](const Plan& p) { return p.is_nothing(); }}};
-  fmt::print(context.out(), "Filing plan of {}. Nothing goes out by itself.\n", day);
+  context.out() << fmt::format("Filing plan of {}. Nothing goes out by itself.\n", day);
   for (const Part& part : kParts) {
     std::string text;
     for (const Plan& plan : filing.plans()) {
       if (part.is_of(plan) && (slug.empty() || plan.slug() == slug)) text += plan_text(plan);
     }
     if (text.empty() && !slug.empty()) continue;
-    fmt::print(context.out(), "\n{}\n{}", part.title, text.empty() ? "  none\n" : text);
+    context.out() << fmt::format("\n{}\n{}", part.title, text.empty() ? "  none\n" : text);
   }
   for (const std::string& overlap : filing.overlaps()) {
     if (slug.empty() || overlap.find(slug) != overlap.npos)
@@ -345,13 +355,14 @@ void add_filing_command(CLI::App& app, Context& context) {
   command->add_option("slug", words->slug, "only this pack; exit 1 if it cannot go out");
   command->add_option("--day", words->day, "the day to plan for, YYYY-MM-DD (default: today)");
   command->footer(
-      "From the manifests' filing (kind, thread, group, order, depends_on, risk), the\n"
+      "From the manifests' filing (kind, repositories, thread, group, order, depends_on,\n"
+      "risk), the\n"
       "records and env/threads.json (state of each thread, day it was seen, source).\n"
       "A pack is blocked by a thread that is closed, merged, superseded, unchecked or\n"
       "was seen more than 30 days ago; a merged fix; an open thread about the same;\n"
       "records that are missing or do not hold; a newer release that is right, of the\n"
       "pack's first upstream, to which the report goes; a pack it depends on; a blocked\n"
-      "pack of its group, which goes out together.\n"
+      "pack of its group, which goes out together, without those that upstream has merged.\n"
       "Nothing goes out by itself: patchbench bundle SLUG writes what a person sends.\n"
       "Exit: 0 done, 1 the one pack asked about is blocked, 2 usage.");
   command->callback([words, &context] {

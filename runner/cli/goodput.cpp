@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -15,7 +14,7 @@
 namespace patchbench::cli {
 namespace {
 
-struct Words {
+struct GoodputOptions {
   std::string before, after, evidence;
 };
 
@@ -46,15 +45,16 @@ void show(const Context& context, const Json& compared) {
   table.add({"adapter", before.at("adapter"), after.at("adapter")});
   context.out() << table.render(report::style_of(STDOUT_FILENO));
   const std::string keep = compared.at("keep");
-  fmt::print(context.out(), "\nafter / before: {:.4f}, 95 % within {:.4f} to {:.4f}: {}\n",
-             compared.at("ratio").get<double>(), number_from(compared.at("interval").at(0)),
-             number_from(compared.at("interval").at(1)),
-             keep == "keep"   ? "keep, the run gains"
-             : keep == "drop" ? "drop, the run loses"
-                              : "no difference beyond the noise of the steps");
+  context.out() << fmt::format("\nafter / before: {:.4f}, 95 % within {:.4f} to {:.4f}: {}\n",
+                               compared.at("ratio").get<double>(),
+                               number_from(compared.at("interval").at(0)),
+                               number_from(compared.at("interval").at(1)),
+                               keep == "keep"   ? "keep, the run gains"
+                               : keep == "drop" ? "drop, the run loses"
+                                                : "no difference beyond the noise of the steps");
 }
 
-void run(const Context& context, const Words& words) {
+void run(const Context& context, const GoodputOptions& words) {
   const std::string schema = read_file(context.root / "env/run_report.schema.json");
   const auto read = [&](const std::string& path) {
     return job::RunReport::parse(read_file(path), path, schema);
@@ -71,7 +71,7 @@ void run(const Context& context, const Words& words) {
 }  // namespace
 
 void add_goodput_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<GoodputOptions>();
   CLI::App* command =
       app.add_subcommand("goodput", "what a whole training run gains, from two run reports");
   command->add_option("before", words->before, "a report (form: env/run_report.schema.json)")

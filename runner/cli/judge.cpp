@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <iostream>
 #include <map>
@@ -83,8 +82,9 @@ void judge_again(const Context& context, const std::string& id) {
     const Outcome outcome = sentinel_of(run.observations, question);
     const Record verdict = make_verdict_record(*run.context, question, outcome, run.digests);
     book->append({verdict});
-    fmt::print(context.out(), "{} {}: {}{}\n", run.context->run_id, verdict.digest().substr(0, 12),
-               outcome.text(), outcome.why.empty() ? "" : ": " + outcome.why);
+    context.out() << fmt::format("{} {}: {}{}\n", run.context->run_id,
+                                 verdict.digest().substr(0, 12), outcome.text(),
+                                 outcome.why.empty() ? "" : ": " + outcome.why);
   }
 }
 

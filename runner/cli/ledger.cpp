@@ -1,7 +1,6 @@
 #include "ledger/ledger.h"
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -26,9 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 using ledger::Entry;
 
-constexpr std::size_t kShortDigest = 16;
+constexpr std::size_t kListedDigest = 16;
 
-struct LedgerWords {
+struct LedgerOptions {
   std::string expect, since, slug, digest, why;
   fs::path file, key, out, trusted;
   std::vector<fs::path> files;
@@ -86,7 +85,7 @@ std::string origins_text(const ledger::Origins& origins) {
   return text;
 }
 
-void verify(Context& context, const LedgerWords& words) {
+void verify(Context& context, const LedgerOptions& words) {
   const Expected expected = expected_of(words.expect);
   const fs::path file = words.file.empty() ? context.ledger : words.file;
   ledger::VerifyReport report;
@@ -116,16 +115,16 @@ void verify(Context& context, const LedgerWords& words) {
     return;
   }
   if (!report.ok) {
-    fmt::print(context.out(), "{}: does not hold: {}\n", file.string(), report.where);
+    context.out() << fmt::format("{}: does not hold: {}\n", file.string(), report.where);
     return;
   }
-  fmt::print(context.out(), "{}: {} records hold; head {}\n", file.string(), report.count,
-             report.head);
-  if (!contents.empty()) fmt::print(context.out(), "{}\n", contents);
+  context.out() << fmt::format("{}: {} records hold; head {}\n", file.string(), report.count,
+                               report.head);
+  if (!contents.empty()) context.out() << fmt::format("{}\n", contents);
   if (!report.note.empty()) context.err() << "note: " << report.note << "\n";
 }
 
-std::vector<Entry> selected(const Context& context, const LedgerWords& words) {
+std::vector<Entry> selected(const Context& context, const LedgerOptions& words) {
   check_since(words.since);
   if (!words.slug.empty()) Slug{words.slug};
   std::vector<Entry> entries;
@@ -146,7 +145,7 @@ std::vector<Entry> selected(const Context& context, const LedgerWords& words) {
   return entries;
 }
 
-void export_records(const Context& context, const LedgerWords& words) {
+void export_records(const Context& context, const LedgerOptions& words) {
   const std::vector<Entry> entries = selected(context, words);
   const std::string text = ledger::export_jsonl(
       entries, words.key,
@@ -163,13 +162,13 @@ void export_records(const Context& context, const LedgerWords& words) {
         << Json{{"file", words.out.string()}, {"count", entries.size()}, {"head", head}}.dump(2)
         << "\n";
   } else {
-    fmt::print(context.out(),
-               "{}: {} records; to check it: patchbench ledger verify FILE --expect {}:{}\n",
-               words.out.string(), entries.size(), entries.size(), head);
+    context.out() << fmt::format(
+        "{}: {} records; to check it: patchbench ledger verify FILE --expect {}:{}\n",
+        words.out.string(), entries.size(), entries.size(), head);
   }
 }
 
-void import_records(const Context& context, const LedgerWords& words) {
+void import_records(const Context& context, const LedgerOptions& words) {
   std::vector<ledger::ImportFile> files;
   for (const fs::path& file : words.files) {
     if (is_sqlite(file)) {
@@ -186,8 +185,8 @@ void import_records(const Context& context, const LedgerWords& words) {
   if (context.json) {
     print_json(context, {{"ledger", context.ledger.string()}, {"new", num_new}});
   } else {
-    fmt::print(context.out(), "{}: {} new records\n{}\n", context.ledger.string(), num_new,
-               contents);
+    context.out() << fmt::format("{}: {} new records\n{}\n", context.ledger.string(), num_new,
+                                 contents);
   }
 }
 
@@ -199,7 +198,7 @@ Entry find_one(const ledger::Ledger& opened, const std::string& digest) {
   return std::move(*entry);
 }
 
-void show(const Context& context, const LedgerWords& words) {
+void show(const Context& context, const LedgerOptions& words) {
   const auto opened = open_existing(context);
   const Entry entry = find_one(*opened, words.digest);
   const bool is_evicted = opened->evicted().contains(entry.digest);
@@ -214,21 +213,21 @@ void show(const Context& context, const LedgerWords& words) {
                              {"statement", entry.record.statement}});
     return;
   }
-  fmt::print(context.out(), "row {}  {}  {}\nreceived {}, origin {}, {}{}\n", entry.index,
-             entry.record.type(), entry.digest, entry.received, entry.origin,
-             entry.signer.empty() ? "unsigned" : "signed by " + entry.signer,
-             is_evicted ? ", evicted" : "");
+  context.out() << fmt::format("row {}  {}  {}\nreceived {}, origin {}, {}{}\n", entry.index,
+                               entry.record.type(), entry.digest, entry.received, entry.origin,
+                               entry.signer.empty() ? "unsigned" : "signed by " + entry.signer,
+                               is_evicted ? ", evicted" : "");
   print_json(context, entry.record.statement);
 }
 
-void evict(const Context& context, const LedgerWords& words) {
+void evict(const Context& context, const LedgerOptions& words) {
   if (words.why.find_first_not_of(" \t\n") == std::string::npos)
     throw Error(ErrorCode::kUsage, "--why: say why");
   const auto opened = open_existing(context);
   const Entry entry = find_one(*opened, words.digest);
   if (opened->evicted().contains(entry.digest)) {
     throw Error(ErrorCode::kUsage,
-                "record " + entry.digest.substr(0, kShortDigest) + " is evicted already");
+                "record " + entry.digest.substr(0, kListedDigest) + " is evicted already");
   }
   const Record record = ledger::make_evict_record(
       entry, words.why, std::string("patchbench ") + PATCHBENCH_VERSION, context.now());
@@ -236,21 +235,21 @@ void evict(const Context& context, const LedgerWords& words) {
   if (context.json) {
     print_json(context, {{"evicted", entry.digest}, {"record", record.digest()}});
   } else {
-    fmt::print(context.out(), "{} {} is out of use (nothing is deleted): record {}\n",
-               entry.record.type(), entry.digest, record.digest());
+    context.out() << fmt::format("{} {} is out of use (nothing is deleted): record {}\n",
+                                 entry.record.type(), entry.digest, record.digest());
   }
 }
 
-void keygen(const Context& context, const LedgerWords& words) {
+void keygen(const Context& context, const LedgerOptions& words) {
   const ledger::SigningKey key = ledger::SigningKey::create(words.file);
   const Json entry = ledger::trusted_key_entry(key, words.file.stem().string());
   if (context.json) {
     print_json(context, entry);
   } else {
-    fmt::print(context.out(),
-               "{}: private key, keep it; give this to whoever trusts you, for \"keys\" in their "
-               "trusted_keys.json:\n{}\n",
-               words.file.string(), entry.dump());
+    context.out() << fmt::format(
+        "{}: private key, keep it; give this to whoever trusts you, for \"keys\" in their "
+        "trusted_keys.json:\n{}\n",
+        words.file.string(), entry.dump());
   }
 }
 
@@ -269,7 +268,7 @@ report::Table table_of(const std::vector<Entry>& entries, bool (*is_shown)(const
   return table;
 }
 
-void list(const Context& context, const LedgerWords& words) {
+void list(const Context& context, const LedgerOptions& words) {
   const std::vector<Entry> entries = selected(context, words);
   const report::Table counted = table_of(entries, ledger::counts_for_quorum);
   const report::Table apart =
@@ -292,7 +291,7 @@ CLI::App* add(CLI::App& group, const std::string& name, const std::string& help,
   return command;
 }
 
-void add_selection(CLI::App& command, LedgerWords& words) {
+void add_selection(CLI::App& command, LedgerOptions& words) {
   command.add_option("--since", words.since,
                      "only runs from this day or time on (2026-01-31, 2026-01-31T12:00:00Z)");
   command.add_option("--slug", words.slug, "only this pack");
@@ -313,7 +312,7 @@ fs::path trusted_keys_file(const fs::path& named) {
 }
 
 void add_ledger_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<LedgerWords>();
+  auto words = std::make_shared<LedgerOptions>();
   CLI::App* group = app.add_subcommand(
       "ledger", "the record of every run: verify, list, show, export, import, evict, keygen, sign");
   group->require_subcommand(1);

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <iostream>
 #include <memory>
@@ -55,8 +54,8 @@ void sign(const Context& context, const fs::path& file, const fs::path& key_file
   if (context.json) {
     print_json(context, {{"file", out.string()}, {"signed", count}, {"key_id", key.key_id()}});
   } else {
-    fmt::print(context.out(), "{}: {} statement(s) signed by {}\n", out.string(), count,
-               key.key_id());
+    context.out() << fmt::format("{}: {} statement(s) signed by {}\n", out.string(), count,
+                                 key.key_id());
   }
 }
 
@@ -89,14 +88,14 @@ void verify_signature(Context& context, const fs::path& file, const fs::path& tr
     num_bad += trouble.empty() ? 0 : 1;
     rows.push_back(
         {{"document", number}, {"ok", trouble.empty()}, {"key_id", key_id}, {"trouble", trouble}});
-    if (!context.json && !trouble.empty()) fmt::print(context.out(), "{}\n", trouble);
+    if (!context.json && !trouble.empty()) context.out() << fmt::format("{}\n", trouble);
   }
   context.exit_code = num_bad == 0 ? 0 : 1;
   if (context.json) {
     print_json(context, rows);
   } else if (num_bad == 0) {
-    fmt::print(context.out(), "{}: {} envelope(s), each signed by a trusted key\n", file.string(),
-               number);
+    context.out() << fmt::format("{}: {} envelope(s), each signed by a trusted key\n",
+                                 file.string(), number);
   }
 }
 

@@ -13,12 +13,12 @@
 namespace patchbench::cli {
 namespace {
 
-struct Words {
+struct LifecycleOptions {
   std::string slug, today;
   bool use_exit_code = false;
 };
 
-void run_lifecycle(Context& context, const Words& words) {
+void run_lifecycle(Context& context, const LifecycleOptions& words) {
   const std::string today = words.today.empty() ? context.today() : words.today;
   check_since(today);
   const VerdictIndex verdicts = index_verdicts(context, {.slug = words.slug, .before = {}});
@@ -59,7 +59,7 @@ void run_lifecycle(Context& context, const Words& words) {
 }  // namespace
 
 CLI::App* add_due_command(CLI::App& app, Context& context, const std::string& name) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<LifecycleOptions>();
   CLI::App* command = app.add_subcommand(
       name, "what the packs' lifecycle asks for now: review, retirement, demotion");
   command->add_option("slug", words->slug, "only this pack");

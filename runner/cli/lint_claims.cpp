@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <iostream>
 #include <memory>
@@ -36,12 +35,12 @@ void add_lint_claims_command(CLI::App& app, Context& context) {
     for (const report::ClaimProblem& p : problems) {
       rows.push_back({{"line", p.line}, {"what", p.what}, {"todo", p.todo}});
       if (!context.json)
-        fmt::print(context.out(), "{}:{}: {}: {}\n", *file, p.line, shown(p.what), p.todo);
+        context.out() << fmt::format("{}:{}: {}: {}\n", *file, p.line, shown(p.what), p.todo);
     }
     if (context.json) {
       print_json(context, rows);
     } else if (problems.empty()) {
-      fmt::print(context.out(), "{}: every number is stated by a record it cites\n", *file);
+      context.out() << fmt::format("{}: every number is stated by a record it cites\n", *file);
     }
   });
 }

@@ -73,6 +73,36 @@ void list_packs(const Context& context) {
   context.out() << (context.json ? rows.dump(2) + "\n" : table.render());
 }
 
+/// What answers for each surface: of a pack its op or edit and the mitigation that puts it into a
+/// running program, of others their implementations.
+void list_catalog(const Context& context) {
+  report::Table table({"surface", "family", "what", "role", "contract"});
+  Json rows = Json::array();
+  const auto add = [&](const Json& catalog, const std::string& slug, const std::string& what,
+                       const std::string& role, const std::string& contract) {
+    table.add({catalog.at("surface"), catalog.at("family"), what, role, contract});
+    rows.push_back({{"slug", slug},
+                    {"surface", catalog.at("surface")},
+                    {"family", catalog.at("family")},
+                    {"what", what},
+                    {"role", role},
+                    {"backend_contract", contract}});
+  };
+  for (const std::string& slug : context.slugs()) {
+    const Manifest manifest = context.manifest(slug);
+    const Json& catalog = manifest.lifecycle.at("catalog");
+    add(catalog, slug, slug, catalog.at("role"), catalog.at("backend_contract"));
+    if (is_filled(context, manifest.slug, Column::kMitigation))
+      add(catalog, slug, slug + " in " + manifest.mitigated(), "adapter",
+          fmt::format(
+              "modes {}",
+              fmt::join(manifest.mitigation.at("modes").get<std::vector<std::string>>(), ", ")));
+    for (const Json& donor : catalog.value("donors", Json::array()))
+      add(catalog, slug, donor.at("name"), "donor", donor.at("backend_contract"));
+  }
+  context.out() << (context.json ? rows.dump(2) + "\n" : table.render());
+}
+
 std::string joined(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(words, " "));
 }
@@ -196,7 +226,13 @@ void show_pack(const Context& context, const std::string& slug) {
 void add_list_commands(CLI::App& app, Context& context) {
   CLI::App* list = app.add_subcommand(
       "list", "every pack: number, slug, kind, upstreams, red pin, cells that are there");
-  list->callback([&context] { list_packs(context); });
+  auto is_catalog = std::make_shared<bool>(false);
+  list->add_flag(
+      "--catalog", *is_catalog,
+      "by surface: each op or edit, the adapter that puts it into a running program, and "
+      "what others have for it");
+  list->callback(
+      [is_catalog, &context] { *is_catalog ? list_catalog(context) : list_packs(context); });
   CLI::App* show = app.add_subcommand(
       "show", "one pack: what it claims, its cases and bounds, and where its cells are");
   auto slug = std::make_shared<std::string>();

@@ -14,7 +14,7 @@
 namespace patchbench::cli {
 namespace {
 
-struct Words {
+struct MitigationsOptions {
   std::string python, lock, requirements;
   bool has_exit_code = false;
 };
@@ -88,7 +88,7 @@ void print(const Context& context, const std::vector<Diagnosis>& all, const Inst
   context.out() << "\n" << command << "\n";
 }
 
-Installed environment_of(const Words& words) {
+Installed environment_of(const MitigationsOptions& words) {
   if (!words.lock.empty()) return locked_in(words.lock);
   if (!words.requirements.empty()) return required_in(words.requirements);
   const char* active = std::getenv("VIRTUAL_ENV");
@@ -100,7 +100,7 @@ Installed environment_of(const Words& words) {
   return installed_in(words.python.empty() ? active : words.python);
 }
 
-void doctor(Context& context, const Words& words) {
+void doctor(Context& context, const MitigationsOptions& words) {
   const Installed installed = environment_of(words);
   const bool is_file = !words.lock.empty() || !words.requirements.empty();
   const char* active = std::getenv("VIRTUAL_ENV");
@@ -119,7 +119,7 @@ void doctor(Context& context, const Words& words) {
 }  // namespace
 
 void add_mitigations_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<MitigationsOptions>();
   CLI::App* command = app.add_subcommand("mitigations", "the runtime fixes of mitigations/");
   command->require_subcommand(1);
   CLI::App* sub = command->add_subcommand(

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -24,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Words {
+struct NewOptions {
   std::string slug, title, kind = "bug";
   int number = 0;
   std::vector<std::string> upstreams;
@@ -153,12 +152,20 @@ void write_all(const fs::path& root, const std::map<std::string, std::string>& f
   }
 }
 
-void make_pack(const Context& context, const Words& words) {
+/// "owner/name" of "https://host/owner/name.git".
+std::string repository_of(std::string url) {
+  if (url.ends_with(".git")) url.resize(url.size() - 4);
+  const fs::path path(url);
+  return path.parent_path().filename().string() + "/" + path.filename().string();
+}
+
+void make_pack(const Context& context, const NewOptions& words) {
   NewPack pack{.slug = Slug(words.slug),
                .number = 0,
                .title = words.title,
                .kind = words.kind,
-               .upstreams = {}};
+               .upstreams = {},
+               .repository = ""};
   const std::vector<std::string> known = context.slugs();
   if (std::find(known.begin(), known.end(), words.slug) != known.end()) {
     throw Error(ErrorCode::kUsage,
@@ -168,6 +175,7 @@ void make_pack(const Context& context, const Words& words) {
   const Pins pins = context.pins();
   for (const std::string& text : words.upstreams)
     pack.upstreams.push_back(read_upstream(text, context, pins));
+  pack.repository = repository_of(pins.upstream(pack.upstreams.front().name).url);
   const std::map<std::string, std::string> files = skeleton_of(pack, review_day());
   const std::string path = cell_path(pack.slug, Column::kPack) + "/manifest.json";
   parse_manifest(files.at(path), path, read_file(context.root / "packs/manifest.schema.json"));
@@ -178,8 +186,8 @@ void make_pack(const Context& context, const Words& words) {
     print_json(context, {{"slug", words.slug}, {"number", pack.number}, {"written", written}});
     return;
   }
-  fmt::print(context.out(), "{} is pack {:02}. Written:\n", words.slug, pack.number);
-  for (const Json& file : written) fmt::print(context.out(), "  {}\n", file.get<std::string>());
+  context.out() << fmt::format("{} is pack {:02}. Written:\n", words.slug, pack.number);
+  for (const Json& file : written) context.out() << fmt::format("  {}\n", file.get<std::string>());
   context.out()
       << "Each fails by name until it is filled in; layout_test holds the table's rules.\n";
 }
@@ -187,7 +195,7 @@ void make_pack(const Context& context, const Words& words) {
 }  // namespace
 
 void add_new_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<NewOptions>();
   CLI::App* command =
       app.add_subcommand("new", "write the first files of a pack; edits no file that is there");
   command->add_option("slug", words->slug, "lower-case words joined by _")->required();

@@ -18,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Words {
-  std::string slug, upstream, at, folder, subject, description, bug, name, out, mutant;
+struct PatchOptions {
+  std::string slug, upstream, at, folder, subject, description, bug, name, out, mutant, claimed;
   bool is_all = false;
 };
 
@@ -50,14 +50,14 @@ std::string dashed(const std::string& subject) {
   return out.empty() ? "change" : out;
 }
 
-void add_pack_options(CLI::App* command, const std::shared_ptr<Words>& words) {
+void add_pack_options(CLI::App* command, const std::shared_ptr<PatchOptions>& words) {
   command->add_option("--upstream", words->upstream,
                       "one of the pack's upstreams (default: its first)");
   command->add_option("--at", words->at,
                       "a release, git:COMMIT or path:DIR (default: the pack's red pin)");
 }
 
-void run_new(const Context& context, const Words& words) {
+void run_new(const Context& context, const PatchOptions& words) {
   const PackSeries pack = find_series(context, words.slug, words.upstream, words.at);
   git::Store store(context.cache, context.root);
   const std::vector<Edit> series = carried_series(pack, store);
@@ -83,14 +83,15 @@ void run_new(const Context& context, const Words& words) {
 }
 
 /// The name of the edit to write, and how many edits of the series stand before it.
-struct Place {
+struct PatchPlace {
   std::string name;
   size_t num_before = 0;
 };
 
-Place place_of(const Words& words, const std::vector<Edit>& series,
-               const std::vector<std::string>& in_folder) {
+PatchPlace place_of(const PatchOptions& words, const std::vector<Edit>& series,
+                    const std::vector<std::string>& in_folder) {
   if (!words.mutant.empty()) return {"mutant-" + dashed(words.mutant) + ".edit", 0};
+  if (!words.claimed.empty()) return {"claimed-" + dashed(words.claimed) + ".edit", 0};
   if (words.name.empty()) {
     int last = 0;
     for (const Edit& edit : series) last = std::max(last, std::stoi(edit.name.substr(0, 4)));
@@ -108,8 +109,8 @@ Place place_of(const Words& words, const std::vector<Edit>& series,
 }
 
 /// Fills the header: what the words say, else what the edit had, else what a fresh one has.
-void complete_header(const Context& context, Edit& edit, const Words& words, const PackSeries& pack,
-                     const Edit* old) {
+void complete_header(const Context& context, Edit& edit, const PatchOptions& words,
+                     const PackSeries& pack, const Edit* old) {
   const auto choose = [&](const std::string& key, const std::string& said,
                           const std::string& fresh) {
     const std::string had = old == nullptr ? "" : old->field(key);
@@ -151,7 +152,7 @@ void print_saved(const Context& context, const Json& saved) {
   }
 }
 
-void run_save(const Context& context, const Words& words) {
+void run_save(const Context& context, const PatchOptions& words) {
   const git::WorkFolder work = git::read_work_folder(words.folder);
   const PackSeries pack = find_series(context, work.slug, work.upstream, work.version);
   if (pack.at.version != pack.base.version && words.out.empty()) {
@@ -170,7 +171,7 @@ void run_save(const Context& context, const Words& words) {
       throw Error(ErrorCode::kUsage, name + ": is no longer in the series; open a new folder");
     applied.push_back(*edit);
   }
-  const Place place = place_of(words, series, work.series);
+  const PatchPlace place = place_of(words, series, work.series);
   const std::vector<Edit> before(applied.begin(),
                                  applied.begin() + static_cast<std::ptrdiff_t>(place.num_before));
   Edit edit = git::edit_from_folder(fs::path(words.folder) / work.prefix, pack.at, store,
@@ -181,7 +182,7 @@ void run_save(const Context& context, const Words& words) {
   const fs::path path =
       (words.out.empty() ? patches_folder(context, pack.manifest.slug) : fs::path(words.out)) /
       place.name;
-  if (old == series.end() && fs::exists(path) && words.mutant.empty()) {
+  if (old == series.end() && fs::exists(path) && words.mutant.empty() && words.claimed.empty()) {
     throw Error(
         ErrorCode::kUsage,
         path.string() + ": exists and is not in this folder's series; choose another --name");
@@ -203,18 +204,19 @@ void run_save(const Context& context, const Words& words) {
       {{"file", path.string()}, {"name", place.name}, {"files", files}, {"copied", copied}});
 }
 
-void run_show(const Context& context, const Words& words) {
+void run_show(const Context& context, const PatchOptions& words) {
   const PackSeries pack = find_series(context, words.slug, words.upstream, words.at);
   git::Store store(context.cache, context.root);
   std::vector<Edit> shown_edits = carried_series(pack, store), before;
   if (words.is_all && pack.at.version == pack.base.version) {
-    shown_edits.insert(shown_edits.end(), pack.series.mutants.begin(), pack.series.mutants.end());
+    for (const auto* lone : {&pack.series.mutants, &pack.series.claimed})
+      shown_edits.insert(shown_edits.end(), lone->begin(), lone->end());
   }
   Json rows = Json::array();
   for (const Edit& edit : shown_edits) {
-    const bool is_mutant = edit.name.starts_with("mutant-");
+    const bool is_alone = edit.name.starts_with("mutant-") || edit.name.starts_with("claimed-");
     const std::string diff =
-        git::unified_diff(edit, pack.at, store, is_mutant ? std::vector<Edit>{} : before);
+        git::unified_diff(edit, pack.at, store, is_alone ? std::vector<Edit>{} : before);
     if (context.json) {
       rows.push_back({{"name", edit.name},
                       {"subject", edit.field("Subject")},
@@ -225,14 +227,14 @@ void run_show(const Context& context, const Words& words) {
                     << pack.at.upstream << " " << pack.at.version << "\n"
                     << diff << "\n";
     }
-    if (!is_mutant) before.push_back(edit);
+    if (!is_alone) before.push_back(edit);
   }
   if (context.json) print_json(context, rows);
   if (!context.json && shown_edits.empty())
     context.out() << words.slug << ": no edits for " << pack.upstream.name << "\n";
 }
 
-void run_apply(const Context& context, const Words& words) {
+void run_apply(const Context& context, const PatchOptions& words) {
   const PackSeries pack = find_series(context, words.slug, words.upstream, words.at);
   git::Store store(context.cache, context.root);
   const std::vector<Edit> series = carried_series(pack, store);
@@ -260,7 +262,7 @@ void run_apply(const Context& context, const Words& words) {
   for (const std::string& path : changed) context.out() << "  " << prefix << path << "\n";
 }
 
-void run_export(const Context& context, const Words& words) {
+void run_export(const Context& context, const PatchOptions& words) {
   if (words.is_all == !words.slug.empty())
     throw Error(ErrorCode::kUsage, "patch export wants a pack or --all, then a folder");
   if (words.is_all && !words.at.empty())
@@ -300,7 +302,7 @@ void run_export(const Context& context, const Words& words) {
 }
 
 void add_new(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<PatchOptions>();
   CLI::App* command = patch.add_subcommand(
       "new", "open a folder with the upstream at the pin, the series applied, to edit in");
   command->add_option("slug", words->slug, "the pack")->required();
@@ -315,7 +317,7 @@ void add_new(CLI::App& patch, Context& context) {
 }
 
 void add_save(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<PatchOptions>();
   CLI::App* command =
       patch.add_subcommand("save", "write what was changed in a folder of `patch new` as an .edit");
   command->add_option("dir", words->folder, "the folder that `patch new` opened")->required();
@@ -330,6 +332,12 @@ void add_save(CLI::App& patch, Context& context) {
           "--mutant", words->mutant,
           "save as mutant-NAME.edit: all differences from the bare pin, a wrong fix on purpose")
       ->excludes("--name");
+  command
+      ->add_option("--claimed", words->claimed,
+                   "save as claimed-NAME.edit: all differences from the bare pin, a change as its "
+                   "proposal has it")
+      ->excludes("--name")
+      ->excludes("--mutant");
   command->add_option("--out", words->out, "folder for the .edit (default: patches/<slug>)");
   command->footer(
       "An .edit holds only our lines: moved and re-indented upstream lines become commands. Files "
@@ -344,7 +352,7 @@ void add_save(CLI::App& patch, Context& context) {
 }
 
 void add_show(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<PatchOptions>();
   CLI::App* command = patch.add_subcommand(
       "show", "print the series as unified diffs (upstream context: not to be committed)");
   command->add_option("slug", words->slug, "the pack")->required();
@@ -357,7 +365,7 @@ void add_show(CLI::App& patch, Context& context) {
 }
 
 void add_apply(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<PatchOptions>();
   CLI::App* command = patch.add_subcommand(
       "apply", "apply the series to your own tree: all of it or nothing, never with fuzz");
   command->add_option("slug", words->slug, "the pack")->required();
@@ -374,7 +382,7 @@ void add_apply(CLI::App& patch, Context& context) {
 }
 
 void add_export(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<PatchOptions>();
   auto places = std::make_shared<std::vector<std::string>>();
   CLI::App* command = patch.add_subcommand(
       "export", "write mails that git am takes, and a quilt series file, in the git layout");

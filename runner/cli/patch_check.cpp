@@ -16,14 +16,14 @@
 namespace patchbench::cli {
 namespace {
 
-struct Words {
+struct PatchCheckOptions {
   std::string slug, upstream;
   bool is_all = false, with_sides = false, with_commits = false;
 };
 
 /// The releases, oldest first; with commits the named ones of env/pins.json stand among them by
 /// date.
-std::vector<Pin> versions_of(const Upstream& upstream, const Words& words) {
+std::vector<Pin> versions_of(const Upstream& upstream, const PatchCheckOptions& words) {
   std::vector<Pin> versions = upstream.releases;
   if (!words.with_commits) return versions;
   versions.insert(versions.end(), upstream.commits.begin(), upstream.commits.end());
@@ -90,7 +90,8 @@ State state_of(const Edit& edit, const git::Rebase& rebase, const std::string& v
 
 /// The edits that were written for one base, each on top of those before it, over the versions.
 void check_series(const std::vector<Edit>& edits, const Pin& base, const PackSeries& pack,
-                  const Words& words, git::Store& store, Reach& reach, std::vector<Checked>& out) {
+                  const PatchCheckOptions& words, git::Store& store, Reach& reach,
+                  std::vector<Checked>& out) {
   const std::size_t first = out.size();
   for (const Edit& edit : edits)
     out.push_back({pack.manifest.slug.str(), pack.upstream.name, edit.name, base.version, {}});
@@ -112,8 +113,8 @@ void check_series(const std::vector<Edit>& edits, const Pin& base, const PackSer
   }
 }
 
-std::vector<Checked> check_pack(const Context& context, const PackSeries& pack, const Words& words,
-                                git::Store& store, Reach& reach) {
+std::vector<Checked> check_pack(const Context& context, const PackSeries& pack,
+                                const PatchCheckOptions& words, git::Store& store, Reach& reach) {
   const git::Series all = git::load_series(
       context.root / cell_path(pack.manifest.slug, Column::kPatches), pack.upstream.name);
   std::vector<std::pair<std::string, std::vector<Edit>>> by_base;
@@ -232,7 +233,8 @@ void print_checked(const Context& context, const std::vector<Checked>& all, bool
 }
 
 /// Packs that share an upstream, over its versions: which pairs conflict, and where.
-Json check_together(const Context& context, const Words& words, git::Store& store, Reach& reach) {
+Json check_together(const Context& context, const PatchCheckOptions& words, git::Store& store,
+                    Reach& reach) {
   Json rows = Json::array();
   for (const auto& [upstream, packs] : packs_by_upstream(context, words.upstream)) {
     if (packs.size() < 2) continue;
@@ -289,7 +291,7 @@ void print_together(const Context& context, const Json& rows) {
   }
 }
 
-void run_check(Context& context, const Words& words) {
+void run_check(Context& context, const PatchCheckOptions& words) {
   git::Store store(context.cache, context.root);
   Reach reach(store);
   std::vector<Checked> all;
@@ -325,7 +327,7 @@ void run_check(Context& context, const Words& words) {
 }  // namespace
 
 void add_patch_check(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<PatchCheckOptions>();
   CLI::App* command = patch.add_subcommand(
       "check", "which edits have gone stale: each over every locked release of its upstream");
   command->add_option("slug", words->slug, "one pack (or --all)");

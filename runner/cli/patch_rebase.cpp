@@ -15,13 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Words {
+struct PatchRebaseOptions {
   std::string slug, upstream, to, out;
   bool is_all = false, is_together = false;
 };
 
 /// What carrying a series to one version gave.
-struct Row {
+struct RebaseRow {
   std::string version;
   git::Rebase::State state = git::Rebase::State::kLanded;
   std::vector<git::Rebase> edits;
@@ -30,9 +30,9 @@ struct Row {
   }
 };
 
-Row rebase_row(const PackSeries& pack, const Pin& to, git::Store& store) {
-  Row row{to.version, git::Rebase::State::kLanded,
-          git::rebase_series(pack.series.edits, pack.base, to, store)};
+RebaseRow rebase_row(const PackSeries& pack, const Pin& to, git::Store& store) {
+  RebaseRow row{to.version, git::Rebase::State::kLanded,
+                git::rebase_series(pack.series.edits, pack.base, to, store)};
   for (const git::Rebase& rebase : row.edits) {
     if (rebase.state != git::Rebase::State::kLanded) row.state = rebase.state;
   }
@@ -40,19 +40,20 @@ Row rebase_row(const PackSeries& pack, const Pin& to, git::Store& store) {
 }
 
 /// The versions a rebase is asked for, in the order of env/pins.json.
-std::vector<Pin> targets(const Context& context, const PackSeries& pack, const Words& words) {
+std::vector<Pin> targets(const Context& context, const PackSeries& pack,
+                         const PatchRebaseOptions& words) {
   if (words.is_all) return pack.upstream.releases;
   return {resolve_version(context, pack.upstream.name, words.to)};
 }
 
-void write_row(const Row& row, const fs::path& folder) {
+void write_row(const RebaseRow& row, const fs::path& folder) {
   for (const git::Rebase& rebase : row.edits) {
     if (rebase.edit && row.is_carried())
       write_whole(folder / row.version / rebase.edit->name, format_edit(*rebase.edit));
   }
 }
 
-Json row_json(const Row& row, const PackSeries& pack) {
+Json row_json(const RebaseRow& row, const PackSeries& pack) {
   Json edits = Json::array();
   for (size_t i = 0; i < row.edits.size(); ++i) {
     edits.push_back({{"name", pack.series.edits[i].name},
@@ -67,10 +68,10 @@ struct Breaks {
   std::string earlier, later;
 };
 
-Breaks breaks_of(const std::vector<Row>& rows, const std::string& base) {
+Breaks breaks_of(const std::vector<RebaseRow>& rows, const std::string& base) {
   Breaks breaks;
   bool is_later = false;
-  for (const Row& row : rows) {
+  for (const RebaseRow& row : rows) {
     if (row.version == base) {
       is_later = true;
     } else if (!row.is_carried() && is_later && breaks.later.empty()) {
@@ -82,7 +83,7 @@ Breaks breaks_of(const std::vector<Row>& rows, const std::string& base) {
   return breaks;
 }
 
-void print_sides(const Context& context, const Row& row) {
+void print_sides(const Context& context, const RebaseRow& row) {
   for (const git::Rebase& rebase : row.edits) {
     for (const git::Conflict& conflict : rebase.conflicts) {
       context.out() << fmt::format("\n{}\n--- ours\n{}--- {}\n{}", conflict_place(conflict),
@@ -91,9 +92,9 @@ void print_sides(const Context& context, const Row& row) {
   }
 }
 
-report::Table table_of(const std::vector<Row>& rows, const PackSeries& pack) {
+report::Table table_of(const std::vector<RebaseRow>& rows, const PackSeries& pack) {
   report::Table table({"version", "state", "edit", "where"});
-  for (const Row& row : rows) {
+  for (const RebaseRow& row : rows) {
     bool is_first = true;
     for (size_t i = 0; i < row.edits.size(); ++i) {
       for (const git::Conflict& conflict : row.edits[i].conflicts) {
@@ -109,13 +110,13 @@ report::Table table_of(const std::vector<Row>& rows, const PackSeries& pack) {
   return table;
 }
 
-void run_rebase(Context& context, const Words& words) {
+void run_rebase(Context& context, const PatchRebaseOptions& words) {
   const PackSeries pack = find_series(context, words.slug, words.upstream, "");
   if (pack.series.edits.empty())
     throw Error(ErrorCode::kUsage,
                 words.slug + ": no edits for " + pack.upstream.name + " in patches/" + words.slug);
   git::Store store(context.cache, context.root);
-  std::vector<Row> rows;
+  std::vector<RebaseRow> rows;
   for (const Pin& to : targets(context, pack, words)) {
     if (words.is_all) progress("carrying " + words.slug + " to " + to.version);
     rows.push_back(rebase_row(pack, to, store));
@@ -125,7 +126,7 @@ void run_rebase(Context& context, const Words& words) {
   if (!words.is_all && !rows.front().is_carried()) context.exit_code = 3;
   if (context.json) {
     Json list = Json::array();
-    for (const Row& row : rows) list.push_back(row_json(row, pack));
+    for (const RebaseRow& row : rows) list.push_back(row_json(row, pack));
     print_json(context, {{"slug", words.slug},
                          {"upstream", pack.upstream.name},
                          {"base", pack.base.version},
@@ -142,7 +143,8 @@ void run_rebase(Context& context, const Words& words) {
 }
 
 /// Every red pin (or the one version asked for) of every upstream that packs have edits for.
-std::vector<Together> all_together(const Context& context, const Words& words, git::Store& store) {
+std::vector<Together> all_together(const Context& context, const PatchRebaseOptions& words,
+                                   git::Store& store) {
   std::vector<Together> groups;
   for (const auto& [upstream, list] : packs_by_upstream(context, words.upstream)) {
     std::map<std::string, Pin> versions;
@@ -155,7 +157,7 @@ std::vector<Together> all_together(const Context& context, const Words& words, g
   return groups;
 }
 
-void run_together(const Context& context, const Words& words) {
+void run_together(const Context& context, const PatchRebaseOptions& words) {
   git::Store store(context.cache, context.root);
   Json rows = Json::array();
   report::Table table({"upstream", "version", "packs", "result", "where"});
@@ -196,7 +198,7 @@ void run_together(const Context& context, const Words& words) {
 }  // namespace
 
 void add_patch_rebase(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<PatchRebaseOptions>();
   CLI::App* command = patch.add_subcommand(
       "rebase",
       "carry the series to other versions by three-way merge, or say exactly where it cannot be");

@@ -45,7 +45,7 @@ std::vector<std::string> packs_on(const Context& context, const std::string& ups
   return packs;
 }
 
-struct Words {
+struct PinsOptions {
   std::string upstream, offline;
   bool is_written = false;
 };
@@ -159,7 +159,7 @@ std::string with_new_locks(std::string text, const Pins& before,
   return text;
 }
 
-void run_update(Context& context, const Words& words) {
+void run_update(Context& context, const PinsOptions& words) {
   const Pins pins = context.pins();
   std::vector<std::string> projects;
   std::vector<const Upstream*> asked;
@@ -202,7 +202,7 @@ void run_update(Context& context, const Words& words) {
 }  // namespace
 
 void add_pins_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<PinsOptions>();
   CLI::App* group = app.add_subcommand("pins", "the locked releases of the upstreams");
   group->require_subcommand(1);
   CLI::App* command = group->add_subcommand(

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -130,7 +129,8 @@ std::vector<Edit> edits_by_digest(const Context& context, const Setup& setup, co
   std::vector<Edit> edits;
   if (part.context.edits.empty()) return edits;
   PackEdits all = pack_edits_at(context, setup);
-  all.edits.insert(all.edits.end(), all.mutants.begin(), all.mutants.end());
+  for (const auto* lone : {&all.mutants, &all.claimed})
+    all.edits.insert(all.edits.end(), lone->begin(), lone->end());
   for (const std::string& digest : part.context.edits) {
     const auto at = std::find_if(all.edits.begin(), all.edits.end(), [&](const Edit& edit) {
       return sha256_hex(format_edit(edit)) == digest;
@@ -221,10 +221,11 @@ void print(const Context& context, const Recorded& recorded, const std::vector<L
                                 {"observations", rows},
                                 {"verdict", verdict.empty() ? "as recorded" : verdict}});
   context.out() << table.render(report::style_of(STDOUT_FILENO));
-  if (!verdict.empty()) fmt::print(context.out(), "verdict: {}\n", verdict);
-  fmt::print(context.out(), "{}: {} bitwise, {} within tolerance, {} differ\n",
-             is_same ? "same" : "differs", counts[Replayed::How::kBitwise],
-             counts[Replayed::How::kWithinTolerance], counts[Replayed::How::kDiffers]);
+  if (!verdict.empty()) context.out() << fmt::format("verdict: {}\n", verdict);
+  context.out() << fmt::format("{}: {} bitwise, {} within tolerance, {} differ\n",
+                               is_same ? "same" : "differs", counts[Replayed::How::kBitwise],
+                               counts[Replayed::How::kWithinTolerance],
+                               counts[Replayed::How::kDiffers]);
 }
 
 void replay(Context& context, const std::string& digest, const std::string& sandbox) {

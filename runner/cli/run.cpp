@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <fstream>
 #include <iostream>
@@ -24,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The options of all commands that run a subject.
-struct Words {
+struct RunVerbOptions {
   RunOptions run;
   std::string sandbox;
   std::vector<std::string> edits;
@@ -32,7 +31,7 @@ struct Words {
   bool all = false, plan = false, use_exit_code = false, commits = false, resume = false;
 };
 
-void add_shared(CLI::App& command, Words& words) {
+void add_shared(CLI::App& command, RunVerbOptions& words) {
   command.add_option("--of", words.run.upstream_name,
                      "which upstream, where the pack names several");
   command.add_option("--beside", words.run.beside,
@@ -55,7 +54,7 @@ void add_shared(CLI::App& command, Words& words) {
       ->capture_default_str();
 }
 
-RunOptions options_of(const Words& words) {
+RunOptions options_of(const RunVerbOptions& words) {
   RunOptions options = words.run;
   if (!words.sandbox.empty()) options.sandbox = exec::sandbox_from(words.sandbox);
   return options;
@@ -68,7 +67,7 @@ int bisect_status(const Outcome& outcome) {
   return 125;
 }
 
-void write_reports(const Words& words, const Setup& setup, const Answer& answer) {
+void write_reports(const RunVerbOptions& words, const Setup& setup, const Answer& answer) {
   const std::vector<Observation> all = observations_of(answer.trials);
   std::vector<report::SubjectRun> runs;
   for (const Trial& trial : answer.trials) {
@@ -110,7 +109,8 @@ struct Reported {
   std::optional<NotRun> not_run;
 };
 
-Reported reproduce_one(const Context& context, const Words& words, const RunOptions& options) {
+Reported reproduce_one(const Context& context, const RunVerbOptions& words,
+                       const RunOptions& options) {
   try {
     const Setup setup = prepare(context, options);
     const Answer answer = reproduce(context, setup, options);
@@ -153,7 +153,7 @@ int merged_bisect_status(int one, int other) {
 
 /// One run for each pack and upstream that is asked for; packs that have no such subject go to
 /// `without`.
-std::vector<RunOptions> runs_of(const Context& context, const Words& words,
+std::vector<RunOptions> runs_of(const Context& context, const RunVerbOptions& words,
                                 const RunOptions& options, std::vector<std::string>& without) {
   std::vector<std::string> slugs =
       words.all ? context.slugs() : std::vector<std::string>{options.slug};
@@ -179,7 +179,7 @@ std::vector<RunOptions> runs_of(const Context& context, const Words& words,
   return runs;
 }
 
-void run_reproduce(Context& context, const Words& words) {
+void run_reproduce(Context& context, const RunVerbOptions& words) {
   const RunOptions options = options_of(words);
   if (words.all == !options.slug.empty())
     throw Error(ErrorCode::kUsage, "reproduce: name one pack, or --all");
@@ -211,7 +211,7 @@ void run_reproduce(Context& context, const Words& words) {
 }
 
 void add_reproduce(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<RunVerbOptions>();
   CLI::App* command =
       app.add_subcommand("reproduce", "run the reproducer on a real release: is it hit?");
   command->add_option("slug", words->run.slug, "the pack (patchbench list)");
@@ -219,7 +219,7 @@ void add_reproduce(CLI::App& app, Context& context) {
                       "0.8.5 | git:<commit> | path:DIR (default: the pack's red pin)");
   command
       ->add_option("--subject", words->run.subject,
-                   "upstream | patched | mitigated | op | model | mutant:<name>")
+                   "upstream | patched | mitigated | op | model | mutant:<name> | claimed:<name>")
       ->capture_default_str();
   command->add_flag("--all", words->all, "every pack");
   command->add_flag("--plan", words->plan, "say what would be fetched and used, and stop");
@@ -264,7 +264,7 @@ std::vector<Edit> user_edits(const Context& context, const Setup& setup,
 }
 
 void add_validate(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<RunVerbOptions>();
   CLI::App* command = app.add_subcommand(
       "validate", "unpatched red, patched green, every mutant red: does the fix hold?");
   command->add_option("slug", words->run.slug, "the pack")->required();
@@ -320,7 +320,7 @@ void add_validate(CLI::App& app, Context& context) {
 }
 
 void add_claim(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<RunVerbOptions>();
   auto name = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand(
       "claim", "test what a pack claims: CLAIM_CONFIRMED or CLAIM_REFUTED, with a contrast");
@@ -371,7 +371,7 @@ void add_claim(CLI::App& app, Context& context) {
 }
 
 void add_window(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<RunVerbOptions>();
   auto is_shown = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand(
       "window", "measure every locked release; bisect commits inside measured edges");
@@ -420,7 +420,7 @@ void add_window(CLI::App& app, Context& context) {
 }
 
 void add_selftest(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<RunVerbOptions>();
   CLI::App* command = app.add_subcommand(
       "selftest", "try to fool the judge on this machine; sentinels need it green");
   command->add_option("slug", words->run.slug, "one pack (default: all that are built)");
@@ -437,8 +437,8 @@ void add_selftest(CLI::App& app, Context& context) {
       const Setup setup = prepare(context, options);
       fs::remove_all(context.cache / "selftest");
       ensure_selftest(context, setup);
-      fmt::print(context.out(), "{}: self-test holds ({}, {})\n", slug, setup.device,
-                 exec::sandbox_name(setup.sandbox));
+      context.out() << fmt::format("{}: self-test holds ({}, {})\n", slug, setup.device,
+                                   exec::sandbox_name(setup.sandbox));
       ++ran;
     }
     if (ran == 0) throw Error(ErrorCode::kNotRunnable, "selftest: no reproducer is built here");

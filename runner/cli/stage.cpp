@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <fstream>
 #include <iostream>
@@ -19,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct StageWords {
+struct StageOptions {
   std::vector<std::string> slugs, versions;
   std::string folder, upstream_name, device = "cuda:0";
   bool window = false, container = false;
@@ -66,7 +65,7 @@ void carry_bundle(const Context& context, const fs::path& folder) {
 }
 
 /// The script that runs the plan: everything it calls is this program, carried along.
-std::string run_script(const StageWords& words, const std::vector<std::string>& commands) {
+std::string run_script(const StageOptions& words, const std::vector<std::string>& commands) {
   std::string text =
       "#!/bin/sh\n"
       "# Runs the staged plan with an installed Python that has torch; leaves records.jsonl for "
@@ -107,7 +106,7 @@ std::string run_script(const StageWords& words, const std::vector<std::string>& 
 }
 
 /// The releases that a pack's runs need, into the staged cache; returns the commands that run them.
-std::vector<std::string> carry_releases(const Context& context, const StageWords& words,
+std::vector<std::string> carry_releases(const Context& context, const StageOptions& words,
                                         const Manifest& manifest, const fs::path& staged_cache) {
   const Pins pins = context.pins();
   const std::string slug = manifest.slug.str();
@@ -147,7 +146,7 @@ std::vector<std::string> carry_releases(const Context& context, const StageWords
   return commands;
 }
 
-void stage(const Context& context, const StageWords& words) {
+void stage(const Context& context, const StageOptions& words) {
   const fs::path folder = fs::absolute(words.folder);
   if (fs::exists(folder) && !fs::is_empty(folder)) {
     throw Error(ErrorCode::kUsage, folder.string() + ": is not empty; name a new folder");
@@ -187,16 +186,16 @@ void stage(const Context& context, const StageWords& words) {
   fs::permissions(folder / "run", fs::perms::owner_all | fs::perms::group_read |
                                       fs::perms::group_exec | fs::perms::others_read |
                                       fs::perms::others_exec);
-  fmt::print(context.out(),
-             "{}: {} commands; there: ./run [PYTHON]; here afterwards: patchbench ledger import "
-             "records.jsonl\n",
-             folder.string(), commands.size());
+  context.out() << fmt::format(
+      "{}: {} commands; there: ./run [PYTHON]; here afterwards: patchbench ledger import "
+      "records.jsonl\n",
+      folder.string(), commands.size());
 }
 
 }  // namespace
 
 void add_stage_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<StageWords>();
+  auto words = std::make_shared<StageOptions>();
   CLI::App* command = app.add_subcommand(
       "stage", "write a folder that runs on a machine without network, git or containers");
   command->add_option("slugs", words->slugs, "packs, then the new folder")

@@ -21,7 +21,7 @@ namespace patchbench::cli {
 void add_status_command(CLI::App& app, Context& context);
 namespace {
 
-struct Words {
+struct StatusOptions {
   std::string slug, by = "pack", since;
   bool markdown = false, summary = false, windows = false, use_exit_code = false;
 };
@@ -131,7 +131,8 @@ std::string block(const VerdictIndex& verdicts, const Manifest& pack, const Upst
   return out.empty() ? "   no record\n" : out;
 }
 
-void print_overview(const Context& context, const VerdictIndex& verdicts, const Words& words) {
+void print_overview(const Context& context, const VerdictIndex& verdicts,
+                    const StatusOptions& words) {
   if (words.by == "pack") {
     for (const Manifest& pack : verdicts.packs) {
       for (const UpstreamUse& use : pack.upstreams) {
@@ -284,7 +285,7 @@ Json packs_json(const VerdictIndex& verdicts) {
 }
 
 /// What changed since a time: places that are new, or say something else than before.
-void print_changes(Context& context, const VerdictIndex& verdicts, const Words& words) {
+void print_changes(Context& context, const VerdictIndex& verdicts, const StatusOptions& words) {
   const Board before = board_of(verdicts, {.slug = words.slug, .before = words.since});
   const std::vector<Change> changes = changes_between(before, verdicts.board);
   if (words.use_exit_code && !changes.empty()) context.exit_code = 1;
@@ -312,7 +313,7 @@ void print_changes(Context& context, const VerdictIndex& verdicts, const Words& 
   }
 }
 
-void run_status(Context& context, const Words& words) {
+void run_status(Context& context, const StatusOptions& words) {
   if (!words.since.empty()) check_since(words.since);
   if (words.use_exit_code && words.since.empty())
     throw Error(ErrorCode::kUsage,
@@ -347,7 +348,7 @@ void add_questions(CLI::App& status, Context& context) {
   windows->add_option("slug", *slug, "this pack alone, with every release");
   windows->callback([slug, &context] {
     if (!slug->empty()) return show_windows(context, *slug);
-    Words words;
+    StatusOptions words;
     words.windows = true;
     run_status(context, words);
   });
@@ -362,7 +363,7 @@ void add_questions(CLI::App& status, Context& context) {
 }  // namespace
 
 void add_status_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<StatusOptions>();
   CLI::App* command =
       app.add_subcommand("status", "where each pack stands on each upstream version, from records");
   command->add_option("slug", words->slug, "only this pack, with every question and version");

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -62,10 +61,10 @@ void print_sweep(const Context& context, const Json& sweep) {
                fmt::format("{} {}", key[1], fmt::join(list, " "))});
   context.out() << table.render(report::style_of(STDOUT_FILENO));
   const Json& counts = sweep.at("counts");
-  fmt::print(context.out(), "{}: {} done, {} running, {} waiting{}\n",
-             sweep.at("dir").get<std::string>(), counts.at("done").dump(),
-             counts.at("running").dump(), counts.at("waiting").dump(),
-             sweep.at("is_cancelled").get<bool>() ? ", cancelled" : "");
+  context.out() << fmt::format("{}: {} done, {} running, {} waiting{}\n",
+                               sweep.at("dir").get<std::string>(), counts.at("done").dump(),
+                               counts.at("running").dump(), counts.at("waiting").dump(),
+                               sweep.at("is_cancelled").get<bool>() ? ", cancelled" : "");
 }
 
 void show(const Context& context, const SweepFolder& sweep) {
@@ -77,13 +76,13 @@ void show(const Context& context, const SweepFolder& sweep) {
   }
 }
 
-struct Words {
-  SweepWords sweep;
+struct SweepOptions {
+  SweepPlanOptions sweep;
   std::string dir;
   bool is_detached = false, is_plan = false;
 };
 
-void add_words(CLI::App& command, Words& words) {
+void add_words(CLI::App& command, SweepOptions& words) {
   command.add_option("--packs", words.sweep.packs, "which packs (default: all)")->delimiter(',');
   command
       .add_option("--upstreams", words.sweep.upstreams,
@@ -119,7 +118,7 @@ void add_words(CLI::App& command, Words& words) {
       "--sbatch=--time=1:00:00\n  patchbench sweep status");
 }
 
-void start(Context& context, const Words& words) {
+void start(Context& context, const SweepOptions& words) {
   const SweepPlan plan = plan_sweep(context, words.sweep);
   if (words.is_detached && words.sweep.executor != "slurm")
     throw Error(ErrorCode::kUsage, "sweep: --detach is for --executor slurm");
@@ -139,10 +138,10 @@ void start(Context& context, const Words& words) {
   const std::size_t num_left = run_sweep(context, sweep, words.is_detached);
   show(context, sweep);
   if (num_left == 0 || words.is_detached) return;
-  fmt::print(context.err(),
-             "patchbench: {} cells have no result; logs in {}; the same words again "
-             "take it up\n",
-             num_left, (sweep.path() / "logs").string());
+  context.err() << fmt::format(
+      "patchbench: {} cells have no result; logs in {}; the same words again "
+      "take it up\n",
+      num_left, (sweep.path() / "logs").string());
   context.exit_code = 3;
 }
 
@@ -150,7 +149,7 @@ void start(Context& context, const Words& words) {
 
 void add_sweep_command(CLI::App& app, Context& context) {
   CLI::App* command = app.add_subcommand("sweep", "a matrix of runs, here or on a Slurm cluster");
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<SweepOptions>();
   add_words(*command, *words);
   auto named = std::make_shared<std::string>();
   const auto add = [&](const char* name, const char* what) {

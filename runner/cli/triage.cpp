@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -22,7 +21,7 @@
 namespace patchbench::cli {
 namespace {
 
-struct Words {
+struct TriageOptions {
   std::vector<std::string> logs;
   std::string rules, torch;
   bool follow = false, is_hung = false;
@@ -59,11 +58,11 @@ bool is_replaced(const Log& log) {
 }
 
 void show_alert(const Context& context, const job::Alert& alert) {
-  fmt::print(context.out(), "{}:{}: {} (rank {})\n", alert.place.file, alert.place.line, alert.rule,
-             alert.rank);
-  for (const std::string& line : alert.before) fmt::print(context.out(), "    {}\n", line);
-  fmt::print(context.out(), "  > {}\n", alert.text);
-  for (const std::string& line : alert.after) fmt::print(context.out(), "    {}\n", line);
+  context.out() << fmt::format("{}:{}: {} (rank {})\n", alert.place.file, alert.place.line,
+                               alert.rule, alert.rank);
+  for (const std::string& line : alert.before) context.out() << fmt::format("    {}\n", line);
+  context.out() << fmt::format("  > {}\n", alert.text);
+  for (const std::string& line : alert.after) context.out() << fmt::format("    {}\n", line);
 }
 
 /// Alerts as they come, where a person or a JSON reader watches a growing log.
@@ -172,26 +171,27 @@ void show_tables(const Context& context, const Json& report) {
   if (unknown.num_rows() > 0) context.out() << unknown.render(style) << "\n";
 }
 
-void show(const Context& context, const Json& report) {
+void show_report(const Context& context, const Json& report) {
   show_tables(context, report);
   for (const Json& s : report.at("stale"))
-    fmt::print(context.out(), "rule {}: {}\n", s.at("rule").get<std::string>(),
-               s.at("why").get<std::string>());
+    context.out() << fmt::format("rule {}: {}\n", s.at("rule").get<std::string>(),
+                                 s.at("why").get<std::string>());
   const Json& hang = report.at("hang");
   if (!hang.is_null()) {
     const std::string cause = hang.at("cause");
-    fmt::print(context.out(), "hang: {}\n",
-               cause == "ranks"      ? "the ranks wait for each other"
-               : cause == "cache"    ? "a compile cache is locked or cannot be written"
-               : cause == "autotune" ? "an autotuner waits for a candidate"
-                                     : "these logs do not tell ranks, cache and autotune apart");
+    context.out() << fmt::format(
+        "hang: {}\n", cause == "ranks"   ? "the ranks wait for each other"
+                      : cause == "cache" ? "a compile cache is locked or cannot be written"
+                      : cause == "autotune"
+                          ? "an autotuner waits for a candidate"
+                          : "these logs do not tell ranks, cache and autotune apart");
   }
-  fmt::print(context.out(), "{} lines, {} alerts, {} unknown warnings of {} shapes\n",
-             report.at("lines").dump(), report.at("num_alerts").dump(),
-             report.at("num_unknown").dump(), report.at("unknown").size());
+  context.out() << fmt::format("{} lines, {} alerts, {} unknown warnings of {} shapes\n",
+                               report.at("lines").dump(), report.at("num_alerts").dump(),
+                               report.at("num_unknown").dump(), report.at("unknown").size());
 }
 
-void run(Context& context, const Words& words) {
+void run(Context& context, const TriageOptions& words) {
   const job::Policy policy =
       job::Policy::parse(read_file(context.root / "env/policy.json"), "env/policy.json",
                          read_file(context.root / "env/policy.schema.json"));
@@ -225,15 +225,15 @@ void run(Context& context, const Words& words) {
   } else {
     for (const job::Alert& alert : triage.take_alerts()) show_alert(context, alert);
   }
-  show(context, report);
+  show_report(context, report);
   if (num_cut > 0)
-    fmt::print(context.out(), "{} pieces of lines over 32 MiB were read apart\n", num_cut);
+    context.out() << fmt::format("{} pieces of lines over 32 MiB were read apart\n", num_cut);
 }
 
 }  // namespace
 
 void add_triage_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<TriageOptions>();
   CLI::App* command =
       app.add_subcommand("triage", "training logs: what to ignore, what to count, what to act on");
   command->add_option("log", words->logs, "files, or - for standard input")->required();

@@ -8,19 +8,20 @@
 #include "core/error.h"
 
 namespace patchbench {
+
+struct DigestContextDeleter {
+  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+};
+using DigestContext = std::unique_ptr<EVP_MD_CTX, DigestContextDeleter>;
+
 namespace {
 
 [[noreturn]] void fail() {
   throw Error(ErrorCode::kInternal, "libcrypto could not compute a digest");
 }
 
-struct ContextDeleter {
-  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-};
-using ContextPtr = std::unique_ptr<EVP_MD_CTX, ContextDeleter>;
-
-ContextPtr start(const EVP_MD* algorithm) {
-  ContextPtr context(EVP_MD_CTX_new());
+DigestContext start(const EVP_MD* algorithm) {
+  DigestContext context(EVP_MD_CTX_new());
   if (!context || EVP_DigestInit_ex(context.get(), algorithm, nullptr) != 1) fail();
   return context;
 }
@@ -45,7 +46,7 @@ std::string finish(EVP_MD_CTX* context) {
 }  // namespace
 
 struct Sha256::State {
-  ContextPtr context = start(EVP_sha256());
+  DigestContext context = start(EVP_sha256());
 };
 
 Sha256::Sha256() : state_(std::make_unique<State>()) {}
@@ -70,7 +71,7 @@ std::string file_sha256(const std::filesystem::path& file) {
 }
 
 std::string git_blob_id(std::string_view bytes) {
-  const ContextPtr context = start(EVP_sha1());
+  const DigestContext context = start(EVP_sha1());
   std::string header = "blob " + std::to_string(bytes.size());
   header += '\0';
   feed(context.get(), header);

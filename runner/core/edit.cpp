@@ -56,18 +56,12 @@ std::optional<int> take_number(std::string_view& text) {
   return value;
 }
 
-bool take(std::string_view& text, std::string_view prefix) {
-  if (!text.starts_with(prefix)) return false;
-  text.remove_prefix(prefix.size());
-  return true;
-}
-
 /// `s/^/<spaces>/` or `s/^<spaces>//` after the address.
 bool read_shift(std::string_view rest, EdCommand& command) {
-  if (!take(rest, "s/^")) return false;
+  if (!take_prefix(rest, "s/^")) return false;
   const size_t before = std::min(rest.find_first_not_of(' '), rest.size());
   rest.remove_prefix(before);
-  if (!take(rest, "/")) return false;
+  if (!take_prefix(rest, "/")) return false;
   const size_t after = std::min(rest.find_first_not_of(' '), rest.size());
   rest.remove_prefix(after);
   if (rest != "/" || (before == 0) == (after == 0) || before + after > size_t{kMaxIndent})
@@ -108,7 +102,7 @@ EdCommand read_command(std::string_view line, Reader& in) {
   const std::optional<int> first = take_number(rest);
   if (!first) refuse("is no command that an .edit may hold");
   command.first = command.last = *first;
-  if (take(rest, ",")) {
+  if (take_prefix(rest, ",")) {
     const std::optional<int> last = take_number(rest);
     if (!last || *last <= *first) refuse("has no range of two lines or more");
     command.last = *last;
@@ -121,7 +115,7 @@ EdCommand read_command(std::string_view line, Reader& in) {
     read_text(in, command);
   } else if (rest == "d") {
     command.verb = 'd';
-  } else if (take(rest, "m")) {
+  } else if (take_prefix(rest, "m")) {
     const std::optional<int> target = take_number(rest);
     if (!target || !rest.empty()) refuse("is no move to a line");
     if (*target >= command.first - 1 && *target <= command.last)
@@ -145,7 +139,7 @@ std::pair<std::string, std::string> read_field(Reader& in) {
     in.fail("unknown field " + in_quotes(key) + did_you_mean(key, names));
   }
   std::string_view rest = line.substr(colon + 1);
-  if (!rest.empty() && (!take(rest, " ") || rest.empty())) {
+  if (!rest.empty() && (!take_prefix(rest, " ") || rest.empty())) {
     in.fail("one space and the value follow the colon of " + key);
   }
   std::string value(rest);
@@ -160,7 +154,8 @@ std::pair<std::string, std::string> read_field(Reader& in) {
 
 std::string read_named(Reader& in, const std::string& key) {
   std::string_view line = in.take(key + ":");
-  if (!take(line, key + ": ") || line.empty()) in.fail("\"" + key + ": …\" should stand here");
+  if (!take_prefix(line, key + ": ") || line.empty())
+    in.fail("\"" + key + ": …\" should stand here");
   return std::string(line);
 }
 
@@ -460,6 +455,12 @@ std::string apply_file_edit(const FileEdit& edit, std::string_view base) {
                                        "; the .edit was changed by hand: save it anew");
   }
   return text;
+}
+
+bool take_prefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
 }
 
 }  // namespace patchbench

@@ -107,4 +107,7 @@ std::vector<std::string> copied_runs(const FileEdit& edit, std::string_view base
 /// Views of `text`: it must outlive them.
 std::vector<std::string_view> split_lines(std::string_view text);
 
+/// Takes `prefix` off the start of `text`; false, and nothing taken, where `text` starts otherwise.
+bool take_prefix(std::string_view& text, std::string_view prefix);
+
 }  // namespace patchbench

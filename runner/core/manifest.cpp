@@ -180,6 +180,7 @@ class Builder {
     for (size_t i = 0; i < rows.size(); ++i) {
       const std::string pointer = item("/scope", i);
       ScopeRow row{rows[i].at("claim"),
+                   rows[i].at("of"),
                    rows[i].at("architecture"),
                    rows[i].at("verdict"),
                    rows[i].value("cases", std::vector<std::string>()),

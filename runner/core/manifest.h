@@ -69,7 +69,7 @@ struct ClaimTest {
 
 /// One claim, in our words, and where it stands.
 struct ScopeRow {
-  std::string claim, architecture, verdict;
+  std::string claim, of, architecture, verdict;  ///< `of`: "proposal" or "ours"
   std::vector<std::string> cases, records;
   std::optional<ClaimTest> test;
   std::string why;  ///< why no record settles it, or what they leave open; may be empty

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "core/digest.h"
+#include "core/edit.h"
 #include "core/error.h"
 #include "core/observation.h"
 
@@ -26,19 +27,13 @@ constexpr std::size_t kMaxDigits = 9, kNumParts = 6, kMaxKinds = 3;
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /// Takes a number from the start of `text`; nullopt without one, or if it does not fit an int.
-std::optional<int> take_number(std::string_view& text) {
+std::optional<int> take_digits(std::string_view& text) {
   std::size_t length = 0;
   while (length < text.size() && is_digit(text[length])) ++length;
   if (length == 0 || length > kMaxDigits) return std::nullopt;
   const int number = std::stoi(std::string(text.substr(0, length)));
   text.remove_prefix(length);
   return number;
-}
-
-bool take(std::string_view& text, std::string_view start) {
-  if (!text.starts_with(start)) return false;
-  text.remove_prefix(start.size());
-  return true;
 }
 
 /// Takes ".post1", "-post1", "post", "-1" and their like: 1 + the number, 0 if `text` is empty,
@@ -48,11 +43,12 @@ std::optional<int> take_post(std::string_view text) {
   const bool has_separator = text[0] == '.' || text[0] == '-' || text[0] == '_';
   const bool is_dash = text[0] == '-';
   if (has_separator) text.remove_prefix(1);
-  const bool is_named = take(text, "post") || take(text, "rev") || take(text, "r");
+  const bool is_named =
+      take_prefix(text, "post") || take_prefix(text, "rev") || take_prefix(text, "r");
   if (!is_named && !is_dash) return std::nullopt;
   if (is_named && text.empty()) return 1;
   if (is_named && (text[0] == '.' || text[0] == '-' || text[0] == '_')) text.remove_prefix(1);
-  const std::optional<int> number = take_number(text);
+  const std::optional<int> number = take_digits(text);
   if (!number || !text.empty()) return std::nullopt;
   return 1 + *number;
 }
@@ -94,8 +90,8 @@ bool is_x86_64_linux(const std::string& platform) {
 bool is_for_base_python(const IndexFileName& file) {
   for (const std::string& tag : split(file.python, '.')) {
     std::string_view text = tag;
-    if (!take(text, "cp3") && !take(text, "py3")) continue;
-    const int minor = text.empty() ? 0 : take_number(text).value_or(kPythonMinor + 1);
+    if (!take_prefix(text, "cp3") && !take_prefix(text, "py3")) continue;
+    const int minor = text.empty() ? 0 : take_digits(text).value_or(kPythonMinor + 1);
     const bool is_same = minor == kPythonMinor && has_part(file.abi, tag);
     const bool is_stable = has_part(file.abi, "abi3") || has_part(file.abi, "none");
     if (is_same || (is_stable && minor <= kPythonMinor)) return true;
@@ -236,12 +232,12 @@ std::pair<std::size_t, std::size_t> object_of(const std::string& text, const Pin
 
 std::optional<Key> release_key(const std::string& version) {
   std::string_view text = version;
-  take(text, "v");
+  take_prefix(text, "v");
   Key numbers;
   for (;;) {
-    const std::optional<int> number = take_number(text);
+    const std::optional<int> number = take_digits(text);
     if (!number) return std::nullopt;
-    if (numbers.empty() && take(text, "!")) {
+    if (numbers.empty() && take_prefix(text, "!")) {
       if (*number != 0) return std::nullopt;  // no project here has another epoch
       continue;
     }

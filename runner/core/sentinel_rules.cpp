@@ -110,8 +110,7 @@ std::string inputs_differ(const Observations& upstream, const Observations& seen
   for (const Observation& o : upstream) given[{o.case_name, o.seed}] = o.inputs_sha256;
   for (const Observation& o : seen) {
     const bool is_compared = o.subject == SubjectKind::kPatched ||
-                             o.subject == SubjectKind::kMitigated ||
-                             o.subject == SubjectKind::kMutant;
+                             o.subject == SubjectKind::kMitigated || o.subject.is_lone_edit();
     const auto at = given.find({o.case_name, o.seed});
     if (!is_compared || at == given.end() || o.seen == Seen::kUnsupported) continue;
     if (o.inputs_sha256 != at->second)

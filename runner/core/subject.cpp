@@ -9,9 +9,10 @@ namespace {
 
 constexpr std::string_view kRegion = "region:";
 /// The words; a mutant's is followed by its name.
-constexpr std::array<std::pair<SubjectKind, std::string_view>, 12> kWords = {{
+constexpr std::array<std::pair<SubjectKind, std::string_view>, 13> kWords = {{
     {SubjectKind::kUpstream, "upstream"},
     {SubjectKind::kPatched, "patched"},
+    {SubjectKind::kClaimed, "claimed:"},
     {SubjectKind::kMitigated, "mitigated"},
     {SubjectKind::kOp, "op"},
     {SubjectKind::kModel, "model"},
@@ -62,6 +63,10 @@ bool Subject::is_in_process() const {
 bool Subject::is_mutant() const {
   return kind_ == SubjectKind::kMutant || kind_ == SubjectKind::kMitigatedMutant ||
          kind_ == SubjectKind::kOpMutant || kind_ == SubjectKind::kModelMutant;
+}
+
+bool Subject::is_lone_edit() const {
+  return kind_ == SubjectKind::kMutant || kind_ == SubjectKind::kClaimed;
 }
 
 bool Subject::is_region_mutant() const {

@@ -11,6 +11,7 @@ namespace patchbench {
 enum class SubjectKind {
   kUpstream,         ///< the release as it is
   kPatched,          ///< the release with our edits
+  kClaimed,          ///< the release with a change as its proposal has it: `claimed-<name>.edit`
   kMitigated,        ///< the release with the runtime mitigation
   kOp,               ///< our op
   kModel,            ///< a C++ model of the defect
@@ -24,8 +25,8 @@ enum class SubjectKind {
   kOther,  ///< a word that no pack can have: refused where a pack's subjects are known
 };
 
-/// A subject by its word: "upstream", "mutant:half", "op_mutant:region:ties". Implicit from text:
-/// records, manifests and command lines hold words.
+/// A subject by its word: "upstream", "mutant:half", "claimed:one-line", "op_mutant:region:ties".
+/// Implicit from text: records, manifests and command lines hold words.
 class Subject {
  public:
   Subject(std::string text);  // NOLINT(google-explicit-constructor)
@@ -40,6 +41,9 @@ class Subject {
   /// Whether it runs inside the reproducer itself: needs no checkout and no sandbox.
   bool is_in_process() const;
   bool is_mutant() const;
+  /// Whether it is the release with one edit that is not of the series: a mutant or a claimed
+  /// change.
+  bool is_lone_edit() const;
   /// Whether it is a mutant that the judge made of right outputs inside one region of the inputs.
   bool is_region_mutant() const;
 

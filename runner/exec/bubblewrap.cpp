@@ -18,25 +18,20 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kStatusFd = 3;
-constexpr const char* kScratchBytes = "67108864";
-
-using Words = std::vector<std::string>;
-
-void add(Words& words, std::initializer_list<std::string> more) { words.insert(words.end(), more); }
 
 /// /usr, the links or folders beside it that belong to it, and what the dynamic linker reads.
 void add_system(Words& words) {
-  add(words, {"--ro-bind", "/usr", "/usr"});
+  append(words, {"--ro-bind", "/usr", "/usr"});
   for (const char* name : {"/bin", "/sbin", "/lib", "/lib32", "/lib64"}) {
     std::error_code ignored;
     if (fs::is_symlink(name, ignored)) {
-      add(words, {"--symlink", fs::read_symlink(name).string(), name});
+      append(words, {"--symlink", fs::read_symlink(name).string(), name});
     } else if (fs::is_directory(name, ignored)) {
-      add(words, {"--ro-bind", name, name});
+      append(words, {"--ro-bind", name, name});
     }
   }
   for (const char* name : {"/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu"}) {
-    add(words, {"--ro-bind-try", name, name});
+    append(words, {"--ro-bind-try", name, name});
   }
 }
 
@@ -46,24 +41,24 @@ void add_user_names(Words& words, const fs::path& folder) {
       << "root:x:0:0::/nonexistent:/bin/false\npatchbench-runtime:x:" << kSubjectUid << ":"
       << kSubjectUid << "::/work/home:/bin/false\n";
   std::ofstream(folder / "group") << "root:x:0:\npatchbench-runtime:x:" << kSubjectUid << ":\n";
-  add(words,
-      {"--ro-bind", folder / "passwd", "/etc/passwd", "--ro-bind", folder / "group", "/etc/group"});
+  append(words, {"--ro-bind", folder / "passwd", "/etc/passwd", "--ro-bind", folder / "group",
+                 "/etc/group"});
 }
 
 void add_gpu(Words& words) {
-  for (const fs::path& node : gpu_device_nodes()) add(words, {"--dev-bind", node, node});
+  for (const fs::path& node : gpu_device_nodes()) append(words, {"--dev-bind", node, node});
   // CUDA and NCCL read the bus topology here.
-  add(words, {"--ro-bind", "/sys", "/sys"});
+  append(words, {"--ro-bind", "/sys", "/sys"});
 }
 
 /// Run by root, the subject's uid is root's outside: files of /proc/sys would be its own to write.
 /// cuInit fails (304, driver 580) where /proc is read-only as a whole, so with a GPU what acts on
 /// the machine is covered file by file, as OCI runtimes do.
 void protect_proc(Words& words, bool wants_gpu) {
-  if (!wants_gpu) return add(words, {"--remount-ro", "/proc"});
+  if (!wants_gpu) return append(words, {"--remount-ro", "/proc"});
   for (const char* name : {"/proc/acpi", "/proc/asound", "/proc/bus", "/proc/driver", "/proc/fs",
                            "/proc/irq", "/proc/scsi", "/proc/sys", "/proc/sysrq-trigger"})
-    add(words, {"--ro-bind-try", name, name});
+    append(words, {"--ro-bind-try", name, name});
 }
 
 bool is_below(const fs::path& path, const fs::path& folder) {
@@ -71,8 +66,8 @@ bool is_below(const fs::path& path, const fs::path& folder) {
   return !relative.empty() && *relative.begin() != "..";
 }
 
-Words command_line(const SandboxSpec& spec, const EngineSettings& settings,
-                   const std::string& bwrap) {
+Words bubblewrap_command(const SandboxSpec& spec, const EngineSettings& settings,
+                         const std::string& bwrap) {
   Words words = {bwrap,
                  "--unshare-user",
                  "--unshare-ipc",
@@ -93,21 +88,21 @@ Words command_line(const SandboxSpec& spec, const EngineSettings& settings,
                  std::to_string(kStatusFd)};
   words.insert(words.end(), settings.options.begin(), settings.options.end());
   add_system(words);
-  add(words, {"--proc", "/proc", "--dev", "/dev"});
+  append(words, {"--proc", "/proc", "--dev", "/dev"});
   for (const char* scratch : {"/tmp", "/dev/shm"})
-    add(words, {"--size", kScratchBytes, "--tmpfs", scratch});
+    append(words, {"--size", kScratchBytes, "--tmpfs", scratch});
   add_user_names(words, spec.report.parent_path());
   if (spec.wants_gpu) add_gpu(words);
   for (const fs::path& folder : interpreter_folders(spec.python))
-    add(words, {"--ro-bind", folder, folder});
+    append(words, {"--ro-bind", folder, folder});
   for (const Mount& mount : spec.mounts) {
-    add(words,
-        {mount.is_writable ? "--bind" : "--ro-bind", fs::absolute(mount.host), mount.inside});
+    append(words,
+           {mount.is_writable ? "--bind" : "--ro-bind", fs::absolute(mount.host), mount.inside});
   }
   protect_proc(words, spec.wants_gpu);
-  add(words, {"--remount-ro", "/dev", "--remount-ro", "/"});
-  for (const auto& [name, value] : spec.env) add(words, {"--setenv", name, value});
-  add(words, {"--chdir", spec.cwd, "--"});
+  append(words, {"--remount-ro", "/dev", "--remount-ro", "/"});
+  for (const auto& [name, value] : spec.env) append(words, {"--setenv", name, value});
+  append(words, {"--chdir", spec.cwd, "--"});
   words.insert(words.end(), spec.argv.begin(), spec.argv.end());
   return words;
 }
@@ -166,7 +161,8 @@ SandboxReport run_in_bubblewrap(const SandboxSpec& spec, const EngineSettings& s
     if (!is_mounted) return engine_failure(spec.argv[0] + ": no such program inside the sandbox");
   }
   prepare_mounts(spec, Ownership::kKeep);
-  SpawnRequest request{.argv = command_line(spec, settings, bwrap), .env = {"PATH=/usr/bin:/bin"}};
+  SpawnRequest request{.argv = bubblewrap_command(spec, settings, bwrap),
+                       .env = {"PATH=/usr/bin:/bin"}};
   Pipe status = make_pipe();
   request.extra_fd = status.write.get();
   request.extra_fd_in_child = kStatusFd;

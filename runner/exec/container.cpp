@@ -17,12 +17,9 @@ namespace patchbench::exec {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
 
 /// Past our own limit: the engine's, for the case that we are killed and cannot keep ours.
 constexpr double kEngineGrace = 30;
-
-void add(Words& words, std::initializer_list<std::string> more) { words.insert(words.end(), more); }
 
 /// A container of ours: its name, and what its engine says of it.
 class Container {
@@ -47,7 +44,7 @@ class Container {
   void remove() const {
     Words words = {"rm", "--force", "--volumes"};
     // Podman gives ten seconds of grace, which a container without an init spends in full.
-    if (kind_ == SandboxKind::kPodman) add(words, {"--time", "0"});
+    if (kind_ == SandboxKind::kPodman) append(words, {"--time", "0"});
     words.push_back(name_);
     static_cast<void>(engine(words));
   }
@@ -72,67 +69,68 @@ std::string mount_word(const Mount& mount) {
 }
 
 void add_gpu(Words& words, SandboxKind kind) {
-  if (has_gpu_cdi()) return add(words, {"--device", "nvidia.com/gpu=all"});
+  if (has_gpu_cdi()) return append(words, {"--device", "nvidia.com/gpu=all"});
   if (kind == SandboxKind::kDocker && !find_program("nvidia-container-runtime").empty())
-    return add(words, {"--gpus", "all"});
-  for (const fs::path& node : gpu_device_nodes()) add(words, {"--device", node});
+    return append(words, {"--gpus", "all"});
+  for (const fs::path& node : gpu_device_nodes()) append(words, {"--device", node});
   for (const fs::path& library : gpu_driver_libraries())
-    add(words,
-        {"--mount", mount_word({library, fs::path(kDriverFolder) / library.filename(), false})});
-  add(words, {"--env", fmt::format("{}={}", kDriverFolderVariable, kDriverFolder)});
+    append(words,
+           {"--mount", mount_word({library, fs::path(kDriverFolder) / library.filename(), false})});
+  append(words, {"--env", fmt::format("{}={}", kDriverFolderVariable, kDriverFolder)});
 }
 
 void add_limits(Words& words, const SandboxSpec& spec, const EngineSettings& settings) {
   if (settings.limits_memory) {
     const std::string bytes = std::to_string(spec.memory_bytes);
     // The same figure: memory and swap together, so no swap.
-    add(words, {"--memory", bytes, "--memory-swap", bytes});
+    append(words, {"--memory", bytes, "--memory-swap", bytes});
   }
-  if (settings.limits_processes) add(words, {"--pids-limit", std::to_string(spec.max_processes)});
+  if (settings.limits_processes)
+    append(words, {"--pids-limit", std::to_string(spec.max_processes)});
   if (spec.kind == SandboxKind::kPodman) {
-    add(words, {"--timeout",
-                std::to_string(static_cast<int64_t>(std::ceil(spec.timeout_s + kEngineGrace)))});
+    append(words, {"--timeout",
+                   std::to_string(static_cast<int64_t>(std::ceil(spec.timeout_s + kEngineGrace)))});
   }
 }
 
-Words command_line(const SandboxSpec& spec, const EngineSettings& settings,
-                   const std::string& name) {
+Words container_command(const SandboxSpec& spec, const EngineSettings& settings,
+                        const std::string& name) {
   Words words = {find_program(sandbox_name(spec.kind))};
   words.insert(words.end(), settings.global.begin(), settings.global.end());
-  add(words, {"run",
-              "--name",
-              name,
-              "--pull",
-              "never",
-              "--network",
-              "none",
-              "--read-only",
-              "--cap-drop",
-              "ALL",
-              "--security-opt",
-              "no-new-privileges",
-              "--log-driver",
-              "none",
-              "--ipc",
-              "private",
-              "--hostname",
-              "sandbox",
-              "--shm-size",
-              "64m",
-              "--tmpfs",
-              "/tmp:rw,size=64m,mode=1777,nosuid,nodev"});
+  append(words, {"run",
+                 "--name",
+                 name,
+                 "--pull",
+                 "never",
+                 "--network",
+                 "none",
+                 "--read-only",
+                 "--cap-drop",
+                 "ALL",
+                 "--security-opt",
+                 "no-new-privileges",
+                 "--log-driver",
+                 "none",
+                 "--ipc",
+                 "private",
+                 "--hostname",
+                 "sandbox",
+                 "--shm-size",
+                 "64m",
+                 "--tmpfs",
+                 "/tmp:rw,size=64m,mode=1777,nosuid,nodev"});
   if (spec.kind == SandboxKind::kPodman) {
     // Podman alone hands the host's proxy variables in and makes more writable folders unless told
     // not to.
-    add(words, {"--http-proxy=false", "--read-only-tmpfs=false", "--security-opt", "label=disable",
-                "--no-hosts"});
+    append(words, {"--http-proxy=false", "--read-only-tmpfs=false", "--security-opt",
+                   "label=disable", "--no-hosts"});
   }
   words.insert(words.end(), settings.options.begin(), settings.options.end());
   add_limits(words, spec, settings);
   if (spec.wants_gpu) add_gpu(words, spec.kind);
-  for (const Mount& mount : spec.mounts) add(words, {"--mount", mount_word(mount)});
-  for (const auto& [key, value] : spec.env) add(words, {"--env", key + "=" + value});
-  add(words, {"--workdir", spec.cwd, "--entrypoint", spec.argv.at(0), spec.image});
+  for (const Mount& mount : spec.mounts) append(words, {"--mount", mount_word(mount)});
+  for (const auto& [key, value] : spec.env) append(words, {"--env", key + "=" + value});
+  append(words, {"--workdir", spec.cwd, "--entrypoint", spec.argv.at(0), spec.image});
   words.insert(words.end(), spec.argv.begin() + 1, spec.argv.end());
   return words;
 }
@@ -187,11 +185,6 @@ class Watch {
 };
 
 /// What the engine's own words end with, for a container that never ran.
-std::string last_line(const fs::path& log) {
-  const std::string text = run({.argv = {"tail", "-n", "1", log.string()}}).out;
-  return text.empty() ? "no message" : shown(text.substr(0, text.find('\n')));
-}
-
 /// The state the engine kept of an ended container.
 void take_state(const Container& container, const SandboxSpec& spec, SandboxReport& report) {
   std::istringstream state(
@@ -210,6 +203,11 @@ void take_state(const Container& container, const SandboxSpec& spec, SandboxRepo
 
 }  // namespace
 
+std::string last_line(const fs::path& log) {
+  const std::string text = run({.argv = {"tail", "-n", "1", log.string()}}).out;
+  return text.empty() ? "no message" : shown(text.substr(0, text.find('\n')));
+}
+
 Exit run_engine(SandboxKind kind, const EngineSettings& settings, const Words& words,
                 std::chrono::seconds patience) {
   Words argv = {sandbox_name(kind)};
@@ -226,7 +224,7 @@ SandboxReport run_in_container(const SandboxSpec& spec, const EngineSettings& se
   const Container container(spec.kind, settings);
   Watch limits(container, spec, settings);
   Supervision watch{.log = spec.log, .scope = KillScope::kChild};
-  watch.child.argv = command_line(spec, settings, container.name());
+  watch.child.argv = container_command(spec, settings, container.name());
   for (char** entry = ::environ; *entry != nullptr; ++entry) watch.child.env.emplace_back(*entry);
   // conmon leaves a file named `oom` in its working folder when a container goes over its memory.
   watch.child.cwd = spec.report.parent_path();

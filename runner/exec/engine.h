@@ -12,6 +12,17 @@
 
 namespace patchbench::exec {
 
+using Words = std::vector<std::string>;
+inline void append(Words& words, std::initializer_list<std::string> more) {
+  words.insert(words.end(), more);
+}
+
+/// The last line of a log, as a message shows it; "no message" of an empty one.
+std::string last_line(const std::filesystem::path& log);
+
+/// How much memory a subject's /tmp and /dev/shm may take, in bytes.
+inline constexpr const char* kScratchBytes = "67108864";
+
 /// The uid and gid of a subject inside podman, docker and bwrap; the base image knows them as
 /// patchbench-runtime.
 inline constexpr int kSubjectUid = 10001;

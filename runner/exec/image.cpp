@@ -21,12 +21,12 @@ namespace fs = std::filesystem;
 
 /// Where a recipe's results are: named by what the recipe says, so that a changed recipe is a new
 /// image.
-struct Place {
+struct ImagePlace {
   fs::path recipe, record, tree, tar;
 };
 
-Place place_of(const std::string& name, const fs::path& cache, const fs::path& root) {
-  Place place;
+ImagePlace image_place(const std::string& name, const fs::path& cache, const fs::path& root) {
+  ImagePlace place;
   place.recipe = root / "env/images" / name;
   std::string all;
   for (const char* file : {"build.sh", "packages.txt", "../tree_digest.py"}) {
@@ -43,7 +43,7 @@ Place place_of(const std::string& name, const fs::path& cache, const fs::path& r
   return place;
 }
 
-std::optional<BaseImage> recorded(SandboxKind kind, const Place& place) {
+std::optional<BaseImage> recorded(SandboxKind kind, const ImagePlace& place) {
   const Json json = Json::parse(file_text(place.record).value_or(""), nullptr, false);
   if (!json.is_object() || !json.contains("ids") || !json["ids"].contains(sandbox_name(kind)))
     return std::nullopt;
@@ -66,7 +66,7 @@ class BuildLock {
 };
 
 /// Runs the recipe; returns its last words as key=value pairs.
-Json build(const Place& place) {
+Json build(const ImagePlace& place) {
   if (::geteuid() != 0)
     throw Error(
         ErrorCode::kNotRunnable,
@@ -96,7 +96,7 @@ Json build(const Place& place) {
   return result;
 }
 
-std::string import(SandboxKind kind, const EngineSettings& settings, const Place& place) {
+std::string import(SandboxKind kind, const EngineSettings& settings, const ImagePlace& place) {
   const Exit imported =
       run_engine(kind, settings,
                  {"import", place.tar.string(),
@@ -117,7 +117,7 @@ std::string import(SandboxKind kind, const EngineSettings& settings, const Place
 
 std::optional<BaseImage> find_base_image(SandboxKind kind, const std::string& name,
                                          const fs::path& cache, const fs::path& root) {
-  auto found = recorded(kind, place_of(name, cache, root));
+  auto found = recorded(kind, image_place(name, cache, root));
   if (!found) return std::nullopt;
   const Exit asked = run_engine(kind, engine_settings(kind, cache),
                                 {"image", "inspect", "--format", "{{.Id}}", found->id});
@@ -149,7 +149,7 @@ void export_base_image(SandboxKind kind, const BaseImage& image, const fs::path&
 BaseImage ensure_base_image(SandboxKind kind, const std::string& name, const fs::path& cache,
                             const fs::path& root) {
   if (const auto found = find_base_image(kind, name, cache, root)) return *found;
-  const Place place = place_of(name, cache, root);
+  const ImagePlace place = image_place(name, cache, root);
   fs::create_directories(place.record.parent_path());
   const BuildLock lock(place.record.string() + ".lock");
   if (const auto found = find_base_image(kind, name, cache, root)) return *found;

@@ -18,7 +18,6 @@ namespace patchbench::exec {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
 
 /// Figures no machine has by chance: found again inside, they show that a limit took effect.
 constexpr int64_t kProbeMemory = 387973120;

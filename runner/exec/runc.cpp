@@ -21,9 +21,6 @@ namespace patchbench::exec {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
-constexpr const char* kScratchBytes = "size=67108864";
 
 Json bind_mount(const fs::path& host, const std::string& inside, bool is_writable = false) {
   return {{"destination", inside},
@@ -37,15 +34,15 @@ Json memory_mount(const char* inside, const Words& options) {
 }
 
 Json mounts_of(const SandboxSpec& spec) {
-  Json mounts = {
-      {{"destination", "/proc"}, {"type", "proc"}, {"source", "proc"}},
-      memory_mount("/dev", {"nosuid", "strictatime", "mode=755", "size=65536k"}),
-      memory_mount("/dev/shm", {"nosuid", "noexec", "nodev", "mode=1777", kScratchBytes}),
-      memory_mount("/tmp", {"nosuid", "nodev", "mode=1777", kScratchBytes}),
-      {{"destination", "/sys"},
-       {"type", "sysfs"},
-       {"source", "sysfs"},
-       {"options", {"nosuid", "noexec", "nodev", "ro"}}}};
+  const std::string size = std::string("size=") + kScratchBytes;
+  Json mounts = {{{"destination", "/proc"}, {"type", "proc"}, {"source", "proc"}},
+                 memory_mount("/dev", {"nosuid", "strictatime", "mode=755", "size=65536k"}),
+                 memory_mount("/dev/shm", {"nosuid", "noexec", "nodev", "mode=1777", size}),
+                 memory_mount("/tmp", {"nosuid", "nodev", "mode=1777", size}),
+                 {{"destination", "/sys"},
+                  {"type", "sysfs"},
+                  {"source", "sysfs"},
+                  {"options", {"nosuid", "noexec", "nodev", "ro"}}}};
   for (const fs::path& folder : interpreter_folders(spec.python))
     mounts.push_back(bind_mount(folder, folder));
   if (spec.wants_gpu) {
@@ -77,12 +74,6 @@ void add_gpu(Json& linux_part) {
 }
 
 /// What runc itself said last, for a container that never ran.
-std::string last_line(const fs::path& log) {
-  std::string text = file_text(log).value_or("");
-  while (text.ends_with('\n')) text.pop_back();
-  return text.empty() ? "no message" : shown(text.substr(text.rfind('\n') + 1));
-}
-
 }  // namespace
 
 std::optional<Bundle> find_bundle(const fs::path& cache) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iostream>
 #include <utility>
 
 #include "core/digest.h"
@@ -16,8 +15,6 @@ namespace patchbench::git {
 namespace {
 
 namespace fs = std::filesystem;
-
-void say(const std::string& text) { std::cerr << "patchbench: " << text << std::endl; }
 
 void write_text(const fs::path& path, std::string_view text) {
   std::ofstream out(path, std::ios::binary);

@@ -82,7 +82,7 @@ Series load_series(const fs::path& folder, const std::string& upstream) {
   Series series;
   if (!fs::exists(folder)) return series;
   static const std::regex kEdit("[0-9]{4}-[a-z0-9][a-z0-9._-]*\\.edit"),
-      kMutant("mutant-[a-z0-9][a-z0-9_-]*\\.edit");
+      kMutant("mutant-[a-z0-9][a-z0-9_-]*\\.edit"), kClaimed("claimed-[a-z0-9][a-z0-9_-]*\\.edit");
   std::vector<fs::path> paths;
   for (const auto& item : fs::directory_iterator(folder)) {
     if (item.path().extension() == ".edit") paths.push_back(item.path());
@@ -90,15 +90,17 @@ Series load_series(const fs::path& folder, const std::string& upstream) {
   std::sort(paths.begin(), paths.end());
   for (const fs::path& path : paths) {
     const std::string name = path.filename().string();
-    const bool is_edit = std::regex_match(name, kEdit);
-    if (!is_edit && !std::regex_match(name, kMutant)) {
-      throw Error(ErrorCode::kUsage,
-                  path.string() +
-                      ": an edit is named NNNN-subject.edit or mutant-name.edit, in lower case");
-    }
+    std::vector<Edit>* const kind = std::regex_match(name, kEdit)      ? &series.edits
+                                    : std::regex_match(name, kMutant)  ? &series.mutants
+                                    : std::regex_match(name, kClaimed) ? &series.claimed
+                                                                       : nullptr;
+    if (kind == nullptr)
+      throw Error(ErrorCode::kUsage, path.string() +
+                                         ": an edit is named NNNN-subject.edit, mutant-name.edit "
+                                         "or claimed-name.edit, in lower case");
     Edit edit = load_edit(path);
     if (!upstream.empty() && edit.field("Upstream") != upstream) continue;
-    (is_edit ? series.edits : series.mutants).push_back(std::move(edit));
+    kind->push_back(std::move(edit));
   }
   return series;
 }
@@ -111,7 +113,8 @@ BasedSeries series_for(const Series& all, const std::string& version, const std:
     return chosen;
   };
   const std::string base = with_base(all.edits, version).empty() ? red_pin : version;
-  return {{with_base(all.edits, base), with_base(all.mutants, base)}, base};
+  return {{with_base(all.edits, base), with_base(all.mutants, base), with_base(all.claimed, base)},
+          base};
 }
 
 Edit edit_from_folder(const fs::path& changed_package, const Pin& pin, Store& store,

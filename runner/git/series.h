@@ -12,11 +12,10 @@
 
 namespace patchbench::git {
 
-/// The `NNNN-*.edit` of a pack's patches folder in order, and its `mutant-*.edit` (each alone on
-/// the pin).
+/// The `NNNN-*.edit` of a pack's patches folder in order; each alone on the pin, its
+/// `mutant-*.edit`, wrong on purpose, and its `claimed-*.edit`, which do what a proposal says.
 struct Series {
-  std::vector<Edit> edits;
-  std::vector<Edit> mutants;
+  std::vector<Edit> edits, mutants, claimed;
 };
 /// An absent folder is an empty series. Throws Error(kUsage) for a malformed edit, one without all
 /// the fields that a pack's edit needs, and an `.edit` of another name.

@@ -23,8 +23,6 @@ namespace fs = std::filesystem;
 
 constexpr auto kFetchTimeout = std::chrono::minutes(30);
 
-void say(const std::string& text) { std::cerr << "patchbench: " << text << std::endl; }
-
 std::string last_line(const std::string& text) {
   const std::vector<std::string_view> lines = split_lines(text);
   return lines.empty() ? "" : std::string(lines.back());
@@ -192,6 +190,8 @@ Source bring_folder(const Pin& pin, const std::string& package, Objects& objects
 }
 
 }  // namespace
+
+void say(const std::string& text) { std::cerr << "patchbench: " << text << std::endl; }
 
 exec::Exit start_git(const std::vector<std::string>& arguments) {
   if (exec::find_program("git").empty()) {

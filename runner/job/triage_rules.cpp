@@ -9,7 +9,7 @@
 namespace patchbench::job {
 namespace {
 
-TriageRule rule_from(const Json& json) {
+TriageRule triage_rule_from(const Json& json) {
   TriageRule rule;
   rule.name = json.at("name");
   rule.reason = json.at("reason");
@@ -48,7 +48,7 @@ void TriageRules::add(std::string_view text, const std::string& path, std::strin
   for (std::size_t i = 0; i < json.at("rules").size(); ++i) {
     const Json& item = json["rules"][i];
     const std::string pointer = fmt::format("/rules/{}", i);
-    TriageRule rule = rule_from(item);
+    TriageRule rule = triage_rule_from(item);
     rule.is_built_in = is_built_in;
     const std::string wrong = wrong_with(rule, item);
     if (!wrong.empty()) fail_at(path, lines, pointer, wrong);

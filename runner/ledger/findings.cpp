@@ -1,5 +1,7 @@
 #include "ledger/findings.h"
 
+#include <fmt/format.h>
+
 #include <array>
 
 namespace patchbench::ledger {
@@ -59,8 +61,8 @@ void note(SQLite::Database& database, const Row& row, const Record& record) {
 }
 
 void note_all_rows(SQLite::Database& database) {
-  SQLite::Statement query(
-      database, std::string("SELECT ") + std::string(kRowColumns) + " FROM records ORDER BY idx");
+  SQLite::Statement query(database,
+                          fmt::format("SELECT {} FROM records ORDER BY idx", kRowColumns));
   while (query.executeStep()) {
     const Row row = row_of(query);
     note(database, row, parse_record(row.record, "row " + std::to_string(row.index)));
@@ -71,7 +73,7 @@ std::string wrong_note(const SQLite::Database& database, const Row& row, const R
   const std::string type = record.type();
   if (type == "verdict") {
     SQLite::Statement query(
-        database, std::string("SELECT ") + kFindingColumns + " FROM findings f WHERE f.idx = ?");
+        database, fmt::format("SELECT {} FROM findings f WHERE f.idx = ?", kFindingColumns));
     query.bind(1, row.index);
     const bool holds = query.executeStep() && query.getColumn(11).getString() == row.origin &&
                        read(query) == finding_of(record, row.digest);
@@ -103,9 +105,10 @@ bool has_stray_note(const SQLite::Database& database) {
 void each_finding(const SQLite::Database& database, const FindingFilter& filter,
                   const std::function<void(const Finding&)>& take) {
   SQLite::Statement query(
-      database, std::string("SELECT ") + kFindingColumns + ", " + kCounts +
-                    "f.digest)) FROM findings f WHERE (?1 = '' OR f.slug = ?1) AND (?2 = '' OR "
-                    "f.started < ?2) ORDER BY f.idx");
+      database,
+      fmt::format("SELECT {}, {}f.digest)) FROM findings f WHERE (?1 = '' OR f.slug = ?1) "
+                  "AND (?2 = '' OR f.started < ?2) ORDER BY f.idx",
+                  kFindingColumns, kCounts));
   query.bind(1, filter.slug);
   query.bind(2, filter.before);
   while (query.executeStep()) {
@@ -117,7 +120,7 @@ void each_finding(const SQLite::Database& database, const FindingFilter& filter,
 
 std::set<std::string> evicted_by_notes(const SQLite::Database& database) {
   SQLite::Statement query(
-      database, std::string("SELECT evicted FROM evictions e WHERE ") + kCounts + "e.digest))");
+      database, fmt::format("SELECT evicted FROM evictions e WHERE {}e.digest))", kCounts));
   std::set<std::string> evicted;
   while (query.executeStep()) evicted.insert(query.getColumn(0).getString());
   return evicted;

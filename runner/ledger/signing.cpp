@@ -16,16 +16,18 @@
 #include "core/file_text.h"
 
 namespace patchbench::ledger {
+
+struct PkeyDeleter {
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+};
+using Pkey = std::unique_ptr<EVP_PKEY, PkeyDeleter>;
+
 namespace {
 
 namespace fs = std::filesystem;
 
 constexpr std::size_t kPublicKeyBytes = 32, kSignatureBytes = 64;
 
-struct PkeyDeleter {
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-};
-using Pkey = std::unique_ptr<EVP_PKEY, PkeyDeleter>;
 struct BioDeleter {
   void operator()(BIO* bio) const { BIO_free(bio); }
 };

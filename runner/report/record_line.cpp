@@ -21,7 +21,11 @@ RecordLine record_line(const Record& record) {
   if (version.starts_with("git:")) version.resize(14);
   if (type != "verdict") return {type + (version.empty() ? "" : " " + version), ""};
   const QuestionContext question = QuestionContext::from_json(p.at("question"));
-  return {question_name(question.question) + (version.empty() ? "" : " " + version),
+  // The subject, where the question alone does not say which one ran.
+  const bool is_open =
+      question.question == Question::kReproduce || question.question == Question::kClaim;
+  return {question_name(question.question) + (version.empty() ? "" : " " + version) +
+              (is_open ? " " + question.subject.text() : ""),
           described(record) + (run.is_isolated() ? "" : " unisolated")};
 }
 

@@ -7,7 +7,7 @@ namespace patchbench::report {
 
 /// A record in a few words.
 struct RecordLine {
-  std::string about;  ///< "upstream none_random", "validate 0.8.0"
+  std::string about;  ///< "upstream none_random", "validate 0.8.0", "reproduce 0.8.0 upstream"
   std::string says;   ///< "present wrong_gradients", "FIX_VALIDATED unisolated"
 };
 RecordLine record_line(const Record& record);

@@ -16,7 +16,7 @@ PackEdits edits_at(const Context& context, const Manifest& manifest, const Upstr
       git::load_series(context.root / cell_path(manifest.slug, Column::kPatches), use.name),
       pin.version, use.red_pin);
   const Pin base = context.pins().resolve(use.name, base_version);
-  if (base.version == pin.version) return {series.edits, series.mutants};
+  if (base.version == pin.version) return series;
   git::Store store(context.cache, context.root);
   PackEdits carried;
   const std::vector<git::Rebase> moved = git::rebase_series(series.edits, base, pin, store);
@@ -40,15 +40,21 @@ PackEdits edits_at(const Context& context, const Manifest& manifest, const Upstr
   if (carried.edits.empty() && !moved.empty())
     throw Error(ErrorCode::kUsage, fmt::format("{}: {} has landed every edit of the pack already",
                                                manifest.slug.str(), pin.version));
-  for (const Edit& mutant : series.mutants) {
-    const git::Rebase rebase = git::rebase_edit(mutant, base, pin, store);
-    if (rebase.state == git::Rebase::State::kClean) {
-      carried.mutants.push_back(*rebase.edit);
-    } else {
-      progress(fmt::format("{} does not carry to {} ({}): left out", mutant.name, pin.version,
-                           git::rebase_state_name(rebase.state)));
+  const auto carry = [&](const std::vector<Edit>& alone) {
+    std::vector<Edit> out;
+    for (const Edit& edit : alone) {
+      const git::Rebase rebase = git::rebase_edit(edit, base, pin, store);
+      if (rebase.state == git::Rebase::State::kClean) {
+        out.push_back(*rebase.edit);
+      } else {
+        progress(fmt::format("{} does not carry to {} ({}): left out", edit.name, pin.version,
+                             git::rebase_state_name(rebase.state)));
+      }
     }
-  }
+    return out;
+  };
+  carried.mutants = carry(series.mutants);
+  carried.claimed = carry(series.claimed);
   return carried;
 }
 

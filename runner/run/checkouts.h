@@ -5,14 +5,13 @@
 
 #include "core/edit.h"
 #include "core/pin.h"
+#include "git/series.h"
 #include "workbench/context.h"
 
 namespace patchbench {
 
-/// The pack's edits (and mutants) as they stand at a pin.
-struct PackEdits {
-  std::vector<Edit> edits, mutants;
-};
+/// The pack's edits, its mutants and its claimed changes, carried to a pin.
+using PackEdits = git::Series;
 
 /// What runs ask of the upstreams' histories. What it is by default reads git; a test's does not.
 class Checkouts {

@@ -52,7 +52,7 @@ std::vector<std::string> versions_of(const Pins& pins, const UpstreamUse& use,
 Json plan_json(const SweepPlan& plan) {
   Json cells = Json::array();
   for (const SweepCell& c : plan.cells) cells.push_back({c.slug, c.upstream, c.version, c.device});
-  const SweepWords& w = plan.words;
+  const SweepPlanOptions& w = plan.words;
   return {{"format", 1},          {"cells", cells},          {"executor", w.executor},
           {"sandbox", w.sandbox}, {"seed", w.seed},          {"workers", w.workers},
           {"retries", w.retries}, {"sbatch", Json(w.sbatch)}};
@@ -90,7 +90,7 @@ std::string digest_of(const SweepPlan& plan) {
 
 }  // namespace
 
-SweepPlan plan_sweep(const Context& context, const SweepWords& words) {
+SweepPlan plan_sweep(const Context& context, const SweepPlanOptions& words) {
   SweepPlan plan{words, {}};
   if (words.executor != "local" && words.executor != "slurm")
     throw Error(ErrorCode::kUsage,

@@ -15,7 +15,7 @@ struct SweepCell {
 };
 
 /// What a sweep was asked for.
-struct SweepWords {
+struct SweepPlanOptions {
   std::vector<std::string> packs;      ///< empty: all
   std::vector<std::string> upstreams;  ///< "red", "all", versions or NAME=VERSION; empty: red
   std::vector<std::string> devices;    ///< empty: cpu
@@ -27,12 +27,12 @@ struct SweepWords {
 };
 
 struct SweepPlan {
-  SweepWords words;
+  SweepPlanOptions words;
   std::vector<SweepCell> cells;
 };
 
 /// The matrix of those words. Throws Error(kUsage) on a pack, version or executor that is none.
-SweepPlan plan_sweep(const Context& context, const SweepWords& words);
+SweepPlan plan_sweep(const Context& context, const SweepPlanOptions& words);
 
 /// The folder of one sweep:
 ///   plan.json · cells/N/{result.json, records.jsonl} · jobs/K.cells · logs/ · cancelled · lock

@@ -145,7 +145,7 @@ std::vector<std::string> cell_words(const Context& context, const SweepFolder& s
 }
 
 void run_local(const Context& context, const SweepFolder& sweep, Collector& collector) {
-  const SweepWords& words = sweep.plan().words;
+  const SweepPlanOptions& words = sweep.plan().words;
   std::vector<std::size_t> todo;
   for (std::size_t i = 0; i < sweep.plan().cells.size(); ++i) {
     if (!collector.is_done(i)) todo.push_back(i);
@@ -260,7 +260,7 @@ class SlurmRun {
     std::vector<std::string> options;
     if (device != "cpu") options.push_back("--gres=gpu:1");
     if (device != "cpu" && device != "cuda") options.push_back("--constraint=" + device);
-    const SweepWords& words = sweep_.plan().words;
+    const SweepPlanOptions& words = sweep_.plan().words;
     options.insert(options.end(), words.sbatch.begin(), words.sbatch.end());
     exec::submit_array(
         {.name = sweep_.job_name(number),
@@ -330,7 +330,7 @@ void run_cell(const Context& context, const SweepFolder& sweep, std::size_t cell
     throw Error(ErrorCode::kUsage, fmt::format("sweep: no cell {}", cell));
   if (sweep.result(cell)) return;
   const SweepCell& what = sweep.plan().cells[cell];
-  const SweepWords& words = sweep.plan().words;
+  const SweepPlanOptions& words = sweep.plan().words;
   // A ledger of its own, on a local disk: SQLite and network file systems do not go together.
   std::string scratch = (fs::temp_directory_path() / "patchbench-cell-XXXXXX").string();
   if (::mkdtemp(scratch.data()) == nullptr)

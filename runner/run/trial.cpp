@@ -72,7 +72,7 @@ Json cases_document(const Setup& setup, const RunOptions& options, const Subject
     // is caught by what it computes.
     const bool is_idle = c.role == CaseRole::kSurvey ||
                          (c.role == CaseRole::kCode && setup.manifest.kind == "refactor");
-    const bool is_edit_mutant = subject == SubjectKind::kMutant;
+    const bool is_edit_mutant = subject.is_lone_edit();
     const bool is_tried = is_edit_mutant || options.subject == SubjectKind::kMitigated;
     if (chosen.empty() && is_idle && is_tried) continue;
     // These look at a region of the inputs; an edit that is wrong on its own is red without them.
@@ -351,7 +351,7 @@ Json Setup::beside_json() const {
 }
 
 bool has_subject(const Manifest& manifest, const Subject& subject) {
-  const Subject known = subject == SubjectKind::kMutant ? SubjectKind::kPatched : subject;
+  const Subject known = subject.is_lone_edit() ? SubjectKind::kPatched : subject;
   const auto& subjects = manifest.subjects;
   return std::find(subjects.begin(), subjects.end(), known.text()) != subjects.end();
 }

@@ -102,19 +102,21 @@ void check_liar(const Context& context, const Setup& setup, RunOptions options) 
   if (liar.observations.empty()) refuse("a lying subject left no observation");
 }
 
-/// "mutant:half" of mutant-half.edit.
-Subject mutant_subject(const Edit& mutant) {
-  return "mutant:" + fs::path(mutant.name).stem().string().substr(std::string("mutant-").size());
+/// "mutant:half" of mutant-half.edit, "claimed:once" of claimed-once.edit.
+Subject subject_of(const Edit& lone) {
+  std::string word = fs::path(lone.name).stem().string();
+  return word.replace(word.find('-'), 1, ":");
 }
 
 /// What is applied to the checkout that a subject runs on.
 std::vector<Edit> edits_of(const Context& context, const Setup& setup, const Subject& subject) {
   if (subject == SubjectKind::kPatched) return pack_edits_at(context, setup).edits;
-  if (subject != SubjectKind::kMutant) return {};
+  if (!subject.is_lone_edit()) return {};
+  const PackEdits pack = pack_edits_at(context, setup);
   std::vector<std::string> names;
-  for (const Edit& mutant : pack_edits_at(context, setup).mutants) {
-    names.push_back(mutant_subject(mutant).text());
-    if (names.back() == subject.text()) return {mutant};
+  for (const Edit& edit : subject == SubjectKind::kMutant ? pack.mutants : pack.claimed) {
+    names.push_back(subject_of(edit).text());
+    if (names.back() == subject.text()) return {edit};
   }
   throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", setup.manifest.slug.str(),
                                              subject, did_you_mean(subject.text(), names)));
@@ -295,7 +297,7 @@ Answer validate(const Context& context, const Setup& setup, const RunOptions& op
   Answer answer;
   answer.question = question_for(setup, validation_of(setup.manifest), SubjectKind::kPatched);
   std::vector<Part> parts = {{SubjectKind::kUpstream, {}}, {SubjectKind::kPatched, edits}};
-  for (const Edit& mutant : mutants) parts.push_back({mutant_subject(mutant), {mutant}});
+  for (const Edit& mutant : mutants) parts.push_back({subject_of(mutant), {mutant}});
   RunOptions all = options;
   all.wants_regions = answer.question.has_regions = true;
   answer.question.is_partial = !options.cases.empty();

@@ -1,7 +1,6 @@
 #include "run/window_run.h"
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -214,17 +213,18 @@ void print_window(const Context& context, const Json& window) {
     const auto or_none = [&](const char* key) {
       return i.at(key).get<std::string>().empty() ? "none measured" : i.at(key).get<std::string>();
     };
-    fmt::print(context.out(),
-               "{}: first bad {}, last bad {}; last good before {}, first good after {}{}\n",
-               i.at("class").get<std::string>(), or_none("first_bad"), or_none("last_bad"),
-               or_none("last_good_before"), or_none("first_good_after"),
-               i.at("has_gap").get<bool>() ? " (a release in it was not measured)" : "");
+    context.out() << fmt::format(
+        "{}: first bad {}, last bad {}; last good before {}, first good after {}{}\n",
+        i.at("class").get<std::string>(), or_none("first_bad"), or_none("last_bad"),
+        or_none("last_good_before"), or_none("first_good_after"),
+        i.at("has_gap").get<bool>() ? " (a release in it was not measured)" : "");
   }
   if (window.at("intervals").empty()) context.out() << "no measured release is hit\n";
   for (const Json& c : window.at("commits")) {
-    fmt::print(context.out(), "{} -> {} ({} -> {}): {}\n", c.at("from").get<std::string>(),
-               c.at("to").get<std::string>(), c.at("from_state").get<std::string>(),
-               c.at("to_state").get<std::string>(), c.at("result").get<std::string>());
+    context.out() << fmt::format(
+        "{} -> {} ({} -> {}): {}\n", c.at("from").get<std::string>(), c.at("to").get<std::string>(),
+        c.at("from_state").get<std::string>(), c.at("to_state").get<std::string>(),
+        c.at("result").get<std::string>());
   }
 }
 
@@ -341,7 +341,7 @@ void print_plans(const Context& context, const Json& plans) {
                std::to_string(plan.at("to_measure").size()), plan.at("on_other_cases").dump()});
   }
   context.out() << table.render(report::style_of(STDOUT_FILENO));
-  fmt::print(context.out(), "{} releases would be run; nothing was\n", num_runs);
+  context.out() << fmt::format("{} releases would be run; nothing was\n", num_runs);
 }
 
 WindowAnswer measure_all_windows(const Context& context, const RunOptions& options) {

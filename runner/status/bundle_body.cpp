@@ -21,9 +21,9 @@ namespace {
 
 using report::Quantity;
 
-constexpr std::size_t kShortDigest = 12, kMaxCases = 8;
+constexpr std::size_t kBundleDigest = 12, kMaxCases = 8;
 
-std::string short_digest(const std::string& digest) { return digest.substr(0, kShortDigest); }
+std::string short_digest(const std::string& digest) { return digest.substr(0, kBundleDigest); }
 
 /// Text of the manifest or of a record with only the numbers that `record` states.
 std::string stated(const std::string& text, const std::vector<Quantity>& held) {

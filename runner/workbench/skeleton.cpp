@@ -147,6 +147,7 @@ Json waivers() {
   Json out = Json::array();
   for (const auto& [cell, reason] : std::map<std::string, std::string>{
            {"mitigations", "no mitigation is written yet"},
+           {"op", "no corrected op is written yet"},
            {"patches", "no edit is saved yet: patchbench patch new"},
            {"reports", "no record is exported yet: patchbench ledger export"}}) {
     out.push_back({{"cell", cell}, {"reason", reason}});
@@ -170,13 +171,17 @@ std::string manifest_text(const NewPack& pack, const std::string& review_on) {
                    {"axes", {{"dtype", "float32"}}},
                    {"judged_on", {"cpu", "cuda"}}}};
   out["subjects"] = {"upstream"};
-  out["scope"] = {
-      {{"claim", pack.title}, {"architecture", "any"}, {"verdict", "held"}, {"cases", {"fp32"}}}};
+  out["scope"] = {{{"claim", pack.title},
+                   {"of", "ours"},
+                   {"architecture", "any"},
+                   {"verdict", "held"},
+                   {"cases", {"fp32"}}}};
   out["waivers"] = waivers();
   out["mitigation"] = {{"modes", {"exact"}},
                        {"needs", Json::array()},
                        {"exactness", "no mitigation is written yet"}};
   out["filing"] = {{"kind", "held"},
+                   {"repositories", {pack.repository}},
                    {"thread", ""},
                    {"group", ""},
                    {"order", 0},

@@ -13,6 +13,7 @@ struct NewPack {
   int number = 0;
   std::string title, kind;
   std::vector<UpstreamUse> upstreams;
+  std::string repository;  ///< owner/name of where a report goes: that of the first upstream
 };
 
 /// The first files of a pack, repository path -> text: manifest, README, reproducer, subject,

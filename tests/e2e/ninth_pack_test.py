@@ -111,14 +111,15 @@ class Desk:
         return done.stdout if done.returncode else ""
 
     def broken_form(self) -> str:
-        """What the formatters, and the tests that read every pack's manifest and files, say of the copy; "" where they are content."""
+        """What the formatters say of the new files, and of the copy the tests that read every pack; "" where they are content."""
         new = self.git("ls-files", "--others", "--exclude-standard").split()
+        scripts, sources = ([path for path in new if path.endswith(end)] for end in (".py", ".cpp"))
         python = [sys.executable, "-m"]
         said = ""
         for words in (
-            [CLANG_FORMAT, "--dry-run", "-Werror", *(path for path in new if path.endswith(".cpp"))],
-            [*python, "ruff", "check", "."],
-            [*python, "ruff", "format", "--check", "."],
+            [CLANG_FORMAT, "--dry-run", "-Werror", *sources],
+            [*python, "ruff", "check", *scripts],
+            [*python, "ruff", "format", "--check", *scripts],
             [*python, "pytest", "-q", "-p", "no:cacheprovider", *(f"tests/python/{name}_test.py" for name in QUICK_TESTS)],
         ):
             done = subprocess.run(words, cwd=self.root, env=self.env, capture_output=True, text=True)

@@ -53,7 +53,14 @@ def runs(trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pa
     for variant in VARIANTS:
         path = os.pathsep.join(map(str, (trees[variant], ROOT / "mitigations", *filter(None, sys.path))))
         words = ["--variant", variant, "--steps", "20", "--device", "cpu", "--report", folder / f"{variant}.json"]
-        words += ["--losses", folder / f"{variant}.losses.json", "--capture", folder / variant]
+        words += [
+            "--losses",
+            folder / f"{variant}.losses.json",
+            "--capture",
+            folder / variant,
+            "--shares",
+            folder / f"{variant}.shares.json",
+        ]
         env = os.environ | {"PYTHONPATH": path, "PATCHBENCH_OPS_LIB": str(OPS), "OMP_NUM_THREADS": "1"}
         env.pop("PATCHBENCH_MITIGATE", None)
         argv = [sys.executable, TRAINING / "train_hybrid.py", *words]
@@ -98,6 +105,14 @@ def test_goodput_takes_the_reports(runs: Path) -> None:
     assert compared["after"]["adapter"] == "patched" and compared["after"]["share_lost"] == 0
     # A step without a gradient lost its work.
     assert compared["before"]["share_lost"] > 0.2
+
+
+def test_the_kernels_take_shares_of_a_step(runs: Path) -> None:
+    found = json.loads((runs / "patched.shares.json").read_text())
+    shares = found["shares"]
+    assert {name: one["calls"] for name, one in shares.items()} == {"siso": 1, "sparse_attention": 1, "loss_head": 1}
+    assert all(one["seconds"] > 0 for one in shares.values()) and 0.1 < sum(one["share"] for one in shares.values()) < 2
+    assert shares["loss_head"]["share"] > shares["siso"]["share"]  # it alone runs in Triton's interpreter
 
 
 def test_the_captured_operands_give_the_captured_output(runs: Path) -> None:

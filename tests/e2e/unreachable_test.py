@@ -42,10 +42,10 @@ def pack(slug: str, number: int, upstreams: list[dict]) -> dict:
         "classes": [{"name": "wrong", "meaning": "is wrong"}],
         "cases": [{"name": "red", "role": "trigger", **case}, {"name": "right", "role": "control", **case}],
         "environments": ["none"], "subjects": ["upstream"],
-        "scope": [{"claim": "is wrong", "architecture": "any", "verdict": "claimed"}],
+        "scope": [{"claim": "is wrong", "of": "ours", "architecture": "any", "verdict": "claimed"}],
         "waivers": [{"cell": cell, "reason": "a toy of a test"} for cell in waived],
         "mitigation": {"modes": ["hook"], "needs": [], "exactness": "a toy"},
-        "filing": {"kind": "none", "thread": "", "group": "", "order": 0, "depends_on": [], "risk": "none"},
+        "filing": {"kind": "none", "repositories": ["owner/thing"], "thread": "", "group": "", "order": 0, "depends_on": [], "risk": "x"},
         "lifecycle": {"admission": "a toy", "keep": "drop", "retire_when": "never", "review_on": "2027-01-01", "catalog": catalog},
     }  # fmt: skip
 

@@ -12,16 +12,22 @@ from typing import Any
 
 import mitigation_dsa_graph_capture_test as dsa_test
 import mitigation_fp8_storage_dispatch_test as fp8_test
+import mitigation_liger_flce_none_bwd_test as liger_test
 import mitigation_mamba3_mimo_gqa_bwd_test as mamba_test
+import mitigation_sparse_mla_test as mla_test
 import pytest
 import torch
 from evidence import speaks_for
+from mitigation_sparse_mla_test import checkout, kernels, modules  # noqa: F401  fixtures
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
 from patchbench_mitigations import dsa_graph_capture as dsa  # noqa: E402
-from patchbench_mitigations import fp8_storage_dispatch as fp8
+from patchbench_mitigations import fp8_storage_dispatch as fp8  # noqa: E402
+from patchbench_mitigations import liger_flce_none_bwd as liger  # noqa: E402
 from patchbench_mitigations import mamba3_mimo_gqa_bwd as mamba  # noqa: E402
+from patchbench_mitigations import sparse_mla_dims as dims  # noqa: E402
+from patchbench_mitigations import sparse_mla_pdp_precision as pdp  # noqa: E402
 
 BACKENDS = ("eager", "aot_eager")
 Graphs = list[list[tuple[str, str, tuple[int, ...]]]]
@@ -82,10 +88,10 @@ def standing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_dense_operands_of_fp8_storage_dispatch(standing: Any, backend: str) -> None:
     upstream = standing(fp8_test, "fooled", "0.19.2")
     query, kv, indices = fp8_test.problem("kernels")
-    kernels, dense = upstream.kernels, [x.dequantize()[..., :512].contiguous() for x in (query, kv)]
+    dispatcher, dense = upstream.kernels, [x.dequantize()[..., :512].contiguous() for x in (query, kv)]
 
     def call(q: torch.Tensor, k: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
-        out = kernels.run_fused_absorbed_sparse_attention(None, q * 2, k, i, 0.1, 512)
+        out = dispatcher.run_fused_absorbed_sparse_attention(None, q * 2, k, i, 0.1, 512)
         return q + k.sum() if out is None else out  # the stand-in declines 512 columns
 
     same(call, (*dense, indices), backend, fp8.enable)
@@ -115,6 +121,40 @@ def test_eager_bounds_and_valid_rows_of_dsa_graph_capture(standing: Any, backend
         return x + starts + ends
 
     same(call, (torch.ones(4),), backend, dsa.enable)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fix", [dims, pdp], ids=["sparse_mla_dims", "sparse_mla_pdp_precision"])
+def test_the_shape_that_the_release_takes_of(kernels: Any, modules: Any, fix: Any, backend: str) -> None:  # noqa: F811
+    tensors = [x.detach() for x in mla_test.problem(576)]
+
+    def call(query: torch.Tensor, key: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        return mla_test.called(modules, [query * 2, key, indices], 512) + 1
+
+    call(*tensors)  # the dispatcher imports its kernels in the first call, which breaks a graph
+    same(call, tuple(tensors), backend, fix.enable)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_mean_of_liger_flce_none_bwd(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    speaks_for(monkeypatch, "0.8.0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("PATCHBENCH_MITIGATE", "PATCHBENCH_FORCE", "PATCHBENCH_OPS_LIB", "LIGER_KERNEL_IMPL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    upstream = liger_test.Upstream(tmp_path, "faulty", "0.8.0")
+    __import__("importlib").invalidate_caches()
+    target = torch.tensor([1, 0, 2])
+
+    def call(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return upstream.loss({"_input": hidden * 2, "weight": weight, "target": target}, reduction="mean") + 1
+
+    try:
+        same(call, (torch.randn(3, 4), torch.randn(5, 4)), backend, liger.enable)
+    finally:
+        liger.disable()
+        for name in [one for one in sys.modules if one.partition(".")[0] == "liger_kernel"]:
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

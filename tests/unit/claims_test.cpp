@@ -29,7 +29,7 @@ class ClaimsTest : public ::testing::Test {
 TEST_F(ClaimsTest, RowsComeWithWhatTheirRecordsSay) {
   const sample::Ended got = claims();
   EXPECT_EQ(got.exit_code, 0) << got.err;
-  EXPECT_NE(got.out.find(verdict_.substr(0, 12) + " 2026-02-03 cpu, reproduce 0.8.0:"),
+  EXPECT_NE(got.out.find(verdict_.substr(0, 12) + " 2026-02-03 cpu, reproduce 0.8.0 upstream:"),
             std::string::npos)
       << got.out;
   EXPECT_NE(got.out.find("BUG_REPRODUCED(wrong_gradients)"), std::string::npos);
@@ -119,8 +119,9 @@ TEST_F(ClaimsTest, JsonAndMarkdownHoldEveryRow) {
   EXPECT_EQ(got.at("claims").size(), 3u);
   EXPECT_EQ(got.at("claims").at(1).at("records").at(0).at("digest"), verdict_);
   EXPECT_EQ(got.at("counts").at("confirmed"), 1);
-  EXPECT_NE(claims({"--markdown"}).out.find("| `the sum is right on 1.0` | `any` | confirmed |"),
-            std::string::npos);
+  EXPECT_NE(
+      claims({"--markdown"}).out.find("| `the sum is right on 1.0` | ours | `any` | confirmed |"),
+      std::string::npos);
   EXPECT_NE(claims({"--markdown"}, true).error.find("choose one"), std::string::npos);
   EXPECT_NE(claims({"som_pack"}).error.find("did you mean some_pack?"), std::string::npos);
 }

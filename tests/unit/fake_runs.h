@@ -97,7 +97,9 @@ class FakeCheckouts : public Checkouts {
   std::vector<Pin> commits;
 
   PackEdits edits_at(const Context&, const Manifest&, const UpstreamUse&, const Pin&) override {
-    return {{Edit{.name = "0001-right.edit"}}, {Edit{.name = "mutant-half.edit"}}};
+    return {{Edit{.name = "0001-right.edit"}},
+            {Edit{.name = "mutant-half.edit"}},
+            {Edit{.name = "claimed-once.edit"}}};
   }
   std::optional<Pin> tagged(const Context& context, const Upstream& upstream,
                             const std::string& version) override {

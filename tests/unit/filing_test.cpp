@@ -58,8 +58,10 @@ class FilingTest : public ::testing::Test {
 TEST_F(FilingTest, WhatNothingBlocksCanGoOut) {
   EXPECT_EQ(blocks(), "");
   const sample::Ended got = filing("2026-03-10", false);
-  EXPECT_NE(got.out.find("Can go out today, on a person's word\n  42 some_pack · comment"),
-            std::string::npos)
+  EXPECT_NE(
+      got.out.find("Can go out today, on a person's word\n  42 some_pack · comment · owner/thing · "
+                   "owner/thing#1"),
+      std::string::npos)
       << got.out;
   std::istringstream lines(got.out);
   for (std::string line; std::getline(lines, line);)
@@ -123,6 +125,18 @@ TEST_F(FilingTest, AGroupGoesOutTogether) {
   other.replace(other.find("\"kind\": \"comment\""), 17, "\"kind\": \"held\"");
   repository_.put("packs/other_pack/manifest.json", other);
   EXPECT_NE(blocks().find("goes out with its group one; blocked there: other_pack"),
+            std::string::npos);
+}
+
+TEST_F(FilingTest, AGroupGoesOutWithoutWhatUpstreamHasMerged) {
+  std::string other = sample::PackRepository::read(repository_.path(kManifest));
+  other.replace(other.find("\"some_pack\""), 11, "\"other_pack\"");
+  other.replace(other.find("\"number\": 42"), 12, "\"number\": 43");
+  other.replace(other.find("\"owner/thing#1\""), 15, "\"owner/thing#2\"");
+  repository_.put("packs/other_pack/manifest.json", other);
+  related("neighbour", "merged");
+  EXPECT_EQ(blocks(), "");
+  EXPECT_NE(filing().out.find("goes out without other_pack, which upstream has merged"),
             std::string::npos);
 }
 

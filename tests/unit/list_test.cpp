@@ -84,6 +84,21 @@ class ListCommands : public testing::Test {
   Context context_;
 };
 
+TEST_F(ListCommands, TheCatalogHasAdaptersAndDonorsAsRows) {
+  const auto rows = [&] {
+    std::vector<std::string> out;
+    for (const Json& row : Json::parse(run({"list", "--catalog", "--json"})))
+      out.push_back(row.at("role").get<std::string>() + ": " + row.at("what").get<std::string>() +
+                    ", " + row.at("backend_contract").get<std::string>());
+    return out;
+  };
+  EXPECT_EQ(rows(), (std::vector<std::string>{"chosen: some_pack, any strides",
+                                              "donor: thing 2.0, contiguous rows"}));
+  put("mitigations/patchbench_mitigations/some_pack.py", "\n");
+  EXPECT_EQ(rows().at(1), "adapter: some_pack in thing, modes exact");
+  EXPECT_NE(run({"list", "--catalog"}).find("cross entropy"), std::string::npos);
+}
+
 TEST_F(ListCommands, ListGivesOneRowAPack) { expect_golden("list.txt", run({"list"})); }
 
 TEST_F(ListCommands, ShowFitsEightyColumns) {

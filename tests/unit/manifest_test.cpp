@@ -154,15 +154,15 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"file_above_the_package", "thing/ops.py", "thing/../../ops.py",
             "m.json:7: /upstreams/0/files/0: must be a path below the package root"},
         Bad{"pack_cell_waived", "\"cell\": \"tests\"", "\"cell\": \"packs\"",
-            "m.json:30: /waivers/0/cell: \"packs\" is not allowed here; one of: repro, patches, "
-            "mitigations, tests, reports"},
+            "m.json:30: /waivers/0/cell: \"packs\" is not allowed here; one of: op, repro, "
+            "patches, mitigations, tests, reports"},
         Bad{"mitigation_in_halves", "\"needs\": [\"thing>=1.0\"],", "",
             "m.json:36: /mitigation: needs either \"modes\", \"needs\" and \"exactness\", or "
             "\"not_needed\" alone"},
         Bad{"depends_on_itself", "\"depends_on\": []", "\"depends_on\": [\"some_pack\"]",
             "m.json:41: /filing/depends_on/0: a pack cannot depend on itself"},
         Bad{"no_day", "2026-12-01", "2026/12/01",
-            "m.json:46: /lifecycle/review_on: must be a day, YYYY-MM-DD"}),
+            "m.json:47: /lifecycle/review_on: must be a day, YYYY-MM-DD"}),
     [](const testing::TestParamInfo<Bad>& i) { return i.param.name; });
 
 TEST(Manifest, ConfirmedClaimNamesItsRecords) {
@@ -313,7 +313,7 @@ TEST(Manifest, AGrowthIsBoundedOverACaseThatThereIs) {
 TEST(Manifest, AClaimMayBeTested) {
   const auto tested = [](const std::string& failure_class, const std::string& cases) {
     return with("\"scope\": [",
-                "\"scope\": [{\"claim\": \"c\", \"architecture\": \"any\", "
+                "\"scope\": [{\"claim\": \"c\", \"of\": \"ours\", \"architecture\": \"any\", "
                 "\"verdict\": \"held\"" +
                     cases +
                     ", \"test\": {\"name\": \"it\", "
@@ -337,7 +337,8 @@ TEST(CaseSubjects, NameTheKindsThatACaseIsFor) {
   for (const char* subject : {"upstream", "op", "model", "mutant:half"})
     EXPECT_TRUE(item.is_for(subject)) << subject;
   item.subjects = {"upstream"};
-  for (const char* subject : {"upstream", "patched", "mitigated", "mutant:half", "liar"})
+  for (const char* subject :
+       {"upstream", "patched", "mitigated", "mutant:half", "claimed:once", "liar"})
     EXPECT_TRUE(item.is_for(subject)) << subject;
   for (const char* subject : {"op", "op_mutant:zeros", "model", "model_fixed"})
     EXPECT_FALSE(item.is_for(subject)) << subject;

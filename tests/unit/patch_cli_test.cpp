@@ -49,12 +49,15 @@ class PatchCli : public testing::Test {
         {"classes", Json::array({{{"name", "wrong"}, {"meaning", "is wrong"}}})},
         {"cases", Json::array()},
         {"subjects", Json::array()},
-        {"scope",
-         Json::array({{{"claim", "is wrong"}, {"architecture", "any"}, {"verdict", "claimed"}}})},
+        {"scope", Json::array({{{"claim", "is wrong"},
+                                {"of", "ours"},
+                                {"architecture", "any"},
+                                {"verdict", "claimed"}}})},
         {"waivers", waivers},
         {"mitigation", {{"modes", {"hook"}}, {"needs", Json::array()}, {"exactness", "a toy"}}},
         {"filing",
          {{"kind", "none"},
+          {"repositories", {"owner/toy"}},
           {"thread", ""},
           {"group", ""},
           {"order", 0},
@@ -198,6 +201,11 @@ TEST_F(PatchCli, AMutantStandsAloneOnThePin) {
   EXPECT_EQ(series.edits.size(), 1u);
   git::Store store = world.store();
   EXPECT_EQ(git::read_after(store, world.pin("1.0"), series.mutants, "toy/a.py"), body("half()"));
+  run({"save", work.string(), "--claimed", "half", "--subject", "what was proposed"});
+  const git::Series again = git::load_series(patches("toy_one"));
+  ASSERT_EQ(again.claimed.size(), 1u);
+  EXPECT_EQ(again.claimed[0].name, "claimed-half.edit");
+  EXPECT_EQ(again.mutants.size(), 1u);
 }
 
 TEST_F(PatchCli, SaveNamesCopiedUpstreamLines) {

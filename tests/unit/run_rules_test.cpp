@@ -168,6 +168,35 @@ TEST(Claim, ItsContrastMustComeOutTheOtherWay) {
   EXPECT_EQ(answer(), "CLAIM_REFUTED");
 }
 
+TEST(Claim, AChangeAsItWasProposedIsASubjectOfItsOwn) {
+  FakeWorkbench bench;
+  bench.options.cases = {"fp32"};
+  const auto about = [&](const Subject& subject) {
+    ClaimTest test;
+    test.name = "the_change_is_enough";
+    test.subject = subject;
+    test.contrast = SubjectKind::kUpstream;
+    test.expects = "absent";
+    test.failure_class = "wrong_result";
+    return test_claim(bench.context, bench.setup(), bench.options, test);
+  };
+  bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+    if (subject == SubjectKind::kClaimed) see(o, Seen::kAbsent);
+  };
+  EXPECT_EQ(about("claimed:once").outcome.text(), "CLAIM_CONFIRMED");
+  EXPECT_THROW(about("claimed:twice"), Error);
+}
+
+TEST(Validate, AClaimedChangeIsNeitherAMutantNorPartOfTheFix) {
+  FakeWorkbench bench;
+  const Answer answer = bench.validated();
+  for (const Trial& trial : answer.trials) {
+    for (const Observation& o : trial.observations)
+      EXPECT_NE(o.subject.kind(), SubjectKind::kClaimed);
+  }
+  EXPECT_EQ(answer.outcome.text(), "FIX_VALIDATED");
+}
+
 /// Red from 0.5.0 up to 0.7.0; the clock's day is the version's.
 void red_in_the_middle(const patchbench::Setup& setup, const Subject& subject, Observation& o) {
   const std::string& version = setup.pin->version;

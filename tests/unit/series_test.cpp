@@ -66,7 +66,8 @@ TEST(SeriesFor, PrefersEditsWrittenForTheVersionAndElseThoseOfTheRedPin) {
   };
   const Series all = {{with_base("0001-a.edit", "2.0"), with_base("0002-b.edit", "2.0"),
                        with_base("0101-old.edit", "1.0")},
-                      {with_base("mutant-a.edit", "2.0"), with_base("mutant-old.edit", "1.0")}};
+                      {with_base("mutant-a.edit", "2.0"), with_base("mutant-old.edit", "1.0")},
+                      {with_base("claimed-a.edit", "2.0"), with_base("claimed-old.edit", "1.0")}};
   const BasedSeries red = series_for(all, "2.0", "2.0"), old = series_for(all, "1.0", "2.0"),
                     carried = series_for(all, "1.5", "2.0");
   EXPECT_EQ(red.series.edits.size(), 2u);
@@ -75,6 +76,8 @@ TEST(SeriesFor, PrefersEditsWrittenForTheVersionAndElseThoseOfTheRedPin) {
   EXPECT_EQ(old.base, "1.0");
   EXPECT_EQ(old.series.edits[0].name, "0101-old.edit");
   EXPECT_EQ(old.series.mutants.at(0).name, "mutant-old.edit");
+  ASSERT_EQ(old.series.claimed.size(), 1u);
+  EXPECT_EQ(old.series.claimed[0].name, "claimed-old.edit");
   EXPECT_EQ(carried.base, "2.0");
   EXPECT_EQ(carried.series.edits.size(), 2u);
 }
@@ -83,7 +86,7 @@ TEST_F(SeriesTest, LoadsEditsInOrderAndMutantsApart) {
   const fs::path folder = world.folder() / "patches";
   EXPECT_TRUE(load_series(folder).edits.empty());
   const Edit edit = edit_of_a({{3, "ours_3()"}});
-  for (const char* name : {"0002-b.edit", "0001-a.edit", "mutant-half.edit"}) {
+  for (const char* name : {"0002-b.edit", "0001-a.edit", "mutant-half.edit", "claimed-once.edit"}) {
     ToyWorld::write(folder / name, format_edit(edit));
   }
   ToyWorld::write(folder / "README.md", "x");
@@ -91,6 +94,8 @@ TEST_F(SeriesTest, LoadsEditsInOrderAndMutantsApart) {
   ASSERT_EQ(series.edits.size(), 2u);
   EXPECT_EQ(series.edits[0].name, "0001-a.edit");
   EXPECT_EQ(series.mutants.at(0).name, "mutant-half.edit");
+  ASSERT_EQ(series.claimed.size(), 1u);
+  EXPECT_EQ(series.claimed[0].name, "claimed-once.edit");
   ToyWorld::write(folder / "Fix.edit", format_edit(edit));
   EXPECT_THROW(load_series(folder), Error);
   fs::remove(folder / "Fix.edit");
