@@ -31,7 +31,8 @@ add_patchbench_module(patchbench_ledger runner/ledger DEPS patchbench_core Threa
 add_patchbench_module(patchbench_job runner/job DEPS patchbench_core PkgConfig::HS)
 # What runs once a line of a log or a record of an import is timed; gcc crashes on a header precompiled at another level.
 set_source_files_properties(runner/job/line_matcher.cpp runner/job/triage.cpp runner/job/triage_lines.cpp
-  runner/core/json.cpp runner/core/record.cpp runner/core/observation.cpp runner/ledger/appender.cpp
+  runner/job/triage_state.cpp runner/core/json.cpp runner/core/record.cpp runner/core/observation.cpp
+  runner/ledger/appender.cpp
   PROPERTIES COMPILE_OPTIONS -O3 SKIP_PRECOMPILE_HEADERS ON)
 add_patchbench_module(patchbench_report runner/report DEPS patchbench_core)
 add_patchbench_module(patchbench_workbench runner/workbench DEPS patchbench_core)

@@ -20,7 +20,7 @@ if [ "$preset" = best ]; then
     say "no torch wheel in the cache: the runner alone, no reproducers (run env/bootstrap.sh)"
     for target; do
       shift
-      case $target in repro*) ;; *) set -- "$@" "$target" ;; esac
+      case $target in repro* | patchbench_ops) ;; *) set -- "$@" "$target" ;; esac
     done
   fi
 fi

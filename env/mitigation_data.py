@@ -132,7 +132,7 @@ def data_of(slug: str) -> dict[str, Any] | None:
     if source.exists():
         known = constants_of(source)
         name, keys = known["UPSTREAM"], list(known["KEYS"])
-        head = {"target": known["TARGET"], "modes": list(known["MODES"])}
+        head = {"target": known["TARGET"], "modes": [known["MODE_AUTO"], *manifest["mitigation"]["modes"]]}
     elif "not_needed" in manifest["mitigation"]:
         name, keys, head = manifest["upstreams"][0]["name"], [], {"not_needed": manifest["mitigation"]["not_needed"]}
     else:

@@ -155,6 +155,21 @@ void check_includes(const fs::path& root, std::vector<std::string>& out) {
   }
 }
 
+/// One header a .cpp: x.h declares what x.cpp defines for others.
+void check_headers(const fs::path& root, std::vector<std::string>& out) {
+  static const std::regex kWithout(
+      "cli/.*"               // one verb a file, all declared in commands.h
+      "|.*/main_.*"          // a program: nothing in it is for others
+      "|core/sentinel_.*");  // one question a file, all behind the interface of sentinel.h
+  if (!fs::exists(root / "runner")) return;
+  for (const auto& entry : fs::recursive_directory_iterator(root / "runner")) {
+    const std::string path = fs::relative(entry.path(), root / "runner").string();
+    const bool has_own = fs::exists(fs::path(entry.path()).replace_extension(".h"));
+    if (path.ends_with(".cpp") && !has_own && !std::regex_match(path, kWithout))
+      out.push_back("runner/" + path + ": has no header of its own");
+  }
+}
+
 /// What a subject is or where a bug stands is asked of a type, never of its word.
 void check_words(const fs::path& root, std::vector<std::string>& out) {
   static const std::regex kDecision(
@@ -198,6 +213,7 @@ std::vector<std::string> violations(const fs::path& root) {
   check_files(root, out);
   check_words(root, out);
   check_includes(root, out);
+  check_headers(root, out);
   const std::string cmake = read(root / "CMakeLists.txt");
   if (static_cast<size_t>(std::count(cmake.begin(), cmake.end(), '\n')) > kMaxRootCmakeLines) {
     out.push_back("CMakeLists.txt: more than " + std::to_string(kMaxRootCmakeLines) + " lines");
@@ -312,12 +328,10 @@ TEST_F(Layout, NumberAndFolderNameOnePack) {
 }
 
 TEST_F(Layout, NothingStandsWithoutItsPack) {
-  put("packs/lost/op.cpp", "\n");
-  put("repro/lost/repro.cpp", "\n");
-  put("patches/lost/0001-a.edit", "\n");
-  put("mitigations/patchbench_mitigations/lost.py", "\n");
-  put("tests/packs/lost_test.cpp", "\n");
-  put("reports/evidence/lost/a.jsonl", "\n");
+  for (const char* file : {"packs/lost/op.cpp", "repro/lost/repro.cpp", "patches/lost/0001-a.edit",
+                           "mitigations/patchbench_mitigations/lost.py",
+                           "tests/packs/lost_test.cpp", "reports/evidence/lost/a.jsonl"})
+    put(file, "\n");
   expect({"packs/lost: belongs to no pack", "repro/lost: belongs to no pack",
           "patches/lost: belongs to no pack",
           "mitigations/patchbench_mitigations/lost.py: belongs to no pack",
@@ -334,19 +348,15 @@ TEST_F(Layout, NamesSaySomething) {
                                            "runner/core/utils.h: its name says nothing"}));
 }
 
-std::string lines(size_t count) {
-  std::string text;
-  while (count-- > 0) text += "\n";
-  return text;
-}
+std::string lines(size_t count) { return std::string(count, '\n'); }
 
 TEST_F(Layout, LongFileSaysWhy) {
-  put("runner/core/a.cpp", lines(600));
+  put("runner/core/a.h", lines(600));
   put("tests/unit/a_test.cpp", lines(400));
   expect({});
-  put("runner/core/a.cpp", lines(601));
+  put("runner/core/a.h", lines(601));
   EXPECT_EQ(violations(root_).size(), 1u);
-  put("runner/core/a.cpp",
+  put("runner/core/a.h",
       "// Longer than 600 lines: one table of the kernel's constants." + lines(601));
   expect({});
   put("tests/unit/a_test.cpp", lines(401));
@@ -358,12 +368,22 @@ TEST_F(Layout, RoomsIncludeDownwards) {
   put("runner/core/json.h", "#include <string>\n#include \"cli/commands.h\"\n");
   expect({"runner/core/json.h: may not include cli", "runner/status/due.h: may not include run"});
 }
+
+TEST_F(Layout, ACppHasAHeaderOfItsOwn) {
+  for (const char* file : {"run/plan.cpp", "core/plan.h", "core/sentinel_claim.cpp",
+                           "exec/main_sandbox.cpp", "cli/list.cpp"})
+    put(std::string("runner/") + file, "\n");
+  expect({"runner/run/plan.cpp: has no header of its own"});
+  put("runner/run/plan.h", "\n");
+  expect({});
+}
+
 TEST_F(Layout, NoWordDecides) {
-  put("runner/run/a.cpp", "if (o.subject == \"patched\") return;\n");
-  put("runner/core/b.cpp", "if (release.state != \"absent\") return;\n");
-  put("runner/core/c.cpp", "if (o.subject == SubjectKind::kPatched) return;\n");
+  put("runner/run/a.h", "if (o.subject == \"patched\") return;\n");
+  put("runner/core/b.h", "if (release.state != \"absent\") return;\n");
+  put("runner/core/c.h", "if (o.subject == SubjectKind::kPatched) return;\n");
   put("repro/harness/d.cpp", "if (request.subject.text().starts_with(\"op\")) return;\n");
-  expect({"runner/core/b.cpp: decides by a word", "runner/run/a.cpp: decides by a word",
+  expect({"runner/core/b.h: decides by a word", "runner/run/a.h: decides by a word",
           "repro/harness/d.cpp: decides by a word"});
 }
 

@@ -35,12 +35,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from patchbench_mitigations.fingerprint import own_function
 from patchbench_mitigations.megatron import VARIANT, Modules, modules_for, version_for
-from patchbench_mitigations.registry import MODE_AUTO, load_op
+from patchbench_mitigations.registry import load_op
 from patchbench_mitigations.switch import Arguments, Finding, Hook, Mitigation, Placement
 
 SLUG = "dsa_graph_capture"
 UPSTREAM = "megatron-core"
-MODES = (MODE_AUTO, "exact")
 NEGATIVE_INFINITY = float("-inf")
 _probing = threading.local()
 
@@ -437,7 +436,7 @@ KEYS = (
 
 
 class _Dsa(Mitigation):
-    slug, package, modes, op, keys = SLUG, UPSTREAM, MODES, "patchbench::topk_to_index_mask_", KEYS
+    slug, package, op, keys = SLUG, UPSTREAM, "patchbench::topk_to_index_mask_", KEYS
     counted = ("calls",)
 
     def meaning(self, mode: str) -> str:

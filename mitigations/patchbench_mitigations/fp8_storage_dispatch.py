@@ -34,7 +34,6 @@ from patchbench_mitigations.switch import ABSENT, Arguments, Finding, Hook, Miti
 
 SLUG = "fp8_storage_dispatch"
 UPSTREAM = "megatron-core"
-MODES = (MODE_AUTO, "refuse", "dequantize", "fp8")
 HEAD_DIM, HEAD_DIM_V = 576, 512
 Function = Callable[..., Any]
 _probing = threading.local()
@@ -270,7 +269,7 @@ KEYS = tuple(
 
 
 class _Fp8(Mitigation):
-    slug, package, modes, op, keys = SLUG, UPSTREAM, MODES, "patchbench::sparse_mla_fp8_forward", KEYS
+    slug, package, op, keys = SLUG, UPSTREAM, "patchbench::sparse_mla_fp8_forward", KEYS
     counted = ("refused", "dequantized", "dense_bytes", "fp8")
 
     def meaning(self, mode: str) -> str:

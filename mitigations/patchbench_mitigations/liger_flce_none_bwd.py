@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 
 from patchbench_mitigations.fingerprint import own_function
-from patchbench_mitigations.registry import MODE_AUTO, load_op
+from patchbench_mitigations.registry import load_op
 from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement
 
 SLUG = "liger_flce_none_bwd"
@@ -42,7 +42,6 @@ UPSTREAM = "liger-kernel"
 TARGET = "liger_kernel.ops.fused_linear_cross_entropy"
 CLASS = "LigerFusedLinearCrossEntropyFunction"
 APPROXIMATE = "approximate"
-MODES = (MODE_AUTO, "op", "plain", APPROXIMATE)
 KEYS = (f"{TARGET}:{CLASS}.forward", f"{TARGET}:{CLASS}.backward")
 CHUNK_BYTES = 64 << 20  # of one float32 chunk of logits in the plain form, which holds about five of them
 EXTRAS = ("return_z_loss", "return_token_accuracy", "return_predicted_tokens")
@@ -342,7 +341,7 @@ def masked_mean_state(function: type) -> str:
 
 
 class _Liger(Mitigation):
-    slug, package, modes, op, keys = SLUG, UPSTREAM, MODES, "patchbench::flce", KEYS
+    slug, package, op, keys = SLUG, UPSTREAM, "patchbench::flce", KEYS
     counted = ("op", "plain", APPROXIMATE)
     force_lifts_unknown = True  # without a GPU no probe can run
     is_unequal: torch.Tensor | None = None  # on the GPU: whether mode approximate ever saw what it is not exact for

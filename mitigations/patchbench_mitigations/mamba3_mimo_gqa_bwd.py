@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import torch
 
 from patchbench_mitigations.fingerprint import own_function
-from patchbench_mitigations.registry import MODE_AUTO, load_op
+from patchbench_mitigations.registry import load_op
 from patchbench_mitigations.switch import Arguments, Finding, Hook, Mitigation, Placement
 
 SLUG = "mamba3_mimo_gqa_bwd"
@@ -36,7 +36,6 @@ UPSTREAM = "mamba-ssm"
 PACKAGE = "mamba_ssm"
 # The varlen module imports this one, and so does whatever calls either: nobody has bound a name before the hook acts.
 TARGET = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_bwd"
-MODES = (MODE_AUTO, "op", "plain")
 TAKES = (
     "dout q k v q_bias k_bias mimo_v mimo_o z mimo_z angles dA_cs dA_cs_rev dt trap D segsum chunk_size "
     "rotary_dim_divisor dtype{} bf_threads bf_num_stages bb_threads bb_num_stages"
@@ -204,7 +203,7 @@ def _looked_at(hosts: Hosts, version: str, hook: Hook | None = None) -> Finding:
 
 
 class _Mamba(Mitigation):
-    slug, package, modes, op, keys = SLUG, UPSTREAM, MODES, "patchbench::group_reduce_bwd", KEYS
+    slug, package, op, keys = SLUG, UPSTREAM, "patchbench::group_reduce_bwd", KEYS
     counted = ("op", "plain")
 
     def op_note(self, mode: str) -> str:

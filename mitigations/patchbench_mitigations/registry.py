@@ -78,7 +78,7 @@ def slugs() -> list[str]:
 
 
 def module_of(slug: str) -> ModuleType:
-    """A mitigation's module: `probe`, `enable`, `disable`, `status`, SLUG and MODES. It imports torch."""
+    """A mitigation's module: `probe`, `enable`, `disable`, `status` and SLUG. It imports torch."""
     return importlib.import_module(f"patchbench_mitigations.{slug}")
 
 

@@ -25,12 +25,10 @@ import torch
 
 from patchbench_mitigations.fingerprint import own_function
 from patchbench_mitigations.megatron import VARIANT, Modules, detached, is_wrapped_storage, modules_for, version_for
-from patchbench_mitigations.registry import MODE_AUTO
 from patchbench_mitigations.switch import Arguments, Finding, Hook, Mitigation, Placement
 
 SLUG = "sparse_mla_dims"
 UPSTREAM = "megatron-core"
-MODES = (MODE_AUTO, "pad")
 NAME = "run_fused_absorbed_sparse_attention"
 KEYS = (f"{VARIANT}.dsa_kernels:{NAME}", f"{VARIANT}.ops.tilelang_dsa:fused_sparse_mla_absorbed")
 TAKES = "config query key topk_indices softmax_scale v_channels topk_length".split()
@@ -140,7 +138,7 @@ def _reaches(absorbed: Function, head_dim: int, head_dim_v: int) -> bool:
 
 
 class _Dims(Mitigation):
-    slug, package, modes, op, keys = SLUG, UPSTREAM, MODES, "the release's kernels", KEYS
+    slug, package, op, keys = SLUG, UPSTREAM, "the release's kernels", KEYS
     counted = ("padded", "declined")
 
     def meaning(self, mode: str) -> str:

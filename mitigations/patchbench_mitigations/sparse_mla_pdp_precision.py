@@ -22,13 +22,11 @@ import torch
 
 from patchbench_mitigations.fingerprint import own_function
 from patchbench_mitigations.megatron import VARIANT, Modules, detached, modules_for, version_for
-from patchbench_mitigations.registry import MODE_AUTO
 from patchbench_mitigations.switch import Arguments, Finding, Hook, Mitigation, Placement
 
 SLUG = "sparse_mla_pdp_precision"
 UPSTREAM = "megatron-core"
 TARGET = f"{VARIANT}.ops.sparse_mla"
-MODES = (MODE_AUTO, "exact_delta")
 NAME = "sparse_mla_bwd"
 KEYS = (f"{VARIANT}.ops.sparse_mla:SparseMLA.backward", f"{VARIANT}.ops.tilelang_sparse_mla_bwd:{NAME}")
 TAKES = "q kv o do indices lse sm_scale delta".split()
@@ -126,7 +124,7 @@ def _error(backward: Function, replaced: Callable[[Function], Function]) -> floa
 
 
 class _Delta(Mitigation):
-    slug, package, modes, op, keys = SLUG, UPSTREAM, MODES, "plain torch", KEYS
+    slug, package, op, keys = SLUG, UPSTREAM, "plain torch", KEYS
     counted = ("calls",)
 
     def meaning(self, mode: str) -> str:

@@ -102,7 +102,6 @@ class Mitigation:
 
     slug: str
     package: str
-    modes: tuple[str, ...]
     op: str
     counted: tuple[str, ...]
     keys: tuple[str, ...]
@@ -113,6 +112,11 @@ class Mitigation:
         self.is_right = False
         self.num_switched = 0  # a run may change a mode, on all its ranks
         os.register_at_fork(after_in_child=self._after_fork)
+
+    @property
+    def modes(self) -> list[str]:
+        """What `enable` takes: "auto", and the modes of the pack's manifest, which the shipped data repeat."""
+        return registry.data_of(self.slug)["modes"]
 
     # ---- the slug's knowledge ----
 

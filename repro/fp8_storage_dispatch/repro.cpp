@@ -43,6 +43,8 @@ const std::map<std::string, std::vector<std::string>> kAxes = {
     {"fp8_variant", {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
     {"no_fp8_variant",
      {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
+    {"entry_attention",
+     {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
     {"payload_pointer", {"storage"}},
     {"model_pointer", {"quantised"}},
     {"model_dispatch", {"quantised"}},
@@ -59,7 +61,8 @@ bool is_wrapper_site(const std::string& site) {
 }
 /// What calls the fused absorbed entry, whose operands are [seqlen, batch, heads, head_dim].
 bool is_fused_site(const std::string& site) {
-  return site == "fused_absorbed" || site == "fp8_variant" || site == "no_fp8_variant";
+  return site == "fused_absorbed" || site == "fp8_variant" || site == "no_fp8_variant" ||
+         site == "entry_attention";
 }
 bool is_model_site(const std::string& site) { return site.starts_with("model_"); }
 bool is_op_site(const std::string& site) { return site == "attention" || site == "storage"; }
@@ -176,7 +179,8 @@ Tensor values_of(const Tensors& inputs, const std::string& prefix) {
     const auto at = inputs.find(prefix + name);
     return at == inputs.end() ? Tensor() : at->second;
   };
-  const Tensor dense = find("dense"), payload = find("payload"), scale = find("scale");
+  const Tensor dense = find("dense"), payload = find("payload"), per_tensor = find("scale_inv"),
+               scale = per_tensor.defined() ? per_tensor : find("scale");
   if (dense.defined()) return dense.to(at::kDouble);
   const auto decoded = [](const Tensor& bytes) {
     return bytes.contiguous().view(at::kFloat8_e4m3fn).to(at::kDouble);
@@ -234,6 +238,17 @@ Tensors right_attention(const Tensors& inputs, at::ScalarType type) {
   return values;
 }
 
+/// The fused absorbed entry's result [seqlen_q, batch, num_heads, 512] on the stored values.
+Tensor entry_result(const Tensors& inputs, at::ScalarType type) {
+  const auto rows_first = [&](const char* prefix) {
+    return values_of(inputs, prefix).to(type).transpose(0, 1);
+  };
+  const Tensor out =
+      attend(rows_first("q_"), rows_first("kv_"), inputs.at("topk_indices").unsqueeze(2), Tensor())
+          .at("out");
+  return out.transpose(0, 1).contiguous();
+}
+
 /// What is right at the sites of the packages and of the model: nothing is handed over falsely.
 Tensors right_counts(const Case& item, const Tensors& inputs, at::ScalarType type) {
   const std::string site = site_of(item);
@@ -243,6 +258,7 @@ Tensors right_counts(const Case& item, const Tensors& inputs, at::ScalarType typ
   if (site == "payload_pointer") return {{"payload_missing", zero}};
   Tensors values = {{"null_pointers", zero}, {"densified", zero}};
   if (site == "fp8_variant") values["variant_missed"] = zero;
+  if (site == "entry_attention") values["out"] = entry_result(inputs, type);
   if (site == "no_fp8_variant") {
     for (const char* name : {"wrong_at_the_kernel", "miscounted", "storage_kept"})
       values[name] = zero;
@@ -438,16 +454,19 @@ class Fp8Pack : public harness::Pack {
     harness::check_axes(item, known);
     if (site_of(item) == "payload_pointer" && choice(item, "storage", kStorages) == "bf16")
       refuse(item, "axis 'storage': bf16 has no payload");
-    if (site_of(item).ends_with("fp8_variant") && (choice(item, "storage", kStorages) != "float8" ||
-                                                   choice(item, "quantised", kQuantised) != "both"))
-      refuse(item, "an FP8 variant is asked for float8, both operands");
+    const bool is_of_fp8 =
+        site_of(item).ends_with("fp8_variant") || site_of(item) == "entry_attention";
+    if (is_of_fp8 && (choice(item, "storage", kStorages) != "float8" ||
+                      choice(item, "quantised", kQuantised) != "both"))
+      refuse(item, "attention over FP8 storage is asked for float8, both operands");
     if (item.axes.contains("storage") && item.axes.at("storage") == "bf16" &&
         item.axes.value("quantised", "none") != "none")
       refuse(item, "axis 'quantised': bf16 operands are not quantised; wants none");
   }
 
   at::ScalarType dtype(const Case& item) const override {
-    return is_op_site(site_of(item)) ? at::kBFloat16 : at::kFloat;
+    const std::string site = site_of(item);
+    return is_op_site(site) || site == "entry_attention" ? at::kBFloat16 : at::kFloat;
   }
 
   Tensors inputs(const Case& item, uint64_t seed) const override {

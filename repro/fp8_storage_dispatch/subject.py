@@ -21,7 +21,7 @@ from subject_runtime import Case, Unsupported
 PACKAGES = {"transformer-engine": "transformer_engine", "megatron-core": "megatron.core"}
 PACKAGE = PACKAGES[os.environ.get("PATCHBENCH_UPSTREAM", "transformer-engine")]
 TILELANG = SimpleNamespace(dsa_kernel_backend="tilelang")
-HEAD_DIM_V = 512
+HEAD_DIM, HEAD_DIM_V = 576, 512
 FUSED_SITES = ("fused_absorbed", "fp8_variant")
 VERSIONED_DATA_OFFSET = 32
 
@@ -80,6 +80,16 @@ class Seen:
         self.notes: list[str] = []
 
 
+# The wrapper types that the mitigation has named in this process. It names each once, and counts every operand after that.
+NAMED_BY_THE_MITIGATION: set[str] = set()
+
+
+def counted_by_the_mitigation() -> int:
+    """The operands that the mitigation has dequantised and counted in this process; 0 where it is not on."""
+    mitigation = sys.modules.get("patchbench_mitigations.fp8_storage_dispatch")
+    return mitigation.status().get("counts", {}).get("dequantized", 0) if mitigation else 0
+
+
 class Announcements(logging.Handler):
     """The WARNING and worse records that name one of the wrapper types: what counts as saying that storage is given up."""
 
@@ -89,8 +99,11 @@ class Announcements(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if any(name in text for name in self.types):
+        named = {name for name in self.types if name in text}
+        if named:
             self.texts.append(text)
+        if record.name == "patchbench.mitigations":
+            NAMED_BY_THE_MITIGATION.update(named)
 
 
 @contextlib.contextmanager
@@ -280,6 +293,8 @@ def run_megatron(case: Case) -> tuple[Seen, dict[str, torch.Tensor]]:
     site, seen, values = case.axes["site"], Seen(), {}
     wrapped = {"query": is_wrapper(query), "kv": is_wrapper(kv)}
     plain: list[str] = []
+    types = {type(t).__name__ for t in (query, kv) if is_wrapper(t)}
+    num_counted = counted_by_the_mitigation()
 
     def record(q: torch.Tensor, k: torch.Tensor, _: torch.Tensor) -> None:
         seen.kernel_called += 1
@@ -300,7 +315,8 @@ def run_megatron(case: Case) -> tuple[Seen, dict[str, torch.Tensor]]:
             note_raise(seen, e)
             return seen, values
     given_up = sum(wrapped.values()) if result is None else len(plain)
-    seen.densified = 0 if said else given_up
+    is_counted = types <= NAMED_BY_THE_MITIGATION and counted_by_the_mitigation() - num_counted == given_up
+    seen.densified = 0 if said or is_counted else given_up
     seen.notes += ["declined"] * (result is None) + [f"said: {text[:120]}" for text in said]
     return seen, values
 
@@ -355,9 +371,28 @@ def run_without_variant(case: Case, calls: list[str]) -> tuple[Seen, dict[str, A
         dispatcher()[0].run_fused_absorbed_sparse_attention(
             TILELANG, given["query"], given["kv"], case.tensors["topk_indices"], 0.1, HEAD_DIM_V
         )
-    seen.densified = sum("megatron" not in caller for caller in calls)  # made dense unasked, by what torch dispatched
+    # Made dense unasked, by what torch dispatched.
+    seen.densified = sum("megatron" not in caller and "patchbench_mitigations" not in caller for caller in calls)
     counts["miscounted"] = abs(len(calls) - len(given)) if seen.kernel_called else 0
     return seen, counts
+
+
+def run_attention(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
+    """The fused entry's own result on two wrappers: any dequantize() is one operand that was not read as it is stored."""
+    query, kv = operand(case, "query"), operand(case, "kv")
+    seen = Seen()
+
+    def record(*_: Any) -> None:
+        seen.kernel_called += 1
+
+    with stand_in.recording(record):
+        out = dispatcher()[0].run_fused_absorbed_sparse_attention(
+            TILELANG, query, kv, case.tensors["topk_indices"], HEAD_DIM**-0.5, HEAD_DIM_V
+        )
+    if out is None:
+        raise Unsupported("the entry declines these operands and has no result")
+    seen.densified = len(calls)
+    return seen, {"out": out.float()}
 
 
 def dense_values(case: Case, name: str) -> torch.Tensor:
@@ -394,6 +429,8 @@ def run_site(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
         return run_megatron(case)
     if site in ("fp8_variant", "no_fp8_variant"):
         return (run_with_variant if site == "fp8_variant" else run_without_variant)(case, calls)
+    if site == "entry_attention":
+        return run_attention(case, calls)
     if axes["storage"] == "bf16":
         given = case.tensors["query"].to(torch.bfloat16)
     else:

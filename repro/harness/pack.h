@@ -1,7 +1,9 @@
 #pragma once
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <map>
+#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -18,6 +20,31 @@ namespace patchbench::harness {
 class UnsupportedCase : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+/// Thrown by a model where the modelled code raises: an answer that `classify_error` names, not a
+/// failure of ours. `exception` is {"type": "ModelRaised", "cuda_code": null, "frames": [where it
+/// was thrown, the file by its folder and name]}.
+class ModelRaised : public std::runtime_error {
+ public:
+  explicit ModelRaised(const std::string& what,
+                       const std::source_location& at = std::source_location::current())
+      : std::runtime_error(what), at_(at) {}
+  Json exception() const {
+    const std::filesystem::path path = at_.file_name();
+    const std::string file = (path.parent_path().filename() / path.filename()).string();
+    const Json frame = {{"file", file}, {"line", at_.line()}, {"function", at_.function_name()}};
+    return {{"type", "ModelRaised"}, {"cuda_code", nullptr}, {"frames", Json::array({frame})}};
+  }
+  /// Whether an exception is one that was thrown in the model of a pack.
+  static bool is_of(const std::string& slug, const Json& exception) {
+    const Json frames = exception.value("frames", Json::array());
+    return exception.value("type", "") == "ModelRaised" && !frames.empty() &&
+           frames.back().value("file", "") == slug + "/model.h";
+  }
+
+ private:
+  std::source_location at_;
 };
 
 /// A subject that runs in the judge's own process: outputs from inputs on the case's device.

@@ -66,6 +66,9 @@ Answer run_in_process(const InProcessSubject& subject, const PreparedCase& prepa
   } catch (const UnsupportedCase& e) {
     answer.state = Answer::State::kUnsupported;
     answer.reason = printable(e.what());
+  } catch (const ModelRaised& e) {
+    answer = Answer::unresolved("raised: " + printable(e.what(), 300));
+    answer.self_reported = {{"exception", e.exception()}};
   } catch (const std::exception& e) {
     answer = Answer::unresolved("raised: " + printable(e.what(), 300));
   }

@@ -7,6 +7,7 @@
 
 #include "harness/axes.h"
 #include "harness/program.h"
+#include "mamba3_mimo_gqa_bwd/model.h"
 #include "mamba3_mimo_gqa_bwd/op.h"
 
 namespace patchbench::mamba3_mimo_gqa_bwd {
@@ -254,6 +255,26 @@ harness::InProcessSubject op_subject(Reduction reduce, Backward backward) {
   };
 }
 
+/// Only the reduction is modelled: the gradients of each head come from autograd through the
+/// recurrence, in float32, and those of q and k are rounded to their dtype, as a kernel stores
+/// them.
+harness::InProcessSubject model_subject(GroupReduction reduce) {
+  return [reduce](const Case& item, const Tensors& inputs) -> Tensors {
+    if (!is_backward(item)) throw harness::UnsupportedCase("the model is the whole backward's");
+    const int64_t groups = extent(item, "num_groups");
+    Tensors per_head = inputs;
+    for (const char* name : {"q", "k"})
+      per_head[name] = inputs.at(name).repeat_interleave(extent(item, "num_heads") / groups, 3);
+    Tensors values = right_gradients(item, per_head, at::kFloat);
+    for (const std::string name : {"grad_q", "grad_k"}) {
+      const auto [rows, bias] = reduce(values.at(name).to(low_dtype(item)), groups);
+      values[name] = rows.to(at::kFloat);
+      values[name + "_bias"] = bias.to(at::kFloat);
+    }
+    return values;
+  };
+}
+
 /// Wrong: head h counts for group h % G.
 std::tuple<Tensor, Tensor, Tensor, Tensor> strided_groups(const Tensor& dq, const Tensor& dk,
                                                           int64_t groups) {
@@ -420,7 +441,13 @@ class MimoPack : public harness::Pack {
   }
 
   std::map<std::string, harness::InProcessSubject> subjects() const override {
-    return {{"op", op_subject(ops::mamba3_mimo_gqa_bwd::group_reduce_bwd,
+    return {{"model", model_subject(two_branches)},
+            {"model_fixed", model_subject(every_group)},
+            {"model_mutant:bias_in_input_dtype", model_subject(bias_in_input_dtype)},
+            {"model_mutant:bias_of_groups", model_subject(bias_of_groups)},
+            {"model_mutant:groups_strided", model_subject(groups_strided)},
+            {"model_mutant:groups_averaged", model_subject(groups_averaged)},
+            {"op", op_subject(ops::mamba3_mimo_gqa_bwd::group_reduce_bwd,
                               ops::mamba3_mimo_gqa_bwd::mamba3_mimo_bwd)},
             {"op_mutant:strided_groups", op_subject(strided_groups, nullptr)},
             {"op_mutant:rounded_biases", op_subject(rounded_biases, nullptr)},
@@ -440,9 +467,10 @@ class MimoPack : public harness::Pack {
     return is_bias_alone ? "bias_in_input_dtype" : "wrong_gradients";
   }
 
-  /// "groups_refused": a ValueError from the backward for a number of groups that divides the
-  /// heads.
+  /// "groups_refused": a ValueError from the backward, or the model's error, for a number of groups
+  /// that divides the heads.
   std::string classify_error(const Case& item, const Json& exception) const override {
+    if (harness::ModelRaised::is_of(slug(), exception)) return "groups_refused";
     const Json frames = exception.value("frames", Json::array());
     if (is_reduction(item) || exception.value("type", "") != "ValueError" || frames.empty())
       return "";

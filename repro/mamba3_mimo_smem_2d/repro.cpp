@@ -1,6 +1,6 @@
 // Pack mamba3_mimo_smem_2d: whether the MIMO backward's kernels lower with TMA on, whether they
 // then use it, and the source that comes of it; and the products of q and k, whose tiles are what
-// TMA is kept from, by this pack's op.
+// TMA is kept from, by this pack's op and, from emulated tiles, by the model.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "harness/axes.h"
 #include "harness/program.h"
+#include "mamba3_mimo_smem_2d/model.h"
 #include "mamba3_mimo_smem_2d/op.h"
 
 namespace patchbench::mamba3_mimo_smem_2d {
@@ -22,9 +23,13 @@ using harness::flag;
 using harness::Judgement;
 using harness::Tensors;
 
-const std::vector<std::string> kSites = {"lowering", "code", "products"};
+const std::vector<std::string> kSites = {"lowering", "code", "products", "tiles"};
 bool is_code(const Case& item) { return choice(item, "site", kSites) == "code"; }
-bool is_products(const Case& item) { return choice(item, "site", kSites) == "products"; }
+bool is_tiles(const Case& item) { return choice(item, "site", kSites) == "tiles"; }
+/// "tiles" is "products" by way of the model's shared memory.
+bool is_products(const Case& item) {
+  return choice(item, "site", kSites) == "products" || is_tiles(item);
+}
 bool wants_tma(const Case& item) { return item.axes.contains("tma") && flag(item, "tma"); }
 
 constexpr const char* kYesOrNo = "it lowers or not, it uses TMA or not";
@@ -95,6 +100,57 @@ Tensors right_products(const Tensors& inputs, at::ScalarType type) {
 
 using ops::mamba3_mimo_smem_2d::QkDotStaging;
 
+/// Of products from tiles: what a CTA holds, and which tiles TMA can fill.
+Tensors with_tiles(const Case& item, Tensors values) {
+  if (!is_tiles(item)) return values;
+  const int64_t r = extent(item, "num_ranks"), n = extent(item, "head_dim_qk"),
+                bytes = low_dtype(item) == at::kFloat ? 4 : 2;
+  const auto number = [](int64_t value) {
+    return torch::full({}, static_cast<double>(value), at::kDouble);
+  };
+  values["tile_bytes"] = number(extent(item, "chunk") * r * (2 * n + r) * bytes);
+  values["tiles_by_tma"] = number(wants_tma(item) ? 2 + (r * r * bytes % 16 == 0) : 0);
+  return values;
+}
+
+/// A swizzle repeats after 8 rows of 128 bytes.
+void check_tiles(const Case& item) {
+  const int64_t bytes = low_dtype(item) == at::kFloat ? 4 : 2;
+  if (extent(item, "chunk") * extent(item, "num_ranks") % 8 != 0)
+    harness::refuse(item, "chunk * num_ranks must be a multiple of 8");
+  if (extent(item, "head_dim_qk") * bytes % kBoxBytes != 0)
+    harness::refuse(item, "a row of head_dim_qk must be whole boxes of 128 bytes");
+  wants_tma(item);
+}
+
+/// The plain computation: sums in float32, rounded once to the case's dtype.
+Tensors plain_products(const Case& item, const Tensors& inputs) {
+  Tensors values = right_products(inputs, at::kFloat);
+  for (const char* name : {"qk_dot", "grad_q", "grad_k"})
+    values.at(name) = values.at(name).to(low_dtype(item));
+  return values;
+}
+
+/// The plain products of what the model's tiles hold, and how many elements a tile gave back
+/// otherwise than it was given.
+harness::InProcessSubject model_subject(Form form) {
+  return [form](const Case& item, const Tensors& inputs) -> Tensors {
+    if (!is_tiles(item)) throw harness::UnsupportedCase("the model lowers no kernel");
+    Tensors seen = inputs;
+    const Staged staged = stage(seen, form, extent(item, "chunk"), wants_tma(item));
+    Tensors values = plain_products(item, seen);
+    for (const char* name : {"q", "k", "grad_qk_dot"})
+      values["staging_differs"] +=
+          harness::compare_bitwise(name, seen.at(name), inputs.at(name)).got;
+    const auto number = [](int64_t value) {
+      return torch::full({}, static_cast<double>(value), at::kDouble);
+    };
+    values["tile_bytes"] = number(staged.tile_bytes);
+    values["tiles_by_tma"] = number(staged.tiles_by_tma);
+    return values;
+  };
+}
+
 /// Of the op for one staging.
 Tensors op_products(const Tensors& t, const QkDotStaging& staging) {
   using namespace ops::mamba3_mimo_smem_2d;
@@ -113,7 +169,8 @@ using Products = std::function<Tensors(const Tensors& inputs, const QkDotStaging
 /// The flat tiles through TMA, and how many elements any other staging gives otherwise.
 harness::InProcessSubject products_subject(Products compute) {
   return [compute = std::move(compute)](const Case& item, const Tensors& inputs) -> Tensors {
-    if (!is_products(item)) throw harness::UnsupportedCase("the op is the products alone");
+    if (!is_products(item) || is_tiles(item))
+      throw harness::UnsupportedCase("the op is the products alone");
     Tensors values = compute(inputs, {});
     for (int64_t i = 1; i < harness::backwards(item); ++i) values = compute(inputs, {});
     double differing = 0;
@@ -177,14 +234,20 @@ constexpr const char* kBitwise = "the number of elements that differ between sta
 const harness::Tolerances kNone = {
     {0, 0, kBitwise}, {0, 0, kBitwise}, {0, 0, kBitwise}, {0, 0, kBitwise}};
 
+constexpr const char* kCount = "a number of bytes, or of tiles";
+const harness::Tolerances kWhole = {{0, 0, kCount}, {0, 0, kCount}, {0, 0, kCount}, {0, 0, kCount}};
+
 class SmemPack : public harness::Pack {
  public:
   std::string slug() const override { return "mamba3_mimo_smem_2d"; }
 
   void check(const Case& item) const override {
     if (is_products(item)) {
-      harness::check_axes(item, {"site", "batch", "seqlen", "num_ranks", "num_groups", "num_heads",
-                                 "head_dim_qk", "dtype"});
+      std::vector<std::string> known = {"site",       "batch",     "seqlen",      "num_ranks",
+                                        "num_groups", "num_heads", "head_dim_qk", "dtype"};
+      if (is_tiles(item)) known.insert(known.end(), {"chunk", "tma"});
+      harness::check_axes(item, known);
+      if (is_tiles(item)) check_tiles(item);
       return;
     }
     std::vector<std::string> known = {"site",         "kernel",      "is_varlen",  "arch",
@@ -214,7 +277,7 @@ class SmemPack : public harness::Pack {
 
   /// It lowers, and with TMA on it loads through it.
   Tensors oracle(const Case& item, const Tensors& inputs) const override {
-    if (is_products(item)) return right_products(inputs, at::kDouble);
+    if (is_products(item)) return with_tiles(item, right_products(inputs, at::kDouble));
     if (is_code(item)) return {};
     Tensors values = {{"lowers", torch::ones({})}};
     if (wants_tma(item)) values["uses_tma"] = torch::ones({});
@@ -222,20 +285,25 @@ class SmemPack : public harness::Pack {
   }
   Tensors plain(const Case& item, const Tensors& inputs) const override {
     if (!is_products(item)) return oracle(item, inputs);
-    Tensors values = right_products(inputs, at::kFloat);
-    for (const char* name : {"qk_dot", "grad_q", "grad_k"})
-      values.at(name) = values.at(name).to(low_dtype(item));
-    return values;
+    return with_tiles(item, plain_products(item, inputs));
   }
   harness::Tolerances tolerances(const Case& item, const std::string& tensor) const override {
     if (!is_products(item)) return kExact;
+    if (tensor == "tile_bytes" || tensor == "tiles_by_tma") return kWhole;
     if (tensor == "staging_differs") return kNone;
     if (!tensor.ends_with("_bias")) return kRounded;
     return low_dtype(item) == at::kFloat ? kFloatBias : kBfloatBias;
   }
 
   std::map<std::string, harness::InProcessSubject> subjects() const override {
-    return {{"op", products_subject(op_products)},
+    return {{"model", model_subject(Form::kRank3)},
+            {"model_fixed", model_subject(Form::kFlat)},
+            {"model_mutant:products_rank3", model_subject(Form::kProductsRank3)},
+            {"model_mutant:rows_rank_major", model_subject(Form::kRowsRankMajor)},
+            {"model_mutant:read_transposed", model_subject(Form::kReadTransposed)},
+            {"model_mutant:unswizzled", model_subject(Form::kUnswizzled)},
+            {"model_mutant:second_tile", model_subject(Form::kSecondTile)},
+            {"op", products_subject(op_products)},
             {"op_mutant:transposed_ranks", products_subject(transposed_ranks)},
             {"op_mutant:strided_groups", products_subject(strided_groups)},
             {"op_mutant:shifted_in_rank3", products_subject(shifted_in_rank3)}};
@@ -246,8 +314,10 @@ class SmemPack : public harness::Pack {
     return judgement.is_right("lowers") && !judgement.is_right("uses_tma") ? "tma_not_used" : "";
   }
 
-  /// An error of the compiler, by the innermost of its functions that are known here.
+  /// An error of the compiler, by the innermost of its functions that are known here, or that of
+  /// the model's copy.
   std::string classify_error(const Case&, const Json& exception) const override {
+    if (harness::ModelRaised::is_of(slug(), exception)) return "tma_lowering_fails";
     if (exception.value("type", "") != "tvm.error.InternalError") return "";
     std::string found;
     for (const Json& frame : exception.value("frames", Json::array())) {

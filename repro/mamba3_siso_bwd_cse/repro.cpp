@@ -6,6 +6,7 @@
 
 #include "harness/axes.h"
 #include "harness/program.h"
+#include "mamba3_siso_bwd_cse/model.h"
 #include "mamba3_siso_bwd_cse/op.h"
 
 namespace patchbench::mamba3_siso_bwd_cse {
@@ -20,18 +21,17 @@ using harness::Judgement;
 using harness::refuse;
 using harness::Tensors;
 
-const std::vector<std::string> kSites = {"backward", "source", "dots", "code"};
+const std::vector<std::string> kSites = {"backward", "counted", "source", "dots", "code"};
 
 std::string site_of(const Case& item) { return choice(item, "site", kSites); }
+/// "counted": the gradients of "backward", and how they came about.
+bool has_gradients(const Case& item) {
+  return site_of(item) == "backward" || site_of(item) == "counted";
+}
 at::ScalarType low_dtype(const Case& item) {
   const std::string name = choice(item, "dtype", {"float32", "float16", "bfloat16"});
   return name == "float32" ? at::kFloat : name == "float16" ? at::kHalf : at::kBFloat16;
 }
-
-/// One sequence of the case: where its tokens and its chunks begin.
-struct Sequence {
-  int64_t batch_idx, start, length, first_chunk;
-};
 
 /// The rows of a batch, or the packed sequences of its one row; and how many chunks a row has.
 std::pair<std::vector<Sequence>, int64_t> sequences_of(const Case& item) {
@@ -190,6 +190,28 @@ Tensors op_gradients(const Case& item, const Tensors& inputs) {
   return values;
 }
 
+/// The model in one form: its gradients, and at the site "counted" the products and masks of a
+/// chunk and the elements that differ from those of the form with the redundancy.
+harness::InProcessSubject model_subject(Product form) {
+  return [form](const Case& item, const Tensors& inputs) -> Tensors {
+    if (!has_gradients(item)) throw harness::UnsupportedCase("the model is the gradients alone");
+    const auto run = [&](Product as) {
+      return ChunkedBackward(inputs, extent(item, "chunk"), as).run(sequences_of(item).first);
+    };
+    Backward got = run(form);
+    if (site_of(item) == "backward") return got.grads;
+    double differing = 0;
+    for (const auto& [name, value] : run(Product::kThreeTimes).grads)
+      differing += harness::compare_bitwise(name, got.grads.at(name), value).got;
+    const auto number = [](double value) { return torch::full({}, value, at::kDouble); };
+    const auto chunks = static_cast<double>(got.num_chunks);
+    got.grads["value_products"] = number(static_cast<double>(got.num_products) / chunks);
+    got.grads["value_masks"] = number(static_cast<double>(got.num_masks) / chunks);
+    got.grads["elements_changed"] = number(differing);
+    return got.grads;
+  };
+}
+
 // ---- tolerances ----
 
 constexpr const char* kSums =
@@ -217,7 +239,7 @@ class SisoPack : public harness::Pack {
   void check(const Case& item) const override {
     std::vector<std::string> known = {"site",  "head_dim_qk", "head_dim_v",
                                       "chunk", "has_d",       "has_state"};
-    if (site_of(item) == "backward") {
+    if (has_gradients(item)) {
       for (const char* name : {"batch", "seqlen", "num_heads", "dtype"}) known.emplace_back(name);
       if (item.axes.contains("seqlens")) known.emplace_back("seqlens");
       sequences_of(item);
@@ -235,7 +257,7 @@ class SisoPack : public harness::Pack {
   at::ScalarType dtype(const Case&) const override { return at::kFloat; }
 
   Tensors inputs(const Case& item, uint64_t seed) const override {
-    return site_of(item) == "backward" ? backward_inputs(item, seed) : Tensors{};
+    return has_gradients(item) ? backward_inputs(item, seed) : Tensors{};
   }
 
   Tensors oracle(const Case& item, const Tensors& inputs) const override {
@@ -245,14 +267,20 @@ class SisoPack : public harness::Pack {
     return values_in(item, inputs, at::kFloat);
   }
 
-  harness::Tolerances tolerances(const Case& item, const std::string&) const override {
-    if (site_of(item) != "backward") return kCount;
+  harness::Tolerances tolerances(const Case& item, const std::string& tensor) const override {
+    if (!tensor.starts_with("grad_")) return kCount;
     const at::ScalarType low = low_dtype(item);
     return low == at::kFloat ? kFp32 : low == at::kHalf ? kFp16 : kBf16;
   }
 
   std::map<std::string, harness::InProcessSubject> subjects() const override {
-    return {{"op", op_gradients},
+    return {{"model", model_subject(Product::kThreeTimes)},
+            {"model_fixed", model_subject(Product::kOnce)},
+            {"model_mutant:formed_twice", model_subject(Product::kTwice)},
+            {"model_mutant:unmasked", model_subject(Product::kUnmasked)},
+            {"model_mutant:transpose_lost", model_subject(Product::kTransposeLost)},
+            {"model_mutant:modified_in_place", model_subject(Product::kModifiedInPlace)},
+            {"op", op_gradients},
             {"op_mutant:unmasked", [](const Case& item, const Tensors& inputs) {
                // Wrong: a token's own product counts as an earlier one's.
                Tensors values = op_gradients(item, inputs);
@@ -262,19 +290,31 @@ class SisoPack : public harness::Pack {
              }}};
   }
 
-  std::string classify(const Case& item, const Judgement&) const override {
-    return site_of(item) == "backward" ? "" : "redundant_product";
+  /// Right gradients from more products or masks than one; wrong gradients have no class.
+  std::string classify(const Case& item, const Judgement& judgement) const override {
+    const bool is_wrong =
+        std::any_of(judgement.measures.begin(), judgement.measures.end(), [](const Measure& m) {
+          return !m.pass && (m.tensor.starts_with("grad_") || m.tensor == "elements_changed");
+        });
+    return site_of(item) == "backward" || is_wrong ? "" : "redundant_product";
   }
 
  private:
-  /// source: the product of V and the transposed grad_output is formed once and masked once. dots:
+  /// source, counted: the product of V and the transposed grad_output is formed and masked once a
+  /// chunk, which changes no element of a gradient. dots:
   /// all products, with the edit, in the first IR and after Triton's own removal of common
   /// subexpressions.
   static Tensors values_in(const Case& item, const Tensors& inputs, at::ScalarType type) {
     const std::string site = site_of(item);
-    if (site == "backward") return right_gradients(item, inputs, type);
+    Tensors values;
+    if (has_gradients(item)) values = right_gradients(item, inputs, type);
+    if (site == "backward") return values;
     const auto count = [](int64_t n) { return torch::full({}, n, at::kDouble); };
-    if (site == "source") return {{"value_products", count(1)}, {"value_masks", count(1)}};
+    if (site == "counted") values["elements_changed"] = count(0);
+    if (site == "counted" || site == "source") {
+      for (const char* name : {"value_products", "value_masks"}) values[name] = count(1);
+      return values;
+    }
     const int64_t of_d = flag(item, "has_d") ? 1 : 0;
     if (site == "dots") return {{"dots", count(13 + of_d)}, {"dots_after_cse", count(11 + of_d)}};
     return {};

@@ -21,7 +21,7 @@ from typing import Any
 import carriers
 import stand_in
 import torch
-from absent import optional_module, stand_in_for
+from absent import Absent, optional_module, stand_in_for
 from subject_runtime import Case, Unsupported
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -229,12 +229,14 @@ def run_fits(case: Case) -> dict[str, Any]:
 
 def shared_bytes_of(case: Case, kernel_name: str, max_block_heads: int) -> float:
     """Lowers a builder to CUDA source for sm_90a: the shared memory it asks for. What lowering raises reaches the caller."""
+    _, modules = forward_wrapper()
     import tilelang
     from tilelang import tvm
 
+    if isinstance(tilelang, Absent):
+        raise Unsupported("TileLang is not beside this project")
     axes, words = case.axes, {"topk": case.axes["topk"], "sm_scale": 0.05}
     width, tail = axes["head_dim_v"], axes["head_dim_qk"] - axes["head_dim_v"]
-    _, modules = forward_wrapper()
     if kernel_name == "forward":
         factory = modules[0].sparse_mla_fwd
         words |= {"heads": axes["num_heads"], "dim": width, "tail_dim": tail}

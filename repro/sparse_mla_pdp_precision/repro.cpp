@@ -136,12 +136,13 @@ const double kBf16Rms = 0x1p-8 / std::sqrt(3.0) * std::sqrt(3 / (8 * std::log(2.
 
 /// What a sweep's case shows: each gradient by context, `growth` = 1 + the steeper slope (1 where
 /// both fall or `reference` is met exactly) and, of staging alone, `law` = the error over
-/// kBf16Rms * kappa where that is furthest from 1.
+/// kBf16Rms * kappa where that is furthest from 1 (1 where it is met exactly).
 Tensors sweep_outputs(const Case& item, const Pass& pass, Source source, bool is_cast) {
   Tensors outputs;
   double slope = 0, law = 1;
   for (std::size_t i = 0; i < kKeySets.size(); ++i) {
     std::vector<std::pair<double, double>> points;
+    double furthest = 1;
     for (const Snapshot& snapshot : pass.snapshots) {
       const Tensor right = of_keys(snapshot, Source::kExact, kKeySets[i]);
       Tensor got = of_keys(snapshot, source, kKeySets[i]);
@@ -150,9 +151,10 @@ Tensors sweep_outputs(const Case& item, const Pass& pass, Source source, bool is
       const double error = relative_error(got, right);
       if (error > 0) points.emplace_back(snapshot.context, error);
       const double ratio = error / (kBf16Rms * snapshot.kappa[i]);
-      if (std::abs(ratio - 1) > std::abs(law - 1)) law = ratio;
+      if (std::abs(ratio - 1) > std::abs(furthest - 1)) furthest = ratio;
     }
     if (points.size() == pass.snapshots.size()) slope = std::max(slope, slope_of(points));
+    if (!points.empty() && std::abs(furthest - 1) > std::abs(law - 1)) law = furthest;
   }
   if (source_of(item) == "staging") return outputs;
   outputs["growth"] = torch::full({}, 1 + slope, at::kFloat);

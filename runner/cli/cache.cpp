@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "exec/process.h"
+#include "job/cache_picks.h"
 #include "job/cache_sync.h"
 #include "report/table.h"
 

@@ -20,13 +20,13 @@ void add_stage_command(CLI::App& app, Context& context);          // stage
 void add_capture_check_command(CLI::App& app, Context& context);  // capture-check
 /// Questions of `status`; at the top they are hidden, for scripts that were written before.
 CLI::App* add_claims_command(CLI::App& app, Context& context);
+CLI::App* add_filing_command(CLI::App& app, Context& context);
 CLI::App* add_due_command(CLI::App& app, Context& context, const std::string& name);
 CLI::App* add_page_command(CLI::App& app, Context& context, const std::string& name);
 void add_lint_claims_command(CLI::App& app, Context& context);  // lint-claims
 void add_mitigations_command(CLI::App& app, Context& context);  // mitigations doctor
 void add_triage_command(CLI::App& app, Context& context);       // triage
 void add_bundle_command(CLI::App& app, Context& context);       // bundle
-void add_filing_command(CLI::App& app, Context& context);       // filing
 void add_export_command(CLI::App& app, Context& context);       // export
 void add_goodput_command(CLI::App& app, Context& context);      // goodput
 void add_sweep_command(CLI::App& app, Context& context);        // sweep …

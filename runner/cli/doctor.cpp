@@ -15,6 +15,7 @@
 #include "core/file_text.h"
 #include "core/json.h"
 #include "exec/environment.h"
+#include "exec/probe.h"
 #include "exec/process.h"
 #include "exec/sandbox.h"
 #include "report/table.h"

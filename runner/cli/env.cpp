@@ -7,6 +7,8 @@
 #include "cli/commands.h"
 #include "cli/doctor.h"
 #include "core/json.h"
+#include "exec/image.h"
+#include "exec/probe.h"
 #include "exec/sandbox.h"
 #include "report/table.h"
 

@@ -12,6 +12,7 @@
 #include "exec/environment.h"
 #include "exec/process.h"
 #include "job/policy.h"
+#include "job/policy_print.h"
 #include "report/table.h"
 
 namespace patchbench::cli {

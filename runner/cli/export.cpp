@@ -10,6 +10,8 @@
 #include "ledger/evidence.h"
 #include "report/advisory.h"
 #include "report/junit.h"
+#include "report/openvex.h"
+#include "report/osv.h"
 #include "status/measured.h"
 #include "status/newest.h"
 #include "status/threads.h"

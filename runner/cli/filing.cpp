@@ -10,7 +10,9 @@
 #include "cli/commands.h"
 #include "cli/patch.h"
 #include "core/error.h"
+#include "git/series.h"
 #include "ledger/evidence.h"
+#include "report/advisory.h"
 #include "report/table.h"
 #include "status/claims.h"
 #include "status/measured.h"
@@ -91,7 +93,7 @@ class Filing {
 
   /// Open and closed threads move on; what is merged stays merged.
   bool is_stale(const Thread& thread) const {
-    return (thread.state == "open" || thread.state == "closed") &&
+    return (thread.state == ThreadState::kOpen || thread.state == ThreadState::kClosed) &&
            days_between(thread.seen, day_) > kFreshDays;
   }
 
@@ -99,7 +101,7 @@ class Filing {
     return fmt::format(
         "{}: {} when seen on {}, {} days ago; look again and note it in "
         "env/threads.json",
-        thread.name, thread.state, thread.seen, days_between(thread.seen, day_));
+        thread.name, thread_state_name(thread.state), thread.seen, days_between(thread.seen, day_));
   }
 
   /// The thread that it goes to.
@@ -109,18 +111,18 @@ class Filing {
       return;
     }
     const Thread* thread = find(plan.thread);
-    if (thread == nullptr || thread->state == "unchecked") {
+    if (thread == nullptr || thread->state == ThreadState::kUnchecked) {
       plan.blocks.push_back(plan.thread +
                             ": unchecked; look it up and note state, day and source "
                             "in env/threads.json");
-    } else if (thread->state == "superseded") {
+    } else if (thread->state == ThreadState::kSuperseded) {
       plan.blocks.push_back(plan.thread + ": superseded by " + thread->superseded_by);
-    } else if (thread->state != "open") {
-      plan.is_merged = thread->state == "merged";
+    } else if (thread->state != ThreadState::kOpen) {
+      plan.is_merged = thread->state == ThreadState::kMerged;
       plan.blocks.push_back(
           fmt::format("{}: {} ({}); a {} there is read by nobody, name another "
                       "thread or file anew",
-                      plan.thread, thread->state, thread->seen, plan.kind));
+                      plan.thread, thread_state_name(thread->state), thread->seen, plan.kind));
     } else if (is_stale(*thread)) {
       plan.blocks.push_back(stale_text(*thread));
     }
@@ -138,18 +140,18 @@ class Filing {
 
   void check_relation(Plan& plan, const Thread& thread, const std::string& relation) const {
     const bool is_same = relation == "reports" || relation == "fixes";
-    if (thread.state == "unchecked") {
+    if (thread.state == ThreadState::kUnchecked) {
       plan.blocks.push_back(fmt::format("{} ({}): unchecked", thread.name, relation));
-    } else if (relation == "fixes" && thread.state == "merged") {
+    } else if (relation == "fixes" && thread.state == ThreadState::kMerged) {
       plan.is_merged = true;
       plan.blocks.push_back(
           fmt::format("{}: upstream merged a fix of it ({})", thread.name, thread.about));
-    } else if (is_same && thread.state == "open" && plan.kind != "comment") {
+    } else if (is_same && thread.state == ThreadState::kOpen && plan.kind != "comment") {
       plan.blocks.push_back(
           fmt::format("{}: open and about the same; comment there instead", thread.name));
     } else if (is_same && is_stale(thread)) {
       plan.blocks.push_back(stale_text(thread));
-    } else if (thread.state == "open") {
+    } else if (thread.state == ThreadState::kOpen) {
       plan.notes.push_back(
           fmt::format("{} ({}, open on {}): {}", thread.name, relation, thread.seen, thread.about));
     }
@@ -345,7 +347,7 @@ void print_filing(Context& context, const std::string& slug, const std::string& 
 
 }  // namespace
 
-void add_filing_command(CLI::App& app, Context& context) {
+CLI::App* add_filing_command(CLI::App& app, Context& context) {
   struct Words {
     std::string slug, day;
   };
@@ -368,6 +370,7 @@ void add_filing_command(CLI::App& app, Context& context) {
   command->callback([words, &context] {
     print_filing(context, words->slug, words->day.empty() ? context.today() : words->day);
   });
+  return command;
 }
 
 }  // namespace patchbench::cli

@@ -3,7 +3,6 @@
 #include <iostream>
 #include <map>
 #include <memory>
-#include <set>
 
 #include "cli/commands.h"
 #include "core/error.h"
@@ -43,8 +42,8 @@ RecordedRun recorded_run(const std::vector<ledger::Entry>& entries, const std::s
 
 /// The question that a run's observations can answer: from which subjects it has.
 QuestionContext question_of(const Manifest& manifest, const RecordedRun& run) {
-  std::set<SubjectKind> subjects;
-  for (const Observation& o : run.observations) subjects.insert(o.subject.kind());
+  std::map<SubjectKind, Subject> subjects;  // of each kind the first
+  for (const Observation& o : run.observations) subjects.emplace(o.subject.kind(), o.subject);
   QuestionContext asked;
   for (const UpstreamUse& use : manifest.upstreams) {
     asked.is_red_pin |= run.context->pin.value("upstream", "") == use.name &&
@@ -58,7 +57,7 @@ QuestionContext question_of(const Manifest& manifest, const RecordedRun& run) {
   if (subjects.contains(SubjectKind::kPatched) && subjects.contains(SubjectKind::kUpstream)) {
     only(validation_of(manifest), SubjectKind::kPatched);
   } else if (subjects.contains(SubjectKind::kMitigated)) {
-    only(Question::kMitigation, SubjectKind::kMitigated);
+    only(Question::kMitigation, subjects.at(SubjectKind::kMitigated));
   } else if (subjects.contains(SubjectKind::kOp)) {
     only(Question::kOp, SubjectKind::kOp);
   } else {

@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/file_text.h"
 #include "core/slug.h"
+#include "ledger/jsonl.h"
 #include "report/record_line.h"
 #include "report/table.h"
 

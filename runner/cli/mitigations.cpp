@@ -33,7 +33,7 @@ std::string command_for(const std::vector<Diagnosis>& all) {
 }
 
 bool is_open(const Diagnosis& one) {
-  return one.state == "not_measured" || one.state == "version_unknown";
+  return one.state == Hit::kNotMeasured || one.state == Hit::kVersionUnknown;
 }
 
 Json diagnosis_json(const Diagnosis& one) {
@@ -42,7 +42,7 @@ Json diagnosis_json(const Diagnosis& one) {
           {"package", one.package},
           {"version", one.listed.version},
           {"source", one.listed.source},
-          {"state", one.state},
+          {"state", hit_name(one.state)},
           {"why", one.why},
           {"next", one.next},
           {"record", one.record},
@@ -69,11 +69,11 @@ void print(const Context& context, const std::vector<Diagnosis>& all, const Inst
   report::Table table({"pack", "release", "state", "mitigation"});
   std::string open;
   for (const Diagnosis& one : all) {
-    table.add({one.slug, release_text(one), one.state == "hit" ? "hit: " + one.why : one.state,
-               one.mitigation});
-    table.color(2, one.state == "hit"       ? report::Color::kRed
-                   : one.state == "not_hit" ? report::Color::kGreen
-                                            : report::Color::kNone);
+    table.add({one.slug, release_text(one),
+               one.state == Hit::kHit ? "hit: " + one.why : hit_name(one.state), one.mitigation});
+    table.color(2, one.state == Hit::kHit      ? report::Color::kRed
+                   : one.state == Hit::kNotHit ? report::Color::kGreen
+                                               : report::Color::kNone);
     if (!is_open(one)) continue;
     open += report::paragraph("unknown: ",
                               fmt::format("{}, {}: {}", one.slug, release_text(one), one.why));
@@ -110,8 +110,8 @@ void doctor(Context& context, const MitigationsOptions& words) {
   const std::vector<Diagnosis> all = diagnoses_of(context, installed, python);
   print(context, all, installed);
   if (!words.has_exit_code) return;
-  const bool is_hit =
-      std::any_of(all.begin(), all.end(), [](const Diagnosis& one) { return one.state == "hit"; });
+  const bool is_hit = std::any_of(all.begin(), all.end(),
+                                  [](const Diagnosis& one) { return one.state == Hit::kHit; });
   const bool is_unknown = !installed.unread.empty() || std::any_of(all.begin(), all.end(), is_open);
   context.exit_code = is_hit ? 1 : is_unknown ? 125 : 0;
 }

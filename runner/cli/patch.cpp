@@ -9,7 +9,9 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "core/edit_make.h"
 #include "core/error.h"
+#include "git/mail.h"
 #include "git/source.h"
 #include "git/work_folder.h"
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "git/rebase.h"
 #include "git/series.h"
 
 namespace patchbench::cli {

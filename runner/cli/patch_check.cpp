@@ -10,6 +10,8 @@
 #include "cli/commands.h"
 #include "cli/patch_together.h"
 #include "core/error.h"
+#include "git/rebase.h"
+#include "git/series.h"
 #include "report/table.h"
 #include "run/not_run.h"
 

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/patch_together.h"
 #include "core/error.h"
+#include "git/rebase.h"
 #include "report/table.h"
 
 namespace patchbench::cli {

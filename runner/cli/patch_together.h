@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/patch.h"
+#include "git/rebase.h"
 
 namespace patchbench::cli {
 

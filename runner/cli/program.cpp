@@ -128,12 +128,12 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   add_capture_check_command(app, context);
   add_claims_command(app, context)->group("");
   add_due_command(app, context, "lifecycle")->group("");
+  add_filing_command(app, context)->group("");
   add_page_command(app, context, "report")->group("");
   add_lint_claims_command(app, context);
   add_mitigations_command(app, context);
   add_triage_command(app, context);
   add_bundle_command(app, context);
-  add_filing_command(app, context);
   add_export_command(app, context);
   add_goodput_command(app, context);
   add_sweep_command(app, context);

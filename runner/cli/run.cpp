@@ -9,11 +9,14 @@
 #include "core/error.h"
 #include "core/file_text.h"
 #include "core/finding.h"
+#include "git/diff_reader.h"
 #include "git/series.h"
 #include "report/junit.h"
 #include "report/markdown.h"
+#include "run/names.h"
 #include "run/not_run.h"
 #include "run/plan.h"
+#include "run/trial_render.h"
 #include "run/verdicts.h"
 #include "run/window_run.h"
 
@@ -219,7 +222,8 @@ void add_reproduce(CLI::App& app, Context& context) {
                       "0.8.5 | git:<commit> | path:DIR (default: the pack's red pin)");
   command
       ->add_option("--subject", words->run.subject,
-                   "upstream | patched | mitigated | op | model | mutant:<name> | claimed:<name>")
+                   "upstream | patched | mitigated[:<mode>] | op | model | mutant:<name> | "
+                   "claimed:<name>")
       ->capture_default_str();
   command->add_flag("--all", words->all, "every pack");
   command->add_flag("--plan", words->plan, "say what would be fetched and used, and stop");
@@ -230,8 +234,11 @@ void add_reproduce(CLI::App& app, Context& context) {
       "--all goes on past what cannot be run here, a git pin out of reach for one, and names it "
       "at\n"
       "the end: NOT_RUN:upstream_unreachable, which is no failure.\n"
+      "A mode of a mitigation (PATCHBENCH_MITIGATE=SLUG:MODE) has verdicts of its own, such as\n"
+      "MITIGATION_VERIFIED(dequantize), which say nothing of the mode that it takes by itself.\n"
       "Examples:\n  patchbench reproduce liger_flce_none_bwd\n"
       "  patchbench reproduce liger_flce_none_bwd --upstream 0.8.5\n"
+      "  patchbench reproduce fp8_storage_dispatch --subject mitigated:dequantize\n"
       "  git bisect run /abs/patchbench reproduce liger_flce_none_bwd --upstream path:. "
       "--exit-code");
   command->callback([words, &context] { run_reproduce(context, *words); });

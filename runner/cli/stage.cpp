@@ -8,9 +8,11 @@
 #include "cli/commands.h"
 #include "core/digest.h"
 #include "core/error.h"
+#include "exec/image.h"
 #include "exec/process.h"
+#include "exec/sandbox.h"
 #include "git/checkout.h"
-#include "git/series.h"
+#include "run/names.h"
 #include "run/trial.h"
 
 namespace patchbench::cli {

@@ -357,6 +357,7 @@ void add_questions(CLI::App& status, Context& context) {
   cases->callback([slug, &context] { show_behaviour(context, *slug); });
   add_claims_command(status, context);
   add_due_command(status, context, "due");
+  add_filing_command(status, context);
   add_page_command(status, context, "page");
 }
 

@@ -15,7 +15,9 @@
 #include "core/file_text.h"
 #include "exec/spawn.h"
 #include "job/line_blocks.h"
+#include "job/policy.h"
 #include "job/triage.h"
+#include "job/triage_rules.h"
 #include "report/table.h"
 
 namespace patchbench::cli {

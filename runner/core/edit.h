@@ -1,7 +1,4 @@
 #pragma once
-#include <functional>
-#include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -89,19 +86,6 @@ std::string ed_script(const FileEdit& edit);
 /// the result is not the recorded one; also if an address lies outside the file or a range to
 /// unindent has too few spaces.
 std::string apply_file_edit(const FileEdit& edit, std::string_view base);
-
-/// The ed commands that turn `base` into `wanted` (nullopt: no such file). Lines of the base never
-/// become text of the edit where a command can carry them: runs that differ only by their
-/// indentation become '>' / '<', blocks of two lines or more that stand elsewhere become 'm' (and
-/// '>' / '<' where they are also re-indented). Throws Error(kUsage) for a binary file (a NUL byte)
-/// and where both are absent; deterministic.
-FileEdit make_file_edit(const std::string& path, std::optional<std::string_view> base,
-                        std::optional<std::string_view> wanted);
-
-/// Text of the edit that stands in the base too (three lines or more in a row, indentation aside):
-/// what a command could not carry, e.g. a block that was copied. One entry per run: "<path>: <n>
-/// lines as at base line <k>".
-std::vector<std::string> copied_runs(const FileEdit& edit, std::string_view base);
 
 /// The lines of a text without their line feeds; a last line without one counts as a line.
 /// Views of `text`: it must outlive them.

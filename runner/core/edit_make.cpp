@@ -1,10 +1,12 @@
+#include "core/edit_make.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <unordered_map>
+#include <utility>
 
 #include "core/digest.h"
-#include "core/edit.h"
 #include "core/error.h"
 
 namespace patchbench {

@@ -12,7 +12,9 @@ std::string asked_of(const QuestionContext& question) {
     return question.subject.text();
   if (question.question == Question::kClaim)
     return "claim " + (question.claim.empty() ? question.subject.text() : question.claim);
-  return question_name(question.question);
+  const std::string mode =
+      question.question == Question::kMitigation ? question.subject.mode() : "";
+  return question_name(question.question) + (mode.empty() ? "" : " " + mode);
 }
 
 }  // namespace

@@ -12,8 +12,9 @@ struct Finding {
   std::string upstream;  ///< "" where no release ran (an op, a model)
   std::string version;   ///< "-" where no release ran
   std::string beside;  ///< RFC 8785 text of {upstream: version} of what stood beside it; may be ""
-  std::string asked;   ///< "reproduce", "validate", "claim NAME", or the subject asked about
-  std::string device;  ///< "cpu", "NVIDIA H200 (sm_90)"
+  /// "reproduce", "validate", "claim NAME", "mitigation MODE", or the subject asked about.
+  std::string asked;
+  std::string device;    ///< "cpu", "NVIDIA H200 (sm_90)"
   std::string sentinel;  ///< Outcome::text
   std::string started, manifest_sha256, digest;
   bool is_isolated = false;

@@ -146,6 +146,12 @@ class Builder {
                    row.at("expects"),
                    row.at("class")};
     if (row.contains("upstream")) need_upstream(pointer + "/upstream");
+    const Json modes = document_.at("mitigation").value("modes", Json::array());
+    for (const Subject& subject : {test.subject, test.contrast}) {
+      const std::string mode = subject.mode();
+      if (!mode.empty() && std::find(modes.begin(), modes.end(), mode) == modes.end())
+        fail(pointer, "no mode \"" + shown(mode) + "\" in /mitigation/modes");
+    }
     if (!manifest_.classes.contains(test.failure_class))
       fail(pointer + "/class", "no class \"" + shown(test.failure_class) + "\" in this manifest");
     for (const ScopeRow& other : manifest_.scope) {
@@ -236,7 +242,11 @@ class Builder {
       }
     }
     if (!is_not_needed) {
-      for (size_t i = 0; i < mitigation.at("modes").size(); ++i) word(item("/mitigation/modes", i));
+      for (size_t i = 0; i < mitigation.at("modes").size(); ++i) {
+        if (word(item("/mitigation/modes", i)) == "auto")
+          fail(item("/mitigation/modes", i),
+               "is the mode without a name, of the subject mitigated");
+      }
       read_left();
       return;
     }
@@ -310,7 +320,8 @@ bool RegionWaiver::is_for(const Subject& subject, std::string_view device_kind) 
   const auto holds = [](const std::vector<std::string>& names, std::string_view name) {
     return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
   };
-  return holds(subjects, subject.text()) && holds(devices, device_kind);
+  const Subject named = subject == SubjectKind::kMitigated ? SubjectKind::kMitigated : subject;
+  return holds(subjects, named.text()) && holds(devices, device_kind);
 }
 
 std::optional<std::string> Manifest::waived(Column column) const {
@@ -331,6 +342,10 @@ std::string Manifest::mitigated() const {
   if (needs.empty()) return "";
   const std::string first = needs.front();
   return first.substr(0, first.find_first_of("<>=!~ "));
+}
+
+std::vector<std::string> Manifest::modes() const {
+  return mitigation.value("modes", std::vector<std::string>());
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& path, std::string_view schema) {

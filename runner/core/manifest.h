@@ -111,6 +111,9 @@ struct Manifest {
   const Case* find_case(std::string_view name) const;
   /// The upstream that the mitigation acts on, the first that it needs; empty without one.
   std::string mitigated() const;
+  /// The modes of the mitigation that can be asked for by name; empty without one. The package's
+  /// data are written from them (env/mitigation_data.py).
+  std::vector<std::string> modes() const;
 };
 
 /// Validates `text` against the draft-07 `schema` text and builds a Manifest. Throws Error(kUsage)

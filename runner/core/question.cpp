@@ -1,10 +1,10 @@
-// QuestionContext as a verdict record holds it (sentinel.h).
+#include "core/question.h"
+
 #include <fmt/format.h>
 
 #include <array>
 
 #include "core/error.h"
-#include "core/sentinel.h"
 
 namespace patchbench {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "core/json.h"
 #include "core/observation.h"
+#include "core/question.h"
 #include "core/sentinel.h"
 
 namespace patchbench {

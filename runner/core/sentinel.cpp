@@ -179,7 +179,7 @@ bool is_of_all_cases(Sentinel sentinel) {
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context) {
   Outcome outcome = outcome_of_all(fold_repeats(observations, context.question), context);
   if (context.is_partial && outcome.sentinel && is_of_all_cases(*outcome.sentinel))
-    outcome.argument = "named_cases";
+    outcome.argument += outcome.argument.empty() ? "named_cases" : ", named_cases";
   return outcome;
 }
 

@@ -1,11 +1,10 @@
 #pragma once
-#include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/observation.h"
+#include "core/question.h"
 
 namespace patchbench {
 
@@ -54,24 +53,10 @@ struct Outcome;
 /// Whether it says that the bug is there, or that it is not.
 bool is_of_bug(const Outcome& outcome);
 
-/// What a run set out to show; fixes which predicate is computed.
-enum class Question {
-  kReproduce,
-  kValidate,
-  kOp,
-  kMitigation,
-  kMemory,
-  kClaim,
-  kEquivalence,
-  kRegression,
-};
-std::string question_name(Question question);
-Question question_from(std::string_view name);
-
 /// A sentinel with its argument; `sentinel` is empty where none was earned, and `why` says why.
 struct Outcome {
   std::optional<Sentinel> sentinel;
-  std::string argument;  ///< failure class, or the reason of NOT_RUN
+  std::string argument;  ///< failure class, mode of a mitigation, or the reason of NOT_RUN
   std::string why;       ///< one line: the deciding case, or what is missing
   std::string alias;     ///< upper-case alias of a second failure class: "REDUCTION_IGNORED"
   /// "BUG_REPRODUCED(wrong_gradients)", "NOT_RUN:no_gpu", or "NONE".
@@ -81,26 +66,6 @@ struct Outcome {
   static Outcome from_text(const std::string& text);
 };
 
-/// What the predicates need beside the observations; all of it stands in the verdict record.
-struct QuestionContext {
-  Question question = Question::kReproduce;
-  Subject subject = SubjectKind::kUpstream;  ///< kReproduce: the subject asked about
-  bool is_red_pin = false;                   ///< the version is the manifest's red_pin
-  bool is_partial = false;   ///< the user named some cases: what is green is green on these alone
-  bool has_regions = false;  ///< the judge made mutants of the regions of the inputs
-  std::vector<std::string> classes;              ///< declared failure classes, primary first
-  double bound_bytes = 0, measured_bytes = 0;    ///< kMemory
-  double bound_growth = 0, measured_growth = 0;  ///< kMemory: over half the length; 0: not bounded
-  /// kRegression: case -> number -> how often upstream's the edit's may be.
-  std::map<std::string, std::map<std::string, double>> ratios_max;
-  std::string claim;                       ///< kClaim: the test's name in the manifest
-  Subject contrast = SubjectKind::kOther;  ///< kClaim: `subject` is the one it speaks of
-  std::string failure_class;               ///< kClaim
-  Seen expects = Seen::kAbsent;            ///< kClaim: absent, or present in `failure_class`
-  Json to_json() const;
-  static QuestionContext from_json(const Json& json);
-};
-
 Expectation expectation_of(const Observation& observation, const QuestionContext& context);
 
 /// The only place where a sentinel comes from. Pure; the same observations in any order give the
@@ -108,7 +73,8 @@ Expectation expectation_of(const Observation& observation, const QuestionContext
 /// control case green on subject `patched`, given the same inputs (by digest), at least one
 /// `mutant:*` subject, each of them red on at least one trigger. kOp / kMitigation: as kValidate
 /// with `op` / `mitigated` in place of `patched` (op: mutants are `op_mutant:*`), on the cases that
-/// it was given; a mitigation's `why` names the red triggers that it was not. Mixed repeats of
+/// it was given; a mitigation's `why` names the red triggers that it was not, and its argument is
+/// the mode, where the subject names one: "MITIGATION_VERIFIED(dequantize)". Mixed repeats of
 /// one subject × case × seed are unresolved (k/N in `why`). kClaim: confirmed where `subject` is as
 /// claimed on every case and `contrast` is not on one of them; refuted where `subject` is otherwise
 /// on a case on which `contrast` is as claimed: a check that could not have come out the other way
@@ -123,7 +89,7 @@ Expectation expectation_of(const Observation& observation, const QuestionContext
 /// With `has_regions` each region mutant must be red on a case of any role that counts, or where
 /// outputs are compared other than upstream's. With
 /// `is_partial` regions that no named case is in are not asked for, and what the fix, op or
-/// mitigation earns has the argument "named_cases".
+/// mitigation earns has the argument "named_cases", after a mode.
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context);
 
 }  // namespace patchbench

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/question.h"
 #include "core/sentinel.h"
 
 /// What the rules of several questions share (sentinel.h). Observations are folded: one for each

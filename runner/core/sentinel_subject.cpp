@@ -56,7 +56,9 @@ Outcome op_right(const Observations& seen, const QuestionContext& context) {
 }
 
 Outcome mitigated(const Observations& seen, const QuestionContext& context) {
-  return subject_green(seen, context, Sentinel::kMitigationVerified);
+  Outcome outcome = subject_green(seen, context, Sentinel::kMitigationVerified);
+  if (outcome.sentinel) outcome.argument = context.subject.mode();
+  return outcome;
 }
 
 }  // namespace patchbench::rules

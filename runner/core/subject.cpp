@@ -8,12 +8,13 @@ namespace patchbench {
 namespace {
 
 constexpr std::string_view kRegion = "region:";
-/// The words; a mutant's is followed by its name.
-constexpr std::array<std::pair<SubjectKind, std::string_view>, 13> kWords = {{
+/// The words; one with a colon is followed by a name. The first of a kind is its own word.
+constexpr std::array<std::pair<SubjectKind, std::string_view>, 14> kWords = {{
     {SubjectKind::kUpstream, "upstream"},
     {SubjectKind::kPatched, "patched"},
     {SubjectKind::kClaimed, "claimed:"},
     {SubjectKind::kMitigated, "mitigated"},
+    {SubjectKind::kMitigated, "mitigated:"},
     {SubjectKind::kOp, "op"},
     {SubjectKind::kModel, "model"},
     {SubjectKind::kModelFixed, "model_fixed"},
@@ -46,6 +47,14 @@ std::string Subject::mutant_name() const {
   return is_mutant() ? text_.substr(text_.rfind(':') + 1) : "";
 }
 
+std::string Subject::mode() const {
+  if (kind_ == SubjectKind::kMitigated)
+    return text_.substr(std::min(text_.size(), word_of(kind_).size() + 1));
+  if (kind_ != SubjectKind::kMitigatedMutant || !is_region_mutant()) return "";
+  const std::size_t start = word_of(kind_).size(), end = text_.find(kRegion);
+  return end == start ? "" : text_.substr(start, end - start - 1);
+}
+
 bool Subject::is_in_process() const {
   switch (kind_) {
     case SubjectKind::kOp:
@@ -70,20 +79,24 @@ bool Subject::is_lone_edit() const {
 }
 
 bool Subject::is_region_mutant() const {
-  return is_mutant() && text_.find(kRegion) == word_of(kind_).size();
+  // A mode may stand between the word and the region.
+  const std::size_t region = text_.find(kRegion), start = word_of(kind_).size();
+  return is_mutant() && region != std::string::npos &&
+         (region == start ||
+          (kind_ == SubjectKind::kMitigatedMutant && text_.find(':', start) == region - 1));
 }
 
 Subject Subject::unspoiled() const {
-  return kind_ == SubjectKind::kOpMutant          ? SubjectKind::kOp
-         : kind_ == SubjectKind::kMitigatedMutant ? SubjectKind::kMitigated
-                                                  : SubjectKind::kPatched;
+  if (kind_ == SubjectKind::kMitigatedMutant)
+    return word_of(SubjectKind::kMitigated) + (mode().empty() ? "" : ":" + mode());
+  return kind_ == SubjectKind::kOpMutant ? SubjectKind::kOp : SubjectKind::kPatched;
 }
 
 Subject Subject::region_mutant(const std::string& region) const {
   const SubjectKind kind = kind_ == SubjectKind::kOp          ? SubjectKind::kOpMutant
                            : kind_ == SubjectKind::kMitigated ? SubjectKind::kMitigatedMutant
                                                               : SubjectKind::kMutant;
-  return word_of(kind) + std::string(kRegion) + region;
+  return word_of(kind) + (mode().empty() ? "" : mode() + ":") + std::string(kRegion) + region;
 }
 
 }  // namespace patchbench

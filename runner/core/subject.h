@@ -12,7 +12,7 @@ enum class SubjectKind {
   kUpstream,         ///< the release as it is
   kPatched,          ///< the release with our edits
   kClaimed,          ///< the release with a change as its proposal has it: `claimed-<name>.edit`
-  kMitigated,        ///< the release with the runtime mitigation
+  kMitigated,        ///< the release with the runtime mitigation, in its own or a named mode
   kOp,               ///< our op
   kModel,            ///< a C++ model of the defect
   kModelFixed,       ///< the model without the defect
@@ -25,7 +25,8 @@ enum class SubjectKind {
   kOther,  ///< a word that no pack can have: refused where a pack's subjects are known
 };
 
-/// A subject by its word: "upstream", "mutant:half", "claimed:one-line", "op_mutant:region:ties".
+/// A subject by its word: "upstream", "mutant:half", "claimed:one-line", "mitigated:dequantize",
+/// "op_mutant:region:ties".
 /// Implicit from text: records, manifests and command lines hold words.
 class Subject {
  public:
@@ -38,6 +39,8 @@ class Subject {
   const std::string& text() const { return text_; }
   /// What follows the last colon of a mutant's word; "" of the others.
   std::string mutant_name() const;
+  /// The named mode of a mitigation or of its region mutant; "" where the mitigation chooses.
+  std::string mode() const;
   /// Whether it runs inside the reproducer itself: needs no checkout and no sandbox.
   bool is_in_process() const;
   bool is_mutant() const;

@@ -1,16 +1,17 @@
-#include <fmt/format.h>
+#include "exec/bubblewrap.h"
+
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <set>
 #include <sstream>
 
 #include "core/error.h"
-#include "exec/engine.h"
 #include "exec/gpu.h"
+#include "exec/limited.h"
 #include "exec/process.h"
+#include "exec/spawn.h"
 
 namespace patchbench::exec {
 namespace {

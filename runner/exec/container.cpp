@@ -1,3 +1,5 @@
+#include "exec/container.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -9,9 +11,10 @@
 
 #include "core/error.h"
 #include "exec/cgroup.h"
-#include "exec/engine.h"
 #include "exec/gpu.h"
 #include "exec/process.h"
+#include "exec/process_tree.h"
+#include "exec/supervisor.h"
 
 namespace patchbench::exec {
 namespace {
@@ -184,7 +187,6 @@ class Watch {
   int64_t peak_bytes_ = 0;
 };
 
-/// What the engine's own words end with, for a container that never ran.
 /// The state the engine kept of an ended container.
 void take_state(const Container& container, const SandboxSpec& spec, SandboxReport& report) {
   std::istringstream state(
@@ -202,19 +204,6 @@ void take_state(const Container& container, const SandboxSpec& spec, SandboxRepo
 }
 
 }  // namespace
-
-std::string last_line(const fs::path& log) {
-  const std::string text = run({.argv = {"tail", "-n", "1", log.string()}}).out;
-  return text.empty() ? "no message" : shown(text.substr(0, text.find('\n')));
-}
-
-Exit run_engine(SandboxKind kind, const EngineSettings& settings, const Words& words,
-                std::chrono::seconds patience) {
-  Words argv = {sandbox_name(kind)};
-  argv.insert(argv.end(), settings.global.begin(), settings.global.end());
-  argv.insert(argv.end(), words.begin(), words.end());
-  return run({.argv = argv, .timeout = patience});
-}
 
 SandboxReport run_in_container(const SandboxSpec& spec, const EngineSettings& settings) {
   const std::string name = sandbox_name(spec.kind);

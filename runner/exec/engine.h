@@ -1,13 +1,13 @@
 #pragma once
 #include <chrono>
 #include <filesystem>
-#include <set>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
+#include "core/json.h"
 #include "exec/process.h"
 #include "exec/sandbox.h"
-#include "exec/spawn.h"
 #include "exec/supervisor.h"
 
 namespace patchbench::exec {
@@ -41,34 +41,10 @@ struct EngineSettings {
 /// $XDG_CACHE_HOME/patchbench, else ~/.cache/patchbench.
 std::filesystem::path default_cache();
 
-/// What an engine's probe found, probing first if that was not done since the machine started.
-/// Throws Error(kNotRunnable) with the probe's detail if the engine does not work here.
-EngineSettings engine_settings(SandboxKind kind, const std::filesystem::path& cache);
-
 /// Runs podman or docker with the settings' global options before `words`.
 Exit run_engine(SandboxKind kind, const EngineSettings& settings,
                 const std::vector<std::string>& words,
                 std::chrono::seconds patience = std::chrono::seconds(60));
-
-/// The four ways to run a spec. `settings` come from the probe.
-SandboxReport run_in_container(const SandboxSpec& spec, const EngineSettings& settings);
-SandboxReport run_in_bubblewrap(const SandboxSpec& spec, const EngineSettings& settings);
-SandboxReport run_as_process(const SandboxSpec& spec);
-/// Needs root, runc on PATH and the bundle in the default cache.
-SandboxReport run_in_runc(const SandboxSpec& spec);
-
-/// The OCI config.json of one run: no network, no capabilities, a read-only root.
-Json runc_config(const SandboxSpec& spec, const Bundle& bundle);
-
-/// The folders that an interpreter outside of /usr imports from: its own prefixes and its path.
-/// Never the root folder, nor a home folder as a whole.
-std::set<std::filesystem::path> interpreter_folders(const std::string& python);
-
-/// Runs a started-as-ours command under the spec's limits: a cgroup where one can be made, else a
-/// watchdog that adds up the tree; the report says which. kWatchdog does not try the cgroup.
-enum class LimitsBy { kBest, kWatchdog };
-SandboxReport run_limited(const SandboxSpec& spec, SpawnRequest request,
-                          LimitsBy by = LimitsBy::kBest);
 
 /// The fields of a report that follow from how the watched child ended.
 SandboxReport report_of(const SandboxSpec& spec, const Ending& ending);

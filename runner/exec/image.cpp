@@ -1,3 +1,5 @@
+#include "exec/image.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -12,7 +14,9 @@
 #include "core/error.h"
 #include "core/file_text.h"
 #include "exec/engine.h"
+#include "exec/probe.h"
 #include "exec/process.h"
+#include "exec/spawn.h"
 
 namespace patchbench::exec {
 namespace {

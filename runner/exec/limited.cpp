@@ -1,40 +1,15 @@
-#include <fmt/format.h>
+#include "exec/limited.h"
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 
 #include "exec/cgroup.h"
 #include "exec/engine.h"
+#include "exec/process_tree.h"
+#include "exec/supervisor.h"
 
 namespace patchbench::exec {
-
-SandboxReport report_of(const SandboxSpec& spec, const Ending& ending) {
-  SandboxReport report;
-  report.exit_code = ending.exit_code;
-  report.signal = ending.signal;
-  report.timed_out = ending.timed_out;
-  report.out_of_memory = ending.limit == Limit::kMemory;
-  report.wall_s = ending.wall_s;
-  report.error = ending.error;
-  report.engine_failed = !ending.error.empty();
-  if (ending.stopped_by != 0) {
-    report.engine_failed = true;
-    report.error = fmt::format("stopped by signal {}", ending.stopped_by);
-  } else if (report.error.empty() && ending.timed_out) {
-    report.error = fmt::format("killed after {} s", spec.timeout_s);
-  } else if (report.error.empty() && ending.limit == Limit::kMemory) {
-    report.error = fmt::format("went over {} MiB of memory", spec.memory_bytes >> 20);
-  } else if (report.error.empty() && ending.limit == Limit::kProcesses) {
-    report.error = fmt::format("killed with more than {} processes", spec.max_processes);
-  }
-  return report;
-}
-
-SandboxReport engine_failure(const std::string& error) {
-  SandboxReport report;
-  report.engine_failed = true;
-  report.error = error;
-  return report;
-}
 
 SandboxReport run_limited(const SandboxSpec& spec, SpawnRequest request, LimitsBy by) {
   const std::optional<Cgroup> group =

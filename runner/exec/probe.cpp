@@ -1,18 +1,22 @@
+#include "exec/probe.h"
+
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
 
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/file_text.h"
-#include "exec/engine.h"
+#include "exec/bubblewrap.h"
+#include "exec/container.h"
+#include "exec/image.h"
 #include "exec/process.h"
+#include "exec/runc.h"
 
 namespace patchbench::exec {
 namespace {
@@ -287,27 +291,6 @@ SandboxProbe probe_bundle(const std::string& python, const fs::path& cache) {
   const std::string version = run({.argv = {"runc", "--version"}}).out;
   return {kKind, failure.empty(),
           failure.empty() ? shown(version.substr(0, version.find('\n'))) : failure};
-}
-
-Json EngineSettings::to_json() const {
-  return {{"global", global},
-          {"options", options},
-          {"limits_memory", limits_memory},
-          {"limits_processes", limits_processes},
-          {"version", version}};
-}
-
-EngineSettings EngineSettings::from_json(const Json& json) {
-  return {json.at("global").get<Words>(), json.at("options").get<Words>(),
-          json.at("limits_memory").get<bool>(), json.at("limits_processes").get<bool>(),
-          json.at("version").get<std::string>()};
-}
-
-fs::path default_cache() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache != '\0') return fs::path(cache) / "patchbench";
-  const char* home = std::getenv("HOME");
-  return fs::path(home != nullptr ? home : "/nonexistent") / ".cache" / "patchbench";
 }
 
 EngineSettings engine_settings(SandboxKind kind, const fs::path& cache) {

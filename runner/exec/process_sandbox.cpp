@@ -1,9 +1,13 @@
+#include "exec/process_sandbox.h"
+
 #include <algorithm>
 #include <csignal>
-#include <sstream>
+#include <filesystem>
 
 #include "exec/engine.h"
+#include "exec/limited.h"
 #include "exec/process.h"
+#include "exec/spawn.h"
 
 namespace patchbench::exec {
 namespace {

@@ -1,3 +1,5 @@
+#include "exec/runc.h"
+
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -7,15 +9,16 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <optional>
 #include <random>
 
-#include "core/error.h"
 #include "core/file_text.h"
+#include "exec/bubblewrap.h"
 #include "exec/cgroup.h"
 #include "exec/engine.h"
 #include "exec/gpu.h"
 #include "exec/process.h"
+#include "exec/process_tree.h"
+#include "exec/supervisor.h"
 
 namespace patchbench::exec {
 namespace {
@@ -73,7 +76,6 @@ void add_gpu(Json& linux_part) {
   }
 }
 
-/// What runc itself said last, for a container that never ran.
 }  // namespace
 
 std::optional<Bundle> find_bundle(const fs::path& cache) {

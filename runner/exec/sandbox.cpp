@@ -1,9 +1,5 @@
 #include "exec/sandbox.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -11,7 +7,12 @@
 #include "core/error.h"
 #include "core/fields.h"
 #include "core/slug.h"
+#include "exec/bubblewrap.h"
+#include "exec/container.h"
 #include "exec/engine.h"
+#include "exec/probe.h"
+#include "exec/process_sandbox.h"
+#include "exec/runc.h"
 
 namespace patchbench::exec {
 namespace {
@@ -52,16 +53,6 @@ void check(const SandboxSpec& spec) {
       if (mount.is_writable && lies_in(file, mount.host))
         refuse(file.string() + ": lies where the subject can write");
     }
-  }
-}
-
-/// Hands everything in a folder to the subject's uid; links themselves, never what they point at.
-void hand_over(const fs::path& folder) {
-  std::error_code ignored;
-  static_cast<void>(::lchown(folder.c_str(), kSubjectUid, kSubjectUid));
-  for (fs::recursive_directory_iterator it(folder, ignored), end; it != end;
-       it.increment(ignored)) {
-    static_cast<void>(::lchown(it->path().c_str(), kSubjectUid, kSubjectUid));
   }
 }
 
@@ -173,25 +164,6 @@ SandboxReport SandboxReport::from_json(const Json& json) {
   report.error = fields.text("error");
   fields.finish();
   return report;
-}
-
-void prepare_mounts(const SandboxSpec& spec, Ownership ownership) {
-  for (const Mount& mount : spec.mounts) {
-    if (!fs::exists(mount.host))
-      throw Error(ErrorCode::kUsage,
-                  mount.host.string() + ": not there; it was to be mounted as " + mount.inside);
-    if (!mount.is_writable) continue;
-    for (const char* name : {"HOME", "TMPDIR"}) {
-      const auto found = spec.env.find(name);
-      if (found == spec.env.end()) continue;
-      const fs::path wanted = found->second;
-      // mkdir takes a link at the last place for an existing file: what an earlier subject planted
-      // there is not followed.
-      if (wanted.parent_path() == mount.inside)
-        ::mkdir((mount.host / wanted.filename()).c_str(), 0755);
-    }
-    if (ownership == Ownership::kToSubject) hand_over(mount.host);
-  }
 }
 
 SandboxReport run_sandboxed(const SandboxSpec& spec) {

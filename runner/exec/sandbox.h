@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,50 +62,6 @@ struct SandboxReport {
   Json to_json() const;
   static SandboxReport from_json(const Json& json);
 };
-
-/// What one kind can do on this machine, found by trying it, not by asking for versions.
-struct SandboxProbe {
-  SandboxKind kind;
-  bool usable = false;
-  std::string detail;  ///< version and limits, or why not and how to get it
-};
-/// Tries one kind end to end (starts a trivial process in it). Cached per boot under
-/// `<cache>/probe`; only what worked is remembered.
-SandboxProbe probe_sandbox(SandboxKind kind, const std::filesystem::path& cache,
-                           const std::filesystem::path& root);
-
-/// The strongest usable kind, or the forced one (Error(kNotRunnable) naming why and what to try). A
-/// fall-back is announced on stderr.
-SandboxKind choose_sandbox(std::optional<SandboxKind> forced, const std::filesystem::path& cache,
-                           const std::filesystem::path& root);
-
-/// Builds (once) the base image from env/images/<name> by debootstrap and returns its engine id;
-/// records its tree digest. Throws Error(kNotRunnable) if it cannot be built here.
-struct BaseImage {
-  std::string id, tree_digest, python, tag;  ///< tag: interpreter tag, "cp311"
-};
-BaseImage ensure_base_image(SandboxKind engine, const std::string& name,
-                            const std::filesystem::path& cache, const std::filesystem::path& root);
-/// The same if it is there already; nullopt instead of building it.
-std::optional<BaseImage> find_base_image(SandboxKind engine, const std::string& name,
-                                         const std::filesystem::path& cache,
-                                         const std::filesystem::path& root);
-
-/// Writes a base image's file system as a tar, with its owners. Throws Error(kNotRunnable) with the
-/// engine's own line.
-void export_base_image(SandboxKind engine, const BaseImage& image, const std::filesystem::path& tar,
-                       const std::filesystem::path& cache);
-
-/// A base image's file system as a staged folder carries it, for runc without an engine above it.
-struct Bundle {
-  std::filesystem::path rootfs;
-  std::string tree_digest, python, tag;
-};
-/// <cache>/bundle: image.json and the unpacked rootfs; nullopt unless both are there.
-std::optional<Bundle> find_bundle(const std::filesystem::path& cache);
-/// Whether `python`, an interpreter of this machine, imports torch inside of the bundle: its own
-/// folders are mounted, its system libraries are the bundle's. Not cached.
-SandboxProbe probe_bundle(const std::string& python, const std::filesystem::path& cache);
 
 /// Runs the spec to its end and writes log and report. Never throws for what the subject does.
 /// Which options an engine takes here comes from its probe in $XDG_CACHE_HOME/patchbench. The plain

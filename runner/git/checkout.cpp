@@ -9,6 +9,7 @@
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/file_text.h"
+#include "git/history.h"
 #include "git/source.h"
 
 namespace patchbench::git {
@@ -241,6 +242,11 @@ std::map<std::string, std::string> Store::digests(const Checkout& checkout,
     digests[file] = fs::is_regular_file(path) ? sha256_hex(read_file(path)) : "absent";
   }
   return digests;
+}
+
+std::vector<Pin> Store::commits_between(const Pin& good, const Pin& bad,
+                                        const std::vector<std::string>& files) {
+  return History(Places{cache_, root_}, upstream_of(bad)).commits_between(good, bad, files);
 }
 
 std::optional<std::string> read_after(Store& store, const Pin& pin, const std::vector<Edit>& before,

@@ -1,10 +1,15 @@
+#include "git/diff_reader.h"
+
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <set>
+#include <utility>
 
+#include "core/edit_make.h"
 #include "core/error.h"
 #include "core/json.h"
-#include "git/series.h"
+#include "git/objects.h"
 
 namespace patchbench::git {
 namespace {

@@ -1,10 +1,14 @@
+#include "git/mail.h"
+
 #include <fmt/format.h>
 
 #include <charconv>
 #include <chrono>
+#include <optional>
+#include <string_view>
 
 #include "core/error.h"
-#include "git/series.h"
+#include "git/objects.h"
 
 namespace patchbench::git {
 namespace {

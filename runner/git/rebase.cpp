@@ -1,9 +1,12 @@
+#include "git/rebase.h"
+
 #include <algorithm>
 #include <set>
+#include <string_view>
 
-#include "core/digest.h"
+#include "core/edit_make.h"
 #include "core/error.h"
-#include "git/series.h"
+#include "git/objects.h"
 
 namespace patchbench::git {
 namespace {

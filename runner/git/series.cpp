@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <regex>
 #include <set>
 
 #include "core/digest.h"
+#include "core/edit_make.h"
 #include "core/error.h"
 #include "core/file_text.h"
+#include "git/objects.h"
 #include "git/source.h"
 
 namespace patchbench::git {

@@ -1,8 +1,10 @@
+#include "job/cache_picks.h"
+
 #include <cmath>
+#include <string_view>
 
 #include "core/file_text.h"
 #include "core/json.h"
-#include "job/cache_sync.h"
 
 namespace patchbench::job {
 namespace {

@@ -69,10 +69,4 @@ int compare_versions(std::string_view a, std::string_view b);
 /// Whether a version is within ">=A,<B" (also <=, >, ==). Throws Error(kUsage) on another form.
 bool in_range(std::string_view version, const std::string& range);
 
-enum class Format { kSh, kDocker, kSlurm, kJson, kPython };
-/// The environment as lines for a shell, a `docker run --env-file`, a Slurm TaskProlog or Python's
-/// first lines, or as one JSON object. `folder` is where the caches go.
-std::string print(const Policy& policy, Format format, const std::set<std::string>& choices,
-                  const std::string& folder);
-
 }  // namespace patchbench::job

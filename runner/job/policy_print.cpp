@@ -1,7 +1,11 @@
+#include "job/policy_print.h"
+
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "core/error.h"
-#include "job/policy.h"
+#include "core/json.h"
 
 namespace patchbench::job {
 namespace {

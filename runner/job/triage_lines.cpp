@@ -1,8 +1,8 @@
+#include "job/triage_lines.h"
+
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-
-#include "job/triage.h"
 
 namespace patchbench::job {
 namespace {
@@ -105,6 +105,14 @@ std::string shape_of(std::string_view line) {
   }
   while (!shape.empty() && shape.back() == ' ') shape.pop_back();
   return shape;
+}
+
+std::string clean(std::string_view text) {
+  std::string out(text.substr(0, 400));
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return text.size() > 400 ? out + "..." : out;
 }
 
 }  // namespace patchbench::job

@@ -1,10 +1,14 @@
+#include "job/triage_rules.h"
+
 #include <fmt/format.h>
 
 #include <set>
+#include <utility>
 
 #include "core/day.h"
+#include "core/json.h"
 #include "core/schema.h"
-#include "job/triage.h"
+#include "job/policy.h"
 
 namespace patchbench::job {
 namespace {

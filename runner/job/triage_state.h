@@ -1,13 +1,19 @@
 #pragma once
+#include <cstdint>
 #include <deque>
 #include <map>
-#include <optional>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/json.h"
+#include "job/line_matcher.h"
+#include "job/policy.h"
 #include "job/triage.h"
+#include "job/triage_rules.h"
 
 namespace patchbench::job {
 
@@ -63,6 +69,10 @@ struct LineInHand {
 /// Counts of a graph break or a recompile, by rank.
 using SiteCounts = std::map<std::string, std::map<std::string, int64_t>>;
 
+/// A place and an alert as `Triage::finish` writes them.
+Json place_json(const LinePlace& place);
+Json alert_json(const Alert& alert);
+
 struct Triage::State {
   TriageRules rules;
   Budgets budgets;
@@ -109,8 +119,5 @@ struct Triage::State {
   Json stale() const;
   Json hang_json() const;
 };
-
-/// Text of a log for a terminal or a document: no control characters, at most 400 bytes.
-std::string clean(std::string_view text);
 
 }  // namespace patchbench::job

@@ -4,6 +4,7 @@
 
 #include "core/digest.h"
 #include "ledger/evidence.h"
+#include "ledger/jsonl.h"
 #include "ledger/shared_values.h"
 
 namespace patchbench::ledger {

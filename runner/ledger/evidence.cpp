@@ -1,5 +1,6 @@
 #include "ledger/evidence.h"
 #include "core/file_text.h"
+#include "ledger/jsonl.h"
 
 #include <set>
 

@@ -1,13 +1,15 @@
+#include "ledger/jsonl.h"
+
 #include <fmt/format.h>
 
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/digest.h"
 #include "core/error.h"
 #include "ledger/appender.h"
 #include "ledger/dsse.h"
-#include "ledger/ledger.h"
 #include "ledger/read_ahead.h"
 #include "ledger/shared_values.h"
 #include "ledger/verify.h"

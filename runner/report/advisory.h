@@ -31,16 +31,4 @@ struct Advisory {
   std::vector<AdvisoryRelease> releases;       ///< oldest first
 };
 
-/// An OSV record (schema 1.6 or later). Null if no release is affected. Ranges reach from the first
-/// measured bad release to the first measured right one next to it ("fixed"), else to the last bad
-/// one ("last_affected"): nothing is said of a release that was not measured. Any failure class is
-/// affected; the class and the records stand in database_specific. Devices that saw different
-/// things have an entry each.
-Json osv_record(const Advisory& advisory);
-
-/// An OpenVEX 0.2.0 document: affected where a device saw a failure, with the action; fixed where
-/// every device that judged saw none and an older release is affected; not_affected where none is
-/// older; under_investigation where nothing was judged.
-Json openvex_document(const std::vector<Advisory>& advisories);
-
 }  // namespace patchbench::report

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/observation.h"
+#include "core/question.h"
 #include "core/sentinel.h"
 
 namespace patchbench::report {

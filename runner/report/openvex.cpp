@@ -1,10 +1,13 @@
+#include "report/openvex.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string>
 
+#include "core/bug_state.h"
 #include "core/digest.h"
-#include "report/advisory.h"
 
 namespace patchbench::report {
 namespace {

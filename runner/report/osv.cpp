@@ -1,10 +1,14 @@
+#include "report/osv.h"
+
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string>
+#include <vector>
 
-#include "report/advisory.h"
+#include "core/bug_state.h"
 
 namespace patchbench::report {
 namespace {

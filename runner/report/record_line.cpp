@@ -22,8 +22,8 @@ RecordLine record_line(const Record& record) {
   if (type != "verdict") return {type + (version.empty() ? "" : " " + version), ""};
   const QuestionContext question = QuestionContext::from_json(p.at("question"));
   // The subject, where the question alone does not say which one ran.
-  const bool is_open =
-      question.question == Question::kReproduce || question.question == Question::kClaim;
+  const bool is_open = question.question == Question::kReproduce ||
+                       question.question == Question::kClaim || !question.subject.mode().empty();
   return {question_name(question.question) + (version.empty() ? "" : " " + version) +
               (is_open ? " " + question.subject.text() : ""),
           described(record) + (run.is_isolated() ? "" : " unisolated")};

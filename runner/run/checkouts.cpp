@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "exec/process.h"
 #include "git/checkout.h"
-#include "git/series.h"
+#include "git/rebase.h"
 
 namespace patchbench {
 namespace {

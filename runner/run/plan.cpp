@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
 #include <set>
 
 #include "core/error.h"
 #include "core/file_text.h"
 #include "exec/process.h"
-#include "ledger/evidence.h"
+#include "run/names.h"
+#include "status/verdict_index.h"
 
 namespace patchbench {
 namespace {
@@ -49,30 +51,33 @@ bool has_environment(const Context& context, const std::string& name) {
   return false;
 }
 
-/// What the newest recorded run of `subject` on such a device took.
+/// What the subject took in the newest verdict on this release and such a device that ran it.
 struct Taken {
   std::string started;
   double wall_s = 0, gpu_bytes = 0;
 };
-Taken newest_run(const Context& context, const RunOptions& options, bool is_gpu) {
-  std::map<std::string, std::vector<Observation>> runs;  // by start, so the newest is the last
-  for (const ledger::Entry& entry : ledger::known(context.ledger, context.root, {options.slug})) {
-    if (entry.record.type() != "observation") continue;
-    Observation o = observation_of(entry.record);
-    if (o.slug == options.slug && o.subject == options.subject && (o.device != "cpu") == is_gpu)
-      runs[entry.record.predicate().at("context").at("started").get<std::string>()].push_back(
-          std::move(o));
+Taken newest_run(const Context& context, const RunOptions& options, const Pin& pin, bool is_gpu) {
+  const VerdictIndex verdicts = index_verdicts(context, {.slug = options.slug, .before = {}});
+  Taken taken;
+  for (const auto& [place, devices] : verdicts.board.places()) {
+    if (place.version != pin.version && place.version != "-") continue;
+    for (const auto& [device, cell] : devices) {
+      const Finding* newest = cell.newest();
+      if (newest == nullptr || (newest->device != "cpu") != is_gpu ||
+          newest->started <= taken.started)
+        continue;
+      std::set<double> walls;  // all cases of one process carry that process's time
+      double gpu_bytes = 0;
+      for (const Observation& o : cited_observations(verdicts.archive, newest->digest)) {
+        if (o.subject != options.subject) continue;
+        if (o.outside.is_object()) walls.insert(o.outside.value("wall_s", 0.0));
+        if (is_gpu && o.self_reported.is_object())
+          gpu_bytes = std::max(gpu_bytes, o.self_reported.value("peak_bytes", 0.0));
+      }
+      if (!walls.empty())
+        taken = {newest->started, std::accumulate(walls.begin(), walls.end(), 0.0), gpu_bytes};
+    }
   }
-  if (runs.empty()) return {};
-  Taken taken{runs.rbegin()->first};
-  // All cases of one process carry that process's time, to the last digit.
-  std::set<double> walls;
-  for (const Observation& o : runs.rbegin()->second) {
-    if (o.outside.is_object()) walls.insert(o.outside.value("wall_s", 0.0));
-    if (is_gpu && o.self_reported.is_object())
-      taken.gpu_bytes = std::max(taken.gpu_bytes, o.self_reported.value("peak_bytes", 0.0));
-  }
-  for (const double wall : walls) taken.wall_s += wall;
   return taken;
 }
 
@@ -80,6 +85,7 @@ Taken newest_run(const Context& context, const RunOptions& options, bool is_gpu)
 
 Json plan_of(const Context& context, const RunOptions& options) {
   const Manifest manifest = context.manifest(options.slug);
+  need_mode(manifest, options.subject);
   const UpstreamUse& use = upstream_use(manifest, options.upstream_name, options.subject);
   const Pin pin =
       context.pins().resolve(use.name, options.version.empty() ? use.red_pin : options.version);
@@ -106,7 +112,7 @@ Json plan_of(const Context& context, const RunOptions& options) {
         fmt::format("{}: to fetch, {}; {} unpacked", pin.environment, mib(to_fetch), mib(unpacked));
   }
   const bool is_gpu = device != "cpu";
-  const Taken taken = newest_run(context, options, is_gpu);
+  const Taken taken = newest_run(context, options, pin, is_gpu);
   const std::string when = taken.started.substr(0, 10);
   return {
       {"slug", options.slug},

@@ -19,6 +19,7 @@
 #include "core/error.h"
 #include "exec/process.h"
 #include "exec/slurm.h"
+#include "ledger/jsonl.h"
 #include "ledger/ledger.h"
 #include "run/not_run.h"
 #include "run/verdicts.h"
@@ -76,32 +77,31 @@ bool is_of_type(const std::string& device, const std::string& type) {
 
 /// Cells that a verdict in the ledger answers: the same manifest, release and kind of device.
 void take_known(const Context& context, const SweepFolder& sweep) {
-  using Key = std::tuple<std::string, std::string, std::string, std::string>;
-  std::map<Key, std::vector<std::size_t>> wanted;
-  std::map<std::string, std::string> manifests;
   const std::vector<SweepCell>& cells = sweep.plan().cells;
+  std::map<std::string, std::string> manifests;
+  for (const SweepCell& cell : cells) {
+    if (!manifests.contains(cell.slug)) manifests[cell.slug] = context.manifest(cell.slug).sha256;
+  }
+  Board board;
+  ledger::Ledger::open(context.ledger)->each_answer({}, [&](const Finding& finding) {
+    const auto manifest = manifests.find(finding.slug);
+    if (manifest != manifests.end() && manifest->second == finding.manifest_sha256 &&
+        state_of(finding.outcome()) != BugStatus::kUnresolved)
+      board.add(finding);
+  });
   for (std::size_t i = 0; i < cells.size(); ++i) {
     if (sweep.result(i)) continue;
-    auto [it, is_new] = manifests.try_emplace(cells[i].slug);
-    if (is_new) it->second = context.manifest(cells[i].slug).sha256;
-    wanted[{cells[i].slug, cells[i].upstream, cells[i].version, it->second}].push_back(i);
-  }
-  std::map<std::size_t, Finding> known;
-  const auto take = [&](const Finding& finding) {
-    const auto it =
-        wanted.find({finding.slug, finding.upstream, finding.version, finding.manifest_sha256});
-    if (it == wanted.end() || finding.asked != "reproduce" || !finding.beside.empty()) return;
-    if (state_of(finding.outcome()) == BugStatus::kUnresolved) return;
-    for (const std::size_t cell : it->second) {
-      if (is_of_type(finding.device, cells[cell].device)) known[cell] = finding;
+    const auto place =
+        board.places().find({cells[i].slug, cells[i].upstream, cells[i].version, "", "reproduce"});
+    if (place == board.places().end()) continue;
+    for (const auto& [device, cell] : place->second) {
+      const Finding* newest = cell.newest();
+      if (newest == nullptr || !is_of_type(newest->device, cells[i].device)) continue;
+      sweep.publish(
+          i,
+          {{"sentinel", newest->sentinel}, {"verdict", newest->digest}, {"why", "in the ledger"}},
+          "");
     }
-  };
-  ledger::Ledger::open(context.ledger)->each_answer({}, take);
-  for (const auto& [cell, finding] : known) {
-    sweep.publish(
-        cell,
-        {{"sentinel", finding.sentinel}, {"verdict", finding.digest}, {"why", "in the ledger"}},
-        "");
   }
 }
 
@@ -346,22 +346,30 @@ void run_cell(const Context& context, const SweepFolder& sweep, std::size_t cell
                      .needs_pin = true,
                      .seed = words.seed};
   if (!words.sandbox.empty()) options.sandbox = exec::sandbox_from(words.sandbox);
-  try {
-    const Setup setup = prepare(own, options);
-    const std::string device = setup.machine.value("device", "");
-    if (!is_of_type(device, what.device))
-      throw Error(ErrorCode::kNotRunnable, device + " is no " + what.device);
-    const Answer answer = reproduce(own, setup, options);
-    sweep.publish(cell,
-                  {{"sentinel", answer.outcome.sentinel ? answer.outcome.text() : "NONE"},
-                   {"verdict", answer.digest},
-                   {"why", answer.outcome.why}},
-                  ledger::export_jsonl(ledger::Ledger::open(own.ledger)->all()));
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::kNotRunnable) throw;
-    const Outcome not_run{Sentinel::kNotRun, reason_name(NotRunReason::kNotRunnableHere), e.what(),
-                          ""};
-    sweep.publish(cell, {{"sentinel", not_run.text()}, {"verdict", ""}, {"why", e.what()}}, "");
+  // A sandbox that breaks once, because its node dies or is short of memory, says nothing about the
+  // machine: that a cell cannot run here has to be seen twice.
+  for (bool is_first = true;; is_first = false) {
+    try {
+      const Setup setup = prepare(own, options);
+      const std::string device = setup.machine.value("device", "");
+      if (!is_of_type(device, what.device))
+        throw Error(ErrorCode::kNotRunnable, device + " is no " + what.device);
+      const Answer answer = reproduce(own, setup, options);
+      sweep.publish(cell,
+                    {{"sentinel", answer.outcome.sentinel ? answer.outcome.text() : "NONE"},
+                     {"verdict", answer.digest},
+                     {"why", answer.outcome.why}},
+                    ledger::export_jsonl(ledger::Ledger::open(own.ledger)->all()));
+      return;
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kNotRunnable) throw;
+      progress(fmt::format("sweep: cell {}: {}", cell, e.what()));
+      if (is_first) continue;
+      const Outcome not_run{Sentinel::kNotRun, reason_name(NotRunReason::kNotRunnableHere),
+                            e.what(), ""};
+      sweep.publish(cell, {{"sentinel", not_run.text()}, {"verdict", ""}, {"why", e.what()}}, "");
+      return;
+    }
   }
 }
 

@@ -11,8 +11,13 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/file_text.h"
+#include "exec/image.h"
+#include "exec/probe.h"
 #include "exec/process.h"
+#include "exec/runc.h"
 #include "ledger/ledger.h"
+#include "run/names.h"
 
 namespace patchbench {
 namespace {
@@ -28,24 +33,6 @@ void write_file(const fs::path& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary);
   out << text;
   if (!out.flush()) throw Error(ErrorCode::kInternal, path.string() + ": cannot be written");
-}
-
-void check_cases(const Manifest& manifest, const std::vector<std::string>& cases) {
-  std::vector<std::string> names;
-  for (const Case& c : manifest.cases) names.push_back(c.name);
-  for (const std::string& name : cases) {
-    if (manifest.find_case(name) == nullptr) {
-      throw Error(ErrorCode::kUsage, fmt::format("{}: no case '{}'{}", manifest.slug.str(), name,
-                                                 did_you_mean(name, names)));
-    }
-  }
-}
-
-void check_subject(const Manifest& manifest, const Subject& subject) {
-  if (has_subject(manifest, subject)) return;
-  const std::string kind = subject.text().substr(0, subject.text().find(':'));
-  throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", manifest.slug.str(), subject,
-                                             did_you_mean(kind, manifest.subjects)));
 }
 
 /// The interpreter of sandboxes that use the host's /usr, and its wheel tag.
@@ -98,6 +85,17 @@ Json cases_document(const Setup& setup, const RunOptions& options, const Subject
           {"waived_regions", waived}};
 }
 
+fs::path ops_library(const Context& context) {
+  return context.bin.parent_path() / "lib/libpatchbench_ops.so";
+}
+
+/// Whether the subject is given the ops. A named mode may need them; without a name the mitigation
+/// is judged without them, in its plain form.
+bool has_ops(const Context& context, const Subject& subject) {
+  return subject == SubjectKind::kMitigated && !subject.mode().empty() &&
+         fs::exists(ops_library(context));
+}
+
 /// "/env-1/z3/lib:": what a wheel links by a path beside its own is found by name where the two
 /// stand apart.
 std::string libraries_of(const fs::path& site, const std::string& at) {
@@ -147,8 +145,12 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const
   if (subject == SubjectKind::kMitigated) {
     spec.mounts.push_back({context.root / "mitigations", "/mitigations", false});
     path += (path.empty() ? "" : ":") + std::string("/mitigations");
-    spec.env["PATCHBENCH_MITIGATE"] = slug;
+    spec.env["PATCHBENCH_MITIGATE"] = slug + (subject.mode().empty() ? "" : ":" + subject.mode());
     spec.env["PATCHBENCH_FORCE"] = slug;
+    if (has_ops(context, subject)) {
+      spec.mounts.push_back({ops_library(context).parent_path(), "/ops", false});
+      spec.env["PATCHBENCH_OPS_LIB"] = "/ops/" + ops_library(context).filename().string();
+    }
   }
   spec.env["PYTHONPATH"] = path;
   spec.env["PATCHBENCH_UPSTREAM"] = setup.upstream.name;
@@ -262,8 +264,10 @@ std::vector<git::Checkout> check_out(const Context& context, const Setup& setup,
     if (!edits.empty())
       throw Error(ErrorCode::kUsage,
                   "an installed stack (--python) is judged as it is: it takes no edits");
-    run.files = setup.environment.packages.value("files", Json::object());
+    run.files = setup.files;
   }
+  if (has_ops(context, subject))
+    run.sandbox["ops_sha256"] = sha256_hex(read_file(ops_library(context)));
   return checkouts;
 }
 
@@ -322,10 +326,24 @@ bool use_bundle(const Context& context, const RunOptions& options, Setup& setup)
   return true;
 }
 
+/// The upstream's files as the installed stack would import them. Throws Error(kNotRunnable) where
+/// it has none of them.
+Json files_of_stack(const Setup& setup) {
+  const Json files = exec::host_file_digests(setup.environment, setup.upstream.files);
+  if (!files.empty() && std::all_of(files.begin(), files.end(),
+                                    [](const Json& digest) { return digest == "absent"; }))
+    throw Error(ErrorCode::kNotRunnable,
+                fmt::format("--python {}: {} is not installed there (no {}); install it, or name a "
+                            "release with --upstream",
+                            setup.python, setup.upstream.name, setup.upstream.files.front()));
+  return files;
+}
+
 /// Sandbox and an installed stack (--python).
 void prepare_host(const Context& context, const RunOptions& options, Setup& setup) {
   setup.environment = exec::host_environment(options.python);
   setup.python = setup.environment.python;
+  if (!setup.pin && !options.subject.is_in_process()) setup.files = files_of_stack(setup);
   const auto kind = options.sandbox.value_or(exec::SandboxKind::kBubblewrap);
   if (use_bundle(context, options, setup)) return;
   if (kind == exec::SandboxKind::kPodman || kind == exec::SandboxKind::kDocker) {
@@ -348,54 +366,6 @@ Json Setup::beside_json() const {
   Json versions;
   for (const Pin& other : beside) versions[other.upstream] = other.version;
   return versions;
-}
-
-bool has_subject(const Manifest& manifest, const Subject& subject) {
-  const Subject known = subject.is_lone_edit() ? SubjectKind::kPatched : subject;
-  const auto& subjects = manifest.subjects;
-  return std::find(subjects.begin(), subjects.end(), known.text()) != subjects.end();
-}
-
-const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& asked,
-                                const Subject& subject) {
-  if (manifest.upstreams.empty()) {
-    throw Error(ErrorCode::kNotRunnable,
-                manifest.slug.str() + ": names no upstream; try --subject op or model");
-  }
-  const std::string acts_on = subject == SubjectKind::kMitigated ? manifest.mitigated() : "";
-  const std::string name = asked.empty() ? acts_on : asked;
-  if (!acts_on.empty() && name != acts_on) {
-    throw Error(ErrorCode::kUsage, fmt::format("{}: the mitigation acts on {}, not on {}",
-                                               manifest.slug.str(), acts_on, name));
-  }
-  if (name.empty()) return manifest.upstreams.front();
-  std::vector<std::string> names;
-  for (const UpstreamUse& use : manifest.upstreams) {
-    if (use.name == name) return use;
-    names.push_back(use.name);
-  }
-  throw Error(ErrorCode::kUsage, fmt::format("{}: no upstream '{}'{}", manifest.slug.str(), name,
-                                             did_you_mean(name, names)));
-}
-
-std::string chosen_device(const std::string& asked) {
-  const std::vector<exec::Gpu> gpus = exec::find_gpus();
-  if (asked.empty()) return gpus.empty() ? "cpu" : "cuda:0";
-  if (asked == "cpu") return asked;
-  const std::string digits = asked == "cuda"              ? "0"
-                             : asked.starts_with("cuda:") ? asked.substr(5)
-                                                          : "";
-  if (digits.empty() || digits.size() > 3 ||
-      !std::all_of(digits.begin(), digits.end(), ::isdigit)) {
-    throw Error(ErrorCode::kUsage, fmt::format("--device: '{}' is neither cpu nor cuda:N", asked));
-  }
-  if (std::stoul(digits) >= gpus.size()) {
-    throw Error(ErrorCode::kNotRunnable,
-                fmt::format("--device {}: this machine has {} NVIDIA GPU{}; try --device cpu",
-                            asked, gpus.empty() ? "no" : std::to_string(gpus.size()),
-                            gpus.size() == 1 ? "" : "s"));
-  }
-  return "cuda:" + digits;
 }
 
 namespace {
@@ -514,6 +484,7 @@ SubjectRunner& runner_of(const Context& context) {
 }  // namespace
 
 Setup prepare(const Context& context, const RunOptions& options) {
+  need_mode(context.manifest(options.slug), options.subject);
   return runner_of(context).prepare(context, options);
 }
 

@@ -43,7 +43,8 @@ struct Setup {
   std::string device;
   exec::SandboxKind sandbox = exec::SandboxKind::kProcess;
   exec::Environment environment;
-  std::string image, python;  ///< as the sandbox needs them
+  Json files = Json::object();  ///< of an installed stack: the upstream's files -> SHA-256
+  std::string image, python;    ///< as the sandbox needs them
   std::string run_id, started;
   Json machine;                  ///< exec::describe_machine(device)
   std::filesystem::path folder;  ///< <cache>/runs/<run_id>
@@ -55,16 +56,6 @@ struct Trial {
   std::vector<Observation> observations;
   double wall_s = 0;
 };
-
-/// Whether a pack has a subject of that name; where there is an edit, there may be mutants: wrong
-/// edits.
-bool has_subject(const Manifest& manifest, const Subject& subject);
-/// The upstream of a pack by name, or its first; of `mitigated` the one that the mitigation acts
-/// on, and no other. Throws Error(kUsage) with did-you-mean.
-const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& asked,
-                                const Subject& subject = SubjectKind::kUpstream);
-/// "cpu" or "cuda:N": the one asked for, checked, or the best that is here.
-std::string chosen_device(const std::string& asked);
 
 /// Prepares and runs subjects. What it is by default starts processes; a test's does not.
 class SubjectRunner {
@@ -96,13 +87,5 @@ std::string record_run(const Context& context, const std::vector<Trial>& trials,
 
 /// What an observation of `setup` is asked: classes, red pin.
 QuestionContext question_for(const Setup& setup, Question question, const Subject& subject);
-
-/// `patchbench <version> (<upstream version> …)` lines and the case table of a run, for people.
-std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
-                          const QuestionContext& question, const Outcome& outcome);
-/// The same as one JSON document.
-Json trials_json(const Setup& setup, const std::vector<Trial>& trials,
-                 const QuestionContext& question, const Outcome& outcome,
-                 const std::string& digest);
 
 }  // namespace patchbench

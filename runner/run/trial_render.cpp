@@ -1,3 +1,5 @@
+#include "run/trial_render.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -5,7 +7,6 @@
 #include <map>
 
 #include "report/table.h"
-#include "run/trial.h"
 
 namespace patchbench {
 namespace {

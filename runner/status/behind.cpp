@@ -30,9 +30,9 @@ std::set<std::string> edit_digests(const Context& context, const Slug& slug) {
 std::set<std::string> cases_today(const Manifest& pack, const Finding& finding) {
   const std::string kind = finding.device == "cpu" ? "cpu" : "cuda";
   const bool runs_no_release = finding.version == "-";
-  const std::string subject = runs_no_release                 ? finding.asked
-                              : finding.asked == "mitigation" ? "mitigated"
-                                                              : "upstream";
+  const std::string subject = runs_no_release                           ? finding.asked
+                              : finding.asked.starts_with("mitigation") ? "mitigated"
+                                                                        : "upstream";
   std::set<std::string> names;
   for (const Case& item : pack.cases) {
     bool is_of_it = item.upstream.empty() || item.upstream == finding.upstream;

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "report/advisory.h"
 #include "report/claim_lint.h"
 #include "report/markdown.h"
 #include "report/record_line.h"
@@ -116,7 +117,7 @@ class Body {
   }
 
   Json verdict_row(const Standing& one) {
-    std::string question = question_name(one.asked.question);
+    std::string question = one.question();
     const std::string upstream = one.run.pin.value("upstream", "");
     if (facts_.manifest.upstreams.size() > 1 && !upstream.empty()) question += " of " + upstream;
     std::string sentinel = report::code_span(one.outcome.text());

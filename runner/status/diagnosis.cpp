@@ -73,21 +73,21 @@ std::string package_of(const Upstream& upstream) {
 void conclude(Diagnosis& one, const Measured& measured, const std::string& remark) {
   one.record = measured.record;
   if (measured.state == BugStatus::kUnresolved) {
-    one.state = "not_measured";
+    one.state = Hit::kNotMeasured;
     one.why = "its run gave no answer";
   } else if (measured.state == BugStatus::kAbsent || measured.state == BugStatus::kUnsupported) {
-    one.state = "not_hit";
+    one.state = Hit::kNotHit;
     one.why = measured.state == BugStatus::kAbsent ? "the bug is not there"
                                                    : "the release has no such code";
   } else {
-    one.state = "hit";
+    one.state = Hit::kHit;
     one.why = measured.state.text();
   }
-  if (one.state != "hit" && !remark.empty()) one.why += "; " + remark;
+  if (one.state != Hit::kHit && !remark.empty()) one.why += "; " + remark;
 }
 
 void leave_open(Diagnosis& one, const std::string& why) {
-  one.state = "not_measured";
+  one.state = Hit::kNotMeasured;
   one.why = why;
 }
 
@@ -125,7 +125,7 @@ void judge(Diagnosis& one, const Releases& releases, const Installed& installed,
     leave_open(one,
                "it comes from a " + one.listed.source + ", so that its version names no release");
   } else if (version.empty()) {
-    one.state = "version_unknown";
+    one.state = Hit::kVersionUnknown;
     one.why = "it is named without an exact version";
   } else if (version.find('+') != std::string::npos) {
     leave_open(one, "a local version is a build of its own");
@@ -138,13 +138,13 @@ void judge(Diagnosis& one, const Releases& releases, const Installed& installed,
 
 /// What the shipped data say that the mitigation does about a hit.
 void add_mitigation(Diagnosis& one, const Json& data) {
-  if (one.state != "hit") return;
+  if (one.state != Hit::kHit) return;
   if (data.is_null()) {
     one.mitigation = "none";
     return;
   }
   if (data.contains("not_needed")) {
-    one.state = "not_hit";
+    one.state = Hit::kNotHit;
     one.why = "no mitigation is needed";
     return;
   }
@@ -160,7 +160,7 @@ void add_mitigation(Diagnosis& one, const Json& data) {
 }
 
 void add_next(Diagnosis& one, const Manifest& pack, const std::string& python) {
-  if (one.state != "not_measured" && one.state != "version_unknown") return;
+  if (one.state != Hit::kNotMeasured && one.state != Hit::kVersionUnknown) return;
   const bool is_release = one.listed.source.empty() && !one.listed.version.empty() &&
                           one.listed.version.find('+') == std::string::npos;
   if (!is_release && python.empty()) return;
@@ -176,6 +176,22 @@ Json shipped_data(const Context& context, const std::string& slug) {
 }
 
 }  // namespace
+
+std::string hit_name(Hit state) {
+  switch (state) {
+    case Hit::kHit:
+      return "hit";
+    case Hit::kNotHit:
+      return "not_hit";
+    case Hit::kNotMeasured:
+      return "not_measured";
+    case Hit::kVersionUnknown:
+      return "version_unknown";
+    case Hit::kNotInstalled:
+      return "not_installed";
+  }
+  return "";
+}
 
 std::vector<Diagnosis> diagnoses_of(const Context& context, const Installed& installed,
                                     const std::string& python) {
@@ -204,7 +220,7 @@ std::vector<Diagnosis> diagnoses_of(const Context& context, const Installed& ins
     all.push_back({.slug = slug,
                    .upstream = name,
                    .package = package_of(pins.upstream(name)),
-                   .state = "not_installed"});
+                   .state = Hit::kNotInstalled});
   }
   return all;
 }

@@ -7,12 +7,21 @@
 
 namespace patchbench {
 
+enum class Hit {
+  kHit,
+  kNotHit,
+  kNotMeasured,  ///< the records do not say
+  kVersionUnknown,
+  kNotInstalled
+};
+/// "hit", "not_hit", "not_measured", "version_unknown", "not_installed".
+std::string hit_name(Hit state);
+
 /// What one upstream of one pack means for an environment.
 struct Diagnosis {
   std::string slug, upstream, package;
   Listed listed;
-  /// "hit", "not_hit", "not_measured" (the records do not say), "version_unknown", "not_installed"
-  std::string state;
+  Hit state = Hit::kNotMeasured;
   std::string why;         ///< the failure class of a hit; else one line
   std::string next;        ///< the command that would measure what was not; may be empty
   std::string record;      ///< digest of the verdict that the answer rests on; may be empty

@@ -9,6 +9,8 @@ std::string NewestVerdict::question() const {
   std::string text = question_name(asked.question);
   if (asked.question == Question::kReproduce && asked.subject != SubjectKind::kUpstream)
     text += " " + asked.subject.text();
+  if (asked.question == Question::kMitigation && !asked.subject.mode().empty())
+    text += " " + asked.subject.mode();
   return asked.claim.empty() ? text : text + " " + asked.claim;
 }
 

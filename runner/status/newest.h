@@ -15,7 +15,7 @@ struct NewestVerdict {
   QuestionContext asked;
   Outcome outcome;
 
-  std::string question() const;  ///< "reproduce mitigated", "claim NAME"
+  std::string question() const;  ///< "reproduce model", "claim NAME", "mitigation MODE"
   std::string device() const { return run.machine.value("device", "cpu"); }
   std::string upstream() const { return run.pin.value("upstream", ""); }
   std::string version() const { return run.pin.value("version", ""); }

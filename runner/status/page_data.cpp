@@ -59,16 +59,20 @@ std::vector<std::string> mitigation_lines(const VerdictIndex& verdicts, const Ma
   for (const Json& need : m.value("needs", Json::array())) needs += " " + need.get<std::string>();
   lines.push_back("modes" + modes + "; needs" + needs);
   lines.push_back(m.value("exactness", ""));
+  bool has_record = false;  // of the mode without a name
   for (const auto& [place, devices] : verdicts.board.places()) {
-    if (place.slug != pack.slug.str() || place.asked != "mitigation") continue;
+    if (place.slug != pack.slug.str() || !place.asked.starts_with("mitigation")) continue;
+    const std::string mode = place.asked.substr(place.asked.find(' ') + 1);
+    const std::string of_mode = mode == place.asked ? "" : "mode " + mode + ": ";
+    has_record |= of_mode.empty();
     for (const auto& [device, cell] : devices) {
       if (const Finding* finding = cell.newest())
-        lines.push_back(fmt::format("{} on {} {}, {} ({})", marked(verdicts, *finding),
+        lines.push_back(fmt::format("{}{} on {} {}, {} ({})", of_mode, marked(verdicts, *finding),
                                     place.upstream, version_text(place), short_device(device),
                                     finding->started.substr(0, 10)));
     }
   }
-  if (lines.size() == 2) lines.push_back("no record");
+  if (!has_record) lines.insert(lines.begin() + 2, "no record");
   return lines;
 }
 

@@ -56,6 +56,7 @@ std::string status_summary(const VerdictIndex& verdicts) {
       if (use.from_environment) continue;
       // The pin with its usual companions comes first, as "" sorts before any other.
       std::map<std::pair<std::string, std::string>, std::string> rows;  // companions, device
+      std::map<std::pair<std::string, std::string>, std::map<Sentinel, int>> claims;
       for (const auto& [place, devices] : verdicts.board.places()) {
         // What runs no release (op, model) is told of the first upstream.
         const bool is_here = place.version == "-"
@@ -68,12 +69,21 @@ std::string status_summary(const VerdictIndex& verdicts) {
           const std::string said = finding == nullptr ? "" : summary_of(verdicts, place, *finding);
           if (said.empty()) continue;
           std::string& list = rows[{pin, device}];
+          if (place.asked.starts_with("claim ")) {
+            ++claims[{pin, device}][*finding->outcome().sentinel];
+            continue;
+          }
           list += (list.empty() ? "" : " · ") + said;
         }
       }
-      for (const auto& [where, list] : rows)
+      for (auto& [where, list] : rows) {
+        for (const auto& [sentinel, count] : claims[where])
+          list += fmt::format("{}{} claim{} {}", list.empty() ? "" : " · ", count,
+                              count == 1 ? "" : "s",
+                              sentinel == Sentinel::kClaimConfirmed ? "confirmed" : "refuted");
         text += fmt::format("| `{}` | {} {} | {} | {} |\n", pack.slug.str(), use.name, where.first,
                             where.second, list);
+      }
     }
   }
   return text;

@@ -1,6 +1,7 @@
 #include "status/threads.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <set>
@@ -29,6 +30,15 @@ std::optional<Days> day_of(const std::string& text) {
   return Days(date);
 }
 
+constexpr std::array kStates = {ThreadState::kOpen, ThreadState::kClosed, ThreadState::kMerged,
+                                ThreadState::kSuperseded, ThreadState::kUnchecked};
+
+/// Of a word that the schema has let pass.
+ThreadState thread_state_from(const std::string& name) {
+  return *std::find_if(kStates.begin(), kStates.end(),
+                       [&](ThreadState state) { return thread_state_name(state) == name; });
+}
+
 /// owner/name#number
 bool is_thread_name(const std::string& name) {
   const auto slash = name.find('/'), hash = name.find('#');
@@ -37,6 +47,22 @@ bool is_thread_name(const std::string& name) {
 }
 
 }  // namespace
+
+std::string thread_state_name(ThreadState state) {
+  switch (state) {
+    case ThreadState::kOpen:
+      return "open";
+    case ThreadState::kClosed:
+      return "closed";
+    case ThreadState::kMerged:
+      return "merged";
+    case ThreadState::kSuperseded:
+      return "superseded";
+    case ThreadState::kUnchecked:
+      return "unchecked";
+  }
+  return "";
+}
 
 int days_between(const std::string& from, const std::string& to) {
   const auto first = day_of(from), last = day_of(to);
@@ -58,7 +84,7 @@ std::vector<Thread> read_threads(const Context& context) {
     const std::string at = "/threads/" + std::to_string(i);
     Thread thread{row.at("thread"),
                   row.at("about"),
-                  row.at("state"),
+                  thread_state_from(row.at("state")),
                   row.at("seen"),
                   row.at("source"),
                   row.value("superseded_by", ""),
@@ -67,10 +93,10 @@ std::vector<Thread> read_threads(const Context& context) {
       fail_at(path, lines, at + "/thread", "is no owner/name#number");
     if (!names.insert(thread.name).second)
       fail_at(path, lines, at + "/thread", "this thread stands twice");
-    const bool is_unchecked = thread.state == "unchecked";
+    const bool is_unchecked = thread.state == ThreadState::kUnchecked;
     if (is_unchecked != thread.seen.empty() || (!is_unchecked && !day_of(thread.seen)))
       fail_at(path, lines, at + "/seen", "a day YYYY-MM-DD for a state that was seen, else empty");
-    if ((thread.state == "superseded") != !thread.superseded_by.empty())
+    if ((thread.state == ThreadState::kSuperseded) != !thread.superseded_by.empty())
       fail_at(path, lines, at + "/state", "\"superseded\" and \"superseded_by\" go together");
     for (std::size_t k = 0; k < row.at("packs").size(); ++k) {
       const Json& pack = row.at("packs")[k];

@@ -6,12 +6,16 @@
 
 namespace patchbench {
 
+enum class ThreadState { kOpen, kClosed, kMerged, kSuperseded, kUnchecked };
+/// "open", "closed", "merged", "superseded", "unchecked".
+std::string thread_state_name(ThreadState state);
+
 /// An upstream thread as somebody last saw it.
 struct Thread {
   std::string name;   ///< owner/name#number
   std::string about;  ///< in our words
-  std::string state;  ///< open, closed, merged, superseded or unchecked
-  std::string seen;   ///< the day of which the source speaks; "" if unchecked
+  ThreadState state = ThreadState::kUnchecked;
+  std::string seen;  ///< the day of which the source speaks; "" if unchecked
   std::string source, superseded_by;
   struct Relation {
     std::string slug, relation;

@@ -41,12 +41,23 @@ def seen(document: dict, subject: str) -> dict[str, str]:
 
 def seen_of_wrong_op(tmp_path: Path, slug: str, mutant: str, case_name: str) -> str:
     """What the judge sees of one of the reproducer's own wrong ops on one case."""
+    return observed_in_process(tmp_path, slug, f"op_mutant:{mutant}", {case_name})[0]["seen"]
+
+
+def seen_of_model(tmp_path: Path, slug: str, subject: str) -> dict[str, str]:
+    """case -> "absent" or the failure class, of one form of the pack's model on every case for models."""
+    cases = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())["cases"]
+    names = {case["name"] for case in cases if "model" in case.get("subjects", ["model"])}
+    return {o["case"]: o.get("class", o["seen"]) for o in observed_in_process(tmp_path, slug, subject, names)}
+
+
+def observed_in_process(tmp_path: Path, slug: str, subject: str, names: set[str]) -> list[dict]:
+    """The observations of one of the reproducer's own subjects on these cases."""
     manifest = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())
-    case = next(c for c in manifest["cases"] if c["name"] == case_name)
+    cases = [{k: case[k] for k in ("name", "role", "axes", "judged_on")} for case in manifest["cases"] if case["name"] in names]
     classes = ["any", *(c["name"] for c in manifest["classes"])]
-    document = {"slug": slug, "classes": classes, "cases": [{k: case[k] for k in ("name", "role", "axes", "judged_on")}]}
-    (tmp_path / "cases.json").write_text(json.dumps(document))
-    words = ["--subject", f"op_mutant:{mutant}", "--device", "cpu", "--seed", "1", "--work", tmp_path, "--records-fd", "1"]
+    (tmp_path / "cases.json").write_text(json.dumps({"slug": slug, "classes": classes, "cases": cases}))
+    words = ["--subject", subject, "--device", "cpu", "--seed", "1", "--work", tmp_path, "--records-fd", "1"]
     done = subprocess.run([BIN / f"repro_{slug}", "--cases", tmp_path / "cases.json", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["seen"]
+    return [json.loads(line) for line in done.stdout.splitlines()]

@@ -34,7 +34,8 @@ def test_the_dispatcher_is_fooled_and_the_edit_declines_with_a_warning(tmp_path:
     assert before["null_at_the_kernel"] == before["mxfp8_at_the_kernel"] == "raw_null"
     assert before["silent_dense"] == before["silent_dense_short"] == "silent_dense"
     assert before["guard_float8"] == "guard_fooled"
-    assert set(seen(document, "patched").values()) == {"absent"}
+    after = seen(document, "patched")
+    assert after.pop("entry_attention") == "unsupported" and set(after.values()) == {"absent"}  # declined: no result to judge
 
 
 def test_the_proposal_to_the_wrapper_holds(tmp_path: Path) -> None:
@@ -46,6 +47,25 @@ def test_the_proposal_to_the_wrapper_holds(tmp_path: Path) -> None:
 def test_a_release_without_the_dispatcher_has_no_verdict(tmp_path: Path) -> None:
     status, document = answer(tmp_path, "reproduce", SLUG, "--of", "megatron-core", "--upstream", "0.18.2")
     assert status == 3 and seen(document, "upstream")["silent_dense"] == "unsupported"
+
+
+@pytest.mark.parametrize("claim", ["mode_dequantize_gives_stored_values", "mode_fp8_attends_over_stored_bytes"])
+def test_a_mode_of_the_mitigation_does_what_it_says(tmp_path: Path, claim: str) -> None:
+    status, documents = answer(tmp_path, "claim", SLUG, claim, "--device", "cpu")
+    assert (status, documents[0]["sentinel"]) == (0, "CLAIM_CONFIRMED"), documents[0]["why"]
+
+
+def test_mode_fp8_hands_over_no_null_and_no_copy(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "mitigated:fp8", "--device", "cpu")
+    assert (status, document["sentinel"]) == (0, "MITIGATION_VERIFIED(fp8)"), document["why"]
+    assert set(seen(document, "mitigated:fp8").values()) == {"absent"}
+
+
+def test_mode_dequantize_has_no_answer_for_mxfp8_without_a_gpu(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "mitigated:dequantize", "--device", "cpu")
+    assert (status, document["why"]) == (3, "mxfp8_at_the_kernel was not judged green")
+    cases = seen(document, "mitigated:dequantize")
+    assert cases.pop("mxfp8_at_the_kernel") == "unsupported" and set(cases.values()) == {"absent"}
 
 
 @pytest.mark.parametrize(("subject", "sentinel"), [("model", "BUG_REPRODUCED(raw_null)"), ("op", "OP_VALIDATED")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answers import ROOT, answer, need_reproducer, seen, seen_of_wrong_op
+from answers import ROOT, answer, need_reproducer, seen, seen_of_model, seen_of_wrong_op
 
 SLUG = "mamba3_mimo_gqa_bwd"
 need_reproducer(SLUG)
@@ -74,3 +74,27 @@ def test_a_wrong_op_is_red(tmp_path: Path, mutant: str) -> None:
 @pytest.mark.parametrize("mutant", ["packed_as_one", "no_trapezoid", "turned_backwards"])
 def test_a_wrong_backward_is_red(tmp_path: Path, mutant: str) -> None:
     assert seen_of_wrong_op(tmp_path, SLUG, mutant, "whole_packed") == "present"
+
+
+def test_the_model_refuses_the_same_groups_as_the_release(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "model", "--device", "cpu")
+    assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(groups_refused)"), document["why"]
+    found = seen(document, "model")
+    assert found["dense_2_groups"] == found["packed_4_groups"] == found["half_2_groups"] == "groups_refused"
+    assert found["half_bias_1_group"] == found["half_bias_overflow"] == "bias_in_input_dtype"
+    assert {found[name] for name in ("dense_1_groups", "packed_1_groups", "dense_8_groups", "packed_8_groups")} == {"absent"}
+    assert set(seen_of_model(tmp_path, SLUG, "model_fixed").values()) == {"absent"}
+
+
+WRONG_FORMS = {
+    "bias_in_input_dtype": ("half_bias_1_group", "bias_in_input_dtype"),
+    "bias_of_groups": ("dense_2_groups", "wrong_gradients"),
+    "groups_strided": ("packed_4_groups", "wrong_gradients"),
+    "groups_averaged": ("dense_six_heads", "wrong_gradients"),
+}
+
+
+@pytest.mark.parametrize("mutant", WRONG_FORMS)
+def test_a_wrong_form_of_the_model_is_red(tmp_path: Path, mutant: str) -> None:
+    case, failure = WRONG_FORMS[mutant]
+    assert seen_of_model(tmp_path, SLUG, f"model_mutant:{mutant}")[case] == failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answers import answer, need_reproducer, seen, seen_of_wrong_op
+from answers import answer, need_reproducer, seen, seen_of_model, seen_of_wrong_op
 
 SLUG = "mamba3_mimo_smem_2d"
 need_reproducer(SLUG)
@@ -39,3 +39,14 @@ def test_the_op_is_right(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mutant", ["transposed_ranks", "strided_groups", "shifted_in_rank3"])
 def test_a_wrong_op_is_seen(tmp_path: Path, mutant: str) -> None:
     assert seen_of_wrong_op(tmp_path, SLUG, mutant, "products_4_ranks") == "present"
+
+
+def test_the_model_copies_flat_tiles_in_bulk_and_no_rank_3_ones(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "model", "--device", "cpu")
+    assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(tma_lowering_fails)"), document["why"]
+    assert set(seen_of_model(tmp_path, SLUG, "model_fixed").values()) == {"absent"}
+
+
+@pytest.mark.parametrize("mutant", ["products_rank3", "read_transposed", "rows_rank_major", "second_tile", "unswizzled"])
+def test_a_wrong_form_of_the_model_is_seen(tmp_path: Path, mutant: str) -> None:
+    assert seen_of_model(tmp_path, SLUG, f"model_mutant:{mutant}")["tiles_4_ranks_tma"] == "undeclared"

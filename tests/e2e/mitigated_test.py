@@ -43,4 +43,6 @@ def test_what_cannot_be_asked_is_said_in_a_line(tmp_path: Path) -> None:
     assert left.startswith("patchbench: sparse_mla_dims: case 'silent_80_64' is not for 'mitigated': they ask that")
     other = error_of(tmp_path, "sparse_mla_dims", "--subject", "op", "--case", "declined_128_64")
     assert other == "patchbench: sparse_mla_dims: case 'declined_128_64' is not for 'op': it is for upstream\n"
+    mode = error_of(tmp_path, "fp8_storage_dispatch", "--subject", "mitigated:fp9")
+    assert mode == "patchbench: fp8_storage_dispatch: --subject mitigated:fp9: the mitigation has no mode 'fp9'; did you mean fp8?\n"
     assert error_of(tmp_path, "--all", "--subject", "mitigatd") == "patchbench: no pack has a subject 'mitigatd'\n"

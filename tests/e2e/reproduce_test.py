@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,7 @@ def test_git_bisect_finds_the_commit_that_brought_the_bug(run, tmp_path: Path) -
         (["reproduce", SLUG, "--sandbox", "padman"], 2, "podman"),
         (["reproduce", SLUG, "--upstream", "path:/nowhere"], 2, "/nowhere"),
         (["reproduce", SLUG, "--python", "/nowhere"], 2, "/nowhere"),
+        (["reproduce", SLUG, "--python", sys.executable], 4, "liger-kernel is not installed there"),
         (["reproduce"], 2, "name one pack"),
         (["reprodce", SLUG], 2, "did you mean reproduce"),
         (["reproduce", SLUG, "--sandbx", "bwrap"], 2, "--sandbox"),

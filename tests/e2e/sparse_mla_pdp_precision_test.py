@@ -48,6 +48,12 @@ def test_staging_does_not_drift_and_sums_in_bf16_would_be_seen_to(tmp_path: Path
     assert {o.get("class") for o in swept(tmp_path, "model_mutant:sums_bf16", *names).values()} == {"drift"}
 
 
+def test_staging_drifts_on_sink_data_alone(tmp_path: Path) -> None:
+    case = "sweep_sink_pdp_bf16"
+    assert swept(tmp_path, "model", case)[case]["class"] == "drift"
+    assert swept(tmp_path, "model_fixed", case)[case]["seen"] == "absent"
+
+
 def test_a_staging_of_four_bits_would_be_seen_to_cost(tmp_path: Path) -> None:
     names = ("sweep_mean_today", "sweep_sink_today")
     assert {o["seen"] for o in swept(tmp_path, "model", *names).values()} == {"absent"}

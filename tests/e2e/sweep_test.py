@@ -153,7 +153,7 @@ def test_slurm_runs_each_cell_once_though_a_node_dies(tmp_path: Path, slurm: Clu
     assert running.wait(timeout=600) == 0
     cells = sweeps.status()["cells"]
     assert all(c["state"] == "done" for c in cells)
-    assert {c["sentinel"] for c in cells if c["device"] == "cpu"} == {"BUG_REPRODUCED(sentinel_index_rejected)"}
+    assert {c["sentinel"] for c in cells if c["device"] == "cpu"} == {"BUG_REPRODUCED(sentinel_index_rejected)"}, cells
     # The node of the GPU type has none to show: said, and no record made.
     assert {c["sentinel"] for c in cells if c["device"] == "h200"} == {"NOT_RUN:not_runnable_here"}
     assert sweeps.verdicts() == dict.fromkeys(REJECTING, 1)

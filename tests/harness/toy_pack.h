@@ -61,6 +61,8 @@ class ToyPack final : public Pack {
                outputs.at("product").zero_();
                return outputs;
              }},
+            {"model_mutant:raises",
+             [](const Case&, const Tensors&) -> Tensors { throw ModelRaised("no such branch"); }},
             {"op_mutant:raises",
              [](const Case&, const Tensors&) -> Tensors {
                throw std::runtime_error("broken\nindeed");

@@ -65,7 +65,7 @@ def test_the_readme_names_every_device_of_the_records(
 
 
 def test_evidence_that_grants_nothing(generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a run outside a sandbox, nor one of an edited release, nor of another archive of that version."""
+    """Neither a run outside a sandbox, nor one of an edited release, nor of another archive of that version, nor of a named mode."""
     pins = {"project": "toy", "releases": [{"version": "1.0", "sha256": "aa"}, {"version": "1.1", "sha256": "bb"}]}
     monkeypatch.setattr(generator, "ROOT", tmp_path)
     folder = tmp_path / "reports" / "evidence" / "toy"
@@ -82,7 +82,8 @@ def test_evidence_that_grants_nothing(generator: ModuleType, tmp_path: Path, mon
     (folder / "cpu.jsonl").write_text(
         record("1.0", "aa", "BUG_REPRODUCED(wrong)") + record("1.0", "aa", "BUG_ABSENT", started="2027")
         + record("1.0", "aa", verified, sandbox={"isolated": False}) + record("1.0", "aa", verified, edits=["x"])
-        + record("1.0", "cc", verified) + record("1.1", "bb", "NONE") + record("git:0", "", verified, pin={"upstream": "toy"})
+        + record("1.0", "aa", f"{verified}(exact)") + record("1.0", "cc", verified) + record("1.1", "bb", "NONE")
+        + record("git:0", "", verified, pin={"upstream": "toy"})
     )  # fmt: skip
     assert generator.releases("toy", pins, "toy", []) == {"1.0": {"seen": "wrong"}, "1.1": {"seen": "unsupported"}}
 

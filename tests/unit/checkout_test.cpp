@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "core/digest.h"
+#include "core/edit_make.h"
 #include "core/error.h"
 #include "fixtures/git_toy.h"
 #include "git/source.h"

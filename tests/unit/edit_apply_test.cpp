@@ -11,6 +11,7 @@
 
 #include "core/digest.h"
 #include "core/edit.h"
+#include "core/edit_make.h"
 #include "core/error.h"
 
 namespace patchbench {

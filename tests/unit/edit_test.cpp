@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/digest.h"
+#include "core/edit_make.h"
 #include "core/error.h"
 
 namespace patchbench {

@@ -2,6 +2,8 @@
 
 #include "ledger/signing.h"
 #include "report/advisory.h"
+#include "report/openvex.h"
+#include "report/osv.h"
 #include "unit/export_rules.h"
 #include "unit/pack_repository.h"
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "run/names.h"
 #include "run/verdicts.h"
 #include "unit/pack_repository.h"
 

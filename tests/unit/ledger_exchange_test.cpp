@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "ledger/jsonl.h"
 #include "ledger/ledger.h"
 #include "unit/sample_run.h"
 

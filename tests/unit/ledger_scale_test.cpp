@@ -14,6 +14,7 @@
 #include <map>
 
 #include "ledger/findings.h"
+#include "ledger/jsonl.h"
 #include "ledger/ledger.h"
 #include "ledger/store.h"
 #include "unit/sample_run.h"

@@ -58,6 +58,9 @@ TEST(Manifest, ARegionIsWaivedForSomeSubjectsAndDevicesOrForAll) {
   EXPECT_FALSE(counts.is_for("op", "cuda"));
   EXPECT_FALSE(counts.is_for("patched", "cpu"));
   EXPECT_TRUE(ties.is_for("mitigated", "cuda"));
+  const RegionWaiver mitigated{"ties", {"mitigated"}, {}, "for the mitigation in any mode"};
+  EXPECT_TRUE(mitigated.is_for("mitigated:exact", "cpu"));
+  EXPECT_FALSE(mitigated.is_for("patched", "cpu"));
   const std::string reason = "\"reason\": \"no value is compared with another\"";
   EXPECT_NE(error_of(with(reason, "\"reason\": \"no\"")).find("/waived_regions/1/reason"),
             std::string::npos);
@@ -330,6 +333,31 @@ TEST(Manifest, AClaimMayBeTested) {
             std::string::npos);
   EXPECT_NE(error_of(tested("wrong_result", "")).find("a claim that is tested names its cases"),
             std::string::npos);
+}
+
+TEST(Manifest, AModeIsDeclaredOnceAndHasAName) {
+  EXPECT_EQ(parse(sample()).modes(), std::vector<std::string>{"exact"});
+  EXPECT_NE(error_of(with("[\"exact\"]", "[\"auto\"]"))
+                .find("/mitigation/modes/0: is the mode without a name"),
+            std::string::npos);
+  const std::string subject = "\"subject\": \"upstream\"";
+  const auto claim_of = [&](const std::string& mode) {
+    return with(subject, "\"subject\": \"mitigated:" + mode + "\"");
+  };
+  EXPECT_EQ(parse(claim_of("exact")).scope[0].test->subject, "mitigated:exact");
+  EXPECT_NE(error_of(claim_of("fast")).find("/scope/0/test: no mode \"fast\""), std::string::npos);
+}
+
+TEST(Subjects, AMutantOfARegionKeepsTheMode) {
+  for (const Subject subject : {"mitigated:exact", "mitigated", "patched", "op"}) {
+    const Subject mutant = subject.region_mutant("ties");
+    EXPECT_TRUE(mutant.is_region_mutant()) << mutant.text();
+    EXPECT_EQ(mutant.mode(), subject.mode()) << mutant.text();
+    EXPECT_EQ(mutant.unspoiled(), subject) << mutant.text();
+    EXPECT_EQ(mutant.mutant_name(), "ties");
+  }
+  EXPECT_EQ(Subject("mitigated:exact").region_mutant("ties"), "mitigated_mutant:exact:region:ties");
+  EXPECT_EQ(Subject("mitigated:exact"), SubjectKind::kMitigated);
 }
 
 TEST(CaseSubjects, NameTheKindsThatACaseIsFor) {

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "core/error.h"
+#include "job/policy_print.h"
 
 namespace patchbench::job {
 namespace {

@@ -1,9 +1,13 @@
-// The rules of runs, each on subjects that start no process.
+// The rules of runs, each on subjects that start no process; longer than 400 lines: one test a
+// rule.
 #include <gtest/gtest.h>
 
+#include "ledger/evidence.h"
 #include "run/sweep_run.h"
 #include "run/window_run.h"
+#include "status/newest.h"
 #include "status/status_page.h"
+#include "status/windows.h"
 #include "unit/fake_runs.h"
 
 namespace patchbench {
@@ -146,6 +150,69 @@ TEST(Reproduce, AMitigationIsVerifiedBesideTheReleaseAlone) {
   EXPECT_EQ(bench.reproduced().outcome.text(), "MITIGATION_VERIFIED");
   EXPECT_NE(std::find(bench.runner.ran.begin(), bench.runner.ran.end(), "0.8.0 upstream"),
             bench.runner.ran.end());
+}
+
+TEST(Reproduce, AModeOfAMitigationIsASubjectOfItsOwn) {
+  FakeWorkbench bench;
+  bench.options.subject = "mitigated:exact";
+  EXPECT_EQ(bench.reproduced().outcome.text(), "MITIGATION_VERIFIED(exact)");
+  EXPECT_EQ(bench.runner.ran.back(), "0.8.0 mitigated:exact");
+  bench.options.cases = {"fp32", "bf16"};
+  EXPECT_EQ(bench.reproduced().outcome.text(), "MITIGATION_VERIFIED(exact, named_cases)");
+}
+
+TEST(Reproduce, AModeThatTheMitigationLacksIsRefusedBeforeAnythingStarts) {
+  for (const std::string mode : {"exakt", "auto", ""}) {
+    FakeWorkbench bench;
+    bench.options.subject = "mitigated:" + mode;
+    try {
+      bench.reproduced();
+      FAIL() << "mode '" << mode << "'";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kUsage);
+      EXPECT_EQ(std::string(e.what()),
+                "some_pack: --subject mitigated:" + mode + ": the mitigation has no mode '" + mode +
+                    (mode == "exakt" ? "'; did you mean exact?" : "'; one of: exact"));
+    }
+    EXPECT_TRUE(bench.runner.ran.empty());
+  }
+}
+
+/// Green in the mode that the mitigation takes by itself, red in the one that is named, or the
+/// other way round; the red run is the newer one.
+void run_in_two_modes(FakeWorkbench& bench, const Subject& green, const Subject& red) {
+  bench.options.subject = green;
+  bench.reproduced();
+  bench.clock.time = "2026-11-02T10:00:00Z";
+  bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+    if (subject == SubjectKind::kMitigated) see(o, Seen::kPresent);
+  };
+  bench.options.subject = red;
+  EXPECT_EQ(bench.reproduced().outcome.text(), "NONE");
+}
+
+TEST(Reproduce, AVerdictOfAModeIsNoneOfTheModeWithoutAName) {
+  for (const bool is_named_green : {false, true}) {
+    FakeWorkbench bench;
+    const Subject named = "mitigated:exact", unnamed = SubjectKind::kMitigated;
+    run_in_two_modes(bench, is_named_green ? named : unnamed, is_named_green ? unnamed : named);
+    const std::string green = is_named_green ? "mitigation exact" : "mitigation",
+                      red = is_named_green ? "mitigation" : "mitigation exact",
+                      sentinel =
+                          is_named_green ? "MITIGATION_VERIFIED(exact)" : "MITIGATION_VERIFIED";
+    const VerdictIndex verdicts = index_verdicts(bench.context, {});
+    std::map<std::string, std::string> said;  // in status, windows and pages
+    for (const auto& [place, devices] : verdicts.board.places())
+      said[place.asked] = devices.at("cpu").newest()->sentinel;
+    EXPECT_EQ(said, (std::map<std::string, std::string>{{green, sentinel}, {red, "NONE"}}));
+    EXPECT_TRUE(windows_of(verdicts, bench.context.manifest("some_pack")).empty());
+    const ledger::Book book(
+        ledger::known(bench.context.ledger, bench.context.root, bench.context.slugs()));
+    said.clear();  // in bundles and exports
+    for (const NewestVerdict& one : newest_verdicts(book, [](const auto&) { return true; }))
+      said[one.question()] = one.outcome.text();
+    EXPECT_EQ(said, (std::map<std::string, std::string>{{green, sentinel}, {red, "NONE"}}));
+  }
 }
 
 TEST(Claim, ItsContrastMustComeOutTheOtherWay) {
@@ -293,6 +360,17 @@ TEST(Sweep, ACellThatCannotRunSaysSoAndABrokenOneSaysNothing) {
   const SweepFolder other = SweepFolder::create(bench.repository.path("other"), plan_of_one());
   EXPECT_THROW(run_cell(bench.context, other, 0), Error);
   EXPECT_FALSE(other.result(0));
+}
+
+TEST(Sweep, ASandboxThatBreaksOnceIsNoAnswerAboutTheMachine) {
+  FakeWorkbench bench;
+  int num_runs = 0;
+  bench.runner.change = [&](const patchbench::Setup&, const Subject&, Observation&) {
+    if (++num_runs == 1) throw Error(ErrorCode::kNotRunnable, "the engine was killed");
+  };
+  const SweepFolder sweep = SweepFolder::create(bench.repository.path("sweep"), plan_of_one());
+  run_cell(bench.context, sweep, 0);
+  EXPECT_EQ((*sweep.result(0))["sentinel"], "BUG_REPRODUCED(wrong_result)");
 }
 
 TEST(Sweep, WhatTheLedgerAnswersIsNotRun) {

@@ -16,6 +16,9 @@
 #include "core/error.h"
 #include "exec/engine.h"
 #include "exec/gpu.h"
+#include "exec/limited.h"
+#include "exec/probe.h"
+#include "exec/runc.h"
 #include "exec/supervisor.h"
 
 namespace patchbench::exec {

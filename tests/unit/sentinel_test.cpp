@@ -1,5 +1,6 @@
 // Longer than 400 lines: every sentinel with what earns it and what does not.
 #include "core/sentinel.h"
+#include "core/question.h"
 
 #include <gtest/gtest.h>
 

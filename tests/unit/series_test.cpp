@@ -4,8 +4,12 @@
 
 #include <fstream>
 
+#include "core/edit_make.h"
 #include "core/error.h"
 #include "fixtures/git_toy.h"
+#include "git/diff_reader.h"
+#include "git/mail.h"
+#include "git/rebase.h"
 
 namespace patchbench::git {
 namespace {

@@ -6,6 +6,8 @@
 #include <iterator>
 
 #include "core/error.h"
+#include "job/triage_lines.h"
+#include "job/triage_rules.h"
 
 namespace patchbench::job {
 namespace {

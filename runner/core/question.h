@@ -1,0 +1,47 @@
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/json.h"
+#include "core/observation.h"
+#include "core/subject.h"
+
+namespace patchbench {
+
+/// What a run set out to show; fixes which predicate is computed.
+enum class Question {
+  kReproduce,
+  kValidate,
+  kOp,
+  kMitigation,
+  kMemory,
+  kClaim,
+  kEquivalence,
+  kRegression,
+};
+std::string question_name(Question question);
+Question question_from(std::string_view name);
+
+/// What the predicates need beside the observations; all of it stands in the verdict record.
+struct QuestionContext {
+  Question question = Question::kReproduce;
+  Subject subject = SubjectKind::kUpstream;  ///< kReproduce: the subject asked about
+  bool is_red_pin = false;                   ///< the version is the manifest's red_pin
+  bool is_partial = false;   ///< the user named some cases: what is green is green on these alone
+  bool has_regions = false;  ///< the judge made mutants of the regions of the inputs
+  std::vector<std::string> classes;              ///< declared failure classes, primary first
+  double bound_bytes = 0, measured_bytes = 0;    ///< kMemory
+  double bound_growth = 0, measured_growth = 0;  ///< kMemory: over half the length; 0: not bounded
+  /// kRegression: case -> number -> how often upstream's the edit's may be.
+  std::map<std::string, std::map<std::string, double>> ratios_max;
+  std::string claim;                       ///< kClaim: the test's name in the manifest
+  Subject contrast = SubjectKind::kOther;  ///< kClaim: `subject` is the one it speaks of
+  std::string failure_class;               ///< kClaim
+  Seen expects = Seen::kAbsent;            ///< kClaim: absent, or present in `failure_class`
+  Json to_json() const;
+  static QuestionContext from_json(const Json& json);
+};
+
+}  // namespace patchbench

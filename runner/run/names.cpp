@@ -1,0 +1,92 @@
+#include "run/names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "exec/environment.h"
+
+namespace patchbench {
+
+void check_cases(const Manifest& manifest, const std::vector<std::string>& cases) {
+  std::vector<std::string> names;
+  for (const Case& c : manifest.cases) names.push_back(c.name);
+  for (const std::string& name : cases) {
+    if (manifest.find_case(name) == nullptr) {
+      throw Error(ErrorCode::kUsage, fmt::format("{}: no case '{}'{}", manifest.slug.str(), name,
+                                                 did_you_mean(name, names)));
+    }
+  }
+}
+
+void check_subject(const Manifest& manifest, const Subject& subject) {
+  if (has_subject(manifest, subject)) return;
+  const std::string kind = subject.text().substr(0, subject.text().find(':'));
+  throw Error(ErrorCode::kUsage, fmt::format("{}: no subject '{}'{}", manifest.slug.str(), subject,
+                                             did_you_mean(kind, manifest.subjects)));
+}
+
+void need_mode(const Manifest& manifest, const Subject& subject) {
+  const std::vector<std::string> modes = manifest.modes();
+  if (subject != SubjectKind::kMitigated || subject == Subject(SubjectKind::kMitigated) ||
+      modes.empty() || std::find(modes.begin(), modes.end(), subject.mode()) != modes.end())
+    return;
+  throw Error(ErrorCode::kUsage, fmt::format("{}: --subject {}: the mitigation has no mode '{}'{}",
+                                             manifest.slug.str(), subject, subject.mode(),
+                                             did_you_mean(subject.mode(), modes)));
+}
+
+bool has_subject(const Manifest& manifest, const Subject& subject) {
+  const auto& subjects = manifest.subjects;
+  const std::vector<std::string> modes = manifest.modes();
+  Subject known = subject.is_lone_edit() ? SubjectKind::kPatched : subject;
+  if (subject == SubjectKind::kMitigated &&
+      std::find(modes.begin(), modes.end(), subject.mode()) != modes.end())
+    known = SubjectKind::kMitigated;
+  return std::find(subjects.begin(), subjects.end(), known.text()) != subjects.end();
+}
+
+const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& asked,
+                                const Subject& subject) {
+  if (manifest.upstreams.empty()) {
+    throw Error(ErrorCode::kNotRunnable,
+                manifest.slug.str() + ": names no upstream; try --subject op or model");
+  }
+  const std::string acts_on = subject == SubjectKind::kMitigated ? manifest.mitigated() : "";
+  const std::string name = asked.empty() ? acts_on : asked;
+  if (!acts_on.empty() && name != acts_on) {
+    throw Error(ErrorCode::kUsage, fmt::format("{}: the mitigation acts on {}, not on {}",
+                                               manifest.slug.str(), acts_on, name));
+  }
+  if (name.empty()) return manifest.upstreams.front();
+  std::vector<std::string> names;
+  for (const UpstreamUse& use : manifest.upstreams) {
+    if (use.name == name) return use;
+    names.push_back(use.name);
+  }
+  throw Error(ErrorCode::kUsage, fmt::format("{}: no upstream '{}'{}", manifest.slug.str(), name,
+                                             did_you_mean(name, names)));
+}
+
+std::string chosen_device(const std::string& asked) {
+  const std::vector<exec::Gpu> gpus = exec::find_gpus();
+  if (asked.empty()) return gpus.empty() ? "cpu" : "cuda:0";
+  if (asked == "cpu") return asked;
+  const std::string digits = asked == "cuda"              ? "0"
+                             : asked.starts_with("cuda:") ? asked.substr(5)
+                                                          : "";
+  if (digits.empty() || digits.size() > 3 ||
+      !std::all_of(digits.begin(), digits.end(), ::isdigit)) {
+    throw Error(ErrorCode::kUsage, fmt::format("--device: '{}' is neither cpu nor cuda:N", asked));
+  }
+  if (std::stoul(digits) >= gpus.size()) {
+    throw Error(ErrorCode::kNotRunnable,
+                fmt::format("--device {}: this machine has {} NVIDIA GPU{}; try --device cpu",
+                            asked, gpus.empty() ? "no" : std::to_string(gpus.size()),
+                            gpus.size() == 1 ? "" : "s"));
+  }
+  return "cuda:" + digits;
+}
+
+}  // namespace patchbench

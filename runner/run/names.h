@@ -1,0 +1,25 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/manifest.h"
+
+namespace patchbench {
+
+/// Whether a pack has a subject of that name; where there is an edit, there may be mutants: wrong
+/// edits.
+bool has_subject(const Manifest& manifest, const Subject& subject);
+/// Throws Error(kUsage) with did-you-mean where the pack has no such subject.
+void check_subject(const Manifest& manifest, const Subject& subject);
+/// The same where the subject names a mode that the pack's mitigation does not have.
+void need_mode(const Manifest& manifest, const Subject& subject);
+/// The same where the pack has no case of one of these names.
+void check_cases(const Manifest& manifest, const std::vector<std::string>& cases);
+/// The upstream of a pack by name, or its first; of `mitigated` the one that the mitigation acts
+/// on, and no other. Throws Error(kUsage) with did-you-mean.
+const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& asked,
+                                const Subject& subject = SubjectKind::kUpstream);
+/// "cpu" or "cuda:N": the one asked for, checked, or the best that is here.
+std::string chosen_device(const std::string& asked);
+
+}  // namespace patchbench
