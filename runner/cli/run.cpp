@@ -13,6 +13,7 @@
 #include "git/series.h"
 #include "report/junit.h"
 #include "report/markdown.h"
+#include "run/explanation.h"
 #include "run/names.h"
 #include "run/not_run.h"
 #include "run/plan.h"
@@ -31,7 +32,8 @@ struct RunVerbOptions {
   std::string sandbox;
   std::vector<std::string> edits;
   std::string against, junit, markdown;
-  bool all = false, plan = false, use_exit_code = false, commits = false, resume = false;
+  bool all = false, plan = false, use_exit_code = false, commits = false, resume = false,
+       explain = false;
 };
 
 void add_shared(CLI::App& command, RunVerbOptions& words) {
@@ -125,9 +127,13 @@ Reported reproduce_one(const Context& context, const RunVerbOptions& words,
     if (context.json) {
       reported.document = answer_json(setup, answer);
       if (memory) reported.document["memory"] = further_json(*memory);
+      if (words.explain)
+        reported.document["explained"] = explanations(setup, options.subject, answer.trials);
     } else {
       context.out() << render_trials(setup, answer.trials, answer.question, answer.outcome);
       if (memory) context.out() << further_text(*memory);
+      if (words.explain)
+        context.out() << explanation_text(explanations(setup, options.subject, answer.trials));
     }
     return reported;
   } catch (const Error& e) {
@@ -227,6 +233,8 @@ void add_reproduce(CLI::App& app, Context& context) {
       ->capture_default_str();
   command->add_flag("--all", words->all, "every pack");
   command->add_flag("--plan", words->plan, "say what would be fetched and used, and stop");
+  command->add_flag("--explain", words->explain,
+                    "which condition on the axes separates the red cases from the green ones");
   command->add_flag("--exit-code", words->use_exit_code,
                     "git-bisect codes: 0 absent, 1 present, 125 cannot be judged, 200 our failure");
   add_shared(*command, *words);

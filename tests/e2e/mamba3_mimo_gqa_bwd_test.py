@@ -77,8 +77,10 @@ def test_a_wrong_backward_is_red(tmp_path: Path, mutant: str) -> None:
 
 
 def test_the_model_refuses_the_same_groups_as_the_release(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "model", "--device", "cpu")
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "model", "--device", "cpu", "--explain")
     assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(groups_refused)"), document["why"]
+    explained = {(one["class"], one["site"]): one["rules"] for one in document["explained"]}
+    assert explained["groups_refused", "backward"] == ["red where num_groups < num_heads and num_groups > 1", "green"]
     found = seen(document, "model")
     assert found["dense_2_groups"] == found["packed_4_groups"] == found["half_2_groups"] == "groups_refused"
     assert found["half_bias_1_group"] == found["half_bias_overflow"] == "bias_in_input_dtype"
