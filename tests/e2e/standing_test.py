@@ -221,7 +221,11 @@ def test_a_red_pin_shows_what_ran_with_other_companions(run) -> None:
     newest = {c["sentinel"] for c in cells if c["version"].startswith("0.19.2")}
     assert {"FIX_VALIDATED", "MITIGATION_VERIFIED", "NO_REGRESSION"} <= newest
     row = rows_of_summary(run("status", "--summary").stdout, slug)["megatron-core 0.19.2 with tilelang 0.1.15", "NVIDIA H200 (sm_90)"]
-    assert all(sentinel in row for sentinel in newest), row
+    assert all(sentinel in row for sentinel in newest if not sentinel.startswith("CLAIM_")), row
+    claims = [c["sentinel"] for c in cells if c["version"] == "0.19.2 with tilelang 0.1.15" and c["question"].startswith("claim ")]
+    for word, name in (("confirmed", "CLAIM_CONFIRMED"), ("refuted", "CLAIM_REFUTED")):
+        count = sum(sentinel.startswith(name) for sentinel in claims)
+        assert (f"{count} claim{'s' if count != 1 else ''} {word}" in row) == (count > 0), row
     holds = " ".join(run("status", slug).stdout.split())
     assert "FIX_VALIDATED cpu, H200 with tilelang 0.1.15" in holds, holds
     assert "patched: BUG_ABSENT" in row and row.count("BUG_ABSENT") == row.count("patched: BUG_ABSENT")
