@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import stand_in
 import torch
+from live_storages import LiveStorages
 from subject_runtime import Case, Unsupported
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.weak import WeakIdKeyDictionary
 
 stand_in.install()
 
@@ -22,35 +19,16 @@ PACKAGE = "liger_kernel"
 PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
 
 
-class Meter(TorchDispatchMode):
-    """While open: multiply-adds of the matrix products, and bytes of the storages that torch made, those of `given` left out."""
+class Meter(LiveStorages):
+    """The bytes of live storages, and the multiply-adds of the matrix products."""
 
-    def __init__(self, given: list[torch.Tensor]) -> None:
-        super().__init__()
-        self.num_multiplied = self.held_bytes = self.peak_bytes = 0
-        self._seen = WeakIdKeyDictionary({tensor.untyped_storage(): None for tensor in given})
+    num_multiplied = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
         if func.overloadpacket in PRODUCTS:
             left, right = args[-2:]
             self.num_multiplied += left.numel() * right.shape[-1]
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                self._add(tensor.untyped_storage())
-        return result
-
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        if storage in self._seen:
-            return
-        self._seen[storage] = None
-        num_bytes = storage.nbytes()
-        weakref.finalize(storage, self._drop, num_bytes)
-        self.held_bytes += num_bytes
-        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
-
-    def _drop(self, num_bytes: int) -> None:
-        self.held_bytes -= num_bytes
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def arguments(case: Case, leaves: dict[str, torch.Tensor], reduction: str) -> list[object]:
@@ -110,15 +88,15 @@ def cost(case: Case, reduction: str) -> dict[str, float]:
     """Of one call: products, in units of tokens x hidden x vocab, and bytes beside the inputs."""
     leaves = leaves_of(case)
     grad_loss = case.tensors["grad_loss"] if reduction == "none" else case.tensors["grad_loss"].new_ones(())
-    with Meter([*case.tensors.values(), *leaves.values()]) as meter:
+    with Meter(*case.tensors.values(), *leaves.values()) as meter:
         loss = first(Flce.apply(*arguments(case, leaves, reduction)))
-        forward, forward_peak, forward_held = meter.num_multiplied, meter.peak_bytes, meter.held_bytes
+        forward, forward_peak, forward_held = meter.num_multiplied, meter.peak, meter.now()
         grads = torch.autograd.grad(loss, list(leaves.values()), grad_loss)
     del grads
     unit = leaves["input"].numel() * leaves["weight"].shape[0]
     return {
         "forward_products": forward / unit, "backward_products": (meter.num_multiplied - forward) / unit,
-        "forward_peak_bytes": float(forward_peak), "forward_held_bytes": float(forward_held), "peak_bytes": float(meter.peak_bytes),
+        "forward_peak_bytes": float(forward_peak), "forward_held_bytes": float(forward_held), "peak_bytes": float(meter.peak),
     }  # fmt: skip
 
 

@@ -100,14 +100,13 @@ Tensors right_products(const Tensors& inputs, at::ScalarType type) {
 
 using ops::mamba3_mimo_smem_2d::QkDotStaging;
 
+Tensor number(int64_t value) { return torch::full({}, static_cast<double>(value), at::kDouble); }
+
 /// Of products from tiles: what a CTA holds, and which tiles TMA can fill.
 Tensors with_tiles(const Case& item, Tensors values) {
   if (!is_tiles(item)) return values;
   const int64_t r = extent(item, "num_ranks"), n = extent(item, "head_dim_qk"),
                 bytes = low_dtype(item) == at::kFloat ? 4 : 2;
-  const auto number = [](int64_t value) {
-    return torch::full({}, static_cast<double>(value), at::kDouble);
-  };
   values["tile_bytes"] = number(extent(item, "chunk") * r * (2 * n + r) * bytes);
   values["tiles_by_tma"] = number(wants_tma(item) ? 2 + (r * r * bytes % 16 == 0) : 0);
   return values;
@@ -142,9 +141,6 @@ harness::InProcessSubject model_subject(Form form) {
     for (const char* name : {"q", "k", "grad_qk_dot"})
       values["staging_differs"] +=
           harness::compare_bitwise(name, seen.at(name), inputs.at(name)).got;
-    const auto number = [](int64_t value) {
-      return torch::full({}, static_cast<double>(value), at::kDouble);
-    };
     values["tile_bytes"] = number(staged.tile_bytes);
     values["tiles_by_tma"] = number(staged.tiles_by_tma);
     return values;

@@ -22,10 +22,8 @@ import carriers
 import stand_in
 import torch
 from absent import Absent, optional_module, stand_in_for
+from live_storages import LiveStorages
 from subject_runtime import Case, Unsupported
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 UPSTREAM = os.environ.get("PATCHBENCH_UPSTREAM", "megatron-core")
 PACKAGE = "deepseek_v32" if UPSTREAM == "tilelang-examples" else carriers.PACKAGE or "megatron.core"
@@ -98,30 +96,6 @@ def listening() -> Iterator[list[int]]:
         yield handler.amounts
     finally:
         logging.getLogger().removeHandler(handler)
-
-
-class LiveStorages(TorchDispatchMode):
-    """Bytes of the storages that came to life while open and are alive: now, and at most."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live: dict[StorageWeakRef, int] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {StorageWeakRef(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                if (ref := StorageWeakRef(storage)) not in given:
-                    self.live[ref] = storage.nbytes()
-        self.peak = max(self.peak, self.now())
-        return result
-
-    def now(self) -> int:
-        self.live = {ref: size for ref, size in self.live.items() if not ref.expired()}
-        return sum(self.live.values())
 
 
 def operands(case: Case, rows: slice = slice(None)) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

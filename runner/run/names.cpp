@@ -9,6 +9,16 @@
 
 namespace patchbench {
 
+namespace {
+
+bool has_mode(const Manifest& manifest, const Subject& subject) {
+  const std::vector<std::string> modes = manifest.modes();
+  return subject == SubjectKind::kMitigated &&
+         std::find(modes.begin(), modes.end(), subject.mode()) != modes.end();
+}
+
+}  // namespace
+
 void check_cases(const Manifest& manifest, const std::vector<std::string>& cases) {
   std::vector<std::string> names;
   for (const Case& c : manifest.cases) names.push_back(c.name);
@@ -30,7 +40,7 @@ void check_subject(const Manifest& manifest, const Subject& subject) {
 void need_mode(const Manifest& manifest, const Subject& subject) {
   const std::vector<std::string> modes = manifest.modes();
   if (subject != SubjectKind::kMitigated || subject == Subject(SubjectKind::kMitigated) ||
-      modes.empty() || std::find(modes.begin(), modes.end(), subject.mode()) != modes.end())
+      modes.empty() || has_mode(manifest, subject))
     return;
   throw Error(ErrorCode::kUsage, fmt::format("{}: --subject {}: the mitigation has no mode '{}'{}",
                                              manifest.slug.str(), subject, subject.mode(),
@@ -39,11 +49,9 @@ void need_mode(const Manifest& manifest, const Subject& subject) {
 
 bool has_subject(const Manifest& manifest, const Subject& subject) {
   const auto& subjects = manifest.subjects;
-  const std::vector<std::string> modes = manifest.modes();
-  Subject known = subject.is_lone_edit() ? SubjectKind::kPatched : subject;
-  if (subject == SubjectKind::kMitigated &&
-      std::find(modes.begin(), modes.end(), subject.mode()) != modes.end())
-    known = SubjectKind::kMitigated;
+  const Subject known = subject.is_lone_edit()        ? SubjectKind::kPatched
+                        : has_mode(manifest, subject) ? SubjectKind::kMitigated
+                                                      : subject;
   return std::find(subjects.begin(), subjects.end(), known.text()) != subjects.end();
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 
@@ -14,6 +15,9 @@ namespace patchbench {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::array kHitNames = {"hit", "not_hit", "not_measured", "version_unknown",
+                                  "not_installed"};
 
 /// What the records say of one release.
 struct Measured {
@@ -177,21 +181,7 @@ Json shipped_data(const Context& context, const std::string& slug) {
 
 }  // namespace
 
-std::string hit_name(Hit state) {
-  switch (state) {
-    case Hit::kHit:
-      return "hit";
-    case Hit::kNotHit:
-      return "not_hit";
-    case Hit::kNotMeasured:
-      return "not_measured";
-    case Hit::kVersionUnknown:
-      return "version_unknown";
-    case Hit::kNotInstalled:
-      return "not_installed";
-  }
-  return "";
-}
+std::string hit_name(Hit state) { return kHitNames.at(static_cast<std::size_t>(state)); }
 
 std::vector<Diagnosis> diagnoses_of(const Context& context, const Installed& installed,
                                     const std::string& python) {

@@ -1,6 +1,7 @@
 #include "status/status_page.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <map>
@@ -46,6 +47,12 @@ std::string summary_of(const VerdictIndex& verdicts, const Place& place, const F
   return (is_of_another ? place.asked + ": " : "") + marked(verdicts, finding);
 }
 
+/// One version on one device: its verdicts as they are said, and how many claims came out how.
+struct SummaryRow {
+  std::vector<std::string> verdicts;
+  std::map<Sentinel, int> claims;
+};
+
 }  // namespace
 
 std::string status_summary(const VerdictIndex& verdicts) {
@@ -55,8 +62,7 @@ std::string status_summary(const VerdictIndex& verdicts) {
     for (const UpstreamUse& use : pack.upstreams) {
       if (use.from_environment) continue;
       // The pin with its usual companions comes first, as "" sorts before any other.
-      std::map<std::pair<std::string, std::string>, std::string> rows;  // companions, device
-      std::map<std::pair<std::string, std::string>, std::map<Sentinel, int>> claims;
+      std::map<std::pair<std::string, std::string>, SummaryRow> rows;  // companions, device
       for (const auto& [place, devices] : verdicts.board.places()) {
         // What runs no release (op, model) is told of the first upstream.
         const bool is_here = place.version == "-"
@@ -68,21 +74,20 @@ std::string status_summary(const VerdictIndex& verdicts) {
           const Finding* finding = cell.newest();
           const std::string said = finding == nullptr ? "" : summary_of(verdicts, place, *finding);
           if (said.empty()) continue;
-          std::string& list = rows[{pin, device}];
-          if (place.asked.starts_with("claim ")) {
-            ++claims[{pin, device}][*finding->outcome().sentinel];
-            continue;
-          }
-          list += (list.empty() ? "" : " · ") + said;
+          SummaryRow& row = rows[{pin, device}];
+          if (place.asked.starts_with("claim "))
+            ++row.claims[*finding->outcome().sentinel];
+          else
+            row.verdicts.push_back(said);
         }
       }
-      for (auto& [where, list] : rows) {
-        for (const auto& [sentinel, count] : claims[where])
-          list += fmt::format("{}{} claim{} {}", list.empty() ? "" : " · ", count,
-                              count == 1 ? "" : "s",
-                              sentinel == Sentinel::kClaimConfirmed ? "confirmed" : "refuted");
+      for (auto& [where, row] : rows) {
+        for (const auto& [sentinel, count] : row.claims)
+          row.verdicts.push_back(
+              fmt::format("{} claim{} {}", count, count == 1 ? "" : "s",
+                          sentinel == Sentinel::kClaimConfirmed ? "confirmed" : "refuted"));
         text += fmt::format("| `{}` | {} {} | {} | {} |\n", pack.slug.str(), use.name, where.first,
-                            where.second, list);
+                            where.second, fmt::join(row.verdicts, " · "));
       }
     }
   }

@@ -30,13 +30,12 @@ std::optional<Days> day_of(const std::string& text) {
   return Days(date);
 }
 
-constexpr std::array kStates = {ThreadState::kOpen, ThreadState::kClosed, ThreadState::kMerged,
-                                ThreadState::kSuperseded, ThreadState::kUnchecked};
+constexpr std::array kStateNames = {"open", "closed", "merged", "superseded", "unchecked"};
 
 /// Of a word that the schema has let pass.
 ThreadState thread_state_from(const std::string& name) {
-  return *std::find_if(kStates.begin(), kStates.end(),
-                       [&](ThreadState state) { return thread_state_name(state) == name; });
+  return static_cast<ThreadState>(std::find(kStateNames.begin(), kStateNames.end(), name) -
+                                  kStateNames.begin());
 }
 
 /// owner/name#number
@@ -49,19 +48,7 @@ bool is_thread_name(const std::string& name) {
 }  // namespace
 
 std::string thread_state_name(ThreadState state) {
-  switch (state) {
-    case ThreadState::kOpen:
-      return "open";
-    case ThreadState::kClosed:
-      return "closed";
-    case ThreadState::kMerged:
-      return "merged";
-    case ThreadState::kSuperseded:
-      return "superseded";
-    case ThreadState::kUnchecked:
-      return "unchecked";
-  }
-  return "";
+  return kStateNames.at(static_cast<std::size_t>(state));
 }
 
 int days_between(const std::string& from, const std::string& to) {

@@ -37,6 +37,16 @@ class FilingTest : public ::testing::Test {
             R"(", "source": "p", "packs": [{"slug": "some_pack", "relation": ")" + relation +
             R"("}]}]})");
   }
+  /// A second pack of the same group, which differs in `from`.
+  void put_other_pack(const std::string& from, const std::string& to) {
+    std::string other = sample::PackRepository::read(repository_.path(kManifest));
+    for (const auto& [old, now] :
+         {std::pair<std::string, std::string>{"\"some_pack\"", "\"other_pack\""},
+          {"\"number\": 42", "\"number\": 43"},
+          {from, to}})
+      other.replace(other.find(old), old.size(), now);
+    repository_.put("packs/other_pack/manifest.json", other);
+  }
   sample::Ended filing(const std::string& day = "2026-03-10", bool json = true) {
     return repository_.run(add_filing_command, {"filing", "some_pack", "--day", day}, json);
   }
@@ -119,21 +129,13 @@ TEST_F(FilingTest, HeldIsHeldAndDependenciesAreKnown) {
 }
 
 TEST_F(FilingTest, AGroupGoesOutTogether) {
-  std::string other = sample::PackRepository::read(repository_.path(kManifest));
-  other.replace(other.find("\"some_pack\""), 11, "\"other_pack\"");
-  other.replace(other.find("\"number\": 42"), 12, "\"number\": 43");
-  other.replace(other.find("\"kind\": \"comment\""), 17, "\"kind\": \"held\"");
-  repository_.put("packs/other_pack/manifest.json", other);
+  put_other_pack("\"kind\": \"comment\"", "\"kind\": \"held\"");
   EXPECT_NE(blocks().find("goes out with its group one; blocked there: other_pack"),
             std::string::npos);
 }
 
 TEST_F(FilingTest, AGroupGoesOutWithoutWhatUpstreamHasMerged) {
-  std::string other = sample::PackRepository::read(repository_.path(kManifest));
-  other.replace(other.find("\"some_pack\""), 11, "\"other_pack\"");
-  other.replace(other.find("\"number\": 42"), 12, "\"number\": 43");
-  other.replace(other.find("\"owner/thing#1\""), 15, "\"owner/thing#2\"");
-  repository_.put("packs/other_pack/manifest.json", other);
+  put_other_pack("\"owner/thing#1\"", "\"owner/thing#2\"");
   related("neighbour", "merged");
   EXPECT_EQ(blocks(), "");
   EXPECT_NE(filing().out.find("goes out without other_pack, which upstream has merged"),
