@@ -18,8 +18,8 @@ std::string site_of(const Case& item) {
   return item.axes.contains("site") ? item.axes.at("site").get<std::string>() : "";
 }
 
-std::string beyond(const std::string& site, const std::string& axis) {
-  return "beyond_" + (site.empty() ? "" : site + "_") + axis;
+std::string region_of(const char* kind, const std::string& site, const std::string& axis) {
+  return std::string(kind) + "_" + (site.empty() ? "" : site + "_") + axis;
 }
 
 std::optional<at::Tensor> clipped(const at::Tensor& gradient) {
@@ -55,16 +55,49 @@ std::optional<at::Tensor> without_last_odd_row(const at::Tensor& gradient) {
   return std::nullopt;
 }
 
+/// As a reader sees it that takes the storage from the tensor's offset on for row-major.
+std::optional<at::Tensor> read_row_major(const at::Tensor& gradient) {
+  const auto strides = gradient.strides();
+  const bool is_expanded =
+      std::any_of(strides.begin(), strides.end(), [](int64_t step) { return step == 0; });
+  if (is_expanded || gradient.is_contiguous() || gradient.numel() < 2) return std::nullopt;
+  return gradient.as_strided(gradient.sizes(), at::empty(gradient.sizes()).strides()).clone();
+}
+
+std::optional<at::Tensor> read_untransposed(const at::Tensor& gradient) {
+  return gradient.is_non_overlapping_and_dense() ? read_row_major(gradient) : std::nullopt;
+}
+
+std::optional<at::Tensor> read_without_gaps(const at::Tensor& gradient) {
+  return gradient.is_non_overlapping_and_dense() ? std::nullopt : read_row_major(gradient);
+}
+
+std::optional<at::Tensor> read_from_the_beginning(const at::Tensor& gradient) {
+  if (gradient.storage_offset() == 0) return std::nullopt;
+  return gradient.as_strided(gradient.sizes(), gradient.strides(), 0).clone();
+}
+
 using Change = std::optional<at::Tensor> (*)(const at::Tensor&);
 struct GradientRegion {
   const char* name;
   Change change;
   bool is_of_rows;  ///< a gradient of rank 0 cannot be in it
+  RegionMutants::Cases asked_of;
 };
-constexpr GradientRegion kGradientRegions[] = {{"large_gradient", clipped, false},
-                                               {"tiny_gradient", flushed, false},
-                                               {"expanded_gradient", read_by_numel, true},
-                                               {"last_odd_row", without_last_odd_row, true}};
+constexpr auto kDeclared = RegionMutants::Cases::kDeclared, kDrawn = RegionMutants::Cases::kDrawn;
+constexpr GradientRegion kGradientRegions[] = {
+    {"large_gradient", clipped, false, kDeclared},
+    {"tiny_gradient", flushed, false, kDeclared},
+    {"expanded_gradient", read_by_numel, true, kDeclared},
+    {"last_odd_row", without_last_odd_row, true, kDeclared},
+    {"transposed_gradient", read_untransposed, true, kDrawn},
+    {"strided_gradient", read_without_gaps, true, kDrawn},
+    {"offset_gradient", read_from_the_beginning, true, kDrawn}};
+
+bool has_masked_first_row(const at::Tensor& gradient) {
+  return gradient.dim() > 0 && gradient.size(0) > 1 && !gradient[0].ne(0).any().item<bool>() &&
+         gradient.ne(0).any().item<bool>();
+}
 
 bool is_whole_number(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong;
@@ -116,8 +149,8 @@ Tensors with_changed_inputs(const Pack& pack, const PreparedCase& prepared, cons
 }  // namespace
 
 RegionMutants::RegionMutants(const Pack& pack, std::vector<const Case*> cases,
-                             std::set<std::string> waived)
-    : pack_(pack), waived_(std::move(waived)) {
+                             std::set<std::string> waived, Cases kind)
+    : pack_(pack), kind_(kind), waived_(std::move(waived)) {
   for (const Case* item : cases) {
     for (const auto& [axis, value] : pack.extents(*item)) {
       auto& smallest = smallest_[site_of(*item)];
@@ -135,42 +168,63 @@ void RegionMutants::open(const std::string& region) {
   if (!is_waived && known_.insert(region).second) open_.insert(region);
 }
 
-std::map<std::string, Tensors> RegionMutants::of(const PreparedCase& prepared,
-                                                 const Tensors& outputs) {
-  std::map<std::string, Tensors> mutants;
-  const auto is_open = [&](const std::string& region) { return open_.contains(region); };
+void RegionMutants::add_counts(const PreparedCase& prepared, const Tensors& outputs,
+                               std::map<std::string, Tensors>& mutants) {
   const std::string site = site_of(*prepared.item);
   const auto& smallest = smallest_[site];  // empty where the site has no counts
   const auto& inputs = prepared.inputs;
   // In a case without numbers (code, the record of a call) the axes do not count anything.
-  if (std::any_of(inputs.begin(), inputs.end(),
-                  [](const auto& input) { return input.second.is_floating_point(); }))
-    for (const auto& [axis, value] : smallest) open(beyond(site, axis));
-  for (const auto& [axis, value] : pack_.extents(*prepared.item)) {
-    if (value > kTimesSmallest * smallest.at(axis) && is_open(beyond(site, axis)))
-      mutants.emplace(beyond(site, axis), off(outputs));
+  const bool has_numbers = std::any_of(inputs.begin(), inputs.end(), [](const auto& input) {
+    return input.second.is_floating_point();
+  });
+  const auto offer = [&](const std::string& region, bool is_inside) {
+    if (has_numbers && (kind_ == kDeclared || is_inside)) open(region);
+    if (is_inside && is_open(region)) mutants.emplace(region, off(outputs));
+  };
+  const auto counts = pack_.extents(*prepared.item);
+  for (const auto& [axis, least] : smallest) {
+    const auto count = counts.find(axis);
+    const int64_t value = count == counts.end() ? least : count->second;
+    offer(region_of("beyond", site, axis), value > kTimesSmallest * least);
+    if (kind_ == kDeclared || count == counts.end()) continue;
+    offer(region_of("one", site, axis), value == 1);
+    offer(region_of("odd", site, axis), value > 1 && value % 2 == 1);
   }
+}
+
+std::map<std::string, Tensors> RegionMutants::of(const PreparedCase& prepared,
+                                                 const Tensors& outputs) {
+  std::map<std::string, Tensors> mutants;
+  add_counts(prepared, outputs, mutants);
   Tensors gradients;
   bool has_rows = false;
   for (const auto& [name, tensor] : prepared.inputs) {
-    if (is_whole_number(tensor) && tensor.dim() > 0) open("ties");
+    if (is_whole_number(tensor) && tensor.dim() > 0 && (kind_ == kDeclared || has_ties(tensor)))
+      open("ties");
     if (has_ties(tensor) && is_open("ties")) mutants.emplace("ties", off(outputs));
     if (!name.starts_with("grad_") || !tensor.is_floating_point()) continue;
     gradients.emplace(name, tensor);
     has_rows |= tensor.dim() > 0;
+    if (kind_ == kDeclared || !has_masked_first_row(tensor)) continue;
+    open("masked_first_row");
+    if (is_open("masked_first_row")) mutants.emplace("masked_first_row", off(outputs));
   }
   if (gradients.empty()) return mutants;
   for (const GradientRegion& region : kGradientRegions) {
-    if (has_rows || !region.is_of_rows) open(region.name);
-    if (!is_open(region.name)) continue;
+    if (kind_ == kDeclared && region.asked_of == kDrawn) continue;
+    if (kind_ == kDeclared && (has_rows || !region.is_of_rows)) open(region.name);
+    if (known_.contains(region.name) && !is_open(region.name)) continue;
     Tensors changed;
     for (const auto& [name, gradient] : gradients)
       if (std::optional<at::Tensor> other = region.change(gradient)) changed.emplace(name, *other);
-    if (!changed.empty())
+    if (changed.empty()) continue;
+    open(region.name);
+    if (is_open(region.name))
       mutants.emplace(region.name, with_changed_inputs(pack_, prepared, outputs, changed));
   }
-  open("second_backward");
-  if (backwards(*prepared.item) > 1 && is_open("second_backward")) {
+  const bool is_second = backwards(*prepared.item) > 1;
+  if (kind_ == kDeclared || is_second) open("second_backward");
+  if (is_second && is_open("second_backward")) {
     Tensors squared;
     for (const auto& [name, gradient] : gradients) squared.emplace(name, gradient * gradient);
     mutants.emplace("second_backward", with_changed_inputs(pack_, prepared, outputs, squared));

@@ -25,13 +25,28 @@ namespace patchbench::harness {
 ///                      cases (of one site, where cases have sites: beyond_<site>_<axis>); asked
 ///                      for where the cases of the site have floating-point inputs
 ///
-/// In the first five the outputs are changed by oracle(changed gradient) - oracle(gradient). A
-/// mutant that no case catches shows that the cases do not look at its region.
+/// Drawn cases reach more of the inputs than a list of cases can, so more is asked of them:
+///
+///   transposed_gradient  an upstream gradient whose axes are stored in another order is read in
+///                        row-major order
+///   strided_gradient     one with gaps between its elements is read without the gaps
+///   offset_gradient      one that begins inside its storage is read from the storage's beginning
+///   masked_first_row     1 % off where the first row of the upstream gradient is 0 and another is
+///                        not
+///   one_<axis>           1 % off where an integer axis is 1
+///   odd_<axis>           1 % off where an integer axis is odd and above 1
+///
+/// In the regions of a gradient's values and layout, and in second_backward, the outputs are
+/// changed by oracle(changed gradient) - oracle(gradient). A mutant that no case catches shows that
+/// the cases do not look at its region.
 class RegionMutants {
  public:
+  enum class Cases { kDeclared, kDrawn };
   /// `cases`: those that count for the subject. `waived`: regions that are not asked for, by name,
-  /// or by the beginning of their names and a "*".
-  RegionMutants(const Pack& pack, std::vector<const Case*> cases, std::set<std::string> waived);
+  /// or by the beginning of their names and a "*". Of drawn cases a region is asked for only where
+  /// one of them is in it.
+  RegionMutants(const Pack& pack, std::vector<const Case*> cases, std::set<std::string> waived,
+                Cases kind = Cases::kDeclared);
 
   /// What the mutants that no earlier case caught give in place of a case's right outputs: region
   /// -> outputs.
@@ -44,7 +59,12 @@ class RegionMutants {
 
  private:
   void open(const std::string& region);
+  /// Mutants by the value of a count.
+  void add_counts(const PreparedCase& prepared, const Tensors& outputs,
+                  std::map<std::string, Tensors>& mutants);
+  bool is_open(const std::string& region) const { return open_.contains(region); }
   const Pack& pack_;
+  Cases kind_;
   std::set<std::string> waived_, known_, open_;
   std::map<std::string, std::map<std::string, int64_t>> smallest_;  ///< site -> axis -> value
 };
