@@ -6,7 +6,8 @@ target_link_libraries(patchbench_ops PRIVATE ${patchbench_torch_best})
 file(GLOB harness_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/repro/harness/*.cpp)
 add_library(patchbench_harness STATIC ${harness_sources})
 target_include_directories(patchbench_harness PUBLIC ${CMAKE_SOURCE_DIR}/repro ${CMAKE_SOURCE_DIR}/packs)
-target_link_libraries(patchbench_harness PUBLIC patchbench_core patchbench_exec ${patchbench_torch_best} PRIVATE patchbench_warnings)
+find_package(rapidcheck REQUIRED CONFIG)
+target_link_libraries(patchbench_harness PUBLIC patchbench_core patchbench_exec rapidcheck ${patchbench_torch_best} PRIVATE patchbench_warnings)
 # torch's headers carry a newer fmt than the packaged library; header-only, the two keep apart by their inline namespaces.
 target_compile_definitions(patchbench_harness PUBLIC FMT_HEADER_ONLY=1)
 use_torch_pch(patchbench_harness)
@@ -19,6 +20,18 @@ use_torch_pch(patchbench_bench)
 compile_together(patchbench_bench)
 
 add_custom_target(reproducers)
+
+# What `patchbench explore` starts for a user's own function: the harness without a pack.
+file(GLOB function_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/repro/function/*.cpp)
+list(FILTER function_sources EXCLUDE REGEX "/main\\.cpp$")
+add_library(patchbench_function STATIC ${function_sources})
+target_link_libraries(patchbench_function PUBLIC patchbench_harness PRIVATE patchbench_warnings)
+use_torch_pch(patchbench_function)
+compile_together(patchbench_function)
+add_executable(explore_function ${CMAKE_SOURCE_DIR}/repro/function/main.cpp)
+target_link_libraries(explore_function PRIVATE patchbench_function patchbench_warnings)
+use_torch_pch(explore_function)
+add_dependencies(reproducers explore_function)
 
 # add_pack(<slug>): the op objects go into patchbench_ops, the reproducer becomes repro_<slug>, the bench bench_<slug>.
 # Object libraries: a static library would lose its registrations silently.

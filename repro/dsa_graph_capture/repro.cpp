@@ -326,6 +326,8 @@ class DsaPack : public harness::Pack {
     std::vector<std::string> known = kAxes.at(site_of(item));
     known.push_back("site");
     harness::check_axes(item, known);
+    if (item.axes.contains("cp_rank") && axis(item, "cp_rank") >= extent(item, "cp_size"))
+      refuse(item, "axis 'cp_rank' wants a rank below cp_size");
     inputs(item, 1);
   }
 
@@ -412,5 +414,7 @@ class DsaPack : public harness::Pack {
 }  // namespace patchbench::dsa_graph_capture
 
 int main(int argc, char** argv) {
+  // The products are small: threads that wait for one another cost more than they give.
+  at::set_num_threads(1);
   return patchbench::harness::run_reproducer(argc, argv, patchbench::dsa_graph_capture::DsaPack());
 }

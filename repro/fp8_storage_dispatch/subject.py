@@ -445,6 +445,8 @@ def run_site(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
 
 def run(case: Case) -> dict[str, torch.Tensor]:
     """Counts of what the consumer was handed, as fp32 scalars; values at the kernel's boundary as fp32 tensors."""
+    if case.device == "cpu":
+        torch.set_num_threads(1)  # small tensors: threads that wait for one another cost more than they give
     with stand_in.on_this_device(case.device), dequantise_calls() as calls:
         seen, more = run_site(case, calls)
     notes = "; ".join(seen.notes) or ", ".join(f"{name} {value}" for name, value in more.items())

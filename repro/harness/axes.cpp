@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/slug.h"
+#include "harness/layouts.h"
 
 namespace patchbench::harness {
 
@@ -71,8 +72,8 @@ double gradient_times(const Case& item) {
 }
 
 void check_axes(const Case& item, const std::vector<std::string>& known) {
-  static const std::vector<std::string> of_all = {"backwards", "scaled_from", "gradient_times",
-                                                  "grad_layout"};
+  static const std::vector<std::string> of_all = {"backwards",   "scaled_from", "gradient_times",
+                                                  "grad_layout", "grad_mask",   "input_layout"};
   const auto is_of_all = [](const std::string& name) {
     return std::find(of_all.begin(), of_all.end(), name) != of_all.end();
   };
@@ -81,7 +82,12 @@ void check_axes(const Case& item, const std::vector<std::string>& known) {
       refuse(item, fmt::format("no axis '{}'{}", name, did_you_mean(name, known)));
   }
   for (const std::string& name : known) axis(item, name);
-  if (item.axes.contains("grad_layout")) choice(item, "grad_layout", {"expanded"});
+  std::vector<std::string> of_gradients = layouts();
+  of_gradients.emplace_back("expanded");
+  if (item.axes.contains("grad_layout")) choice(item, "grad_layout", of_gradients);
+  if (item.axes.contains("grad_mask")) choice(item, "grad_mask", masks());
+  if (item.axes.contains("input_layout"))
+    choice(item, "input_layout", {"transposed", "strided", "offset"});
   backwards(item);
   gradient_times(item);
 }

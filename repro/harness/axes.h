@@ -28,7 +28,8 @@ int64_t backwards(const Case& item);
 double gradient_times(const Case& item);
 /// The case has exactly these axes, and may have those that the harness gives every pack:
 /// `backwards`; `scaled_from`, a case whose inputs it takes, with `gradient_times`; `grad_layout`
-/// "expanded": the upstream gradient is one value of stride 0, as out.sum() makes it.
+/// "expanded": the upstream gradient is one value of stride 0, as out.sum() makes it, or one of
+/// layouts.h; `grad_mask`, rows of it that are 0; `input_layout`, of the other floating inputs.
 void check_axes(const Case& item, const std::vector<std::string>& known);
 
 }  // namespace patchbench::harness

@@ -16,27 +16,33 @@ struct Tolerances {
 /// Relative errors of a tensor G against the fp64 reference R, over the positions where R is
 /// finite:
 ///   element = max |G - R| / max |R|
-///   row     = max over rows r of ||G_r - R_r|| / max(||R_r||, 1e-3 max_r ||R_r||)
+///   row     = max over rows r of ||G_r - R_r|| / max(||R_r||, f max_r ||R_r||)
 ///   cosine  = 1 - <G, R> / (||G|| ||R||)
 ///   scale   = |<G, R> / <R, R> - 1|: a common factor, which the cosine cannot see and bf16 noise
 ///   hides from the others
+///   chance  = 4 ||G - R|| / ||R|| / sqrt(n), n = (sum ||R_r||^2)^2 / sum ||R_r||^4: the scale
+///   error that errors of this size, independent from row to row (of one row: from element to
+///   element), come to at 4 sigma
+/// f = max(1e-3, 0.1 / width), of a row of one number throughout 0.1.
 /// Rows are the leading axes flattened; a tensor of rank 0 or 1 is one row. Where R is all zero
 /// nothing is relative: `element` is then max |G|, in the tensor's unit, and the others are 0. Sums
 /// run in fp64.
 struct Errors {
-  double element = 0, row = 0, cosine = 0, scale = 0;
+  double element = 0, row = 0, cosine = 0, scale = 0, chance = 0;
   bool is_absolute = false;
   std::string worst_element, worst_row;  ///< coordinates, "[3,17]"
 };
-Errors errors_of(const at::Tensor& got, const at::Tensor& reference);
+Errors errors_of(const at::Tensor& got, const at::Tensor& reference, double least_size = 0);
 
 /// One tensor, in layers: shape and dtype (those of `plain`), inf/nan positions, then element, row,
-/// cosine, scale, each with limit = k * plain's error + floor_ulp * epsilon; of an all-zero oracle
-/// one layer "absolute" with the element's k and no floor. Stops at a shape or an
-/// anomaly that differs, for nothing below it has a meaning. `got` may be on any device.
+/// cosine, scale, each with limit = k * plain's error + floor_ulp * epsilon (of scale at least
+/// plain's chance); of an all-zero oracle one layer "absolute" with the element's k and no floor.
+/// Stops at a shape or an anomaly that differs, for nothing below it has a meaning. `got` may be on
+/// any device. `least_size`: what an error is relative to at least, where the terms of a sum
+/// cancel.
 std::vector<Measure> compare(const std::string& name, const at::Tensor& got,
                              const at::Tensor& oracle, const at::Tensor& plain,
-                             const Tolerances& tolerances, double epsilon);
+                             const Tolerances& tolerances, double epsilon, double least_size = 0);
 
 /// Equality of every bit (so -0 differs from 0, and NaNs by payload). `where` of a failing measure
 /// holds the first differing coordinate and both values; `got` is the number of elements that

@@ -9,6 +9,7 @@
 #include "harness/axes.h"
 #include "harness/compare.h"
 #include "harness/corrupt.h"
+#include "harness/layouts.h"
 #include "harness/tensor_file.h"
 
 namespace patchbench::harness {
@@ -33,28 +34,25 @@ std::string wrong_set(const Tensors& got, const Tensors& wanted) {
   return "";
 }
 
-/// The pack's inputs with what the harness's own axes change in the upstream gradient, the inputs
-/// grad_*.
-Tensors inputs_of(const Pack& pack, const Case& item, uint64_t seed) {
-  Case drawn = item;
-  drawn.name = item.axes.value("scaled_from", item.name);
-  Tensors inputs = pack.inputs(drawn, seed);
+/// An upstream gradient with what the harness's own axes change in it: rows that are 0, a factor,
+/// then how it is stored.
+at::Tensor gradient_of(const Case& item, at::Tensor gradient) {
+  constexpr double kExpanded = 0.75;
   const double factor = gradient_times(item);
-  const bool is_expanded = item.axes.contains("grad_layout");
-  for (auto& [name, tensor] : inputs) {
-    if (!name.starts_with("grad_") || !tensor.is_floating_point()) continue;
-    constexpr double kExpanded = 0.75;
-    if (factor == 1 && !is_expanded) continue;
-    const auto strides = tensor.strides();
+  const std::string layout = item.axes.value("grad_layout", "");
+  const bool is_expanded = layout == "expanded";
+  if (item.axes.contains("grad_mask")) gradient = masked(gradient, item.axes.at("grad_mask"));
+  if (factor != 1 || is_expanded) {
+    const auto strides = gradient.strides();
     const bool is_one_value =
-        is_expanded || (tensor.dim() > 0 && std::all_of(strides.begin(), strides.end(),
-                                                        [](int64_t step) { return step == 0; }));
-    const at::Tensor values = is_one_value ? tensor.flatten()[0].clone() : tensor;
+        is_expanded || (gradient.dim() > 0 && std::all_of(strides.begin(), strides.end(),
+                                                          [](int64_t step) { return step == 0; }));
+    const at::Tensor values = is_one_value ? gradient.flatten()[0].clone() : gradient;
     const at::Tensor unscaled = is_expanded ? at::full_like(values, kExpanded) : values;
-    const at::Tensor scaled = (unscaled.to(at::kDouble) * factor).to(tensor.scalar_type());
-    tensor = is_one_value ? scaled.expand_as(tensor) : scaled;
+    const at::Tensor scaled = (unscaled.to(at::kDouble) * factor).to(gradient.scalar_type());
+    gradient = is_one_value ? scaled.expand_as(gradient) : scaled;
   }
-  return inputs;
+  return layout.empty() || is_expanded ? gradient : laid_out(gradient, layout);
 }
 
 /// Applies --corrupt; the reason why the case cannot be judged with it, or "".
@@ -153,20 +151,46 @@ void conclude_error(const Pack& pack, const Case& item, const Request& request,
 
 }  // namespace
 
+Tensors inputs_of(const Pack& pack, const Case& item, uint64_t seed) {
+  Case drawn = item;
+  drawn.name = item.axes.value("scaled_from", item.name);
+  Tensors inputs = pack.inputs(drawn, seed);
+  for (auto& [name, tensor] : inputs) {
+    if (!tensor.is_floating_point()) continue;
+    if (name.starts_with("grad_"))
+      tensor = gradient_of(item, tensor);
+    else if (item.axes.contains("input_layout"))
+      tensor = laid_out(tensor, item.axes.at("input_layout"));
+  }
+  return inputs;
+}
+
 PreparedCase prepare_case(const Pack& pack, const Case& item, const Request& request) {
+  return prepare_inputs(pack, item, inputs_of(pack, item, request.seed), request);
+}
+
+PreparedCase prepare_inputs(const Pack& pack, const Case& item, Tensors inputs,
+                            const Request& request) {
   PreparedCase prepared;
   prepared.item = &item;
-  prepared.inputs = inputs_of(pack, item, request.seed);
+  prepared.inputs = std::move(inputs);
   prepared.inputs_sha256 = digest_of(prepared.inputs);
   prepared.oracle = pack.oracle(item, prepared.inputs);
-  for (auto& [name, tensor] : pack.plain(item, on_device(prepared.inputs, request.device))) {
-    prepared.plain.emplace(name, tensor.cpu());
-  }
+  prepared.plain = plain_of(pack, item, prepared.inputs, request);
   return prepared;
 }
 
+Tensors plain_of(const Pack& pack, const Case& item, const Tensors& inputs,
+                 const Request& request) {
+  Tensors outputs;
+  for (auto& [name, tensor] : pack.plain(item, on_device(inputs, request.device)))
+    outputs.emplace(name, tensor.cpu());
+  return outputs;
+}
+
 Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Request& request,
-                       int repeat, Answer answer, const Related* base) {
+                       int repeat, Answer answer, const Related* base,
+                       const std::vector<Measure>& relations) {
   const Case& item = *prepared.item;
   Observation observation;
   observation.slug = request.slug;
@@ -201,9 +225,9 @@ Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Req
       prepared.inputs, std::move(answer.outputs), prepared.oracle, prepared.plain, {}};
   const double epsilon = epsilon_of(pack.dtype(item));
   for (const auto& [name, plain] : prepared.plain) {
-    const std::vector<Measure> layers =
-        compare(name, judgement.got.at(name), prepared.oracle.at(name), plain,
-                pack.tolerances(item, name), epsilon);
+    const std::vector<Measure> layers = compare(
+        name, judgement.got.at(name), prepared.oracle.at(name), plain, pack.tolerances(item, name),
+        epsilon, pack.least_size(item, prepared.inputs, prepared.oracle, name));
     judgement.measures.insert(judgement.measures.end(), layers.begin(), layers.end());
     const auto element = std::find_if(layers.begin(), layers.end(),
                                       [](const Measure& m) { return m.layer == "element"; });
@@ -212,6 +236,7 @@ Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Req
                                         gradient_times(item) / base->gradient_times, *element,
                                         epsilon));
   }
+  judgement.measures.insert(judgement.measures.end(), relations.begin(), relations.end());
   conclude(pack, prepared, request, std::move(judgement), observation);
   return observation;
 }

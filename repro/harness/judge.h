@@ -17,6 +17,15 @@ struct PreparedCase {
 
 /// Makes inputs, oracle and plain computation of one case for the request's seed and device.
 PreparedCase prepare_case(const Pack& pack, const Case& item, const Request& request);
+/// The same for inputs that are not the case's own.
+PreparedCase prepare_inputs(const Pack& pack, const Case& item, Tensors inputs,
+                            const Request& request);
+
+/// The pack's inputs of a case with what the harness's own axes change in them.
+Tensors inputs_of(const Pack& pack, const Case& item, uint64_t seed);
+
+/// The plain computation's outputs on the request's device, brought to the CPU.
+Tensors plain_of(const Pack& pack, const Case& item, const Tensors& inputs, const Request& request);
 
 /// The outputs of the case that a case names in its axis `scaled_from`: the same inputs with the
 /// upstream gradient times another factor.
@@ -32,7 +41,9 @@ struct Related {
 /// grad_* has one layer more, "linear": max |G - f B| / max |f B| for the base's output B and the
 /// ratio f of the factors, at most the element's limit and at most 16 epsilons: a factor
 /// that is a power of two commutes with every rounding, so that the order of sums alone is left.
+/// `relations` are further layers (relations.h).
 Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Request& request,
-                       int repeat, Answer answer, const Related* base = nullptr);
+                       int repeat, Answer answer, const Related* base = nullptr,
+                       const std::vector<Measure>& relations = {});
 
 }  // namespace patchbench::harness

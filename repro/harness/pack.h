@@ -84,6 +84,16 @@ class Pack {
   /// The plain same-dtype torch computation on the inputs' device. Its shapes and dtypes are the
   /// wanted ones.
   virtual Tensors plain(const Case& item, const Tensors& inputs) const = 0;
+  /// What the terms of a sum come to that may cancel in all of an output, as a single sum over many
+  /// tokens; its errors are relative to at least that. 0: an output's own size says enough.
+  virtual double least_size(const Case& item, const Tensors& inputs, const Tensors& oracle,
+                            const std::string& tensor) const {
+    static_cast<void>(item);
+    static_cast<void>(inputs);
+    static_cast<void>(oracle);
+    static_cast<void>(tensor);
+    return 0;
+  }
   virtual Tolerances tolerances(const Case& item, const std::string& tensor) const = 0;
   /// Name -> subject: "model" (the defect), "model_fixed", "model_mutant:<name>", "op",
   /// "op_mutant:<name>".
@@ -103,8 +113,10 @@ class Pack {
   /// truncated and is not; a subject of this case stores by rounding.
   virtual bool rounds_bf16_on_cpu(const Case& item) const {
     static_cast<void>(item);
-    return false;
+    return rounds_all_bf16_on_cpu();
   }
+  /// The same of every case: a search on a CPU then draws bf16, too.
+  virtual bool rounds_all_bf16_on_cpu() const { return false; }
   /// The counts of a case by axis: what a fix may be wrong beyond (regions.h). As it stands: every
   /// axis that is a whole number of at least 1, but those that say how, not how many.
   virtual std::map<std::string, int64_t> extents(const Case& item) const {

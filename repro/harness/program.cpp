@@ -13,6 +13,7 @@
 #include "core/slug.h"
 #include "harness/axes.h"
 #include "harness/corrupt.h"
+#include "harness/explore.h"
 #include "harness/judge.h"
 #include "harness/meter.h"
 #include "harness/records.h"
@@ -51,16 +52,16 @@ InProcessSubject find_subject(const Pack& pack, const std::string& name) {
 }
 
 /// Runs a subject of ours; what it throws is an answer, not the end of the run.
-Answer run_in_process(const InProcessSubject& subject, const PreparedCase& prepared,
+Answer run_in_process(const InProcessSubject& subject, const SubjectCase& asked,
                       const std::string& device) {
   Tensors inputs;
-  for (const auto& [name, tensor] : prepared.inputs)
+  for (const auto& [name, tensor] : asked.inputs)
     inputs.emplace(name, view_on(tensor, at::Device(device)));
   const MemoryMeter meter(device);
   const auto started = std::chrono::steady_clock::now();
   Answer answer;
   try {
-    for (auto& [name, tensor] : subject(*prepared.item, inputs))
+    for (auto& [name, tensor] : subject(*asked.item, inputs))
       answer.outputs.emplace(name, tensor.detach().cpu());
     answer.state = Answer::State::kOutputs;
   } catch (const UnsupportedCase& e) {
@@ -115,6 +116,11 @@ class Run {
     if (request_.wants_regions) open_regions(chosen);
     run(chosen);
     if (regions_) close_regions();
+    const bool is_drawn = request_.num_drawn > 0 && !request_.spaces.empty();
+    if (!is_drawn && request_.given.empty()) return;
+    explore(
+        pack_, request_,
+        [this](const std::vector<SubjectCase>& batch) { return answers_of(batch); }, records_);
   }
 
  private:
@@ -204,14 +210,18 @@ class Run {
     for (const PreparedCase& one : prepared)
       handed.push_back({one.item, one.inputs, bytes_of(one.plain)});
     for (int repeat = 0; repeat < request_.repeats; ++repeat) {
-      std::map<std::string, Answer> answers;
-      if (!subject_) answers = ask(handed);
-      for (const PreparedCase& one : prepared) {
-        Answer answer = subject_ ? run_in_process(subject_, one, request_.device)
-                                 : std::move(answers.at(one.item->name));
-        write(one, repeat, std::move(answer));
-      }
+      std::map<std::string, Answer> answers = answers_of(handed);
+      for (const PreparedCase& one : prepared)
+        write(one, repeat, std::move(answers.at(one.item->name)));
     }
+  }
+
+  std::map<std::string, Answer> answers_of(const std::vector<SubjectCase>& handed) const {
+    if (!subject_) return ask(handed);
+    std::map<std::string, Answer> answers;
+    for (const SubjectCase& one : handed)
+      answers.emplace(one.item->name, run_in_process(subject_, one, request_.device));
+    return answers;
   }
 
   std::map<std::string, Answer> ask(const std::vector<SubjectCase>& handed) const {

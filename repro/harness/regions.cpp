@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "harness/axes.h"
+#include "harness/properties.h"
 
 namespace patchbench::harness {
 namespace {
@@ -21,6 +22,8 @@ std::string site_of(const Case& item) {
 std::string region_of(const char* kind, const std::string& site, const std::string& axis) {
   return std::string(kind) + "_" + (site.empty() ? "" : site + "_") + axis;
 }
+
+std::string region_where(const Condition& condition) { return "where " + condition.text(); }
 
 std::optional<at::Tensor> clipped(const at::Tensor& gradient) {
   if (!gradient.abs().gt(kLarge).any().item<bool>()) return std::nullopt;
@@ -149,8 +152,13 @@ Tensors with_changed_inputs(const Pack& pack, const PreparedCase& prepared, cons
 }  // namespace
 
 RegionMutants::RegionMutants(const Pack& pack, std::vector<const Case*> cases,
-                             std::set<std::string> waived, Cases kind)
-    : pack_(pack), kind_(kind), waived_(std::move(waived)) {
+                             std::set<std::string> waived, Cases kind,
+                             std::vector<Condition> conditions)
+    : pack_(pack),
+      kind_(kind),
+      waived_(std::move(waived)),
+      conditions_(std::move(conditions)) {
+  for (const Condition& condition : conditions_) open(region_where(condition));
   for (const Case* item : cases) {
     for (const auto& [axis, value] : pack.extents(*item)) {
       auto& smallest = smallest_[site_of(*item)];
@@ -192,10 +200,22 @@ void RegionMutants::add_counts(const PreparedCase& prepared, const Tensors& outp
   }
 }
 
+void RegionMutants::add_conditions(const PreparedCase& prepared, const Tensors& outputs,
+                                   std::map<std::string, Tensors>& mutants) {
+  if (conditions_.empty()) return;
+  Json facts = prepared.item->axes;
+  facts.update(properties_of(*prepared.item, prepared.inputs));
+  for (const Condition& condition : conditions_) {
+    if (is_open(region_where(condition)) && condition.holds(facts))
+      mutants.emplace(region_where(condition), off(outputs));
+  }
+}
+
 std::map<std::string, Tensors> RegionMutants::of(const PreparedCase& prepared,
                                                  const Tensors& outputs) {
   std::map<std::string, Tensors> mutants;
   add_counts(prepared, outputs, mutants);
+  add_conditions(prepared, outputs, mutants);
   Tensors gradients;
   bool has_rows = false;
   for (const auto& [name, tensor] : prepared.inputs) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/condition.h"
 #include "harness/judge.h"
 
 namespace patchbench::harness {
@@ -35,6 +36,8 @@ namespace patchbench::harness {
 ///                        not
 ///   one_<axis>           1 % off where an integer axis is 1
 ///   odd_<axis>           1 % off where an integer axis is odd and above 1
+///   where <condition>    1 % off where a condition of the request holds for the axes and the
+///                        properties of the inputs (core/condition.h, properties.h)
 ///
 /// In the regions of a gradient's values and layout, and in second_backward, the outputs are
 /// changed by oracle(changed gradient) - oracle(gradient). A mutant that no case catches shows that
@@ -46,7 +49,7 @@ class RegionMutants {
   /// or by the beginning of their names and a "*". Of drawn cases a region is asked for only where
   /// one of them is in it.
   RegionMutants(const Pack& pack, std::vector<const Case*> cases, std::set<std::string> waived,
-                Cases kind = Cases::kDeclared);
+                Cases kind = Cases::kDeclared, std::vector<Condition> conditions = {});
 
   /// What the mutants that no earlier case caught give in place of a case's right outputs: region
   /// -> outputs.
@@ -62,10 +65,14 @@ class RegionMutants {
   /// Mutants by the value of a count.
   void add_counts(const PreparedCase& prepared, const Tensors& outputs,
                   std::map<std::string, Tensors>& mutants);
+  /// Mutants by the conditions of the request.
+  void add_conditions(const PreparedCase& prepared, const Tensors& outputs,
+                      std::map<std::string, Tensors>& mutants);
   bool is_open(const std::string& region) const { return open_.contains(region); }
   const Pack& pack_;
   Cases kind_;
   std::set<std::string> waived_, known_, open_;
+  std::vector<Condition> conditions_;
   std::map<std::string, std::map<std::string, int64_t>> smallest_;  ///< site -> axis -> value
 };
 

@@ -15,9 +15,9 @@
 namespace patchbench::harness {
 namespace {
 
-const std::vector<std::string> kFlags = {"--cases",   "--subject",    "--device",
-                                         "--seed",    "--repeat",     "--work",
-                                         "--corrupt", "--records-fd", "--subject-command"};
+const std::vector<std::string> kFlags = {
+    "--cases",   "--subject",    "--device",          "--seed", "--repeat", "--work",
+    "--corrupt", "--records-fd", "--subject-command", "--draw", "--seeds",  "--draw-seconds"};
 
 [[noreturn]] void refuse_request(const std::string& reason) {
   throw Error(ErrorCode::kUsage, reason);
@@ -74,6 +74,18 @@ Case read_case(const Json& json, const std::string& where) {
   return item;
 }
 
+/// "7" or "1-100".
+void take_seeds(const std::string& value, Request& request) {
+  const std::size_t dash = value.find('-');
+  const uint64_t most = uint64_t{1} << 53;
+  request.first_seed = number<uint64_t>("--seeds", value.substr(0, dash), 0, most);
+  request.last_seed = dash == std::string::npos
+                          ? request.first_seed
+                          : number<uint64_t>("--seeds", value.substr(dash + 1), 0, most);
+  if (request.last_seed < request.first_seed)
+    refuse_request("--seeds wants FIRST-LAST, got '" + value + "'");
+}
+
 void take(const std::string& flag, const std::string& value, Request& request,
           std::filesystem::path& cases) {
   if (flag == "--cases") cases = value;
@@ -84,6 +96,9 @@ void take(const std::string& flag, const std::string& value, Request& request,
   if (flag == "--work") request.work = value;
   if (flag == "--subject-command") request.command = read_command(value);
   if (flag == "--corrupt") request.corruption = value;
+  if (flag == "--draw") request.num_drawn = number<int>(flag, value, 0, 1'000'000);
+  if (flag == "--draw-seconds") request.most_seconds = number<int>(flag, value, 1, 1'000'000);
+  if (flag == "--seeds") take_seeds(value, request);
   if (flag == "--records-fd") request.records_fd = number<int>(flag, value, 0, 65535);
 }
 
@@ -103,6 +118,9 @@ void read_cases(const std::filesystem::path& file, Request& request) {
     request.slug = json.at("slug").get<std::string>();
     request.classes = json.at("classes").get<std::vector<std::string>>();
     request.waived_regions = json.value("waived_regions", std::vector<std::string>());
+    request.conditions = json.value("conditions", std::vector<std::string>());
+    request.spaces = json.value("spaces", Json::array());
+    request.given = json.value("given", Json::array());
     std::set<std::string> names;
     for (const Json& entry : json.at("cases")) {
       request.cases.push_back(read_case(entry, file.string()));
@@ -113,7 +131,8 @@ void read_cases(const std::filesystem::path& file, Request& request) {
   } catch (const Json::exception& e) {
     refuse_request(file.string() + ": not a case table: " + e.what());
   }
-  if (request.cases.empty()) refuse_request(file.string() + ": no case was chosen");
+  if (request.cases.empty() && request.spaces.empty() && request.given.empty())
+    refuse_request(file.string() + ": no case was chosen");
 }
 
 Request parse_request(const std::vector<std::string>& words) {

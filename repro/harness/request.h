@@ -34,6 +34,12 @@ struct Request {
   std::optional<SubjectCommand> command;
   bool wants_regions = false;               ///< --regions: judge the mutants of regions.h, too
   std::vector<std::string> waived_regions;  ///< of them, those that are not asked for
+  std::vector<std::string> conditions;      ///< regions of drawn cases that are asked for, too
+  int num_drawn = 0;                        ///< --draw: cases of each seed, over all spaces
+  uint64_t first_seed = 1, last_seed = 1;   ///< --seeds FIRST-LAST of what is drawn
+  double most_seconds = 0;                  ///< --draw-seconds: then it stops; 0: no limit
+  Json spaces = Json::array();              ///< with "count", which gives each its share
+  Json given = Json::array();               ///< axes that are judged instead of drawn ones
   std::string corruption;                   ///< "", a corruption's name, or kAllCorruptions
   bool wants_all_layers = false;
   int records_fd = -1;
@@ -47,7 +53,7 @@ struct Request {
 Request parse_request(const std::vector<std::string>& words);
 
 /// The cases file: {"slug", "classes", "cases": [{"name", "role", "axes", "judged_on"}],
-/// "waived_regions" (may be left out)}. Throws
+/// and, where they are wanted, "waived_regions", "conditions", "spaces" and "given"}. Throws
 /// Error(kUsage).
 void read_cases(const std::filesystem::path& file, Request& request);
 

@@ -53,25 +53,6 @@ void remove_leftovers(const std::filesystem::path& work) {
   }
 }
 
-void write_work_folder(const std::filesystem::path& work, const std::string& device,
-                       const std::vector<SubjectCase>& cases) {
-  std::filesystem::create_directories(work);
-  remove_leftovers(work);
-  Tensors storages;
-  Json list = Json::array();
-  for (const SubjectCase& one : cases) {
-    Json inputs = Json::object();
-    for (const auto& [name, tensor] : one.inputs) {
-      const std::string storage = one.item->name + "/" + name;
-      inputs[name] = view_json(tensor, storage);
-      storages.emplace(storage, storage_of(tensor));
-    }
-    list.push_back({{"name", one.item->name}, {"axes", one.item->axes}, {"inputs", inputs}});
-  }
-  write_file(work / "inputs.safetensors", tensors_to_bytes(storages));
-  write_file(work / "cases.json", Json{{"device", device}, {"cases", list}}.dump());
-}
-
 /// The sandbox's own report, or null where the command has none. It lies out of the subject's
 /// reach.
 Json sandbox_report(const SubjectCommand& command) {
@@ -134,7 +115,27 @@ std::map<std::string, Tensors> by_case(Tensors&& all, const SubjectReport& repor
   return cases;
 }
 
-/// The answers as the two files tell them. Throws Error(kUsage) if either is malformed.
+}  // namespace
+
+void write_work_folder(const std::filesystem::path& work, const std::string& device,
+                       const std::vector<SubjectCase>& cases) {
+  std::filesystem::create_directories(work);
+  remove_leftovers(work);
+  Tensors storages;
+  Json list = Json::array();
+  for (const SubjectCase& one : cases) {
+    Json inputs = Json::object();
+    for (const auto& [name, tensor] : one.inputs) {
+      const std::string storage = one.item->name + "/" + name;
+      inputs[name] = view_json(tensor, storage);
+      storages.emplace(storage, storage_of(tensor));
+    }
+    list.push_back({{"name", one.item->name}, {"axes", one.item->axes}, {"inputs", inputs}});
+  }
+  write_file(work / "inputs.safetensors", tensors_to_bytes(storages));
+  write_file(work / "cases.json", Json{{"device", device}, {"cases", list}}.dump());
+}
+
 std::map<std::string, Answer> read_answers(const std::filesystem::path& work,
                                            const std::vector<SubjectCase>& cases) {
   std::vector<std::string> asked;
@@ -174,8 +175,6 @@ std::map<std::string, Answer> read_answers(const std::filesystem::path& work,
   }
   return answers;
 }
-
-}  // namespace
 
 std::string read_untrusted(const std::filesystem::path& file, std::size_t limit) {
   const std::string name = file.filename().string();

@@ -16,6 +16,15 @@ struct SubjectCase {
   int64_t output_bytes = 0;    ///< of the right outputs: bounds what is read back
 };
 
+/// Writes the inputs and the list of cases into a work folder, and removes what an earlier process
+/// left there. Throws Error(kInternal) where it cannot be written.
+void write_work_folder(const std::filesystem::path& work, const std::string& device,
+                       const std::vector<SubjectCase>& cases);
+/// The answers as the two files of a work folder tell them, one for each case. Throws Error(kUsage)
+/// if either is malformed.
+std::map<std::string, Answer> read_answers(const std::filesystem::path& work,
+                                           const std::vector<SubjectCase>& cases);
+
 /// Writes the work folder, runs the command once for all cases and reads what it left, trusting
 /// nothing: outputs and report are regular files of bounded size, opened without following links or
 /// waiting on pipes, parsed strictly. Whatever the subject does, each case gets an answer. Throws

@@ -217,6 +217,13 @@ constexpr const char* kOnce =
     "twice the same sums in the same dtype, and one rounding to it: half an epsilon";
 const harness::Tolerances kRounded = {
     {2, 0.51, kOnce}, {2, 0.51, kOnce}, {2, 0.51, kOnce}, {2, 0.51, kOnce}};
+constexpr const char* kFloatProducts =
+    "need 2.9 and, of rows, 24 (qk_dot of 3 ranks and 114 terms; 9500 drawn cases): float32 sums "
+    "in another order than the plain computation's, whose own error may be small by chance";
+const harness::Tolerances kFloat = {{2, 6, kFloatProducts},
+                                    {2, 64, kFloatProducts},
+                                    {2, 6, kFloatProducts},
+                                    {2, 6, kFloatProducts}};
 constexpr const char* kFloatSums =
     "float32 sums over tokens, at most 2^15 terms, in another order: 16 epsilons of float32 in "
     "those of the case's dtype";
@@ -287,8 +294,9 @@ class SmemPack : public harness::Pack {
     if (!is_products(item)) return kExact;
     if (tensor == "tile_bytes" || tensor == "tiles_by_tma") return kWhole;
     if (tensor == "staging_differs") return kNone;
-    if (!tensor.ends_with("_bias")) return kRounded;
-    return low_dtype(item) == at::kFloat ? kFloatBias : kBfloatBias;
+    const bool is_float = low_dtype(item) == at::kFloat;
+    if (!tensor.ends_with("_bias")) return is_float ? kFloat : kRounded;
+    return is_float ? kFloatBias : kBfloatBias;
   }
 
   std::map<std::string, harness::InProcessSubject> subjects() const override {

@@ -1,8 +1,11 @@
 // Pack sparse_mla_dims: which path sparse attention takes at a shape, what it computes, says and
 // holds there, and which of the real kernels lower.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "harness/axes.h"
 #include "harness/program.h"
@@ -54,6 +57,17 @@ bool has_backward(const Case& item) {
   return item.axes.contains("has_backward") && flag(item, "has_backward");
 }
 
+bool has_duplicates(const Case& item) {
+  return item.axes.contains("has_duplicates") && flag(item, "has_duplicates");
+}
+
+/// What the indices name; "" is the usual.
+std::string pattern_of(const Case& item) {
+  return item.axes.contains("pattern")
+             ? choice(item, "pattern", {"all_negative", "beyond", "full", "one_key"})
+             : "";
+}
+
 /// The functions of the release around its kernels, and their builders.
 constexpr std::array kWrappers = {"sparse_mla_fwd_interface", "sparse_mla_fwd", "sparse_mla_bwd",
                                   "_sparse_mla_delta_batched", "bwd"};
@@ -66,21 +80,36 @@ Tensor normal(const Case& item, const char* name, const std::vector<int64_t>& sh
   return Draw(seed, item.name + "/" + name).normal(shape).to(at::kBFloat16).to(at::kFloat);
 }
 
-/// int32 [batch, seqlen_q, topk], a tenth of it -1 and the first row all -1. The dense path counts
-/// a repeated index once and the kernels twice: there are repeats only where a case says so.
+/// int32 [batch, seqlen_q, topk], a tenth of it -1 and the first of several rows all -1. The dense
+/// path counts a repeated index once and the kernels twice: there are repeats only where a case
+/// says so. By the axis `pattern`: "full": no -1; "beyond": what is -1 is any other index that
+/// names no key; "one_key": every third row names one key in all its slots; "all_negative": no row
+/// names a key.
 Tensor topk_indices(const Case& item, int64_t num_keys, uint64_t seed) {
   const int64_t batch = extent(item, "batch"), rows = extent(item, "seqlen_q"),
                 topk = extent(item, "topk");
+  const std::string pattern = pattern_of(item);
   const Draw draw(seed, item.name + "/topk_indices");
-  const bool has_duplicates = item.axes.contains("has_duplicates") && flag(item, "has_duplicates");
   const Tensor drawn =
-      has_duplicates
+      has_duplicates(item)
           ? draw.integers({batch, rows, topk}, 0, num_keys)
           : draw.uniform({batch, rows, num_keys}, 0, 1).argsort(int64_t{-1}).narrow(-1, 0, topk);
-  const Tensor closed = Draw(seed, item.name + "/closed").mask({batch, rows, topk}, 0.1);
-  const Tensor indices = drawn.to(at::kInt).masked_fill(closed, -1);
-  indices[0][0].fill_(-1);
-  return indices;
+  const Tensor indices = drawn.to(at::kInt).contiguous();
+  if (pattern == "full") return indices;
+  if (pattern == "all_negative") return indices.fill_(-1);
+  if (pattern == "one_key") {
+    const Tensor third = indices.slice(1, 2, c10::nullopt, 3);
+    third.copy_(third.narrow(-1, 0, 1).clone().expand_as(third));
+  }
+  Tensor closed = Draw(seed, item.name + "/closed").mask({batch, rows, topk}, 0.1);
+  if (batch * rows > 1) closed[0][0].fill_(true);
+  if (pattern != "beyond") return indices.masked_fill(closed, -1);
+  const Tensor others = torch::tensor(
+      {-1, -2, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(),
+       static_cast<int32_t>(num_keys), static_cast<int32_t>(num_keys) + 1},
+      at::kInt);
+  const Tensor which = Draw(seed, item.name + "/beyond").integers(indices.sizes().vec(), 0, 6);
+  return at::where(closed, others.index({which}), indices);
 }
 
 // ---- the right values ----
@@ -218,17 +247,23 @@ struct Spoilt {
 };
 using Spoil = std::function<void(const Case&, Spoilt&)>;
 
+/// The values in bf16, in the storage order, with the gaps and the offset that they have.
+Tensor in_bf16(const Tensor& tensor) {
+  const auto num_stored = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
+  return tensor.as_strided({num_stored}, {1}, 0)
+      .to(at::kBFloat16)
+      .as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+}
+
 /// The op on bf16 operands as views, forward and backward; a narrower output is filled with zeros.
 harness::InProcessSubject op_subject(Spoil spoil) {
   return [spoil = std::move(spoil)](const Case& item, const Tensors& inputs) -> Tensors {
-    const auto operand = [&](const char* name) {
-      return inputs.at(name).to(at::kBFloat16).transpose(0, 1);
-    };
+    const auto operand = [&](const char* name) { return in_bf16(inputs.at(name)).transpose(0, 1); };
     const int64_t width = extent(item, "head_dim_v");
     Spoilt given{inputs.at("topk_indices").unsqueeze(2), kSoftmaxScale, width};
     if (spoil) spoil(item, given);
     const Tensor query = operand("query"), kv = operand("kv"),
-                 grad_out = operand("grad_out").narrow(-1, 0, given.head_dim_v).contiguous();
+                 grad_out = operand("grad_out").narrow(-1, 0, given.head_dim_v);
     const auto [out, lse, remainder] =
         ops::sparse_mla_forward(query, kv, given.indices, given.scale, given.head_dim_v);
     Tensor grad_query, grad_kv;
@@ -251,7 +286,14 @@ constexpr const char* kFused =
     "twice the error of the same sums in fp32 with the roundings to bf16 of the fused kernels, or "
     "of the dense path where a shape may take it and is farther off, and 4e-4";
 const harness::Tolerances kValues = {
-    {2, 0.05, kFused}, {2, 0.05, kFused}, {2, 0.001, kFused}, {2, 0.05, kFused}};
+    {2, 0.25,
+     "twice plain's and one rounding of the largest to bf16, 2^-9, which plain's may happen not to "
+     "have: of 1024 elements of grad_query 2.26 times plain's (1 of 200 drawn cases)"},
+    {2, 0.05, kFused},
+    {2, 0.001, kFused},
+    {2, 0.1,
+     "twice plain's and 8e-4: where grad_out is one value, the rounding of dP of a key is the same "
+     "in every query, and grad_query was off by a factor of 5.1e-4 on the dense path"}};
 constexpr const char* kLse = "1e-3 of the largest: sums in fp32";
 const harness::Tolerances kLogSum = {
     {0, 0.128, kLse}, {0, 0.128, kLse}, {0, 0.001, kLse}, {0, 0.128, kLse}};
@@ -260,6 +302,22 @@ constexpr const char* kIdentity =
     "differs; measured 4e-16";
 const harness::Tolerances kPadding = {
     {0, 4504, kIdentity}, {0, 4504, kIdentity}, {0, 4504, kIdentity}, {0, 4504, kIdentity}};
+
+/// `is_computable` is what was measured of the kernels, and repeats are there where the kernels
+/// alone are right.
+void check_dispatch(const Case& item) {
+  const int64_t heads = extent(item, "num_heads"), topk = extent(item, "topk"),
+                width = extent(item, "head_dim_qk"), width_v = extent(item, "head_dim_v");
+  const bool is_power_of_two = (heads & (heads - 1)) == 0;
+  const bool is_computable =
+      is_power_of_two && topk % 64 == 0 && is_lowerable(heads, width, width_v);
+  if (flag(item, "is_computable") != is_computable)
+    refuse(item, is_computable ? "both kernels lower" : "no kernel lowers");
+  if (has_duplicates(item) && !is_native(heads, width, width_v))
+    refuse(item, "the dense path counts a repeated index once");
+  if (!has_duplicates(item) && topk > extent(item, "seqlen_k"))
+    refuse(item, "topk is larger than the number of keys");
+}
 
 class DimsPack : public harness::Pack {
  public:
@@ -281,7 +339,12 @@ class DimsPack : public harness::Pack {
     for (const char* name : {"has_backward", "is_forward_plain"}) {
       if (site == "interface" && item.axes.contains(name)) known.emplace_back(name);
     }
+    if (item.axes.contains("pattern")) known.emplace_back("pattern");
+    pattern_of(item);
     harness::check_axes(item, known);
+    if (site == "dispatch") check_dispatch(item);
+    if (site == "attention" && extent(item, "head_dim_v") > kNativeDimV)
+      refuse(item, fmt::format("axis 'head_dim_v': the op takes at most {}", kNativeDimV));
     for (const char* name :
          {"is_computable", "has_duplicates", "has_backward", "is_forward_plain"}) {
       if (item.axes.contains(name)) flag(item, name);
@@ -398,5 +461,7 @@ class DimsPack : public harness::Pack {
 }  // namespace patchbench::sparse_mla_dims
 
 int main(int argc, char** argv) {
+  // The products are small: threads that wait for one another cost more than they give.
+  at::set_num_threads(1);
   return patchbench::harness::run_reproducer(argc, argv, patchbench::sparse_mla_dims::DimsPack());
 }

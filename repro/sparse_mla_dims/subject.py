@@ -98,11 +98,27 @@ def listening() -> Iterator[list[int]]:
         logging.getLogger().removeHandler(handler)
 
 
+def in_bfloat16(tensor: torch.Tensor) -> torch.Tensor:
+    """The values in bf16, in the storage order, with the gaps and the offset that they have."""
+    stored = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+    return stored.to(torch.bfloat16).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def forget_what_was_said() -> None:
+    """A decline is said once a shape in a process; each case asks whether it is."""
+    once = getattr(need_module("dsa_kernels"), "_warn_of_dense_scores", None)
+    if once is not None:
+        once.cache_clear()
+    mitigation = sys.modules.get("patchbench_mitigations.sparse_mla_dims")
+    if mitigation is not None:
+        mitigation._said.clear()
+
+
 def operands(case: Case, rows: slice = slice(None)) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """query and kv in bf16, differentiable, the indices, and the output's gradient, of the first `rows` positions."""
     given = case.tensors
-    query, kv = (given[name][rows].to(torch.bfloat16).requires_grad_() for name in ("query", "kv"))
-    return query, kv, given["topk_indices"][:, rows], given["grad_out"][rows].to(torch.bfloat16)
+    query, kv = (in_bfloat16(given[name])[rows].requires_grad_() for name in ("query", "kv"))
+    return query, kv, given["topk_indices"][:, rows], in_bfloat16(given["grad_out"])[rows]
 
 
 def attend(case: Case, query: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
@@ -122,6 +138,7 @@ def run_dispatch(case: Case) -> dict[str, Any]:
     """Values and gradients (of several backwards, axis `backwards`, the last), whether the kernels made them, and the bytes that were
     announced."""
     query, kv, indices, grad_out = operands(case)
+    forget_what_was_said()
     with stand_in.serving(case.device, *kernels()) as launches, listening() as amounts:
         out, num_backwards = attend(case, query, kv, indices), case.axes.get("backwards", 1)
         for _ in range(num_backwards):
@@ -265,5 +282,7 @@ SITES: dict[str, Callable[[Case], dict[str, Any]]] = {
 
 def run(case: Case) -> dict[str, torch.Tensor]:
     """The site's outputs in fp32."""
+    if case.device == "cpu":
+        torch.set_num_threads(1)  # small products: threads that wait for one another cost more than they give
     made = SITES[case.axes["site"]](case)
     return {name: value if torch.is_tensor(value) else torch.tensor(float(value)) for name, value in made.items()}

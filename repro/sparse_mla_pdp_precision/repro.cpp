@@ -249,6 +249,13 @@ const Tolerances kPlain = {{1.6, 0, kNearPlain},
                            {1.6, 0, kNearPlain},
                            {2, 0, "the square of the row's"},
                            {2, 0x1p-6, "and 1.2e-4: plain's own bias is near 0"}};
+constexpr const char* kOneRow =
+    "as above, and the summation in fp32: of one query of one head and 8 keys that share a mean "
+    "grad_q was 1.74 times as far off as plain's (1 of 400 drawn cases)";
+const Tolerances kOp = {{2, 0, kOneRow},
+                        {2, 0, kOneRow},
+                        {2, 0.001, "the square of the row's: 1.0e-5 over 6.0e-6 in that case"},
+                        {2, 0x1p-6, "and 1.2e-4: plain's own bias is near 0"}};
 constexpr const char* kCastAlone =
     "what the cast of the gradients to bf16 costs: staging in bf16 costs as much again, 1.4 in all";
 const Tolerances kAfterCast = {{1.2, 0, kCastAlone},
@@ -271,6 +278,8 @@ class PrecisionPack : public harness::Pack {
     harness::check_axes(item, axes);
     if (site == "sweep") source_of(item);
     if (site == "op") staging_of(item);
+    if (site == "op" && extent(item, "head_dim_v") > 512)
+      harness::refuse(item, "axis 'head_dim_v': the op takes at most 512");
     if (site == "sweep" || is_backward(site)) {
       data_of(item);
       const int64_t rows = shape_of(item).rows;
@@ -327,7 +336,7 @@ class PrecisionPack : public harness::Pack {
 
   Tolerances tolerances(const Case& item, const std::string& tensor) const override {
     const std::string site = site_of(item);
-    if (site == "op" && staging_of(item) == "split") return kAfterCast;
+    if (site == "op") return staging_of(item) == "split" ? kAfterCast : kOp;
     if (is_backward(site)) return kPlain;
     if (site != "sweep") return kExact;
     if (tensor == "growth") return kGrowth;

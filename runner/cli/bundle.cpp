@@ -33,21 +33,30 @@ fs::path empty_folder(const BundleOptions& words) {
   return folder;
 }
 
-std::vector<BundledPatch> write_patches(const Context& context, const Manifest& manifest,
-                                        const fs::path& folder) {
+void write_series(const PackSeries& pack, git::Store& store, const fs::path& folder,
+                  BundleFacts& facts) {
+  const std::string at = "patches/" + pack.at.upstream;
+  const std::vector<Edit> edits = carried_series(pack, store);
+  const std::vector<std::string> names = export_series(pack, store, folder / at);
+  for (std::size_t i = 0; i < names.size(); ++i)
+    facts.patches.push_back(
+        {at + "/" + names[i], edits[i].field("Subject"), pack.at.upstream, pack.at.version});
+}
+
+/// The series of each upstream. A git pin out of reach is left out and named; the pack's first
+/// upstream has to be there.
+void write_patches(const Context& context, const fs::path& folder, BundleFacts& facts) {
   git::Store store(context.cache, context.root);
-  std::vector<BundledPatch> patches;
-  for (const UpstreamUse& use : manifest.upstreams) {
+  for (const UpstreamUse& use : facts.manifest.upstreams) {
     if (use.from_environment) continue;
-    const PackSeries pack = find_series(context, manifest.slug.str(), use.name, "");
-    const std::vector<Edit> edits = carried_series(pack, store);
-    const std::vector<std::string> names =
-        export_series(pack, store, folder / "patches" / use.name);
-    for (std::size_t i = 0; i < names.size(); ++i)
-      patches.push_back({"patches/" + use.name + "/" + names[i], edits[i].field("Subject"),
-                         use.name, pack.at.version});
+    const PackSeries pack = find_series(context, facts.manifest.slug.str(), use.name, "");
+    try {
+      write_series(pack, store, folder, facts);
+    } catch (const Error& e) {
+      if (!e.is_unreachable() || &use == &facts.manifest.upstreams.front()) throw;
+      facts.left_out.push_back({use.name, pack.at.version, e.what()});
+    }
   }
-  return patches;
 }
 
 std::string lines_of(const std::vector<const Record*>& records) {
@@ -65,9 +74,9 @@ void write_bundle(Context& context, const BundleOptions& words) {
   const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
   const fs::path script = context.root / cell_path(manifest.slug, Column::kRepro) / "standalone.py";
   const Pins pins = context.pins();
-  BundleFacts facts{manifest, book, pins, {}, fs::exists(script)};
+  BundleFacts facts{manifest, book, pins, {}, {}, fs::exists(script)};
   bundle_body(facts);  // nothing is written for a pack without records
-  facts.patches = write_patches(context, manifest, folder);
+  write_patches(context, folder, facts);
   const BundleBody body = bundle_body(facts);
   const std::string text = report::fill_template(body_template, from.string(), body.values);
   write_whole(folder / "body.md", text);
@@ -80,11 +89,15 @@ void write_bundle(Context& context, const BundleOptions& words) {
   for (const report::ClaimProblem& p : problems)
     context.err() << fmt::format("patchbench: {}:{}: {}: {}\n", (folder / "body.md").string(),
                                  p.line, shown(p.what), p.todo);
+  for (const LeftOutSeries& one : facts.left_out)
+    context.err() << fmt::format("patchbench: the patches of {} {} are left out: {}\n",
+                                 one.upstream, one.version, one.why);
   context.exit_code = problems.empty() ? 0 : 1;
   const std::string kind = manifest.filing.at("kind");
   if (context.json) {
     print_json(context, {{"folder", folder.string()},
                          {"patches", facts.patches.size()},
+                         {"left_out", facts.left_out.size()},
                          {"records", body.evidence.size()},
                          {"script", facts.has_script},
                          {"filing", kind},

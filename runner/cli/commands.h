@@ -2,15 +2,21 @@
 #include <CLI/CLI.hpp>
 
 #include "workbench/context.h"
+#include "workbench/found_inputs.h"
 
 namespace patchbench::cli {
 
 /// Each command registers itself; its callback sets `context.exit_code` or throws Error.
-void add_run_commands(CLI::App& app, Context& context);  // reproduce, validate, window, selftest
+void add_run_commands(CLI::App& app, Context& context);      // reproduce, validate, window, claim
+void add_selftest_command(CLI::App& app, Context& context);  // selftest
 void add_list_commands(CLI::App& app,
                        Context& context);                 // list, show, status, new
 void add_patch_command(CLI::App& app, Context& context);  // patch new|save|show|apply|export|rebase
 void add_ledger_command(CLI::App& app, Context& context);  // ledger verify|export|import|evict
+/// The first files of a pack (`new`) with what a search found; their paths. `upstream`:
+/// NAME[@VERSION]=FILE.
+Json write_found_pack(const Context& context, const std::string& slug, const std::string& title,
+                      const std::string& upstream, const FoundInputs& found);
 /// The verdict of a recorded run again, from its observations; nothing is started. `id`: the run's,
 /// or a unique beginning.
 void judge_again(const Context& context, const std::string& id);
@@ -29,6 +35,7 @@ void add_triage_command(CLI::App& app, Context& context);       // triage
 void add_bundle_command(CLI::App& app, Context& context);       // bundle
 void add_export_command(CLI::App& app, Context& context);       // export
 void add_goodput_command(CLI::App& app, Context& context);      // goodput
+void add_explore_command(CLI::App& app, Context& context);      // explore
 void add_sweep_command(CLI::App& app, Context& context);        // sweep …
 void add_replay_command(CLI::App& app, Context& context);       // replay
 

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "cli/commands.h"
@@ -27,6 +28,7 @@ struct NewOptions {
   std::string slug, title, kind = "bug";
   int number = 0;
   std::vector<std::string> upstreams;
+  std::optional<FoundInputs> found;
 };
 
 /// What a folder of a release holds: "liger_kernel/ holds __init__.py, ops/". `folder` is "" or
@@ -159,13 +161,15 @@ std::string repository_of(std::string url) {
   return path.parent_path().filename().string() + "/" + path.filename().string();
 }
 
-void make_pack(const Context& context, const NewOptions& words) {
+/// Writes the first files of a pack; returns it and their paths.
+std::pair<NewPack, Json> write_pack(const Context& context, const NewOptions& words) {
   NewPack pack{.slug = Slug(words.slug),
                .number = 0,
                .title = words.title,
                .kind = words.kind,
                .upstreams = {},
-               .repository = ""};
+               .repository = "",
+               .found = words.found};
   const std::vector<std::string> known = context.slugs();
   if (std::find(known.begin(), known.end(), words.slug) != known.end()) {
     throw Error(ErrorCode::kUsage,
@@ -182,6 +186,11 @@ void make_pack(const Context& context, const NewOptions& words) {
   write_all(context.root, files);
   Json written = Json::array();
   for (const auto& [file, text] : files) written.push_back(file);
+  return {pack, written};
+}
+
+void make_pack(const Context& context, const NewOptions& words) {
+  const auto [pack, written] = write_pack(context, words);
   if (context.json) {
     print_json(context, {{"slug", words.slug}, {"number", pack.number}, {"written", written}});
     return;
@@ -193,6 +202,16 @@ void make_pack(const Context& context, const NewOptions& words) {
 }
 
 }  // namespace
+
+Json write_found_pack(const Context& context, const std::string& slug, const std::string& title,
+                      const std::string& upstream, const FoundInputs& found) {
+  NewOptions words;
+  words.slug = slug;
+  words.title = title;
+  words.upstreams = {upstream};
+  words.found = found;
+  return write_pack(context, words).second;
+}
 
 void add_new_command(CLI::App& app, Context& context) {
   auto words = std::make_shared<NewOptions>();

@@ -122,6 +122,7 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
       "First: patchbench list, patchbench reproduce liger_flce_none_bwd, patchbench env doctor.");
   add_list_commands(app, context);
   add_run_commands(app, context);
+  add_selftest_command(app, context);
   add_patch_command(app, context);
   add_ledger_command(app, context);
   add_stage_command(app, context);
@@ -136,6 +137,7 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   add_bundle_command(app, context);
   add_export_command(app, context);
   add_goodput_command(app, context);
+  add_explore_command(app, context);
   add_sweep_command(app, context);
   add_judge_command(app, context)->group("");
   add_replay_command(app, context);

@@ -79,6 +79,22 @@ Recorded recorded_at(const Context& context, const std::string& prefix) {
   return recorded;
 }
 
+/// What draws the cases of a summary again, or judges those that were given.
+void draw_again(const Observation& o, const Part& part, RunOptions& options) {
+  const bool is_drawn = std::any_of(part.observations.begin(), part.observations.end(),
+                                    [](const Observation& one) { return one.is_summary(); });
+  if (o.is_summary()) {
+    const auto seeds = o.drawn.at("seeds").get<std::vector<uint64_t>>();
+    options.seed = seeds.front();
+    options.last_seed = seeds.back();
+    options.num_drawn +=
+        o.drawn.at("asked").get<int>() / static_cast<int>(seeds.back() - seeds.front() + 1);
+  } else if (!is_drawn) {
+    options.seed = o.seed;
+    options.given.push_back(o.drawn.at("axes"));
+  }
+}
+
 /// The options that make a part again.
 RunOptions options_of(const Recorded& recorded, const Subject& subject, const Part& part,
                       const std::string& sandbox) {
@@ -100,9 +116,16 @@ RunOptions options_of(const Recorded& recorded, const Subject& subject, const Pa
   } else if (kind != "in_process" && !kind.empty()) {
     options.sandbox = exec::sandbox_from(kind);
   }
+  options.num_drawn = 0;
+  options.is_only_drawn = true;
   for (const Observation& o : part.observations) {
     options.wants_regions |= o.subject.is_region_mutant();
     options.device = o.device;
+    if (o.role == CaseRole::kDrawn) {
+      draw_again(o, part, options);
+      continue;
+    }
+    options.is_only_drawn = false;
     options.seed = o.seed;
     options.repeats = std::max(options.repeats, o.repeat + 1);
     if (std::find(options.cases.begin(), options.cases.end(), o.case_name) == options.cases.end())

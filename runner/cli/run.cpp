@@ -32,6 +32,7 @@ struct RunVerbOptions {
   std::string sandbox;
   std::vector<std::string> edits;
   std::string against, junit, markdown;
+  std::string seeds, axes;
   bool all = false, plan = false, use_exit_code = false, commits = false, resume = false,
        explain = false;
 };
@@ -59,17 +60,52 @@ void add_shared(CLI::App& command, RunVerbOptions& words) {
       ->capture_default_str();
 }
 
+/// How many cases are drawn, where that can be said.
+void add_draw(CLI::App& command, RunVerbOptions& words) {
+  command
+      .add_option("--draw", words.run.num_drawn,
+                  "cases to draw from the pack's spaces (default: the manifest's counts; 0: none)")
+      ->check(CLI::Range(0, 100000));
+}
+
 RunOptions options_of(const RunVerbOptions& words) {
   RunOptions options = words.run;
   if (!words.sandbox.empty()) options.sandbox = exec::sandbox_from(words.sandbox);
+  if (!words.seeds.empty()) std::tie(options.seed, options.last_seed) = seeds_of(words.seeds);
+  if (!words.axes.empty()) {
+    options.given = Json::array(
+        {parse_json(words.axes.starts_with('{') ? words.axes : read_file(words.axes), "--axes")});
+    if (!options.given.front().is_object())
+      throw Error(ErrorCode::kUsage, "--axes: want a JSON object of axes, or a file with one");
+  }
   return options;
 }
 
-/// The git-bisect status of an outcome.
-int bisect_status(const Outcome& outcome) {
-  if (outcome.sentinel == Sentinel::kBugReproduced) return 1;
-  if (outcome.sentinel == Sentinel::kBugAbsent) return 0;
+/// Of drawn cases alone: whether one was red; nullopt where one has no answer.
+std::optional<bool> is_red_where_drawn(const Answer& answer) {
+  bool is_red = false;
+  for (const Observation& o : observations_of(answer.trials)) {
+    if (o.seen != Seen::kPresent && o.seen != Seen::kAbsent) return std::nullopt;
+    is_red |= o.seen == Seen::kPresent;
+  }
+  return is_red;
+}
+
+/// The git-bisect status of an answer.
+int bisect_status(const Answer& answer) {
+  if (answer.question.question == Question::kDrawn) {
+    const auto is_red = is_red_where_drawn(answer);
+    return is_red ? (*is_red ? 1 : 0) : 125;
+  }
+  if (answer.outcome.sentinel == Sentinel::kBugReproduced) return 1;
+  if (answer.outcome.sentinel == Sentinel::kBugAbsent) return 0;
   return 125;
+}
+
+/// 0: the question has an answer, 3: it has none.
+int status_of(const Answer& answer) {
+  if (answer.question.question == Question::kDrawn) return is_red_where_drawn(answer) ? 0 : 3;
+  return answer.outcome.sentinel ? 0 : 3;
 }
 
 void write_reports(const RunVerbOptions& words, const Setup& setup, const Answer& answer) {
@@ -122,18 +158,20 @@ Reported reproduce_one(const Context& context, const RunVerbOptions& words,
     const auto memory = further_answer(
         context, answer,
         memory_question(setup.manifest, answer.question, observations_of(answer.trials)));
-    Reported reported{{}, answer.outcome.sentinel ? 0 : 3};
-    if (words.use_exit_code) reported.status = bisect_status(answer.outcome);
+    Reported reported{{}, status_of(answer)};
+    if (words.use_exit_code) reported.status = bisect_status(answer);
+    const Json explained =
+        words.explain ? explanations(setup, options.subject, answer.trials) : Json();
+    if (words.explain && answer.question.num_drawn > 0)
+      record_explained(context, answer, explained);
     if (context.json) {
       reported.document = answer_json(setup, answer);
       if (memory) reported.document["memory"] = further_json(*memory);
-      if (words.explain)
-        reported.document["explained"] = explanations(setup, options.subject, answer.trials);
+      if (words.explain) reported.document["explained"] = explained;
     } else {
       context.out() << render_trials(setup, answer.trials, answer.question, answer.outcome);
       if (memory) context.out() << further_text(*memory);
-      if (words.explain)
-        context.out() << explanation_text(explanations(setup, options.subject, answer.trials));
+      if (words.explain) context.out() << explanation_text(explained);
     }
     return reported;
   } catch (const Error& e) {
@@ -233,8 +271,15 @@ void add_reproduce(CLI::App& app, Context& context) {
       ->capture_default_str();
   command->add_flag("--all", words->all, "every pack");
   command->add_flag("--plan", words->plan, "say what would be fetched and used, and stop");
+  command->add_flag("--explore", words->run.explores,
+                    "draw cases beyond the declared ones, and make the red ones small");
+  add_draw(*command, *words);
+  command->add_option("--seeds", words->seeds, "FIRST-LAST of what is drawn (default: --seed)");
+  command->add_option("--axes", words->axes,
+                      "judge one case with these axes, JSON or a file: what --explore printed");
   command->add_flag("--explain", words->explain,
-                    "which condition on the axes separates the red cases from the green ones");
+                    "which condition on axes and inputs separates the red cases from the green "
+                    "ones; with --explore it is recorded");
   command->add_flag("--exit-code", words->use_exit_code,
                     "git-bisect codes: 0 absent, 1 present, 125 cannot be judged, 200 our failure");
   add_shared(*command, *words);
@@ -289,6 +334,7 @@ void add_validate(CLI::App& app, Context& context) {
   command->add_option("--upstream", words->run.version,
                       "the version to validate on (default: the pack's red pin)");
   command->add_option("--against", words->against, "a second version the fix must hold on as well");
+  add_draw(*command, *words);
   command->add_option("--junit", words->junit, "write JUnit XML here");
   command->add_option("--markdown", words->markdown, "write the evidence page here");
   command
@@ -434,32 +480,6 @@ void add_window(CLI::App& app, Context& context) {
   });
 }
 
-void add_selftest(CLI::App& app, Context& context) {
-  auto words = std::make_shared<RunVerbOptions>();
-  CLI::App* command = app.add_subcommand(
-      "selftest", "try to fool the judge on this machine; sentinels need it green");
-  command->add_option("slug", words->run.slug, "one pack (default: all that are built)");
-  command->add_option("--device", words->run.device, "cpu or cuda:N");
-  command->add_option("--sandbox", words->sandbox, "podman, docker, bwrap or process");
-  command->callback([words, &context] {
-    RunOptions options = options_of(*words);
-    std::vector<std::string> slugs =
-        options.slug.empty() ? context.slugs() : std::vector<std::string>{options.slug};
-    int ran = 0;
-    for (const std::string& slug : slugs) {
-      options.slug = slug;
-      if (words->run.slug.empty() && context.manifest(slug).waived(Column::kRepro)) continue;
-      const Setup setup = prepare(context, options);
-      fs::remove_all(context.cache / "selftest");
-      ensure_selftest(context, setup);
-      context.out() << fmt::format("{}: self-test holds ({}, {})\n", slug, setup.device,
-                                   exec::sandbox_name(setup.sandbox));
-      ++ran;
-    }
-    if (ran == 0) throw Error(ErrorCode::kNotRunnable, "selftest: no reproducer is built here");
-  });
-}
-
 }  // namespace
 
 void add_run_commands(CLI::App& app, Context& context) {
@@ -467,7 +487,6 @@ void add_run_commands(CLI::App& app, Context& context) {
   add_validate(app, context);
   add_window(app, context);
   add_claim(app, context);
-  add_selftest(app, context);
 }
 
 }  // namespace patchbench::cli

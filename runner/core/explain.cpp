@@ -16,6 +16,7 @@ using Holds = std::vector<bool>;  ///< of each input
 struct Term {
   int cost = 0;
   std::string text;
+  std::set<std::string> axes;
   bool operator<(const Term& other) const {
     return std::tie(cost, text) < std::tie(other.cost, other.text);
   }
@@ -24,6 +25,8 @@ struct Term {
 using Terms = std::map<Holds, Term>;
 
 constexpr int kAxes = 2, kWord = 2, kBound = 3, kDivides = 4, kNumber = 5, kJoin = 4;
+/// Of each axis that a condition names: one that names fewer is less likely to hold by chance.
+constexpr int kEachAxis = 3;
 
 class Search {
  public:
@@ -56,11 +59,20 @@ class Search {
     }
     for (auto one = terms_.begin(); one != terms_.end(); ++one) {
       for (auto two = std::next(one); two != terms_.end(); ++two) {
-        const auto& [a, b] = std::minmax(one->second, two->second);
-        if (joined(one->first, two->first, true))
-          offer({a.cost + b.cost + kJoin, a.text + " and " + b.text});
+        // Written in the order of how simple each is by itself.
+        const auto by_itself = [](const Term& term) {
+          return std::pair(term.cost - kEachAxis * static_cast<int>(term.axes.size()), term.text);
+        };
+        const bool is_in_order = by_itself(one->second) < by_itself(two->second);
+        const Term& a = is_in_order ? one->second : two->second;
+        const Term& b = is_in_order ? two->second : one->second;
+        std::set<std::string> axes = a.axes;
+        axes.insert(b.axes.begin(), b.axes.end());
+        const int shared = static_cast<int>(a.axes.size() + b.axes.size() - axes.size());
+        const int cost = a.cost + b.cost + kJoin - kEachAxis * shared;
+        if (joined(one->first, two->first, true)) offer({cost, a.text + " and " + b.text, axes});
         if (joined(one->first, two->first, false))
-          offer({a.cost + b.cost + kJoin + 1, a.text + " or " + b.text});
+          offer({cost + 1, a.text + " or " + b.text, axes});
       }
     }
     return best ? best->text : "";
@@ -110,12 +122,15 @@ class Search {
   }
 
   template <typename Test>
-  void add(int cost, const std::string& text, const std::string& name, const Test& test) {
+  void add(int cost, const std::string& text, const std::string& name, const Test& test,
+           const std::string& other = "") {
     Holds holds;
     for (const JudgedInput& input : inputs_)
       holds.push_back(input.axes.contains(name) && test(input.axes));
     if (std::find(holds.begin(), holds.end(), true) == holds.end()) return;
-    const Term term{cost, text};
+    std::set<std::string> axes = {name};
+    if (!other.empty()) axes.insert(other);
+    const Term term{cost + kEachAxis * static_cast<int>(axes.size()), text, axes};
     const auto [known, is_new] = terms_.emplace(holds, term);
     if (!is_new && term < known->second) known->second = term;
   }
@@ -167,10 +182,11 @@ class Search {
     // An axis of one value is a number: the terms about `name` alone have it.
     if (name == other || values_of(name).size() < 2 || values_of(other).size() < 2) return;
     const auto add_test = [&](int cost, const std::string& text, const auto& test) {
-      add(cost, text, name, [&](const Json& axes) {
+      const auto holds = [&](const Json& axes) {
         return axes.contains(other) && axes[name].is_number() && axes[other].is_number() &&
                test(axes[name].get<double>(), axes[other].get<double>());
-      });
+      };
+      add(cost, text, name, holds, other);
     };
     add_test(kAxes, name + " < " + other, [](double a, double b) { return a < b; });
     if (name < other) {
@@ -201,12 +217,17 @@ class Search {
 
 std::vector<std::string> differing(const Json& one, const Json& other) {
   std::vector<std::string> names;
-  for (const auto& [name, value] : one.items()) {
-    if (!other.contains(name) || other[name] != value) names.push_back(name);
-  }
-  for (const auto& [name, value] : other.items()) {
-    if (!one.contains(name)) names.push_back(name);
-  }
+  const auto text = [](const Json& axes, const std::string& name) {
+    if (!axes.contains(name)) return std::string("none");
+    return axes[name].is_string() ? axes[name].get<std::string>() : axes[name].dump();
+  };
+  const auto add = [&](const std::string& name) {
+    names.push_back(fmt::format("{} ({}, {})", name, text(one, name), text(other, name)));
+  };
+  for (const auto& [name, value] : one.items())
+    if (!other.contains(name) || other[name] != value) add(name);
+  for (const auto& [name, value] : other.items())
+    if (!one.contains(name)) add(name);
   return names;
 }
 

@@ -19,7 +19,8 @@ struct Explanation {
   /// num_heads and num_groups > 1", "green"}. Empty where none of at most kMaxRules was found.
   std::vector<std::string> rules;
   int num_red = 0, num_green = 0;
-  /// The two inputs, one of each kind, whose axes differ least, and those axes.
+  /// The two inputs, one of each kind, whose axes differ least, and those axes with both values:
+  /// "num_groups (2, 8)".
   std::string red, green;
   std::vector<std::string> differ;
 };
@@ -28,10 +29,10 @@ constexpr std::size_t kMaxRules = 4;
 
 /// Terms compare an axis with a value that occurs or with another axis, or say whether a power of
 /// two or another axis divides it. One condition of a term, or of two joined by "and" or "or", is
-/// looked for first: one with fewer terms, then one without numbers of its own, then the first by
-/// its text. Where none separates them, each rule is the term that decides most inputs of those
-/// that are left. An axis that an input lacks satisfies no term about it. It states what the inputs
-/// seen have in common; other conditions may separate them as well.
+/// looked for first: one with fewer terms and fewer axes, then one without numbers of its own, then
+/// the first by its text. Where none separates them, each rule is the term that decides most inputs
+/// of those that are left. An axis that an input lacks satisfies no term about it. It states what
+/// the inputs seen have in common; other conditions may separate them as well.
 Explanation explain(const std::vector<JudgedInput>& inputs);
 
 }  // namespace patchbench

@@ -39,8 +39,12 @@ Finding finding_of(const Record& verdict, const std::string& digest) {
 }
 
 std::string described(const Outcome& outcome, const QuestionContext& question) {
-  if (outcome.sentinel && is_of_all_cases(*outcome.sentinel) && !question.has_regions)
-    return outcome.text() + " (before the region cases)";
+  if (outcome.sentinel && is_of_all_cases(*outcome.sentinel)) {
+    if (!question.has_regions) return outcome.text() + " (before the region cases)";
+    return outcome.text() + (question.num_drawn > 0
+                                 ? fmt::format(" ({} drawn cases)", question.num_drawn)
+                                 : " (declared cases alone)");
+  }
   if (outcome.sentinel != Sentinel::kNoRegression) return outcome.text();
   std::string text;
   for (const auto& [name, ratios] : question.ratios_max) {

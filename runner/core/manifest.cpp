@@ -10,7 +10,7 @@
 namespace patchbench {
 namespace {
 
-constexpr const char* kRoles[] = {"trigger", "silent", "control", "survey", "code"};
+constexpr const char* kRoles[] = {"trigger", "silent", "control", "survey", "code", "drawn"};
 
 /// Builds the parts of a Manifest from a document that the schema has passed, and holds what a
 /// schema cannot say.
@@ -39,6 +39,8 @@ class Builder {
     check_bounds();
     check_runnable();
     read_mitigation();
+    read_exploration();
+    read_triggers();
     check_filing();
     check_day("/lifecycle/review_on");
     manifest_.filing = document_.at("filing");
@@ -270,6 +272,65 @@ class Builder {
     }
   }
 
+  /// What a space takes from one before it.
+  const Json& space_like(const std::string& pointer) const {
+    const std::string name = at(pointer + "/like");
+    for (const SpaceRow& row : manifest_.explore.spaces)
+      if (row.body.at("name") == name) return row.body;
+    fail(pointer + "/like", "no space \"" + shown(name) + "\" before this one");
+  }
+
+  void read_exploration() {
+    const Json explore = document_.value("explore", Json::object());
+    manifest_.explore.seconds = explore.value("seconds", 0.0);
+    manifest_.explore.fixed = explore.value("fixed", manifest_.explore.fixed);
+    for (const auto& [name, version] : manifest_.explore.fixed) {
+      const auto& uses = manifest_.upstreams;
+      if (std::none_of(uses.begin(), uses.end(),
+                       [&, of = name](const UpstreamUse& use) { return use.name == of; }))
+        fail("/explore/fixed", "no upstream \"" + shown(name) + "\" in this manifest");
+    }
+    const Json rows = explore.value("spaces", Json::array());
+    std::set<std::string> seen;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const std::string pointer = item("/explore/spaces", i);
+      if (!seen.insert(word(pointer + "/name")).second)
+        fail(pointer + "/name", "this space stands twice");
+      SpaceRow row;
+      row.body = {{"name", rows[i].at("name")}};
+      if (rows[i].contains("like")) row.body.update(space_like(pointer));
+      row.body["name"] = rows[i].at("name");
+      row.body["axes"].update(rows[i].value("axes", Json::object()));
+      if (row.body["axes"].empty()) fail(pointer, "needs axes, or a space that it is like");
+      for (const char* key : {"most", "relations"})
+        if (rows[i].contains(key)) row.body[key] = rows[i].at(key);
+      row.count = rows[i].at("count").get<int>();
+      row.like = {rows[i].at("name"),
+                  CaseRole::kDrawn,
+                  Json::object(),
+                  rows[i].at("judged_on").get<std::vector<std::string>>(),
+                  rows[i].value("subjects", std::vector<std::string>()),
+                  rows[i].value("upstream", std::string()),
+                  rows[i].value("left", std::string())};
+      if (rows[i].contains("upstream")) need_upstream(pointer + "/upstream");
+      manifest_.explore.spaces.push_back(std::move(row));
+    }
+  }
+
+  void read_triggers() {
+    const Json rows = document_.value("trigger", Json::array());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const std::string pointer = item("/trigger", i);
+      Trigger row{rows[i].at("class"), rows[i].value("site", ""), rows[i].at("words"),
+                  rows[i].at("rules").get<std::vector<std::string>>(),
+                  rows[i].at("records").get<std::vector<std::string>>()};
+      if (!manifest_.classes.contains(row.failure_class))
+        fail(pointer + "/class", "no class \"" + shown(row.failure_class) + "\" in this manifest");
+      for (size_t k = 0; k < row.records.size(); ++k) hex64(item(pointer + "/records", k));
+      manifest_.triggers.push_back(std::move(row));
+    }
+  }
+
   void check_filing() const {
     const size_t num_others = at("/filing/depends_on").size();
     for (size_t i = 0; i < num_others; ++i) {
@@ -290,7 +351,7 @@ std::string role_name(CaseRole role) { return kRoles[static_cast<size_t>(role)];
 
 CaseRole role_from(std::string_view name) {
   for (const CaseRole role : {CaseRole::kTrigger, CaseRole::kSilent, CaseRole::kControl,
-                              CaseRole::kSurvey, CaseRole::kCode}) {
+                              CaseRole::kSurvey, CaseRole::kCode, CaseRole::kDrawn}) {
     if (role_name(role) == name) return role;
   }
   throw Error(ErrorCode::kUsage,
@@ -314,6 +375,17 @@ bool Case::is_for(const Subject& subject) const {
 
 bool Case::runs_on(const UpstreamUse& use) const {
   return upstream.empty() ? !use.stands_alone : upstream == use.name;
+}
+
+std::vector<const SpaceRow*> Exploration::of(const Subject& subject, const UpstreamUse& use,
+                                             std::string_view device_kind) const {
+  std::vector<const SpaceRow*> chosen;
+  for (const SpaceRow& row : spaces) {
+    const bool is_of_it = subject.is_in_process() || row.like.runs_on(use);
+    if (is_of_it && row.like.is_for(subject) && row.like.counts_on(device_kind))
+      chosen.push_back(&row);
+  }
+  return chosen;
 }
 
 bool RegionWaiver::is_for(const Subject& subject, std::string_view device_kind) const {

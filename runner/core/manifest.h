@@ -19,6 +19,7 @@ enum class CaseRole {
   kControl,  ///< must be right everywhere
   kSurvey,   ///< shown and recorded, part of no sentinel but a claim's: what a release does
   kCode,     ///< generated code: not judged, compared between two subjects
+  kDrawn,    ///< drawn from a space of the manifest (`explore`), never declared
 };
 std::string role_name(CaseRole role);
 CaseRole role_from(std::string_view name);
@@ -89,6 +90,31 @@ struct RegionWaiver {
   bool is_for(const Subject& subject, std::string_view device_kind) const;
 };
 
+/// A space of inputs that cases are drawn from (`explore.spaces`; repro/harness/space.h reads the
+/// axes).
+struct SpaceRow {
+  Json body;      ///< name, axes, most, relations: the reproducer's
+  int count = 0;  ///< cases that are drawn by default
+  Case like;      ///< whom its cases are for, on which devices, of which upstream
+};
+
+/// What is drawn beyond the declared cases.
+struct Exploration {
+  std::map<std::string, std::string> fixed;  ///< upstream -> a release that the pack calls fixed
+  double seconds = 0;                        ///< what the default counts took on two cores
+  std::vector<SpaceRow> spaces;
+  /// The spaces for a subject of one upstream on a kind of device.
+  std::vector<const SpaceRow*> of(const Subject& subject, const UpstreamUse& use,
+                                  std::string_view device_kind) const;
+};
+
+/// Which inputs a release is wrong on, as `reproduce --explore --explain` found it (`trigger`).
+struct Trigger {
+  std::string failure_class, site, words;  ///< `site`: of the cases' axis, or empty
+  std::vector<std::string> rules;          ///< a decision list, as core/explain.h spells it
+  std::vector<std::string> records;
+};
+
 /// A pack's manifest.json: who it is, what it claims, what it does not.
 struct Manifest {
   Slug slug{"unset"};
@@ -100,6 +126,8 @@ struct Manifest {
   std::vector<std::string> classes_order;
   std::vector<Case> cases;
   Json bounds, environments, mitigation, filing, lifecycle;
+  Exploration explore;
+  std::vector<Trigger> triggers;
   std::vector<std::string> subjects;
   std::vector<ScopeRow> scope;
   std::vector<Waiver> waivers;

@@ -79,6 +79,8 @@ void check_consistent(const Observation& o, const FieldReader& fields) {
   if (o.seen != Seen::kPresent && o.seen != Seen::kAbsent && o.reason.empty()) {
     fields.fail("\"seen\" is \"" + seen_name(o.seen) + "\", which needs a \"reason\"");
   }
+  if ((o.role == CaseRole::kDrawn) == o.drawn.empty())
+    fields.fail("\"drawn\" stands where \"role\" is \"drawn\" and only there");
   if (o.reason != one_line(o.reason, kMaxReasonBytes))
     fields.fail("\"reason\" must be one line of at most 400 bytes");
 }
@@ -87,6 +89,12 @@ void check_consistent(const Observation& o, const FieldReader& fields) {
 
 std::string no_effect_reason(const std::string& corruption) {
   return std::string(kNoEffectStart) + corruption + " changes nothing here";
+}
+
+const Measure* Observation::failing() const {
+  const auto found =
+      std::find_if(measures.begin(), measures.end(), [](const Measure& m) { return !m.pass; });
+  return found == measures.end() ? nullptr : &*found;
 }
 
 std::optional<double> Observation::number(const std::string& name) const {
@@ -140,6 +148,7 @@ Json Observation::to_json() const {
   if (!outputs_sha256.empty()) json["outputs_sha256"] = outputs_sha256;
   if (!self_reported.empty()) json["self_reported"] = self_reported;
   if (!outside.empty()) json["outside"] = outside;
+  if (!drawn.empty()) json["drawn"] = drawn;
   return json;
 }
 
@@ -173,6 +182,7 @@ Observation Observation::from_json(const Json& json) {
     o.outputs_sha256 = digest_from(fields, "outputs_sha256");
     o.self_reported = fields.optional_object("self_reported");
     o.outside = fields.optional_object("outside");
+    o.drawn = fields.optional_object("drawn");
   } catch (const Error& e) {
     const std::string where = where_of(json);
     throw std::string_view(e.what()).starts_with(where) ? e : e.in(where);

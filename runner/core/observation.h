@@ -61,7 +61,25 @@ struct Observation {
   std::string inputs_sha256, outputs_sha256;  ///< 64 hex digits, or "" where there are none
   Json self_reported;  ///< what the subject says of itself (versions, times, peak)
   Json outside;        ///< what we measured from outside (wall_s, peak_bytes, exit)
+  /// Of drawn cases alone. One case: {"space", "axes", "properties"}, with "kept": true where it
+  /// goes into the ledger and "shrunk": true where it is the smallest that a search found. What a
+  /// space came to: {"space", "asked", "judged", "red", "unsupported", "seeds": [first, last],
+  /// "wall_s", "regions": {region: how many cases it took}}.
+  Json drawn;
 
+  /// Whether it says what a space came to.
+  bool is_summary() const { return drawn.is_object() && drawn.contains("asked"); }
+  /// Whether it is one case that a search drew and did not keep.
+  bool is_passing() const { return drawn.is_object() && !is_summary() && !drawn.contains("kept"); }
+  /// Whether the subject raised where the pack says nothing of raising.
+  bool has_raised() const {
+    return seen == Seen::kUnresolved && self_reported.is_object() &&
+           self_reported.contains("exception");
+  }
+  /// Red, or raised: wrong where the subject has to be right.
+  bool is_wrong() const { return seen == Seen::kPresent || has_raised(); }
+  /// The first measure that fails; null where none does.
+  const Measure* failing() const;
   /// What the subject counted under that name; nullopt where it did not.
   std::optional<double> number(const std::string& name) const;
   /// A measure is `[tensor, layer, got, plain, limit, pass, where]`; non-finite numbers go by name,

@@ -9,8 +9,9 @@
 namespace patchbench {
 namespace {
 
-constexpr std::array kQuestionNames = {"reproduce", "validate", "op",          "mitigation",
-                                       "memory",    "claim",    "equivalence", "regression"};
+constexpr std::array kQuestionNames = {"reproduce",   "validate",   "op",
+                                       "mitigation",  "memory",     "claim",
+                                       "equivalence", "regression", "drawn"};
 
 }  // namespace
 
@@ -30,6 +31,9 @@ Json QuestionContext::to_json() const {
                {"classes", classes}};
   if (is_partial) json["is_partial"] = true;
   if (has_regions) json["has_regions"] = true;
+  if (num_drawn > 0) json["num_drawn"] = num_drawn;
+  if (is_few) json["is_few"] = true;
+  if (!seeds.empty()) json["seeds"] = seeds;
   if (question == Question::kMemory) {
     json["bound_bytes"] = bound_bytes;
     json["measured_bytes"] = measured_bytes;
@@ -57,6 +61,9 @@ QuestionContext QuestionContext::from_json(const Json& json) {
     context.classes = json.at("classes").get<std::vector<std::string>>();
     context.is_partial = json.value("is_partial", false);
     context.has_regions = json.value("has_regions", false);
+    context.num_drawn = json.value("num_drawn", 0);
+    context.is_few = json.value("is_few", false);
+    context.seeds = json.value("seeds", context.seeds);
     context.bound_bytes = json.value("bound_bytes", 0.0);
     context.measured_bytes = json.value("measured_bytes", 0.0);
     context.bound_growth = json.value("bound_growth", 0.0);

@@ -20,6 +20,7 @@ enum class Question {
   kClaim,
   kEquivalence,
   kRegression,
+  kDrawn,  ///< what drawn cases show, by themselves: earns nothing
 };
 std::string question_name(Question question);
 Question question_from(std::string_view name);
@@ -31,6 +32,9 @@ struct QuestionContext {
   bool is_red_pin = false;                   ///< the version is the manifest's red_pin
   bool is_partial = false;   ///< the user named some cases: what is green is green on these alone
   bool has_regions = false;  ///< the judge made mutants of the regions of the inputs
+  int num_drawn = 0;         ///< cases that were drawn for the subject; 0: it was not explored
+  bool is_few = false;       ///< fewer were drawn than the manifest asks for
+  std::vector<uint64_t> seeds;                   ///< kDrawn: the first and the last
   std::vector<std::string> classes;              ///< declared failure classes, primary first
   double bound_bytes = 0, measured_bytes = 0;    ///< kMemory
   double bound_growth = 0, measured_growth = 0;  ///< kMemory: over half the length; 0: not bounded

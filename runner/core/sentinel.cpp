@@ -38,8 +38,9 @@ std::vector<Observation> fold_repeats(const std::vector<Observation>& observatio
                                       Question question) {
   std::map<std::tuple<Subject, std::string, uint64_t>, std::vector<const Observation*>> groups;
   for (const Observation& o : observations) {
-    const bool is_asked = o.role == CaseRole::kSurvey ? question == Question::kClaim
-                          : o.role == CaseRole::kCode ? question == Question::kEquivalence ||
+    const bool is_asked = o.role == CaseRole::kDrawn    ? false
+                          : o.role == CaseRole::kSurvey ? question == Question::kClaim
+                          : o.role == CaseRole::kCode   ? question == Question::kEquivalence ||
                                                             question == Question::kValidate
                                                       : true;
     if (o.counts && is_asked) groups[{o.subject, o.case_name, o.seed}].push_back(&o);
@@ -109,7 +110,9 @@ Verdict verdict_of(Seen seen, Expectation expectation) {
 
 Expectation expectation_of(const Observation& o, const QuestionContext& context) {
   const bool is_trigger = o.role == CaseRole::kTrigger;
+  const bool is_release = o.subject == SubjectKind::kUpstream || o.subject == SubjectKind::kFixed;
   if (o.role == CaseRole::kSurvey || o.role == CaseRole::kCode) return Expectation::kNothing;
+  if (o.role == CaseRole::kDrawn) return is_release ? Expectation::kNothing : Expectation::kAbsent;
   if (o.role == CaseRole::kControl) return Expectation::kAbsent;
   if (o.subject == SubjectKind::kModel)
     return is_trigger ? Expectation::kPresent : Expectation::kAbsent;
@@ -160,6 +163,8 @@ Outcome outcome_of_all(const std::vector<Observation>& seen, const QuestionConte
       return rules::equivalent(seen, context);
     case Question::kRegression:
       return rules::not_regressed(seen, context);
+    case Question::kDrawn:
+      throw Error(ErrorCode::kInternal, "drawn cases are not folded");
   }
   throw Error(ErrorCode::kInternal, "a question outside its enum");
 }
@@ -177,9 +182,15 @@ bool is_of_all_cases(Sentinel sentinel) {
 }
 
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context) {
+  if (context.question == Question::kDrawn) return rules::drawn(observations, context);
   Outcome outcome = outcome_of_all(fold_repeats(observations, context.question), context);
-  if (context.is_partial && outcome.sentinel && is_of_all_cases(*outcome.sentinel))
-    outcome.argument += outcome.argument.empty() ? "named_cases" : ", named_cases";
+  const auto is_earned = [&] { return outcome.sentinel && is_of_all_cases(*outcome.sentinel); };
+  const auto add = [&](const char* word) {
+    outcome.argument += (outcome.argument.empty() ? "" : ", ") + std::string(word);
+  };
+  if (is_earned()) outcome = rules::explored(observations, context, std::move(outcome));
+  if (is_earned() && context.is_partial) add("named_cases");
+  if (is_earned() && context.is_few) add("few_drawn");
   return outcome;
 }
 

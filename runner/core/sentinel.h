@@ -90,6 +90,11 @@ Expectation expectation_of(const Observation& observation, const QuestionContext
 /// outputs are compared other than upstream's. With
 /// `is_partial` regions that no named case is in are not asked for, and what the fix, op or
 /// mitigation earns has the argument "named_cases", after a mode.
+/// With `num_drawn` that is earned only where the subject was explored: every space to its end,
+/// each case with an answer. A red one turns a fix down (FIX_REJECTED; of an op or a mitigation
+/// nothing is earned), unless it is another defect: the subject `fixed`, the release without the
+/// bug, is wrong there, too, or, where the pack calls none fixed, `upstream` is in a class that it
+/// does not declare. With `is_few` the argument says "few_drawn".
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context);
 
 }  // namespace patchbench

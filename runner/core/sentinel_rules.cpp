@@ -92,9 +92,7 @@ GreenCheck green_on(const Observations& subject, const Keys& must) {
     if (o.seen == Seen::kUnresolved && check.unanswered.empty()) check.unanswered = named(o);
     if (o.seen != Seen::kPresent || !check.red.empty()) continue;
     check.red = fmt::format("{} is red ({})", named(o), o.failure_class);
-    const auto worst = std::find_if(o.measures.begin(), o.measures.end(),
-                                    [](const Measure& m) { return !m.pass; });
-    if (worst != o.measures.end())
+    if (const Measure* worst = o.failing())
       check.red += fmt::format(", {} {} error {:.3g} > {:.3g}", worst->tensor, worst->layer,
                                worst->got, worst->limit);
   }

@@ -58,6 +58,11 @@ struct Edited {
 };
 Edited edited(const Observations& seen, const QuestionContext& context);
 
+/// What drawn cases leave of an outcome that the declared ones earned (sentinel.h).
+Outcome explored(const Observations& seen, const QuestionContext& context, Outcome earned);
+/// What drawn cases show by themselves: no sentinel; `why` counts them.
+Outcome drawn(const Observations& seen, const QuestionContext& context);
+
 /// The questions, one a file: sentinel_reproduce.cpp, sentinel_validate.cpp, ...
 Outcome reproduced(const Observations& seen, const QuestionContext& context);
 Outcome validated(const Observations& seen, const QuestionContext& context);

@@ -9,9 +9,10 @@ namespace {
 
 constexpr std::string_view kRegion = "region:";
 /// The words; one with a colon is followed by a name. The first of a kind is its own word.
-constexpr std::array<std::pair<SubjectKind, std::string_view>, 14> kWords = {{
+constexpr std::array<std::pair<SubjectKind, std::string_view>, 15> kWords = {{
     {SubjectKind::kUpstream, "upstream"},
     {SubjectKind::kPatched, "patched"},
+    {SubjectKind::kFixed, "fixed"},
     {SubjectKind::kClaimed, "claimed:"},
     {SubjectKind::kMitigated, "mitigated"},
     {SubjectKind::kMitigated, "mitigated:"},

@@ -11,6 +11,7 @@ namespace patchbench {
 enum class SubjectKind {
   kUpstream,         ///< the release as it is
   kPatched,          ///< the release with our edits
+  kFixed,            ///< another release, which the pack calls fixed
   kClaimed,          ///< the release with a change as its proposal has it: `claimed-<name>.edit`
   kMitigated,        ///< the release with the runtime mitigation, in its own or a named mode
   kOp,               ///< our op

@@ -1,5 +1,7 @@
 #pragma once
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/manifest.h"
@@ -21,5 +23,7 @@ const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& ask
                                 const Subject& subject = SubjectKind::kUpstream);
 /// "cpu" or "cuda:N": the one asked for, checked, or the best that is here.
 std::string chosen_device(const std::string& asked);
+/// The first and the last seed of "7" or "1-100". Throws Error(kUsage).
+std::pair<uint64_t, uint64_t> seeds_of(const std::string& text);
 
 }  // namespace patchbench

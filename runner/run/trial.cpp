@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <random>
 #include <set>
@@ -75,13 +76,23 @@ Json cases_document(const Setup& setup, const RunOptions& options, const Subject
                      {"axes", c.axes},
                      {"judged_on", c.judged_on}});
   }
-  Json waived = Json::array();
+  if (options.is_only_drawn || !options.given.empty()) cases.clear();
+  Json waived = Json::array(), spaces = Json::array();
+  if (options.num_drawn > 0) {
+    for (const SpaceRow* row : setup.manifest.explore.of(subject, setup.upstream, kind)) {
+      spaces.push_back(row->body);
+      spaces.back()["count"] = row->count;
+    }
+  }
   for (const RegionWaiver& waiver : setup.manifest.waived_regions) {
     if (waiver.is_for(subject, kind)) waived.push_back(waiver.region);
   }
   return {{"slug", setup.manifest.slug.str()},
           {"classes", setup.manifest.classes_order},
           {"cases", cases},
+          {"spaces", spaces},
+          {"given", options.given},
+          {"conditions", options.conditions},
           {"waived_regions", waived}};
 }
 
@@ -415,6 +426,59 @@ Setup LocalRunner::prepare(const Context& context, const RunOptions& options) {
   return setup;
 }
 
+/// The words for what is drawn. Ten times what the manifest says that its counts take is the most,
+/// for fewer cases, too: what is red is then made as small as it goes.
+void add_drawing(const Setup& setup, const RunOptions& options, const Subject& subject,
+                 std::vector<std::string>& argv) {
+  constexpr double kPatience = 10;
+  const uint64_t last = std::max(options.last_seed, options.seed);
+  const int by_default = num_drawn_of(setup, subject);
+  const double share = static_cast<double>(options.num_drawn) *
+                       static_cast<double>(last - options.seed + 1) / std::max(by_default, 1);
+  const double seconds = kPatience * setup.manifest.explore.seconds * std::max(share, 1.0);
+  argv.insert(argv.end(), {"--draw", std::to_string(options.num_drawn), "--seeds",
+                           fmt::format("{}-{}", options.seed, last), "--draw-seconds",
+                           std::to_string(static_cast<int>(std::ceil(seconds)))});
+}
+
+/// What the reproducer is told, but for how its subject is started.
+std::vector<std::string> words_of(const Context& context, const Setup& setup,
+                                  const RunOptions& options, const Subject& subject,
+                                  const std::string& corrupt, const fs::path& folder) {
+  std::vector<std::string> argv = {(context.bin / ("repro_" + setup.manifest.slug.str())).string(),
+                                   "--cases",
+                                   (folder / "cases.json").string(),
+                                   "--subject",
+                                   subject.text(),
+                                   "--device",
+                                   setup.device,
+                                   "--seed",
+                                   std::to_string(options.seed),
+                                   "--work",
+                                   (folder / "work").string(),
+                                   "--repeat",
+                                   std::to_string(options.repeats),
+                                   "--records-fd",
+                                   std::to_string(kRecordsFd)};
+  if (!corrupt.empty()) argv.insert(argv.end(), {"--corrupt", corrupt});
+  if (options.wants_regions && can_have_regions(subject, corrupt)) argv.emplace_back("--regions");
+  if (options.num_drawn > 0) add_drawing(setup, options, subject, argv);
+  return argv;
+}
+
+/// A drawn case is shown and explained; those that tell of a failure are recorded, too.
+void keep(Observation o, Trial& trial) {
+  constexpr std::size_t kEvery = 20;
+  if (o.role == CaseRole::kDrawn && !o.is_summary()) {
+    trial.drawn.push_back(o);
+    if (trial.drawn.size() % kEvery == 0)
+      progress(fmt::format("{}: {} drawn cases judged", o.subject, trial.drawn.size()));
+    if (o.is_passing()) return;
+    o.drawn.erase("properties");
+  }
+  trial.observations.push_back(std::move(o));
+}
+
 Trial LocalRunner::run(const Context& context, const Setup& setup, const RunOptions& options,
                        const Subject& subject, const std::vector<Edit>& edits,
                        const std::string& corrupt) {
@@ -428,22 +492,7 @@ Trial LocalRunner::run(const Context& context, const Setup& setup, const RunOpti
   fs::create_directories(folder / "work");
 
   exec::Command command;
-  command.argv = {(context.bin / ("repro_" + slug)).string(),
-                  "--cases",
-                  (folder / "cases.json").string(),
-                  "--subject",
-                  subject.text(),
-                  "--device",
-                  setup.device,
-                  "--seed",
-                  std::to_string(options.seed),
-                  "--work",
-                  (folder / "work").string(),
-                  "--records-fd",
-                  std::to_string(kRecordsFd)};
-  if (!corrupt.empty()) command.argv.insert(command.argv.end(), {"--corrupt", corrupt});
-  if (options.wants_regions && can_have_regions(subject, corrupt))
-    command.argv.emplace_back("--regions");
+  command.argv = words_of(context, setup, options, subject, corrupt, folder);
   write_file(folder / "cases.json", cases_document(setup, options, subject).dump());
   if (!subject.is_in_process()) {
     const std::vector<git::Checkout> checkouts =
@@ -461,10 +510,9 @@ Trial LocalRunner::run(const Context& context, const Setup& setup, const RunOpti
     command.argv.insert(command.argv.end(),
                         {"--subject-command", (folder / "command.json").string()});
   }
-  command.argv.insert(command.argv.end(), {"--repeat", std::to_string(options.repeats)});
   command.records_fd_in_child = kRecordsFd;
   command.on_record = [&](const std::string& line) {
-    trial.observations.push_back(Observation::from_json(parse_json(line, "repro_" + slug)));
+    keep(Observation::from_json(parse_json(line, "repro_" + slug)), trial);
   };
   const exec::Exit exit = exec::run(command);
   if (!exit.ok()) {
@@ -482,6 +530,14 @@ SubjectRunner& runner_of(const Context& context) {
 }
 
 }  // namespace
+
+int num_drawn_of(const Setup& setup, const Subject& subject) {
+  const std::string kind = setup.device.substr(0, setup.device.find(':'));
+  int num = 0;
+  for (const SpaceRow* row : setup.manifest.explore.of(subject, setup.upstream, kind))
+    num += row->count;
+  return num;
+}
 
 Setup prepare(const Context& context, const RunOptions& options) {
   need_mode(context.manifest(options.slug), options.subject);

@@ -31,6 +31,17 @@ struct RunOptions {
   std::filesystem::path compile_cache;  ///< copied to each subject's ~/.tilelang; empty: none
   bool wants_regions = false;           ///< the judge makes region mutants of right outputs, too
   int jobs = 1;                         ///< subjects that run at a time, where there are several
+  bool explores = false;  ///< cases are drawn for a question that does not do so by itself, too
+  /// Cases that are drawn from the pack's spaces for each seed; kAsManifest: its counts, where the
+  /// question explores by itself.
+  int num_drawn = kAsManifest;
+  uint64_t last_seed = 0;      ///< of what is drawn, from `seed` on; 0: `seed` alone
+  bool is_only_drawn = false;  ///< no declared case is run
+  Json given = Json::array();  ///< axes that are judged instead of cases
+  /// Conditions (core/condition.h): with wants_regions right outputs of drawn cases are spoiled where
+  /// one holds.
+  std::vector<std::string> conditions;
+  static constexpr int kAsManifest = -1;
 };
 
 /// The parts of a run that stay the same for all its subjects.
@@ -54,6 +65,7 @@ struct Setup {
 struct Trial {
   RunContext context;
   std::vector<Observation> observations;
+  std::vector<Observation> drawn;  ///< every drawn case with its properties; no record holds these
   double wall_s = 0;
 };
 
@@ -76,6 +88,9 @@ Setup prepare(const Context& context, const RunOptions& options);
 Trial run_trial(const Context& context, const Setup& setup, const RunOptions& options,
                 const Subject& subject, const std::vector<Edit>& edits,
                 const std::string& corrupt = "");
+
+/// How many cases the pack's spaces have for a subject by default; 0 where it has none.
+int num_drawn_of(const Setup& setup, const Subject& subject);
 
 /// Those of all trials, in order.
 std::vector<Observation> observations_of(const std::vector<Trial>& trials);

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "report/table.h"
+#include "run/drawn.h"
 
 namespace patchbench {
 namespace {
@@ -36,7 +37,7 @@ std::string headline(const Setup& setup, const std::vector<Trial>& trials) {
 void add_rows(report::Table& table, const Trial& trial, const QuestionContext& question,
               bool names_subject) {
   for (const Observation& o : trial.observations) {
-    if (o.subject.is_region_mutant()) continue;
+    if (o.subject.is_region_mutant() || o.role == CaseRole::kDrawn) continue;
     const Measure* m = deciding(o);
     const std::string name = names_subject ? o.subject.text() + " " + o.case_name : o.case_name;
     std::string seen = seen_name(o.seen);
@@ -140,7 +141,8 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
       }
     }
   }
-  text += table.render(report::style_of(STDOUT_FILENO)) + mutants + region_line(trials) + costs;
+  text += table.render(report::style_of(STDOUT_FILENO)) + mutants + region_line(trials) +
+          drawn_text(setup, trials) + costs;
   text += outcome.text();
   if (!outcome.alias.empty()) text += " = " + outcome.alias;
   return text + (outcome.why.empty() ? "" : ": " + outcome.why) + "\n";

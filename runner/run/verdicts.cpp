@@ -12,6 +12,8 @@
 #include "core/error.h"
 #include "core/file_text.h"
 #include "exec/process.h"
+#include "ledger/ledger.h"
+#include "run/drawn.h"
 
 namespace patchbench {
 namespace {
@@ -53,6 +55,7 @@ std::vector<std::string> selftest_cases(const Setup& setup, const Subject& subje
 struct Part {
   Subject subject;
   std::vector<Edit> edits;
+  int num_drawn = 0;
 };
 
 /// The trials of `parts` in their order, options.jobs of them at a time; the first failure ends it.
@@ -65,7 +68,9 @@ std::vector<Trial> run_parts(const Context& context, const Setup& setup, const R
     for (std::size_t at = next++; at < parts.size(); at = next++) {
       try {
         progress(parts[at].subject.text());
-        trials[at] = run_trial(context, setup, options, parts[at].subject, parts[at].edits);
+        RunOptions of_part = options;
+        of_part.num_drawn = parts[at].num_drawn;
+        trials[at] = run_trial(context, setup, of_part, parts[at].subject, parts[at].edits);
       } catch (...) {
         failures[at] = std::current_exception();
         next = parts.size();
@@ -100,6 +105,24 @@ void check_liar(const Context& context, const Setup& setup, RunOptions options) 
       refuse("the lying subject did not get to lie on case " + o.case_name + ": " + o.reason);
   }
   if (liar.observations.empty()) refuse("a lying subject left no observation");
+}
+
+/// Drawn cases of a right subject: none is red, and mutants of its outputs in the regions that they
+/// reach are.
+void check_drawn(const Context& context, const Setup& setup, RunOptions options,
+                 const Subject& right) {
+  constexpr int kCases = 20;
+  options.num_drawn = std::min(kCases, num_drawn_of(setup, right));
+  if (options.num_drawn == 0) return;
+  options.is_only_drawn = options.wants_regions = true;
+  std::size_t num_caught = 0;
+  for (const Observation& o : run_trial(context, setup, options, right, {}).observations) {
+    if (o.seen != Seen::kAbsent)
+      refuse(fmt::format("the right {} is {} on {}: {}", right, seen_name(o.seen), o.case_name,
+                         o.reason));
+    num_caught += o.drawn.value("regions", Json::object()).size();
+  }
+  if (num_caught == 0) refuse("no mutant of a region was red on the drawn cases");
 }
 
 /// "mutant:half" of mutant-half.edit, "claimed:once" of claimed-once.edit.
@@ -140,6 +163,8 @@ void check_together(const std::vector<Trial>& trials) {
   for (const Trial& trial : trials) {
     if (trial.observations.empty()) continue;
     const std::string subject = trial.observations.front().subject.text();
+    // Another release may need another environment; it is asked about single cases.
+    if (trial.observations.front().subject == SubjectKind::kFixed) continue;
     if (trial.context.environment != trials.front().context.environment)
       throw Error(ErrorCode::kIntegrity,
                   subject + " ran in another environment: " + trial.context.environment);
@@ -167,8 +192,8 @@ Answer test_claim(const Context& context, const Setup& setup, const RunOptions& 
   answer.question.expects = seen_from(test.expects);
   answer.question.failure_class = test.failure_class;
   for (const Subject& subject : {test.subject, test.contrast})
-    answer.trials.push_back(
-        run_trial(context, setup, options, subject, edits_of(context, setup, subject)));
+    answer.trials.push_back(run_trial(context, setup, without_drawing(options), subject,
+                                      edits_of(context, setup, subject)));
   conclude(context, answer);
   return answer;
 }
@@ -185,11 +210,13 @@ void ensure_selftest(const Context& context, const Setup& setup) {
   const bool has_op = std::find(subjects.begin(), subjects.end(), "op") != subjects.end();
   const Subject right = has_op ? SubjectKind::kOp : SubjectKind::kPlain;
   options.cases = selftest_cases(setup, right);
+  options.num_drawn = 0;
   for (const Observation& o : run_trial(context, setup, options, right, {}).observations) {
     if (o.seen != Seen::kAbsent)
       refuse(fmt::format("the right {} is {} on {}: {}", right, seen_name(o.seen), o.case_name,
                          o.reason));
   }
+  check_drawn(context, setup, options, right);
   int mutants = 0;
   for (const Observation& o : run_trial(context, setup, options, right, {}, "all").observations) {
     if (o.seen == Seen::kAbsent) refuse(fmt::format("{} passed case {}", o.subject, o.case_name));
@@ -201,6 +228,28 @@ void ensure_selftest(const Context& context, const Setup& setup) {
   std::ofstream(mark) << mutants << " spoiled outputs red\n";
 }
 
+Answer draw_alone(const Context& context, const Setup& setup, const RunOptions& options,
+                  const Subject& subject) {
+  Answer answer;
+  ensure_selftest(context, setup);
+  answer.question = question_for(setup, Question::kDrawn, subject);
+  answer.question.seeds = {options.seed, std::max(options.last_seed, options.seed)};
+  RunOptions drawing = with_drawing(setup, options, subject, answer.question);
+  drawing.is_only_drawn = drawing.wants_regions = true;
+  answer.trials.push_back(
+      run_trial(context, setup, drawing, subject, edits_of(context, setup, subject)));
+  conclude(context, answer);
+  return answer;
+}
+
+std::string record_explained(const Context& context, const Answer& answer, const Json& explained) {
+  const std::vector<Record> records = {make_record(
+      "measurement", answer.trials.front().context,
+      {{"measured", "explained"}, {"explained", explained}, {"verdict", answer.digest}})};
+  ledger::Ledger::open(context.ledger)->append(records);
+  return records.front().digest();
+}
+
 Answer reproduce(const Context& context, const Setup& setup, const RunOptions& options) {
   need_cases_for(setup.manifest, options);
   ensure_selftest(context, setup);
@@ -208,20 +257,30 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
   Question question = Question::kReproduce;
   if (options.subject == SubjectKind::kOp) question = Question::kOp;
   if (options.subject == SubjectKind::kMitigated) question = Question::kMitigation;
+  if (!options.given.empty()) question = Question::kDrawn;
   const std::vector<Edit> edits = edits_of(context, setup, options.subject);
   answer.question = question_for(setup, question, options.subject);
-  RunOptions all = options;
-  if (question != Question::kReproduce) {
+  const bool is_earned = question == Question::kOp || question == Question::kMitigation;
+  // An upstream is explored where that is asked for.
+  RunOptions all = is_earned || options.explores || options.num_drawn != RunOptions::kAsManifest
+                       ? with_drawing(setup, options, options.subject, answer.question)
+                       : without_drawing(options);
+  if (is_earned) {
     answer.question.is_partial = !options.cases.empty();
     answer.question.has_regions = all.wants_regions = true;
   }
   if (question == Question::kMitigation)
-    answer.trials.push_back(run_trial(context, setup, options, SubjectKind::kUpstream, {}));
+    answer.trials.push_back(
+        run_trial(context, setup, without_drawing(options), SubjectKind::kUpstream, {}));
   answer.trials.push_back(run_trial(context, setup, all, options.subject, edits));
+  if (question == Question::kMitigation) {
+    for (Trial& trial : red_elsewhere(context, setup, options, answer.trials, options.subject))
+      answer.trials.push_back(std::move(trial));
+  }
   if (question == Question::kOp) {
     // Spoiled outputs are judged on small cases: what they show does not depend on the shape, what
     // they cost does.
-    RunOptions few = options;
+    RunOptions few = without_drawing(options);
     few.cases = selftest_cases(setup, SubjectKind::kOp);
     few.repeats = 1;
     answer.trials.push_back(run_trial(context, setup, few, SubjectKind::kOp, {}, "all"));
@@ -296,12 +355,15 @@ Answer validate(const Context& context, const Setup& setup, const RunOptions& op
   ensure_selftest(context, setup);
   Answer answer;
   answer.question = question_for(setup, validation_of(setup.manifest), SubjectKind::kPatched);
-  std::vector<Part> parts = {{SubjectKind::kUpstream, {}}, {SubjectKind::kPatched, edits}};
+  RunOptions all = with_drawing(setup, options, SubjectKind::kPatched, answer.question);
+  std::vector<Part> parts = {{SubjectKind::kUpstream, {}},
+                             {SubjectKind::kPatched, edits, all.num_drawn}};
   for (const Edit& mutant : mutants) parts.push_back({subject_of(mutant), {mutant}});
-  RunOptions all = options;
   all.wants_regions = answer.question.has_regions = true;
   answer.question.is_partial = !options.cases.empty();
   answer.trials = run_parts(context, setup, all, parts);
+  for (Trial& trial : red_elsewhere(context, setup, options, answer.trials, SubjectKind::kPatched))
+    answer.trials.push_back(std::move(trial));
   conclude(context, answer);
   return answer;
 }

@@ -22,6 +22,13 @@ void ensure_selftest(const Context& context, const Setup& setup);
 /// One pin, one subject: trials, outcome, ledger.
 Answer reproduce(const Context& context, const Setup& setup, const RunOptions& options);
 
+/// The cases that are drawn for a subject, by themselves; recorded, and nothing is earned.
+Answer draw_alone(const Context& context, const Setup& setup, const RunOptions& options,
+                  const Subject& subject);
+
+/// Records what separates the red cases of an answer from its green ones; returns the digest.
+std::string record_explained(const Context& context, const Answer& answer, const Json& explained);
+
 /// The memory question that follows an `op` question, for the first case with a bound in the
 /// manifest whose peak was measured.
 std::optional<QuestionContext> memory_question(const Manifest& manifest, const QuestionContext& op,

@@ -57,7 +57,9 @@ struct Known {
 using Roles = std::map<std::string, CaseRole>;
 
 /// Whether a case is part of the answer of a reproduction.
-bool is_asked(CaseRole role) { return role != CaseRole::kSurvey && role != CaseRole::kCode; }
+bool is_asked(CaseRole role) {
+  return role != CaseRole::kSurvey && role != CaseRole::kCode && role != CaseRole::kDrawn;
+}
 
 /// The cases of a reproduction of a release, as the manifest has them.
 Roles cases_of(const Setup& setup) {

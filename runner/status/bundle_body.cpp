@@ -66,6 +66,7 @@ class Body {
                    {"cases", cases(standing)},
                    {"window", window()},
                    {"patches", patches()},
+                   {"left_out", left_out()},
                    {"checks", checks(standing)},
                    {"confirmed", settled()},
                    {"limits", limits()},
@@ -164,11 +165,8 @@ class Body {
   }
 
   Json case_row(const ledger::Entry& entry, const Observation& o) {
-    const auto failed = std::find_if(o.measures.begin(), o.measures.end(),
-                                     [](const Measure& m) { return !m.pass; });
-    const Measure* m = failed != o.measures.end() ? &*failed
-                       : o.measures.empty()       ? nullptr
-                                                  : &o.measures.front();
+    const Measure* m = o.failing();
+    if (m == nullptr && !o.measures.empty()) m = &o.measures.front();
     const auto number = [&](double Measure::*member) {
       return m == nullptr ? std::string() : written(m->*member);
     };
@@ -237,6 +235,13 @@ class Body {
                       {"subject", stated(patch.subject, {})},
                       {"upstream", patch.upstream},
                       {"version", patch.version}});
+    return rows;
+  }
+
+  Json left_out() const {
+    Json rows = Json::array();
+    for (const LeftOutSeries& one : facts_.left_out)
+      rows.push_back({{"upstream", one.upstream}, {"version", one.version}});
     return rows;
   }
 

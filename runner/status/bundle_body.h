@@ -13,12 +13,18 @@ struct BundledPatch {
   std::string file, subject, upstream, version;
 };
 
+/// Patches that could not be made: their git pin is out of reach.
+struct LeftOutSeries {
+  std::string upstream, version, why;
+};
+
 /// What a body is made from: the pack, its records, and what lies beside the body.
 struct BundleFacts {
   const Manifest& manifest;
   const ledger::Book& book;
   const Pins& pins;
   std::vector<BundledPatch> patches;
+  std::vector<LeftOutSeries> left_out;
   bool has_script = false;
 };
 

@@ -31,7 +31,7 @@ The measurable state of upstream in which this pack is deleted.
 )";
 
 constexpr std::string_view kReproducer = R"--(#include "core/error.h"
-#include "harness/program.h"
+@INCLUDES@#include "harness/program.h"
 
 namespace patchbench {
 namespace {
@@ -47,16 +47,11 @@ class Reproducer : public harness::Pack {
   std::string slug() const override { return "@SLUG@"; }
 
   void check(const Case& item) const override {
-    for (const auto& [axis, value] : item.axes.items()) {
-      if (axis != "dtype") throw Error(ErrorCode::kUsage, item.name + ": unknown axis " + axis);
-    }
-  }
+@CHECK@  }
 
-  at::ScalarType dtype(const Case&) const override { return at::kFloat; }
+@DTYPE@
 
-  Tensors inputs(const Case&, uint64_t) const override {
-    unwritten("inputs() that can see the bug");
-  }
+@INPUTS@
 
   Tensors oracle(const Case&, const Tensors&) const override { unwritten("the fp64 oracle()"); }
 
@@ -155,6 +150,36 @@ Json waivers() {
   return out;
 }
 
+constexpr std::string_view kCheck =
+    R"--(    for (const auto& [axis, value] : item.axes.items()) {
+      if (axis != "dtype") throw Error(ErrorCode::kUsage, item.name + ": unknown axis " + axis);
+    }
+)--";
+constexpr std::string_view kDtype =
+    R"--(  at::ScalarType dtype(const Case&) const override { return at::kFloat; })--";
+constexpr std::string_view kInputs =
+    R"--(  Tensors inputs(const Case&, uint64_t) const override {
+    unwritten("inputs() that can see the bug");
+  })--";
+
+/// The reproducer, with the inputs that a search drew where there was one.
+std::string reproducer_of(const NewPack& pack) {
+  if (!pack.found)
+    return filled(kReproducer, {{"@INCLUDES@", ""},
+                                {"@CHECK@", std::string(kCheck)},
+                                {"@DTYPE@", std::string(kDtype)},
+                                {"@INPUTS@", std::string(kInputs)}});
+  const DrawnSource source = source_of(pack.found->plan);
+  return filled(
+      kReproducer,
+      {{"@INCLUDES@", "#include \"harness/axes.h\"\n"},
+       {"@CHECK@", source.check},
+       {"@DTYPE@",
+        "  at::ScalarType dtype(const Case& item) const override {\n" + source.dtype + "  }"},
+       {"@INPUTS@", "  Tensors inputs(const Case& item, uint64_t seed) const override {\n" +
+                        source.inputs + "  }"}});
+}
+
 /// Keys in the order of the schema, which is the order in which a person reads them.
 std::string manifest_text(const NewPack& pack, const std::string& review_on) {
   nlohmann::ordered_json out = {{"slug", pack.slug.str()},
@@ -170,12 +195,25 @@ std::string manifest_text(const NewPack& pack, const std::string& review_on) {
                    {"role", "trigger"},
                    {"axes", {{"dtype", "float32"}}},
                    {"judged_on", {"cpu", "cuda"}}}};
+  std::vector<std::string> scope = {"fp32"};
+  if (pack.found) {
+    out["cases"] = nlohmann::ordered_json::array();
+    for (const Json& one : pack.found->cases)
+      out["cases"].push_back({{"name", one.at("name")},
+                              {"role", one.at("role")},
+                              {"axes", one.at("axes")},
+                              {"judged_on", one.at("judged_on")}});
+    out["explore"] = {{"seconds", pack.found->seconds}, {"spaces", {pack.found->space}}};
+    scope.clear();
+    for (const Json& one : pack.found->cases)
+      if (one.at("role") == "trigger") scope.push_back(one.at("name"));
+  }
   out["subjects"] = {"upstream"};
   out["scope"] = {{{"claim", pack.title},
                    {"of", "ours"},
                    {"architecture", "any"},
                    {"verdict", "held"},
-                   {"cases", {"fp32"}}}};
+                   {"cases", scope}}};
   out["waivers"] = waivers();
   out["mitigation"] = {{"modes", {"exact"}},
                        {"needs", Json::array()},
@@ -214,7 +252,7 @@ std::map<std::string, std::string> skeleton_of(const NewPack& pack, const std::s
                     repro = cell_path(pack.slug, Column::kRepro);
   return {{folder + "/manifest.json", manifest_text(pack, review_on)},
           {folder + "/README.md", filled(kReadme, words)},
-          {repro + "/repro.cpp", filled(kReproducer, words)},
+          {repro + "/repro.cpp", filled(reproducer_of(pack), words)},
           {repro + "/subject.py", filled(kSubject, words)},
           {repro + "/standalone.py", filled(kStandalone, words)},
           {cell_path(pack.slug, Column::kTest), filled(kTest, words)}};

@@ -1,9 +1,11 @@
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/manifest.h"
+#include "workbench/found_inputs.h"
 
 namespace patchbench {
 
@@ -14,6 +16,7 @@ struct NewPack {
   std::string title, kind;
   std::vector<UpstreamUse> upstreams;
   std::string repository;  ///< owner/name of where a report goes: that of the first upstream
+  std::optional<FoundInputs> found;  ///< fills in the cases, the space and the inputs
 };
 
 /// The first files of a pack, repository path -> text: manifest, README, reproducer, subject,

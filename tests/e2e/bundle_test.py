@@ -32,6 +32,21 @@ def test_every_number_of_a_body_is_held(tmp_path: Path, slug: str) -> None:
     assert list(folder.glob("patches/*/*.patch")) and (folder / "commands.sh").read_text().startswith("#!/bin/sh\nset -eu\n")
 
 
+def test_a_git_pin_out_of_reach_is_left_out_and_named(tmp_path: Path) -> None:
+    """The releases lie in the cache of files; the mirrors of git repositories are in a cache that is not there."""
+    (tmp_path / "cache/patchbench").mkdir(parents=True)
+    for name in ("files", "env"):
+        (tmp_path / "cache/patchbench" / name).symlink_to(Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "patchbench" / name)
+    (tmp_path / ".gitconfig").write_text('[url "file:///nowhere/"]\n\tinsteadOf = https://\n')
+    here = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATCHBENCH_ROOT": str(ROOT)}
+    words = [PROGRAM, "--ledger", str(tmp_path / "ledger.db"), "bundle", "sparse_mla_dims", str(tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | here, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "the patches of tilelang-examples" in done.stderr and "upstream_unreachable" in done.stderr
+    assert "for tilelang-examples" in (tmp_path / "out/body.md").read_text()
+    assert [p.name for p in (tmp_path / "out/patches").iterdir()] == ["megatron-core"]
+
+
 def test_what_is_written_into_a_body_by_hand_is_checked(tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
     assert start(tmp_path, "bundle", "mamba3_mimo_gqa_bwd", folder).returncode == 0

@@ -28,8 +28,8 @@ def test_the_wrapper_hands_out_null_and_the_table_tells_call_from_call(tmp_path:
 
 
 def test_the_dispatcher_is_fooled_and_the_edit_declines_with_a_warning(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "validate", SLUG, "--of", "megatron-core")
-    assert (status, document["sentinel"]) == (0, "FIX_VALIDATED"), document["why"]
+    status, document = answer(tmp_path, "validate", SLUG, "--of", "megatron-core", "--draw", "20")
+    assert (status, document["sentinel"]) == (0, "FIX_VALIDATED(few_drawn)"), document["why"]
     before = seen(document, "upstream")
     assert before["null_at_the_kernel"] == before["mxfp8_at_the_kernel"] == "raw_null"
     assert before["silent_dense"] == before["silent_dense_short"] == "silent_dense"
@@ -56,21 +56,21 @@ def test_a_mode_of_the_mitigation_does_what_it_says(tmp_path: Path, claim: str) 
 
 
 def test_mode_fp8_hands_over_no_null_and_no_copy(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "mitigated:fp8", "--device", "cpu")
-    assert (status, document["sentinel"]) == (0, "MITIGATION_VERIFIED(fp8)"), document["why"]
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "mitigated:fp8", "--device", "cpu", "--draw", "0")
+    assert (status, document["sentinel"]) == (0, "MITIGATION_VERIFIED(fp8, few_drawn)"), document["why"]
     assert set(seen(document, "mitigated:fp8").values()) == {"absent"}
 
 
 def test_mode_dequantize_has_no_answer_for_mxfp8_without_a_gpu(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "mitigated:dequantize", "--device", "cpu")
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "mitigated:dequantize", "--device", "cpu", "--draw", "0")
     assert (status, document["why"]) == (3, "mxfp8_at_the_kernel was not judged green")
     cases = seen(document, "mitigated:dequantize")
     assert cases.pop("mxfp8_at_the_kernel") == "unsupported" and set(cases.values()) == {"absent"}
 
 
-@pytest.mark.parametrize(("subject", "sentinel"), [("model", "BUG_REPRODUCED(raw_null)"), ("op", "OP_VALIDATED")])
+@pytest.mark.parametrize(("subject", "sentinel"), [("model", "BUG_REPRODUCED(raw_null)"), ("op", "OP_VALIDATED(few_drawn)")])
 def test_the_model_and_the_op(tmp_path: Path, subject: str, sentinel: str) -> None:
-    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", subject)
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", subject, *(("--draw", "0") if subject == "op" else ()))
     assert (status, document["sentinel"]) == (0, sentinel), document["why"]
 
 

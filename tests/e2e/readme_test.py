@@ -50,6 +50,7 @@ PLACEHOLDERS = {
 PARSED_ONLY = {
     "capture-check": "needs torch",
     "claim": "runs subjects",
+    "explore": "needs torch",
     "patch check": "goes through every release",
     "patch rebase": "goes through every release",
     "pins update": "asks the index",

@@ -61,8 +61,8 @@ def test_a_staging_of_four_bits_would_be_seen_to_cost(tmp_path: Path) -> None:
 
 
 def test_the_op_keeps_what_rounding_took_and_stages_in_two_terms(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "op")
-    assert (status, document["sentinel"]) == (0, "OP_VALIDATED"), document["why"]
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "op", "--draw", "0")
+    assert (status, document["sentinel"]) == (0, "OP_VALIDATED(few_drawn)"), document["why"]
     assert seen(document, "op")["op_sink"] == "precision_lost"
     wanted = [("op_delta_of_rounded_output", "CLAIM_CONFIRMED"), ("op_delta_of_16_bits", "CLAIM_REFUTED(precision_lost)")]
     for claim, sentinel in [*wanted, ("split_leaves_the_cast", "CLAIM_CONFIRMED")]:

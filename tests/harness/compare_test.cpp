@@ -36,18 +36,33 @@ TEST(Errors, ElementIsRelativeToTheLargestReference) {
   EXPECT_EQ(e.worst_element, "[1,1]");
 }
 
+/// Two rows of 100 elements, each zero but for its first.
+at::Tensor wide(double first, double second) {
+  at::Tensor rows = at::zeros({2, 100}, at::kDouble);
+  rows[0][0] = first;
+  rows[1][0] = second;
+  return rows;
+}
+
 TEST(Errors, RowSeesASmallRowThatIsWrong) {
   // Row 1 is a hundredth of row 0 and wholly wrong: 1 % of the largest element, 100 % of its own
   // row.
-  const Errors e = errors_of(matrix({100, 0, 0, 0}, 2), matrix({100, 0, 1, 0}, 2));
+  const Errors e = errors_of(wide(100, 0), wide(100, 1));
   EXPECT_DOUBLE_EQ(e.element, 0.01);
   EXPECT_DOUBLE_EQ(e.row, 1.0);
   EXPECT_EQ(e.worst_row, "[1]");
 }
 
 TEST(Errors, RowFloorsRowsFarBelowTheLargest) {
-  const Errors e = errors_of(matrix({1e6, 0, 0, 0}, 2), matrix({1e6, 0, 1, 0}, 2));
-  EXPECT_DOUBLE_EQ(e.row, 1.0 / (1e-3 * 1e6));
+  EXPECT_DOUBLE_EQ(errors_of(wide(1e6, 0), wide(1e6, 1)).row, 1.0 / (1e-3 * 1e6));
+  // Of rows of two elements, and of rows of one number, more of them are so by chance.
+  const Errors narrow = errors_of(matrix({1e3, 0, 0, 0}, 2), matrix({1e3, 0, 1, 0}, 2));
+  EXPECT_DOUBLE_EQ(narrow.row, 1.0 / (0.05 * 1e3));
+  const at::Tensor ones = at::ones({2, 100}, at::kDouble);
+  const at::Tensor sizes = at::tensor({1e3, 1.0}, at::kDouble).view({2, 1});
+  const Errors one_number =
+      errors_of(ones * at::tensor({1e3, 0.0}, at::kDouble).view({2, 1}), ones * sizes);
+  EXPECT_DOUBLE_EQ(one_number.row, 1.0 / (0.1 * 1e3));
 }
 
 TEST(Errors, RowsAreTheLeadingAxesFlattened) {
@@ -71,6 +86,21 @@ TEST(Errors, CosineIsBlindToAFactorAndScaleSeesIt) {
   const Errors e = errors_of(reference * 1.01, reference);
   EXPECT_NEAR(e.cosine, 0, 1e-15);
   EXPECT_NEAR(e.scale, 0.01, 1e-12);
+}
+
+TEST(Errors, ScaleOfFewRowsMayBeOffByChance) {
+  const Tolerances tight = {{2, 0, "-"}, {2, 0, "-"}, {2, 0, "-"}, {2, 0, "plain's own factor"}};
+  const auto scale_of = [&](int64_t repeats, double factor) {
+    const at::Tensor reference =
+        at::tensor({1.0, -1.0, 1.0, 1.0}, at::kDouble).repeat(repeats).view({-1, 1});
+    // Errors of 1e-3 that leave no factor.
+    const at::Tensor noise =
+        at::tensor({1e-3, 1e-3, -1e-3, 1e-3}, at::kDouble).repeat(repeats).view({-1, 1});
+    return compare("x", reference * factor, reference, reference + noise, tight, 0.01).back();
+  };
+  EXPECT_TRUE(scale_of(1, 1.0015).pass);  // 4e-3 / sqrt(4)
+  EXPECT_FALSE(scale_of(1, 1.0025).pass);
+  EXPECT_FALSE(scale_of(100, 1.0015).pass);
 }
 
 TEST(Errors, CosineIsTwoForTheOppositeSign) {

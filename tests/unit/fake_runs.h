@@ -25,7 +25,9 @@ class FakeRunner : public SubjectRunner {
   std::function<void(const Setup&, const Subject&, RunContext&)> change_context;
   std::set<std::string> cannot_run;  ///< versions
   std::string device = "cpu";
-  std::vector<std::string> ran;  ///< "0.8.0 patched"
+  std::vector<std::string> ran;     ///< "0.8.0 patched"
+  std::set<std::string> red_drawn;  ///< subjects that are wrong on the one drawn case that is red
+  std::vector<std::string> drew;    ///< "patched 40"
 
   Setup prepare(const Context& context, const RunOptions& options) override {
     Setup setup;
@@ -57,7 +59,9 @@ class FakeRunner : public SubjectRunner {
     trial.context.machine = setup.machine;
     trial.context.environment = setup.environment.address;
     if (change_context) change_context(setup, subject, trial.context);
+    if (options.num_drawn > 0 || !options.given.empty()) draw(options, subject, trial);
     for (const Case& item : setup.manifest.cases) {
+      if (!options.given.empty()) break;
       const bool is_chosen =
           options.cases.empty() ||
           std::find(options.cases.begin(), options.cases.end(), item.name) != options.cases.end();
@@ -74,6 +78,25 @@ class FakeRunner : public SubjectRunner {
   }
 
  private:
+  void draw(const RunOptions& options, const Subject& subject, Trial& trial) {
+    const bool is_red = red_drawn.contains(subject.text());
+    const auto add = [&](const std::string& name, const Json& drawn) {
+      Observation o = observation(subject.text(), name, CaseRole::kDrawn,
+                                  is_red ? Seen::kPresent : Seen::kAbsent);
+      o.slug = "some_pack";
+      if (is_red) o.failure_class = "undeclared";
+      o.drawn = drawn;
+      trial.observations.push_back(std::move(o));
+    };
+    if (options.given.empty()) {
+      drew.push_back(subject.text() + " " + std::to_string(options.num_drawn));
+      add("drawn_from_rows",
+          {{"space", "rows"}, {"asked", options.num_drawn}, {"red", is_red ? 1 : 0}});
+    }
+    if (is_red || !options.given.empty())
+      add("drawn_1", {{"space", "rows"}, {"axes", {{"dtype", "float32"}}}, {"kept", true}});
+  }
+
   void see(const Setup& setup, const Subject& subject, const Case& item, int repeat,
            Trial& trial) const {
     const bool is_red = subject.is_mutant() ||

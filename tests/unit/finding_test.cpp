@@ -17,12 +17,14 @@ TEST(Described, NoRegressionNamesWhatWasCompared) {
       "and registers (case other, each at most 1 times upstream's)");
 }
 
-TEST(Described, WhatWasEarnedBeforeTheRegionCasesSaysSo) {
+TEST(Described, WhatWasEarnedSaysWhichCasesItRestsOn) {
   QuestionContext question{.question = Question::kValidate, .subject = "patched"};
   const Outcome outcome{Sentinel::kFixValidated, "", "26 cases green", ""};
   EXPECT_EQ(described(outcome, question), "FIX_VALIDATED (before the region cases)");
   question.has_regions = true;
-  EXPECT_EQ(described(outcome, question), "FIX_VALIDATED");
+  EXPECT_EQ(described(outcome, question), "FIX_VALIDATED (declared cases alone)");
+  question.num_drawn = 100;
+  EXPECT_EQ(described(outcome, question), "FIX_VALIDATED (100 drawn cases)");
 }
 
 TEST(Described, OtherOutcomesAreTheirText) {

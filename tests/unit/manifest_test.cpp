@@ -1,3 +1,4 @@
+// Longer than 400 lines: one refusal of the schema and of the manifest a row.
 #include "core/manifest.h"
 
 #include <gtest/gtest.h>
@@ -96,6 +97,45 @@ TEST(Manifest, ReadsEveryPart) {
   EXPECT_EQ(manifest.sha256, sha256_hex(sample()));
 }
 
+TEST(Manifest, ReadsSpacesAndTriggers) {
+  const std::string explore =
+      R"("explore": {"seconds": 5, "fixed": {"thing": "1.2"}, "spaces": [
+           {"name": "rows", "count": 40, "judged_on": ["cpu"], "subjects": ["upstream"],
+            "axes": {"rows": [1, 2], "dtype": "float32"}, "most": {"rows": 2}},
+           {"name": "rows_op", "like": "rows", "count": 9, "judged_on": ["cpu", "cuda"],
+            "subjects": ["op"], "axes": {"rows": 3}}]},
+         "trigger": [{"class": "wrong_result", "words": "more than one row",
+            "rules": ["red where rows > 1", "green"], "records": [")" +
+      std::string(64, 'a') + R"("]}], "mitigation": {)";
+  const Manifest manifest = parse(with("\"mitigation\": {", explore));
+  EXPECT_EQ(manifest.explore.fixed.at("thing"), "1.2");
+  const UpstreamUse& use = manifest.upstreams.front();
+  const auto spaces = manifest.explore.of("patched", use, "cpu");
+  ASSERT_EQ(spaces.size(), 1U);
+  EXPECT_EQ(spaces[0]->count, 40);
+  EXPECT_TRUE(manifest.explore.of("patched", use, "cuda").empty());
+  const auto of_op = manifest.explore.of("op", use, "cuda");
+  ASSERT_EQ(of_op.size(), 1U);
+  EXPECT_EQ(of_op[0]->body,
+            Json::parse(R"({"name": "rows_op", "axes": {"rows": 3, "dtype": "float32"},
+                            "most": {"rows": 2}})"));
+  ASSERT_EQ(manifest.triggers.size(), 1U);
+  EXPECT_EQ(manifest.triggers[0].rules.front(), "red where rows > 1");
+  const auto refused = [&](const std::string& from, const std::string& to) {
+    std::string text = explore;
+    text.replace(text.find(from), from.size(), to);
+    return error_of(with("\"mitigation\": {", text));
+  };
+  EXPECT_NE(refused("\"thing\": \"1.2\"", "\"other\": \"1.2\"").find("no upstream \"other\""),
+            std::string::npos);
+  EXPECT_NE(refused("\"like\": \"rows\"", "\"like\": \"row\"").find("no space \"row\" before"),
+            std::string::npos);
+  EXPECT_NE(refused("\"rows_op\"", "\"rows\"").find("this space stands twice"), std::string::npos);
+  EXPECT_NE(
+      refused("\"class\": \"wrong_result\"", "\"class\": \"wrong\"").find("no class \"wrong\""),
+      std::string::npos);
+}
+
 TEST(Manifest, RoleNamesRoundTrip) {
   for (const CaseRole role : {CaseRole::kTrigger, CaseRole::kSilent, CaseRole::kControl}) {
     EXPECT_EQ(role_from(role_name(role)), role);
@@ -121,8 +161,9 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"unknown_key", "\"red_pin\"", "\"red_pn\"",
             "m.json:7: /upstreams/0/red_pn: unknown key; did you mean red_pin?"},
         Bad{"unknown_top_key", "\"number\": 42", "\"number\": 42, \"colour\": 1",
-            "m.json:3: /colour: unknown key; one of: bounds, cases, classes, environments, filing, "
-            "kind, lifecycle, mitigation, number, scope, slug, subjects and 4 more"},
+            "m.json:3: /colour: unknown key; one of: bounds, cases, classes, environments, "
+            "explore, "
+            "filing, kind, lifecycle, mitigation, number, scope, slug and 6 more"},
         Bad{"unknown_enum", "\"kind\": \"bug\"", "\"kind\": \"bgu\"",
             "m.json:5: /kind: \"bgu\" is not allowed here; one of: bug, refactor, memory, claim"},
         Bad{"missing_key", "\"number\": 42,", "",

@@ -1,0 +1,499 @@
+#include "harness/explore.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "core/digest.h"
+#include "core/error.h"
+#include "harness/axes.h"
+#include "harness/judge.h"
+#include "harness/properties.h"
+#include "harness/regions.h"
+#include "harness/relations.h"
+#include "harness/space.h"
+#include "harness/tensor_file.h"
+
+namespace patchbench::harness {
+namespace {
+
+constexpr std::size_t kBatchCases = 60;
+constexpr int64_t kBatchBytes = int64_t{1} << 30;
+constexpr std::size_t kLevelCases = 30;  ///< of one level of a shrink tree
+constexpr int kLevels = 24;
+constexpr std::size_t kSmallest = 4;  ///< kinds of failure of a space that are made smaller
+constexpr int kKept = 32;             ///< red cases of a space that go into the ledger as they are
+
+/// One drawn case and, once it was judged, what was seen.
+struct Drawn {
+  std::size_t space = 0;
+  uint64_t seed = 0;
+  std::size_t index = 0;  ///< chooses the relation
+  std::unique_ptr<Case> item;
+  std::optional<rc::Shrinkable<Json>> tree;
+  int64_t num_bytes = 0;  ///< of its inputs
+  Observation seen;
+};
+
+/// A case with what it is judged by.
+struct Prepared {
+  Drawn* drawn = nullptr;
+  PreparedCase base;
+  std::optional<Followers> followers;
+  Case handed;  ///< as it is handed over: its name is unique in a batch of several seeds
+  int64_t num_bytes = 0;
+  std::string why;  ///< why it has no reference
+};
+
+int64_t bytes_of(const Tensors& tensors) {
+  int64_t total = 0;
+  for (const auto& [name, tensor] : tensors) total += static_cast<int64_t>(tensor.nbytes());
+  return total;
+}
+
+/// What kind of failure a red case shows.
+std::string kind_of(const Observation& o) {
+  if (o.has_raised()) return "raised " + o.self_reported["exception"].value("type", "");
+  const Measure* worst = o.failing();
+  const bool is_undeclared = o.failure_class == "undeclared" && worst != nullptr;
+  return o.failure_class + (is_undeclared ? " " + worst->tensor : "");
+}
+
+class Exploration {
+ public:
+  Exploration(const Pack& pack, const Request& request, const AnswerBatch& answers,
+              const RecordWriter& records, const ReferenceBatch& references)
+      : pack_(pack),
+        request_(request),
+        answers_(answers),
+        records_(records),
+        references_(references) {
+    for (const Json& body : request.spaces) {
+      spaces_.emplace_back(body);
+      // What Triton's interpreter stores in bf16 is truncated and not judged.
+      if (request.device == "cpu" && !request.subject.is_in_process() &&
+          !pack.rounds_all_bf16_on_cpu())
+        spaces_.back().leave_out("dtype", "bfloat16");
+    }
+  }
+
+  void all() {
+    for (const Json& axes : request_.given) {
+      Drawn one = made(0, request_.first_seed, drawn_.size(), axes);
+      drawn_.push_back(std::make_unique<Drawn>(std::move(one)));
+    }
+    if (request_.given.empty()) draw();
+    if (request_.wants_regions) open_regions();
+    std::vector<Drawn*> every;
+    for (const auto& one : drawn_) every.push_back(one.get());
+    judge(every, Purpose::kDrawn);
+    if (!request_.given.empty()) return;
+    for (std::size_t space = 0; space < spaces_.size(); ++space) make_smaller(space);
+    for (std::size_t space = 0; space < spaces_.size(); ++space) summarise(space);
+  }
+
+ private:
+  enum class Purpose { kDrawn, kSmaller };
+
+  static std::unique_ptr<Case> case_of(const Json& axes) {
+    Case item{};
+    item.name = drawn_name(axes);
+    item.role = CaseRole::kDrawn;
+    item.axes = axes;
+    item.judged_on = {"cpu", "cuda"};
+    return std::make_unique<Case>(std::move(item));
+  }
+
+  static Drawn made(std::size_t space, uint64_t seed, std::size_t index, const Json& axes) {
+    Drawn one;
+    one.space = space;
+    one.seed = seed;
+    one.index = index;
+    one.item = case_of(axes);
+    return one;
+  }
+
+  /// Whether the pack takes such a case on this device.
+  bool is_legal(const Json& axes) const {
+    const auto item = case_of(axes);
+    // What is summed leaves the range of float16, 6e-8 to 65504, with factors beyond these.
+    constexpr double kMostHalf = 256;
+    if (axes.value("dtype", "") == "float16" && axes.contains("gradient_times") &&
+        std::abs(std::log2(gradient_times(*item))) > std::log2(kMostHalf))
+      return false;
+    try {
+      pack_.check(*item);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kUsage) throw;
+      refused_ = e.what();
+      return false;
+    }
+    return pack_.refusal(*item, request_.device_kind()).empty();
+  }
+
+  void draw() {
+    int total = 0;
+    for (const Json& body : request_.spaces) total += body.value("count", 1);
+    for (uint64_t seed = request_.first_seed; seed <= request_.last_seed; ++seed) {
+      std::set<std::string> names;
+      int before = 0;
+      for (std::size_t space = 0; space < spaces_.size(); ++space) {
+        // Shares of the whole that add up to it.
+        const int upto = before + request_.spaces[space].value("count", 1);
+        const int num = request_.num_drawn * upto / total - request_.num_drawn * before / total;
+        before = upto;
+        for (int i = 0; i < num; ++i) draw_one(space, seed, i, names);
+        asked_[space] += num;
+      }
+    }
+  }
+
+  void draw_one(std::size_t space, uint64_t seed, int index, std::set<std::string>& names) {
+    try {
+      auto tree = spaces_[space].draw(seed, static_cast<uint64_t>(index),
+                                      [this](const Json& axes) { return is_legal(axes); });
+      Drawn one = made(space, seed, drawn_.size(), tree.value());
+      // A space of few values repeats itself.
+      if (!names.insert(one.item->name).second) {
+        ++same_[space];
+        return;
+      }
+      one.tree = std::move(tree);
+      drawn_.push_back(std::make_unique<Drawn>(std::move(one)));
+    } catch (const Error& e) {
+      throw Error(e.code(), e.what() + (refused_.empty() ? "" : "; the last: " + refused_));
+    }
+  }
+
+  void open_regions() {
+    std::vector<const Case*> cases;
+    for (const auto& one : drawn_) cases.push_back(one->item.get());
+    const auto& waived = request_.waived_regions;
+    regions_.emplace(pack_, cases, std::set<std::string>(waived.begin(), waived.end()),
+                     RegionMutants::Cases::kDrawn,
+                     std::vector<Condition>(request_.conditions.begin(), request_.conditions.end()));
+  }
+
+  Request request_of(uint64_t seed) const {
+    Request request = request_;
+    request.seed = seed;
+    request.corruption.clear();
+    return request;
+  }
+
+  /// The inputs of a case and of those that its relation makes of it.
+  Prepared prepare(Drawn& one) const {
+    const Request request = request_of(one.seed);
+    Prepared prepared;
+    prepared.drawn = &one;
+    prepared.base.item = one.item.get();
+    prepared.base.inputs = inputs_of(pack_, *one.item, one.seed);
+    prepared.base.inputs_sha256 = digest_of(prepared.base.inputs);
+    prepared.handed = *one.item;
+    prepared.handed.name += fmt::format("_{}", one.seed);
+    const Json relations =
+        one.space < spaces_.size() ? spaces_[one.space].relations() : Json::array();
+    for (std::size_t i = 0; i < relations.size() && !prepared.followers; ++i) {
+      const Json& relation = relations[(one.index + i) % relations.size()];
+      prepared.followers = followers_of(Relation::from_json(relation), prepared.base, request);
+    }
+    if (prepared.followers)
+      for (Case& item : prepared.followers->cases) item.name += fmt::format("_{}", one.seed);
+    prepared.num_bytes = bytes_of(prepared.base.inputs);
+    if (references_) return prepared;
+    prepared.base.oracle = pack_.oracle(*one.item, prepared.base.inputs);
+    prepared.base.plain = plain_of(pack_, *one.item, prepared.base.inputs, request);
+    prepared.num_bytes += 2 * bytes_of(prepared.base.oracle);
+    if (prepared.followers && !is_finite(prepared.base)) prepared.followers.reset();
+    if (!prepared.followers) return prepared;
+    Followers& followers = *prepared.followers;
+    for (std::size_t i = 0; i < followers.cases.size(); ++i)
+      followers.plain.push_back(plain_of(pack_, followers.cases[i], followers.inputs[i], request));
+    return prepared;
+  }
+
+  /// What is right for the cases of a batch, where that comes from outside.
+  void refer(std::vector<Prepared>& batch) const {
+    std::map<std::string, Reference> references = references_(handed_of(batch));
+    for (Prepared& one : batch) {
+      Reference& reference = references.at(one.handed.name);
+      one.why = reference.why;
+      one.base.oracle = std::move(reference.oracle);
+      one.base.plain = std::move(reference.plain);
+      if (!one.followers) continue;
+      for (const Case& item : one.followers->cases) {
+        Reference& other = references.at(item.name);
+        if (!other.why.empty()) {
+          one.followers.reset();
+          break;
+        }
+        one.followers->plain.push_back(std::move(other.plain));
+      }
+    }
+  }
+
+  static std::vector<SubjectCase> handed_of(const std::vector<Prepared>& batch) {
+    std::vector<SubjectCase> handed;
+    for (const Prepared& one : batch) {
+      if (!one.why.empty()) continue;
+      handed.push_back({&one.handed, one.base.inputs, bytes_of(one.base.plain)});
+      if (!one.followers) continue;
+      const Followers& followers = *one.followers;
+      for (std::size_t i = 0; i < followers.cases.size(); ++i)
+        handed.push_back({&followers.cases[i], followers.inputs[i],
+                          i < followers.plain.size() ? bytes_of(followers.plain[i]) : 0});
+    }
+    return handed;
+  }
+
+  bool is_late() const {
+    const std::chrono::duration<double> since = std::chrono::steady_clock::now() - started_;
+    return request_.most_seconds > 0 && since.count() > request_.most_seconds;
+  }
+
+  /// Each case judged, in batches, as far as the time reaches; without an answer its `seen` is as
+  /// it was made.
+  void judge(const std::vector<Drawn*>& cases, Purpose purpose) {
+    std::vector<Prepared> batch;
+    int64_t num_bytes = 0;
+    const auto flush = [&] {
+      judge_batch(batch, purpose);
+      batch.clear();
+      num_bytes = 0;
+    };
+    const std::size_t most = request_.subject.is_in_process() ? 1 : kBatchCases;
+    for (Drawn* one : cases) {
+      if (is_late()) break;
+      batch.push_back(prepare(*one));
+      num_bytes += batch.back().num_bytes;
+      if (batch.size() >= most || num_bytes > kBatchBytes) flush();
+    }
+    if (!batch.empty() && !is_late()) flush();
+  }
+
+  void judge_batch(std::vector<Prepared>& batch, Purpose purpose) {
+    if (references_) refer(batch);
+    const std::vector<SubjectCase> handed = handed_of(batch);
+    const auto asked_at = std::chrono::steady_clock::now();
+    const std::map<std::string, Answer> answers = answers_(handed);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - asked_at;
+    for (const Prepared& one : batch)
+      seconds_[one.drawn->space] += took.count() / static_cast<double>(batch.size());
+    for (const Prepared& one : batch) {
+      const auto found = answers.find(one.handed.name);
+      const Answer answer = found == answers.end() ? Answer::unresolved(one.why) : found->second;
+      Observation& seen = one.drawn->seen;
+      one.drawn->num_bytes = bytes_of(one.base.inputs);
+      seen = judge_case(pack_, one.base, request_of(one.drawn->seed), 0, answer, nullptr,
+                        layers_of(one, answer, answers));
+      if (!one.why.empty()) seen.seen = Seen::kUnjudged;
+      const bool is_given = !request_.given.empty();
+      seen.drawn = {{"space", is_given ? "given" : spaces_[one.drawn->space].name()},
+                    {"axes", one.drawn->item->axes},
+                    {"properties", properties_of(*one.drawn->item, one.base.inputs)}};
+      if (is_given) seen.drawn["kept"] = true;
+      if (purpose == Purpose::kDrawn) count(*one.drawn);
+      if (purpose == Purpose::kSmaller) seen.drawn["smaller"] = true;
+      records_.write(seen);
+      if (purpose == Purpose::kDrawn && regions_ && seen.seen == Seen::kAbsent)
+        try_regions(one, answer);
+    }
+  }
+
+  /// The layers of the case's relation; one that fails where a follower has no outputs.
+  std::vector<Measure> layers_of(const Prepared& one, const Answer& answer,
+                                 const std::map<std::string, Answer>& answers) const {
+    if (!one.followers || answer.state != Answer::State::kOutputs) return {};
+    std::vector<Tensors> got;
+    for (const Case& item : one.followers->cases) {
+      const Answer& other = answers.at(item.name);
+      if (other.state == Answer::State::kUnsupported) return {};
+      if (other.state != Answer::State::kOutputs)
+        return {{"all", one.followers->relation.name, 1, 0, 0, false, other.reason.substr(0, 80)}};
+      got.push_back(other.outputs);
+    }
+    for (const auto& [name, plain] : one.base.plain) {
+      const auto lacks = [&, name = name](const Tensors& outputs) {
+        return !outputs.contains(name);
+      };
+      if (lacks(answer.outputs) || std::any_of(got.begin(), got.end(), lacks)) return {};
+    }
+    return relation_layers(pack_, *one.followers, one.base, answer.outputs, got);
+  }
+
+  void count(Drawn& one) {
+    const Observation& seen = one.seen;
+    ++reached_[one.space];
+    judged_[one.space] += seen.seen == Seen::kAbsent || seen.is_wrong();
+    unsupported_[one.space] += seen.seen == Seen::kUnsupported;
+    if (!seen.is_wrong()) {
+      const bool has_no_answer = seen.seen == Seen::kUnresolved || seen.seen == Seen::kUnjudged;
+      if (has_no_answer) unanswered_[one.space].emplace(one.item->name + ": " + seen.reason);
+      return;
+    }
+    if (++red_[one.space] <= kKept && request_.subject != SubjectKind::kUpstream)
+      one.seen.drawn["kept"] = true;
+  }
+
+  void try_regions(const Prepared& one, const Answer& right) {
+    for (auto& [region, outputs] : regions_->of(one.base, right.outputs)) {
+      Answer wrong;
+      wrong.state = Answer::State::kOutputs;
+      wrong.outputs = std::move(outputs);
+      Request mutated = request_of(one.drawn->seed);
+      mutated.subject = request_.subject.region_mutant(region);
+      ++tries_[region];
+      if (judge_case(pack_, one.base, mutated, 0, std::move(wrong)).seen != Seen::kPresent)
+        continue;
+      regions_->caught(region);
+      caught_[region] = tries_.at(region);
+    }
+  }
+
+  /// Of each kind of failure of a space the smallest case that the tree has.
+  void make_smaller(std::size_t space) {
+    std::set<std::string> kinds;
+    for (std::size_t i = 0; i < drawn_.size(); ++i) {
+      const Drawn& red = *drawn_[i];
+      if (red.space != space || !red.seen.is_wrong() || kinds.size() == kSmallest) continue;
+      if (!kinds.insert(kind_of(red.seen)).second) continue;
+      Drawn smallest = smallest_of(red);
+      smallest.seen.drawn.erase("smaller");
+      smallest.seen.drawn["kept"] = smallest.seen.drawn["shrunk"] = true;
+      records_.write(smallest.seen);
+    }
+  }
+
+  /// One level of the tree a step, in one batch; then all that kept the failure, together. Where
+  /// that loses it, the child with the least to compute.
+  Drawn smallest_of(const Drawn& red) {
+    const std::string kind = kind_of(red.seen);
+    const auto shows_it = [&](const Drawn* child) {
+      return child->seen.is_wrong() && kind_of(child->seen) == kind;
+    };
+    Drawn best = made(red.space, red.seed, red.index, red.item->axes);
+    best.tree = red.tree;
+    best.seen = red.seen;
+    for (int level = 0; level < kLevels && !is_late(); ++level) {
+      // Sizes first: what is tried after them costs less.
+      std::vector<Drawn> children = children_of(best, level == 0 ? Steps::kSizes : Steps::kAll);
+      std::vector<Drawn*> all;
+      for (Drawn& child : children) all.push_back(&child);
+      judge(all, Purpose::kSmaller);
+      std::erase_if(all, [&](const Drawn* child) { return !shows_it(child); });
+      if (all.empty() && level > 0) break;
+      if (all.empty()) continue;
+      std::vector<Json> steps;
+      for (const Drawn* child : all) steps.push_back(child->item->axes);
+      if (std::optional<Drawn> together = judged_together(best, steps);
+          together && shows_it(&*together))
+        best = std::move(*together);
+      else
+        best = std::move(**std::min_element(
+            all.begin(), all.end(),
+            [](const Drawn* a, const Drawn* b) { return a->num_bytes < b->num_bytes; }));
+    }
+    return best;
+  }
+
+  enum class Steps { kSizes, kAll };
+  std::vector<Drawn> children_of(const Drawn& parent, Steps steps) const {
+    std::vector<Drawn> children;
+    std::set<std::string> names;  // two steps may lead to one case: a batch holds it once
+    auto next = parent.tree->shrinks();
+    for (auto child = next.next(); child && children.size() < kLevelCases; child = next.next()) {
+      const bool is_of_sizes =
+          spaces_[parent.space].differ_in_sizes(parent.item->axes, child->value());
+      if (steps == Steps::kSizes && !is_of_sizes) continue;
+      Drawn one = made(parent.space, parent.seed, parent.index, child->value());
+      one.tree = *child;
+      if (names.insert(one.item->name).second) children.push_back(std::move(one));
+    }
+    return children;
+  }
+
+  std::optional<Drawn> judged_together(const Drawn& parent, const std::vector<Json>& steps) {
+    const Json axes = spaces_[parent.space].joined(parent.item->axes, steps);
+    if (steps.size() < 2 || !is_legal(axes)) return std::nullopt;
+    Drawn one = made(parent.space, parent.seed, parent.index, axes);
+    one.tree =
+        spaces_[parent.space].tree(axes, [this](const Json& next) { return is_legal(next); });
+    judge({&one}, Purpose::kSmaller);
+    return one;
+  }
+
+  void summarise(std::size_t space) {
+    Observation summary;
+    summary.slug = request_.slug;
+    summary.subject = request_.subject;
+    summary.case_name = "drawn_from_" + spaces_[space].name();
+    summary.role = CaseRole::kDrawn;
+    summary.device = request_.device;
+    summary.seed = request_.first_seed;
+    const int asked = asked_[space], reached = reached_[space] + same_[space];
+    summary.drawn = {{"space", spaces_[space].name()},
+                     {"asked", asked},
+                     {"judged", judged_[space]},
+                     {"same", same_[space]},
+                     {"red", red_[space]},
+                     {"unsupported", unsupported_[space]},
+                     {"seeds", {request_.first_seed, request_.last_seed}},
+                     {"wall_s", std::round(10 * seconds_[space]) / 10}};
+    if (regions_ && space == 0) {
+      summary.drawn["regions"] = caught_;
+      summary.drawn["regions_open"] = regions_->open();
+    }
+    Sha256 inputs;
+    for (const auto& one : drawn_)
+      if (one->space == space) inputs.update(one->seen.inputs_sha256);
+    summary.inputs_sha256 = inputs.hex();
+    summary.seen = red_[space] > 0 ? Seen::kPresent : Seen::kAbsent;
+    if (red_[space] > 0) summary.failure_class = class_of(space);
+    if (reached < asked || !unanswered_[space].empty()) {
+      summary.seen = Seen::kUnresolved;
+      summary.failure_class.clear();
+      summary.reason =
+          reached < asked
+              ? fmt::format("explored {} of {} cases in the time it has", reached, asked)
+              : fmt::format("{} of {} drawn cases have no answer: {}", unanswered_[space].size(),
+                            asked, *unanswered_[space].begin());
+    }
+    records_.write(summary);
+  }
+
+  std::string class_of(std::size_t space) const {
+    for (const auto& one : drawn_)
+      if (one->space == space && !one->seen.failure_class.empty()) return one->seen.failure_class;
+    return "undeclared";
+  }
+
+  const Pack& pack_;
+  const Request& request_;
+  const AnswerBatch& answers_;
+  const RecordWriter& records_;
+  const ReferenceBatch& references_;
+  std::vector<Space> spaces_;
+  std::vector<std::unique_ptr<Drawn>> drawn_;
+  std::optional<RegionMutants> regions_;
+  std::map<std::string, int> tries_, caught_;  ///< region -> cases in it that were asked
+  std::map<std::size_t, int> asked_, reached_, same_, judged_, red_, unsupported_;  ///< by space
+  std::map<std::size_t, std::set<std::string>> unanswered_;
+  std::map<std::size_t, double> seconds_;  ///< the subject's, by space
+  mutable std::string refused_;
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+void explore(const Pack& pack, const Request& request, const AnswerBatch& answers,
+             const RecordWriter& records, const ReferenceBatch& references) {
+  Exploration(pack, request, answers, records, references).all();
+}
+
+}  // namespace patchbench::harness

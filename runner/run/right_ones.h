@@ -1,0 +1,23 @@
+#pragma once
+#include <functional>
+
+#include "run/verdicts.h"
+
+namespace patchbench {
+
+/// One run of drawn cases for a subject that is right.
+struct RightOne {
+  std::string slug, version;  ///< of the release; empty for an op
+  Subject subject = SubjectKind::kOther;
+  Setup setup;
+  Answer answer;
+};
+
+/// Draws cases for what is right: the pack's op, and the release that it calls fixed or, without
+/// one, the red pin with its edits; for the seeds of `options`, ten a run, each recorded. A run of
+/// this manifest without a red case that the ledger has is not made again. A red case is a false
+/// alarm, or a defect that nobody knew.
+void draw_for_right_ones(const Context& context, RunOptions options,
+                         const std::function<void(const RightOne&)>& take);
+
+}  // namespace patchbench
