@@ -8,6 +8,7 @@
 
 #include "fp8_storage_dispatch/op.h"
 #include "fp8_storage_dispatch/wrapper.h"
+#include "harness/attention.h"
 #include "harness/axes.h"
 #include "harness/program.h"
 
@@ -531,6 +532,16 @@ class Fp8Pack : public harness::Pack {
     if (values.contains("is_fp8_used"))
       values["is_fp8_used"] = values.at("is_fp8_used").to(at::kFloat);
     return values;
+  }
+
+  double least_size(const Case& item, const Tensors& inputs, const Tensors& oracle,
+                    const std::string& tensor) const override {
+    static_cast<void>(oracle);
+    if (site_of(item) != "attention" || !tensor.starts_with("grad_")) return 0;
+    const harness::TermSizes sizes = harness::term_sizes(
+        {values_of(inputs, "q_"), values_of(inputs, "kv_").squeeze(2),
+         inputs.at("topk_indices").squeeze(2), inputs.at("grad_out"), kSoftmaxScale});
+    return tensor == "grad_q" ? sizes.grad_q : sizes.grad_kv;
   }
 
   harness::Tolerances tolerances(const Case& item, const std::string& tensor) const override {

@@ -20,15 +20,18 @@ struct Tolerances {
 ///   cosine  = 1 - <G, R> / (||G|| ||R||)
 ///   scale   = |<G, R> / <R, R> - 1|: a common factor, which the cosine cannot see and bf16 noise
 ///   hides from the others
-///   chance  = 4 ||G - R|| / ||R|| / sqrt(n), n = (sum ||R_r||^2)^2 / sum ||R_r||^4: the scale
-///   error that errors of this size, independent from row to row (of one row: from element to
-///   element), come to at 4 sigma
+///   total   = ||G - R|| / ||R||
+///   chance  = min(1, 4 / sqrt(n)), n = (sum ||R_r||^2)^2 / sum ||R_r||^4: the share of `total`
+///   that errors which are independent from row to row (of one row: from element to element) come
+///   to in `scale` at 4 sigma
 /// f = max(1e-3, 0.1 / width), of a row of one number throughout 0.1.
-/// Rows are the leading axes flattened; a tensor of rank 0 or 1 is one row. Where R is all zero
-/// nothing is relative: `element` is then max |G|, in the tensor's unit, and the others are 0. Sums
-/// run in fp64.
+/// Rows are the leading axes flattened; a tensor of rank 0 or 1 is one row. `least_size` is what
+/// the terms of an element's sum come to, where they may cancel: an element's error is relative to
+/// at least that, a row's to at least sqrt(width) times that. Where R is all zero and `least_size`
+/// is 0 nothing is relative: `element` is then max |G|, in the tensor's unit, and the others are 0.
+/// Sums run in fp64.
 struct Errors {
-  double element = 0, row = 0, cosine = 0, scale = 0, chance = 0;
+  double element = 0, row = 0, cosine = 0, scale = 0, total = 0, chance = 0;
   bool is_absolute = false;
   std::string worst_element, worst_row;  ///< coordinates, "[3,17]"
 };
@@ -36,10 +39,9 @@ Errors errors_of(const at::Tensor& got, const at::Tensor& reference, double leas
 
 /// One tensor, in layers: shape and dtype (those of `plain`), inf/nan positions, then element, row,
 /// cosine, scale, each with limit = k * plain's error + floor_ulp * epsilon (of scale at least
-/// plain's chance); of an all-zero oracle one layer "absolute" with the element's k and no floor.
-/// Stops at a shape or an anomaly that differs, for nothing below it has a meaning. `got` may be on
-/// any device. `least_size`: what an error is relative to at least, where the terms of a sum
-/// cancel.
+/// plain's chance of the row's limit for plain's total); of an all-zero oracle without a
+/// `least_size` one layer "absolute" with the element's k and no floor. Stops at a shape or an
+/// anomaly that differs, for nothing below it has a meaning. `got` may be on any device.
 std::vector<Measure> compare(const std::string& name, const at::Tensor& got,
                              const at::Tensor& oracle, const at::Tensor& plain,
                              const Tolerances& tolerances, double epsilon, double least_size = 0);

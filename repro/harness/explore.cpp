@@ -85,7 +85,7 @@ class Exploration {
 
   void all() {
     for (const Json& axes : request_.given) {
-      Drawn one = made(0, request_.first_seed, drawn_.size(), axes);
+      Drawn one = made(0, request_.seed, drawn_.size(), axes);
       drawn_.push_back(std::make_unique<Drawn>(std::move(one)));
     }
     if (request_.given.empty()) draw();
@@ -175,9 +175,10 @@ class Exploration {
     std::vector<const Case*> cases;
     for (const auto& one : drawn_) cases.push_back(one->item.get());
     const auto& waived = request_.waived_regions;
-    regions_.emplace(pack_, cases, std::set<std::string>(waived.begin(), waived.end()),
-                     RegionMutants::Cases::kDrawn,
-                     std::vector<Condition>(request_.conditions.begin(), request_.conditions.end()));
+    regions_.emplace(
+        pack_, cases, std::set<std::string>(waived.begin(), waived.end()),
+        RegionMutants::Cases::kDrawn,
+        std::vector<Condition>(request_.conditions.begin(), request_.conditions.end()));
   }
 
   Request request_of(uint64_t seed) const {

@@ -180,6 +180,12 @@ PreparedCase prepare_inputs(const Pack& pack, const Case& item, Tensors inputs,
   return prepared;
 }
 
+double least_size_of(const Pack& pack, const PreparedCase& prepared, const std::string& tensor) {
+  constexpr double kSmallestNormalHalf = 0x1p-14;
+  const double terms = pack.least_size(*prepared.item, prepared.inputs, prepared.oracle, tensor);
+  return pack.dtype(*prepared.item) == at::kHalf ? std::max(terms, kSmallestNormalHalf) : terms;
+}
+
 Tensors plain_of(const Pack& pack, const Case& item, const Tensors& inputs,
                  const Request& request) {
   Tensors outputs;
@@ -225,9 +231,9 @@ Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Req
       prepared.inputs, std::move(answer.outputs), prepared.oracle, prepared.plain, {}};
   const double epsilon = epsilon_of(pack.dtype(item));
   for (const auto& [name, plain] : prepared.plain) {
-    const std::vector<Measure> layers = compare(
-        name, judgement.got.at(name), prepared.oracle.at(name), plain, pack.tolerances(item, name),
-        epsilon, pack.least_size(item, prepared.inputs, prepared.oracle, name));
+    const std::vector<Measure> layers =
+        compare(name, judgement.got.at(name), prepared.oracle.at(name), plain,
+                pack.tolerances(item, name), epsilon, least_size_of(pack, prepared, name));
     judgement.measures.insert(judgement.measures.end(), layers.begin(), layers.end());
     const auto element = std::find_if(layers.begin(), layers.end(),
                                       [](const Measure& m) { return m.layer == "element"; });

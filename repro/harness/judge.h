@@ -24,6 +24,10 @@ PreparedCase prepare_inputs(const Pack& pack, const Case& item, Tensors inputs,
 /// The pack's inputs of a case with what the harness's own axes change in them.
 Tensors inputs_of(const Pack& pack, const Case& item, uint64_t seed);
 
+/// The pack's least_size of an output; of float16 at least its smallest normal number, below which
+/// it has no relative precision.
+double least_size_of(const Pack& pack, const PreparedCase& prepared, const std::string& tensor);
+
 /// The plain computation's outputs on the request's device, brought to the CPU.
 Tensors plain_of(const Pack& pack, const Case& item, const Tensors& inputs, const Request& request);
 

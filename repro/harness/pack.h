@@ -84,8 +84,9 @@ class Pack {
   /// The plain same-dtype torch computation on the inputs' device. Its shapes and dtypes are the
   /// wanted ones.
   virtual Tensors plain(const Case& item, const Tensors& inputs) const = 0;
-  /// What the terms of a sum come to that may cancel in all of an output, as a single sum over many
-  /// tokens; its errors are relative to at least that. 0: an output's own size says enough.
+  /// What the terms of an element's sum come to, where they may cancel in all of an output, as in a
+  /// single sum over many tokens; errors are relative to at least that (compare.h). 0: an output's
+  /// own size says enough.
   virtual double least_size(const Case& item, const Tensors& inputs, const Tensors& oracle,
                             const std::string& tensor) const {
     static_cast<void>(item);

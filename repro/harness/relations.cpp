@@ -173,7 +173,7 @@ std::vector<Measure> relation_layers(const Pack& pack, const Followers& follower
     } else {
       Measure layer{name, relation.name, 0, 0, 0, false, ""};
       if (output.sizes() == wanted.at(name).sizes()) {
-        const double least = pack.least_size(*base.item, base.inputs, base.oracle, name);
+        const double least = least_size_of(pack, base, name);
         const Errors apart = errors_of(output, wanted.at(name), least);
         const Errors of_plain = errors_of(plain, base.oracle.at(name), least);
         // Where the expected is all 0 the unit is the output's: nothing is relative.

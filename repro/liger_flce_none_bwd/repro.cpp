@@ -83,6 +83,8 @@ Axes axes_of(const Case& item) {
   axes.options.label_smoothing = amount(item, "label_smoothing");
   axes.options.lse_square_scale = amount(item, "lse_square_scale");
   axes.options.softcap = amount(item, "softcap");
+  if (axes.options.reduction == "mean" && axes.tokens == 1 && axes.ignored == "scattered_and_first")
+    refuse(item, "a mean over no token");
   if (axes.options.reduction != "none" && axes.grad_output != "ones")
     refuse(item, "a reduced loss has a scalar gradient: grad_output wants 'ones'");
   return axes;
@@ -237,7 +239,7 @@ constexpr harness::Tolerances kFp32 = {
     Tolerance{2, 10,
               "need 5.2 (grad_weight, H200): rows of classes no label names are small differences "
               "of large sums"},
-    Tolerance{2, 1e-6, "need 1.1e-7: of second order in the relative error"},
+    Tolerance{2, 6e-6, "half the square of the row's floor; need 1.1e-6 in 1 of 1500 drawn cases"},
     Tolerance{2, 2, "need 0.93 (a scalar loss whose plain value happens to be exact)"},
 };
 // Of chunks of one row, where the release multiplies a vector by the weight: `need` over 5 seeds of

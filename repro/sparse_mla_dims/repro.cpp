@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "harness/attention.h"
 #include "harness/axes.h"
 #include "harness/program.h"
 #include "sparse_mla_dims/op.h"
@@ -398,6 +399,17 @@ class DimsPack : public harness::Pack {
       if (site_of(item) == "attention" && name != "lse") tensor = tensor.to(at::kBFloat16);
     }
     return values;
+  }
+
+  double least_size(const Case& item, const Tensors& inputs, const Tensors& oracle,
+                    const std::string& tensor) const override {
+    static_cast<void>(oracle);
+    if (site_of(item) != "attention" || !tensor.starts_with("grad_")) return 0;
+    const harness::TermSizes sizes = harness::term_sizes(
+        {inputs.at("query").transpose(0, 1), inputs.at("kv").squeeze(2).transpose(0, 1),
+         inputs.at("topk_indices"), inputs.at("grad_out").transpose(0, 1),
+         inputs.at("softmax_scale").item<double>()});
+    return tensor == "grad_query" ? sizes.grad_q : sizes.grad_kv;
   }
 
   harness::Tolerances tolerances(const Case& item, const std::string& tensor) const override {

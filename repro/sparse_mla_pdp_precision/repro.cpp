@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "harness/attention.h"
 #include "harness/axes.h"
 #include "harness/program.h"
 #include "harness/tensor_file.h"
@@ -252,7 +253,9 @@ const Tolerances kPlain = {{1.6, 0, kNearPlain},
 constexpr const char* kOneRow =
     "as above, and the summation in fp32: of one query of one head and 8 keys that share a mean "
     "grad_q was 1.74 times as far off as plain's (1 of 400 drawn cases)";
-const Tolerances kOp = {{2, 0, kOneRow},
+const Tolerances kOp = {{2, 0.125,
+                         "and 9.8e-4: need 6.5e-4 (grad_q of data with a mean, 1 of 1500 drawn "
+                         "cases), where one key's dP - delta is all of an element"},
                         {2, 0, kOneRow},
                         {2, 0.001, "the square of the row's: 1.0e-5 over 6.0e-6 in that case"},
                         {2, 0x1p-6, "and 1.2e-4: plain's own bias is near 0"}};
@@ -332,6 +335,17 @@ class PrecisionPack : public harness::Pack {
     if (!is_backward(site_of(item))) return oracle(item, inputs);
     const bool is_split = site_of(item) == "op" && staging_of(item) == "split";
     return backward(inputs, {.is_staged_in_bf16 = !is_split, .is_output_bf16 = true});
+  }
+
+  double least_size(const Case& item, const Tensors& inputs, const Tensors& oracle,
+                    const std::string& tensor) const override {
+    static_cast<void>(oracle);
+    if (site_of(item) != "op") return 0;
+    const Tensor q = inputs.at("q");
+    const harness::TermSizes sizes = harness::term_sizes(
+        {q.unsqueeze(0), inputs.at("kv").unsqueeze(0), inputs.at("indices").unsqueeze(0),
+         inputs.at("grad_out").unsqueeze(0), 1 / std::sqrt(static_cast<double>(q.size(-1)))});
+    return tensor == "grad_q" ? sizes.grad_q : sizes.grad_kv;
   }
 
   Tolerances tolerances(const Case& item, const std::string& tensor) const override {

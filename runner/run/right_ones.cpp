@@ -54,6 +54,7 @@ void draw_for_right_ones(const Context& context, RunOptions options,
                          const std::function<void(const RightOne&)>& take) {
   const Manifest manifest = context.manifest(options.slug);
   const std::string device = chosen_device(options.device);
+  options.needs_pin = true;  // an installed stack (--python) runs the release with its edits
   const auto has_spaces = [&](const Subject& subject, const UpstreamUse& use) {
     return has_subject(manifest, subject) &&
            !manifest.explore.of(subject, use, device.substr(0, device.find(':'))).empty();

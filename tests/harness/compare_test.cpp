@@ -122,6 +122,14 @@ TEST(Errors, ZeroReferenceWantsZero) {
   EXPECT_FALSE(deciding(layers).pass);
 }
 
+TEST(Errors, AreRelativeToWhatTheTermsOfASumComeTo) {
+  const at::Tensor zero = at::zeros({2, 4}, at::kDouble);
+  const Errors e = errors_of(at::full_like(zero, 4.0), zero, 16);
+  EXPECT_FALSE(e.is_absolute);
+  EXPECT_EQ(e.element, 0.25);
+  EXPECT_EQ(e.row, 0.25);  // 8 over 16 sqrt(4)
+}
+
 TEST(Errors, AllZeroOutputMissesByTheWhole) {
   const at::Tensor reference = matrix({1, 2, 3, 4}, 2);
   const Errors e = errors_of(at::zeros_like(reference), reference);
@@ -188,8 +196,10 @@ TEST(Compare, EachNumericLayerCanFailAlone) {
       layer(compare("y", row_wrong, r, r, {never, strict, never, never}, 0.1), "row").pass);
   EXPECT_TRUE(
       layer(compare("y", row_wrong, r, r, {strict, never, never, never}, 0.1), "element").pass);
+  // A factor of few rows may be as large as the row layer allows.
   EXPECT_FALSE(
-      layer(compare("y", scaled, r, r, {never, never, never, strict}, 0.05), "scale").pass);
+      layer(compare("y", scaled, r, r, {never, strict, never, strict}, 0.05), "scale").pass);
+  EXPECT_TRUE(layer(compare("y", scaled, r, r, {never, never, never, strict}, 0.05), "scale").pass);
   EXPECT_TRUE(
       layer(compare("y", scaled, r, r, {never, never, strict, never}, 0.05), "cosine").pass);
   EXPECT_FALSE(layer(compare("y", -r, r, r, {never, never, strict, never}, 0.05), "cosine").pass);

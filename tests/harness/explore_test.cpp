@@ -191,6 +191,18 @@ TEST(Explore, AGivenCaseIsJudgedByItself) {
   EXPECT_EQ(run.observations[0].drawn["axes"], axes);
 }
 
+TEST(Explore, AGivenCaseHasTheInputsOfItsSeed) {
+  const RunResult drawn =
+      explored("op_mutant:many_odd", 60, Json::array({space()}), {"--seeds", "4"});
+  const Observation red = smallest(drawn);
+  EXPECT_EQ(red.seed, 4U);
+  const ScratchFolder folder;
+  const RunResult again =
+      run_toy(folder, Json::array(), {"--subject", "op_mutant:many_odd", "--seed", "4"}, RowsPack(),
+              {{"given", Json::array({red.drawn["axes"]})}});
+  EXPECT_EQ(again.observations.at(0).inputs_sha256, red.inputs_sha256);
+}
+
 TEST(Explore, PropertiesOfTheInputsGoAlong) {
   const RunResult run = explored("op", 40);
   for (const Observation& o : run.observations) {
