@@ -41,6 +41,7 @@ class Builder {
     read_mitigation();
     read_exploration();
     read_triggers();
+    read_impacts();
     check_filing();
     check_day("/lifecycle/review_on");
     manifest_.filing = document_.at("filing");
@@ -321,13 +322,34 @@ class Builder {
     const Json rows = document_.value("trigger", Json::array());
     for (size_t i = 0; i < rows.size(); ++i) {
       const std::string pointer = item("/trigger", i);
-      Trigger row{rows[i].at("class"), rows[i].value("site", ""), rows[i].at("words"),
-                  rows[i].at("rules").get<std::vector<std::string>>(),
-                  rows[i].at("records").get<std::vector<std::string>>()};
+      Trigger row{rows[i].at("class"),
+                  rows[i].value("site", ""),
+                  rows[i].at("words"),
+                  rows[i].value("rules", std::vector<std::string>()),
+                  rows[i].value("records", std::vector<std::string>()),
+                  code_rules_from(rows[i], pointer, refusal())};
+      if (row.rules.empty() != row.records.empty())
+        fail(pointer, "rules need the records that show them, and records their rules");
       if (!manifest_.classes.contains(row.failure_class))
         fail(pointer + "/class", "no class \"" + shown(row.failure_class) + "\" in this manifest");
       for (size_t k = 0; k < row.records.size(); ++k) hex64(item(pointer + "/records", k));
       manifest_.triggers.push_back(std::move(row));
+    }
+  }
+
+  RefuseManifest refusal() const {
+    return [this](const std::string& pointer, const std::string& reason) { fail(pointer, reason); };
+  }
+
+  void read_impacts() {
+    manifest_.requirements = requirements_from(document_, refusal());
+    manifest_.impacts =
+        document_.value("impact", Json::object()).get<std::map<std::string, std::string>>();
+    for (const auto& [name, impact] : manifest_.impacts) {
+      if (!manifest_.classes.contains(name))
+        fail("/impact/" + pointer_segment(name),
+             "no class \"" + shown(name) + "\" in this manifest" +
+                 did_you_mean(shown(name), manifest_.classes_order));
     }
   }
 
@@ -407,6 +429,18 @@ const Case* Manifest::find_case(std::string_view name) const {
   const auto found =
       std::find_if(cases.begin(), cases.end(), [&](const Case& c) { return c.name == name; });
   return found == cases.end() ? nullptr : &*found;
+}
+
+std::string Manifest::impact_of(const std::string& failure_class) const {
+  const auto at = impacts.find(failure_class);
+  return at == impacts.end() ? impact_names().front() : at->second;
+}
+
+std::string Manifest::condition_of(const std::string& failure_class) const {
+  for (const Trigger& trigger : triggers) {
+    if (trigger.failure_class == failure_class) return trigger.words;
+  }
+  return "";
 }
 
 std::string Manifest::mitigated() const {

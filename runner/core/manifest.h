@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/scan_rules.h"
 #include "core/schema.h"
 #include "core/slug.h"
 #include "core/subject.h"
@@ -108,11 +109,13 @@ struct Exploration {
                                   std::string_view device_kind) const;
 };
 
-/// Which inputs a release is wrong on, as `reproduce --explore --explain` found it (`trigger`).
+/// Which inputs a release is wrong on (`trigger`), in words, as `reproduce --explore --explain`
+/// found it, and as code.
 struct Trigger {
   std::string failure_class, site, words;  ///< `site`: of the cases' axis, or empty
-  std::vector<std::string> rules;          ///< a decision list, as core/explain.h spells it
+  std::vector<std::string> rules;  ///< a decision list, as core/explain.h spells it; may be empty
   std::vector<std::string> records;
+  std::vector<CodeRule> code;  ///< for `scan --code`
 };
 
 /// A pack's manifest.json: who it is, what it claims, what it does not.
@@ -128,6 +131,8 @@ struct Manifest {
   Json bounds, environments, mitigation, filing, lifecycle;
   Exploration explore;
   std::vector<Trigger> triggers;
+  std::vector<Requirement> requirements;
+  std::map<std::string, std::string> impacts;  ///< failure class -> one of impact_names()
   std::vector<std::string> subjects;
   std::vector<ScopeRow> scope;
   std::vector<Waiver> waivers;
@@ -137,6 +142,10 @@ struct Manifest {
   /// The waiver of a column, or nullopt.
   std::optional<std::string> waived(Column column) const;
   const Case* find_case(std::string_view name) const;
+  /// What a failure class does to a training run; the worst where the manifest does not say.
+  std::string impact_of(const std::string& failure_class) const;
+  /// The condition of a failure class as a sentence; "" without one.
+  std::string condition_of(const std::string& failure_class) const;
   /// The upstream that the mitigation acts on, the first that it needs; empty without one.
   std::string mitigated() const;
   /// The modes of the mitigation that can be asked for by name; empty without one. The package's

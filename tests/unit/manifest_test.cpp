@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"unknown_top_key", "\"number\": 42", "\"number\": 42, \"colour\": 1",
             "m.json:3: /colour: unknown key; one of: bounds, cases, classes, environments, "
             "explore, "
-            "filing, kind, lifecycle, mitigation, number, scope, slug and 6 more"},
+            "filing, impact, kind, lifecycle, mitigation, number, requires and 8 more"},
         Bad{"unknown_enum", "\"kind\": \"bug\"", "\"kind\": \"bgu\"",
             "m.json:5: /kind: \"bgu\" is not allowed here; one of: bug, refactor, memory, claim"},
         Bad{"missing_key", "\"number\": 42,", "",
