@@ -10,6 +10,7 @@ pkg_check_modules(HS REQUIRED IMPORTED_TARGET libhs)
 pkg_check_modules(SQLITE3 REQUIRED IMPORTED_TARGET sqlite3)
 find_package(SQLiteCpp REQUIRED)
 find_package(CLI11 REQUIRED)
+find_path(TOML_INCLUDE toml++/toml.h REQUIRED)  # libtomlplusplus-dev: headers
 find_path(MUSTACHE_INCLUDE kainjow/mustache.hpp REQUIRED)  # libkainjow-mustache-dev: one header
 # env/bootstrap.sh unpacks these headers into the cache, because the package libvalijson-dev depends on Qt 5 and Poco.
 set(cache $ENV{XDG_CACHE_HOME})
@@ -41,7 +42,7 @@ add_patchbench_module(patchbench_run runner/run DEPS patchbench_status patchbenc
 add_patchbench_module(patchbench_cli runner/cli DEPS patchbench_run CLI11::CLI11)
 
 target_include_directories(patchbench_report SYSTEM PRIVATE ${MUSTACHE_INCLUDE})
-target_include_directories(patchbench_core SYSTEM PRIVATE ${VALIJSON_INCLUDE})
+target_include_directories(patchbench_core SYSTEM PRIVATE ${VALIJSON_INCLUDE} ${TOML_INCLUDE})
 
 add_executable(patchbench runner/cli/main.cpp)
 target_link_libraries(patchbench PRIVATE patchbench_cli patchbench_warnings)

@@ -1,6 +1,9 @@
 #pragma once
 #include <CLI/CLI.hpp>
 
+#include <functional>
+
+#include "core/scan_report.h"
 #include "workbench/context.h"
 #include "workbench/found_inputs.h"
 
@@ -30,13 +33,19 @@ CLI::App* add_filing_command(CLI::App& app, Context& context);
 CLI::App* add_due_command(CLI::App& app, Context& context, const std::string& name);
 CLI::App* add_page_command(CLI::App& app, Context& context, const std::string& name);
 void add_lint_claims_command(CLI::App& app, Context& context);  // lint-claims
-void add_mitigations_command(CLI::App& app, Context& context);  // mitigations doctor
-void add_triage_command(CLI::App& app, Context& context);       // triage
-void add_bundle_command(CLI::App& app, Context& context);       // bundle
-void add_export_command(CLI::App& app, Context& context);       // export
-void add_goodput_command(CLI::App& app, Context& context);      // goodput
-void add_explore_command(CLI::App& app, Context& context);      // explore
-void add_sweep_command(CLI::App& app, Context& context);        // sweep …
-void add_replay_command(CLI::App& app, Context& context);       // replay
+void add_scan_command(CLI::App& app, Context& context);         // scan
+/// Runs what scan does: every failure but a usage error becomes Error(kNotRunnable), exit status 4.
+void run_scan(const std::function<void()>& work);
+/// What scan says of one PATH, with the entries of .patchbench.toml.
+ScanReport environment_report(const Context& context, const std::string& path);
+/// mitigations doctor: scan under its first name; hidden.
+CLI::App* add_mitigations_command(CLI::App& app, Context& context);
+void add_triage_command(CLI::App& app, Context& context);   // triage
+void add_bundle_command(CLI::App& app, Context& context);   // bundle
+void add_export_command(CLI::App& app, Context& context);   // export
+void add_goodput_command(CLI::App& app, Context& context);  // goodput
+void add_explore_command(CLI::App& app, Context& context);  // explore
+void add_sweep_command(CLI::App& app, Context& context);    // sweep …
+void add_replay_command(CLI::App& app, Context& context);   // replay
 
 }  // namespace patchbench::cli

@@ -132,7 +132,8 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   add_filing_command(app, context)->group("");
   add_page_command(app, context, "report")->group("");
   add_lint_claims_command(app, context);
-  add_mitigations_command(app, context);
+  add_scan_command(app, context);
+  add_mitigations_command(app, context)->group("");
   add_triage_command(app, context);
   add_bundle_command(app, context);
   add_export_command(app, context);

@@ -276,6 +276,17 @@ std::string Table::render(const Style& style) const {
   return out;
 }
 
+std::string Table::render_tabs() const {
+  std::string out;
+  const auto print = [&](const std::vector<std::string>& cells) {
+    for (std::size_t i = 0; i < cells.size(); ++i) out += (i == 0 ? "" : "\t") + cells[i];
+    out += "\n";
+  };
+  print(titles_);
+  for (const Row& row : rows_) print(row.cells);
+  return out;
+}
+
 Json Table::to_json(const std::set<std::string>& numbers) const {
   Json rows = Json::array();
   for (const Row& row : rows_) {

@@ -44,6 +44,8 @@ class Table {
   /// The table, each line ended by a line feed and free of trailing spaces. While a line is too
   /// wide the widest column gives up space, down to 8 columns each.
   std::string render(const Style& style = {}) const;
+  /// The table for programs of lines: one row a line, cells whole and separated by tabs.
+  std::string render_tabs() const;
   /// One object per row, keyed by the titles in snake_case. Cells are texts, but for JSON numbers
   /// in the columns of these keys: a digest of digits alone is no number.
   Json to_json(const std::set<std::string>& numbers = {}) const;

@@ -2,6 +2,7 @@
 // fails it too.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -9,9 +10,12 @@
 #include <vector>
 
 #include "core/edit.h"
+#include "core/error.h"
 #include "core/manifest.h"
+#include "core/package_list.h"
 #include "core/record.h"
 #include "core/safetensors.h"
+#include "core/scan_policy.h"
 #include "unit/mutation.h"
 #include "unit/sample_run.h"
 
@@ -56,6 +60,24 @@ TEST(Fuzz, Manifest) {
   mutation::fuzz(target);
 }
 
+/// One line deleted or written twice, somewhere else.
+std::string move_lines(const std::string& text, Random& random) {
+  std::vector<std::string> lines;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size() - 1);
+    lines.push_back(text.substr(at, end - at + 1));
+    at = end + 1;
+  }
+  if (lines.empty()) return text;
+  const size_t from = random.below(lines.size());
+  const std::string line = lines[from];
+  if (random.below(2) == 0) lines.erase(lines.begin() + static_cast<std::ptrdiff_t>(from));
+  lines.insert(lines.begin() + static_cast<std::ptrdiff_t>(random.below(lines.size() + 1)), line);
+  std::string out;
+  for (const std::string& one : lines) out += one;
+  return out;
+}
+
 TEST(Fuzz, Edit) {
   const std::string a(40, 'a'), b(40, 'b'),
       header = "Subject: a short line\nDescription: first\n second\n .\n third\nUpstream: toy\n";
@@ -69,21 +91,7 @@ TEST(Fuzz, Edit) {
       header + section("Blob: " + a + "\nResult: " + b + "\n",
                        "2,3c\n..\n.\ns/.//\n1a\n..\n.\ns/.//\na\nx\n.\nw\n"),
       header + section("Blob: " + a + "\nResult: deleted\n", "w\n")};
-  target.restructure = [&](const std::string& text, Random& random) {
-    std::vector<std::string> lines;
-    for (size_t at = 0; at < text.size();) {
-      const size_t end = text.find('\n', at);
-      lines.push_back(text.substr(at, end - at + 1));
-      at = end + 1;
-    }
-    const size_t from = random.below(lines.size());
-    const std::string line = lines[from];
-    if (random.below(2) == 0) lines.erase(lines.begin() + static_cast<std::ptrdiff_t>(from));
-    lines.insert(lines.begin() + static_cast<std::ptrdiff_t>(random.below(lines.size() + 1)), line);
-    std::string out;
-    for (const std::string& one : lines) out += one;
-    return out;
-  };
+  target.restructure = move_lines;
   target.parse_and_round_trip = [](const std::string& input) {
     const Edit edit = parse_edit(input, "0001-a.edit");
     const std::string text = format_edit(edit);
@@ -156,6 +164,84 @@ TEST(Fuzz, Safetensors) {
       EXPECT_EQ(span.shape, tensor.shape);
       EXPECT_EQ(std::string_view(text).substr(span.begin, span.end - span.begin), tensor.bytes);
     }
+  };
+  mutation::fuzz(target);
+}
+
+/// What a list of packages holds, whatever the text was.
+void check_list(const PackageList& list, const std::string& input) {
+  const auto num_lines = std::count(input.begin(), input.end(), '\n') + 1;
+  for (const auto& [name, versions] : list.packages) {
+    EXPECT_EQ(normalised(name), name);
+    EXPECT_FALSE(versions.empty());
+    for (const Listed& one : versions) {
+      EXPECT_TRUE(one.line >= 0 && one.line <= num_lines);
+      EXPECT_TRUE(one.commit.empty() || one.commit.size() == 40);
+    }
+  }
+}
+
+PackageList list_of(const std::string& input) {
+  return listed_packages(input, "input", [](const std::string& path) -> std::string {
+    if (path != "more.txt") throw Error(ErrorCode::kUsage, "included: is not there");
+    return "-r more.txt\nincluded==1.0\n";
+  });
+}
+
+TEST(Fuzz, LocksAndRequirements) {
+  const std::string commit(40, 'c');
+  Target target;
+  target.corpus = {
+      "version = 1\n\n[[package]]\nname = \"a_b\"\nversion = \"1.0\"\nsource = { git = "
+      "\"https://x/y?rev=z#" +
+          commit + "\" }\nwheels = [\n  { url = \"u\", hash = \"h\" },\n]\n",
+      "[[package]]\nname = \"a\"\nversion = \"2\"\n\n[package.source]\ntype = \"git\"\n"
+      "resolved_reference = \"" +
+          commit + "\"\n",
+      "lock-version = \"1.0\"\n[[packages]]\nname = \"a\"\nupload-time = 2026-01-31T12:00:00Z\n"
+      "vcs = { type = \"git\", commit-id = \"" +
+          commit + "\" }\n",
+      "a.b[c]==1.0 ; python_version < '3' --hash=sha256:00\nb @ git+https://x/y@" + commit +
+          "\n-e ./z#egg=q\n-r more.txt\nlong==1 \\\n  --hash=1\nc>=1\n"};
+  target.restructure = move_lines;
+  target.parse_and_round_trip = [](const std::string& input) { check_list(list_of(input), input); };
+  mutation::fuzz(target);
+}
+
+TEST(Fuzz, SoftwareBills) {
+  Target target;
+  target.corpus = {
+      R"({"bomFormat":"CycloneDX","components":[{"type":"library","name":"a","version":"1",)"
+      R"("purl":"pkg:pypi/a@1?vcs_url=git%2Bhttps://x","components":[{"type":"library","name":"b"}]}]})",
+      R"({"spdxVersion":"SPDX-2.3","packages":[{"name":"a","versionInfo":"1","externalRefs":)"
+      R"([{"referenceType":"purl","referenceLocator":"pkg:pypi/a@1"}]}]})",
+      R"({"@graph":[{"type":"software_Package","name":"a","software_packageUrl":"pkg:pypi/a@1"}]})",
+      R"({"_meta":{},"default":{"a":{"version":"==1"},"b":{"git":"x","ref":"y"}}})"};
+  target.restructure = [](const std::string& text, Random& random) {
+    return change_json(text, random, true);
+  };
+  target.parse_and_round_trip = [](const std::string& input) { check_list(list_of(input), input); };
+  mutation::fuzz(target);
+}
+
+TEST(Fuzz, ScanPolicies) {
+  Target target;
+  target.corpus = {
+      "[[ignore]]\npack = \"a\"\nreason = \"r\"\nuntil = 2026-12-31\n",
+      R"({"@context":"https://openvex.dev/ns/v0.2.0","statements":[{"vulnerability":{"name":)"
+      R"("PATCHBENCH-09-a"},"products":[{"@id":"pkg:pypi/a@1"}],"status":"fixed"}]})"};
+  target.restructure = move_lines;
+  target.parse_and_round_trip = [](const std::string& input) {
+    ScanReport report;
+    report.answers = {{.slug = "a",
+                       .number = 9,
+                       .upstream = "a",
+                       .package = "a",
+                       .version = "1",
+                       .state = ScanState::kHit}};
+    if (input.starts_with("{")) return apply_vex(report, input, "vex.json");
+    apply_ignored(report, ignored_packs(input, "x.toml", {"a"}), "x.toml", "2026-01-01");
+    EXPECT_TRUE(report.answers[0].ignored.empty() || input.find("reason") != std::string::npos);
   };
   mutation::fuzz(target);
 }

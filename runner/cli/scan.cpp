@@ -1,0 +1,268 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+
+#include "cli/commands.h"
+#include "core/error.h"
+#include "core/file_text.h"
+#include "core/scan_policy.h"
+#include "exec/process.h"
+#include "report/sarif.h"
+#include "report/scan_text.h"
+#include "report/scan_vex.h"
+#include "report/table.h"
+#include "status/code_sites.h"
+#include "status/scan.h"
+#include "status/verdict_records.h"
+
+namespace patchbench::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kIgnoreFile = ".patchbench.toml";
+constexpr std::chrono::minutes kCodeLimit{10};
+
+struct ScanOptions {
+  std::vector<std::string> paths, roots, code, vex, fail_on;
+  std::string format = "table", config, db, write_db;
+  bool allows_unknown = false, only_fixable = false, is_plain = false;
+};
+
+std::vector<Manifest> all_packs(const Context& context) {
+  std::vector<Manifest> packs;
+  for (const std::string& slug : context.slugs()) packs.push_back(context.manifest(slug));
+  return packs;
+}
+
+std::string environment_text(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::vector<Inventory> inventories(const ScanOptions& options) {
+  std::vector<Inventory> all;
+  for (const std::string& path : options.paths) all.push_back(inventory_of(path, ""));
+  for (const std::string& root : options.roots) {
+    for (Inventory& one : inventories_below(root)) all.push_back(std::move(one));
+  }
+  const bool is_default = all.empty() && options.code.empty();
+  if (is_default)
+    all.push_back(inventory_of(running_environment(), environment_text("PYTHONPATH")));
+  return all;
+}
+
+/// What the reader of Python code finds below each folder. It is started apart from the user's
+/// environment, and parses alone.
+std::vector<CodeSite> code_sites(const Context& context, const std::vector<std::string>& folders,
+                                 const std::vector<Manifest>& packs) {
+  const fs::path program = context.root / "runner/python/code_rules.py";
+  std::vector<CodeSite> all;
+  for (const std::string& folder : folders) {
+    std::error_code none;
+    if (!fs::exists(folder, none))
+      throw Error(ErrorCode::kUsage,
+                  "--code " + folder + ": is not there; name a folder or a file");
+    const exec::Exit done = exec::run(
+        {.argv = {"python3", "-I", "-S", program.string(), folder, code_rules_json(packs).dump()},
+         .timeout = kCodeLimit});
+    if (done.timed_out)
+      throw Error(ErrorCode::kNotRunnable, "--code " + folder +
+                                               ": more than ten minutes; name a "
+                                               "folder with less code");
+    if (done.exit_code == 2)
+      throw Error(ErrorCode::kUsage, "--code " + done.err.substr(0, done.err.find('\n')));
+    if (!done.ok())
+      throw Error(ErrorCode::kNotRunnable,
+                  fmt::format("--code needs python3 on PATH: {}",
+                              shown(done.error.empty() ? done.err : done.error)));
+    try {
+      for (CodeSite& site : code_sites_from(done.out, packs)) all.push_back(std::move(site));
+    } catch (const Error& error) {
+      throw Error(ErrorCode::kInternal, error.what());
+    }
+  }
+  return all;
+}
+
+void apply_policies(ScanReport& report, const ScanOptions& options, const Context& context,
+                    const std::vector<Manifest>& packs) {
+  for (const std::string& file : options.vex) apply_vex(report, read_file(file), file);
+  std::error_code none;
+  const std::string file = options.config.empty() ? kIgnoreFile : options.config;
+  if (options.config.empty() && !fs::exists(file, none)) return;
+  std::vector<std::string> slugs;
+  for (const Manifest& pack : packs) slugs.push_back(pack.slug.str());
+  apply_ignored(report, ignored_packs(read_file(file), file, slugs), file, context.today());
+}
+
+/// An input in which nothing was read answers nothing.
+void need_packages(const Inventory& inventory, const std::vector<ScanAnswer>& answers) {
+  const bool is_any = !inventory.list.packages.empty() || !inventory.list.unread.empty() ||
+                      std::any_of(answers.begin(), answers.end(), [](const ScanAnswer& one) {
+                        return one.state != ScanState::kNotInstalled;
+                      });
+  if (!is_any)
+    throw Error(ErrorCode::kUsage,
+                inventory.name +
+                    ": no package was read; name a venv, a lock, a requirements file, "
+                    "an SBOM, or the root of an image with --root");
+}
+
+ScanReport report_of(const Context& context, const ScanOptions& options,
+                     const std::vector<Manifest>& packs) {
+  ScanReport report;
+  std::vector<Inventory> inputs = inventories(options);
+  const VerdictTable table = verdict_table(context, options.db);
+  report.verdicts_of = table.date;
+  for (const auto& [slug, pack] : table.packs) {
+    const bool is_known = std::any_of(packs.begin(), packs.end(),
+                                      [&](const Manifest& one) { return one.slug.str() == slug; });
+    if (!is_known)
+      report.unread.push_back(
+          fmt::format("pack {} of the verdict table, which this patchbench does "
+                      "not have",
+                      shown(slug)));
+  }
+  for (Inventory& inventory : inputs) {
+    std::vector<ScanAnswer> answers = answers_of(packs, table, inventory);
+    const bool is_image = !inventory.image.empty();
+    if (!is_image) need_packages(inventory, answers);
+    // The sources of an image outside of its environments are an input where one is of a pack.
+    if (is_image && inventory.list.packages.empty())
+      std::erase_if(answers,
+                    [](const ScanAnswer& one) { return one.state == ScanState::kNotInstalled; });
+    if (!is_image || !inventory.list.packages.empty() || !answers.empty())
+      report.inputs.push_back(inventory.name);
+    for (ScanAnswer& one : answers) report.answers.push_back(std::move(one));
+    for (std::string& line : inventory.list.unread) report.unread.push_back(std::move(line));
+    report.has_mitigations |= inventory.list.packages.contains("patchbench-mitigations");
+  }
+  report.has_code = !options.code.empty();
+  if (report.has_code) report.code = code_sites(context, options.code, packs);
+  apply_policies(report, options, context, packs);
+  return report;
+}
+
+ScanLimits limits_of(const ScanOptions& options) {
+  const std::vector<std::string>& names =
+      options.fail_on.empty() ? failing_impacts() : options.fail_on;
+  return {.fail_on = {names.begin(), names.end()},
+          .allows_unknown = options.allows_unknown,
+          .only_fixable = options.only_fixable};
+}
+
+void print(const Context& context, const ScanOptions& options, const ScanReport& report) {
+  const std::string format = context.json ? "json" : options.format;
+  if (format == "json") return print_json(context, scan_json(report, context.exit_code));
+  if (format == "sarif")
+    return print_json(context,
+                      report::sarif_document(report, context.exit_code, PATCHBENCH_VERSION));
+  if (format == "cyclonedx")
+    return print_json(context, report::scan_cyclonedx(report, context.now(), PATCHBENCH_VERSION));
+  if (format == "openvex") return print_json(context, report::scan_openvex(report, context.now()));
+  if (format == "markdown") {
+    context.out() << report::scan_markdown(report, context.exit_code);
+  } else if (format == "github") {
+    context.out() << report::scan_github(report);
+  } else {
+    const report::Style style = report::style_of(STDOUT_FILENO);
+    const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
+    context.out() << report::scan_text(report, context.exit_code,
+                                       {.width = is_terminal ? style.width : 0,
+                                        .is_colored = style.is_colored,
+                                        .is_plain = options.is_plain});
+  }
+}
+
+void scan(Context& context, const ScanOptions& options) {
+  if (!options.write_db.empty()) {
+    const VerdictTable table = table_from_records(context);
+    write_whole(options.write_db, table.to_json().dump(1) + "\n");
+    context.out() << options.write_db << ": verdicts of " << table.date << "\n";
+    return;
+  }
+  const std::vector<Manifest> packs = all_packs(context);
+  const ScanReport report = report_of(context, options, packs);
+  context.exit_code = scan_exit(report, limits_of(options));
+  print(context, options, report);
+}
+
+void add_options(CLI::App& command, ScanOptions& options) {
+  command.add_option("PATH", options.paths,
+                     "a venv or interpreter, a lock, requirements, an SBOM, a folder of sources "
+                     "(default: $VIRTUAL_ENV, else python3 on PATH)");
+  command.add_option("--root", options.roots,
+                     "the root of an unpacked or mounted image: every environment in it");
+  command.add_option("--code", options.code,
+                     "Python code below DIR: the calls that meet a pack's condition; alone, no "
+                     "environment is scanned");
+  command
+      .add_option("--format", options.format,
+                  "table, json, sarif, cyclonedx, openvex, markdown "
+                  "or github")
+      ->check(
+          CLI::IsMember({"table", "json", "sarif", "cyclonedx", "openvex", "markdown", "github"}));
+  command.add_flag("--plain", options.is_plain, "the table alone, tab-separated");
+  command
+      .add_option("--fail-on", options.fail_on,
+                  "impacts that set exit status 1 (default: silent_wrong,memory_corruption,crash)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(impact_names()));
+  command.add_flag("--allow-unknown", options.allows_unknown, "what is unknown exits with 0");
+  command.add_flag("--only-fixable", options.only_fixable,
+                   "only hits with a right release or a mitigation exit with 1");
+  command.add_option("--config", options.config, "entries to ignore (default: .patchbench.toml)");
+  command.add_option("--vex", options.vex,
+                     "OpenVEX: what it calls not_affected or fixed is ignored");
+  command.add_option("--db", options.db, "a newer verdict table");
+  command.add_option("--write-db", options.write_db, "write the verdict table of the records");
+}
+
+}  // namespace
+
+void run_scan(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    // The exit statuses of scan are its own: 2 usage, 4 every failure of ours.
+    if (error.code() == ErrorCode::kUsage) throw;
+    throw Error(ErrorCode::kNotRunnable, error.what());
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kNotRunnable, std::string("internal: ") + error.what());
+  }
+}
+
+ScanReport environment_report(const Context& context, const std::string& path) {
+  ScanOptions options;
+  options.paths = {path};
+  return report_of(context, options, all_packs(context));
+}
+
+void add_scan_command(CLI::App& app, Context& context) {
+  auto options = std::make_shared<ScanOptions>();
+  CLI::App* command = app.add_subcommand(
+      "scan", "which packs hit an environment, a lock, an SBOM, an image or your code?");
+  add_options(*command, *options);
+  command->footer(
+      "Every upstream of every pack, every version that is listed. Runs and imports nothing, and\n"
+      "needs no network. Where files are at hand their digests decide, else the version. Unknown "
+      "is\n"
+      "what was not measured: newer, older, changed files, a build of its own.\n"
+      "Exit: 1 a hit, before 3 something unknown, else 0; 2 usage, or an input in which no "
+      "package\n"
+      "was read; 4 our failure.\n"
+      ".patchbench.toml: [[ignore]] with pack, reason and until (a day).\n"
+      "Examples:\n"
+      "  patchbench scan\n"
+      "  patchbench scan uv.lock --format sarif\n"
+      "  patchbench scan --root /mnt/image --fail-on silent_wrong\n"
+      "  patchbench scan ~/venv --code train/");
+  command->callback([options, &context] { run_scan([&] { scan(context, *options); }); });
+}
+
+}  // namespace patchbench::cli

@@ -1,0 +1,111 @@
+#include "core/lock_file.h"
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/toml_text.h"
+
+namespace patchbench {
+namespace {
+
+int lock_line(const JsonLines& lines, const std::string& pointer) {
+  const auto at = lines.find(pointer);
+  return at == lines.end() ? 0 : at->second;
+}
+
+/// The text under a key; "" where there is none. Error(kUsage) where it is another value.
+std::string text_at(const Json& row, const char* key, const std::string& where) {
+  if (!row.contains(key)) return "";
+  if (!row.at(key).is_string())
+    throw Error(ErrorCode::kUsage, fmt::format("{}: {} must be a text", where, key));
+  return row.at(key);
+}
+
+/// The text under a key of a table; "" where the value is no table or has none.
+std::string text_in(const Json& table, const char* key) {
+  const bool has_text = table.is_object() && table.contains(key) && table.at(key).is_string();
+  return has_text ? table.at(key).get<std::string>() : "";
+}
+
+/// uv: source = { git = "URL?rev=x#COMMIT" }; poetry: [package.source] type = "git".
+void read_source(const Json& source, Listed& one) {
+  if (!source.is_object()) return;
+  const std::string type = text_in(source, "type");
+  if (source.contains("git") || type == "git") one.source = "git";
+  for (const char* key : {"editable", "directory", "path", "virtual"}) {
+    if (source.contains(key)) one.source = "folder";
+  }
+  if (type == "directory") one.source = "folder";
+  if (source.contains("url") && type.empty()) one.source = "url";
+  if (type == "url" || type == "file") one.source = "url";
+  if (one.source != "git") return;
+  one.commit = commit_of(text_in(source, "git"));
+  if (one.commit.empty()) one.commit = commit_of("#" + text_in(source, "resolved_reference"));
+}
+
+/// pylock has tables of their own, pdm has keys in the package's table.
+void read_place(const Json& row, Listed& one) {
+  if (row.contains("vcs")) {
+    one.source = "git";
+    one.commit = commit_of("#" + text_in(row.at("vcs"), "commit-id"));
+  }
+  if (row.contains("directory") || row.contains("path")) one.source = "folder";
+  if (row.contains("archive") || row.contains("url")) one.source = "url";
+  if (row.contains("git")) {
+    one.source = "git";
+    one.commit = commit_of("#" + text_in(row, "revision"));
+  }
+}
+
+}  // namespace
+
+PackageList toml_lock_packages(std::string_view text, const std::string& file) {
+  JsonLines lines;
+  const Json document = parse_toml(text, file, &lines);
+  PackageList found;
+  for (const char* key : {"package", "packages"}) {
+    if (!document.contains(key)) continue;
+    const Json& rows = document.at(key);
+    if (!rows.is_array())
+      throw Error(ErrorCode::kUsage, fmt::format("{}: {} must be an array of tables", file, key));
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::string pointer = fmt::format("/{}/{}", key, i);
+      const std::string where = fmt::format("{}:{}", file, lock_line(lines, pointer));
+      if (!rows[i].is_object())
+        throw Error(ErrorCode::kUsage, where + ": a package must be a table");
+      const std::string name = text_at(rows[i], "name", where);
+      if (name.empty()) throw Error(ErrorCode::kUsage, where + ": a package has no name");
+      Listed one{.version = text_at(rows[i], "version", where), .file = file};
+      const int line = lock_line(lines, pointer + "/version");
+      one.line = line == 0 ? lock_line(lines, pointer) : line;
+      read_place(rows[i], one);
+      if (rows[i].contains("source")) read_source(rows[i].at("source"), one);
+      found.add(name, std::move(one));
+    }
+  }
+  return found;
+}
+
+PackageList pipfile_packages(const Json& document, const JsonLines& lines,
+                             const std::string& file) {
+  PackageList found;
+  for (const auto& [group, packages] : document.items()) {
+    if (group == "_meta" || !packages.is_object()) continue;
+    for (const auto& [name, row] : packages.items()) {
+      const std::string version = text_in(row, "version");
+      Listed one{.version = version.starts_with("==") ? version.substr(2) : "", .file = file};
+      one.line = lock_line(lines, "/" + pointer_segment(group) + "/" + pointer_segment(name));
+      if (row.is_object()) {
+        if (row.contains("path") || row.contains("file")) one.source = "folder";
+        if (row.contains("git")) {
+          one.source = "git";
+          one.commit = commit_of("#" + text_in(row, "ref"));
+        }
+      }
+      found.add(name, std::move(one));
+    }
+  }
+  return found;
+}
+
+}  // namespace patchbench

@@ -1,0 +1,142 @@
+#include "core/scan_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace patchbench {
+namespace {
+
+constexpr std::array kStateNames = {"hit", "not_hit", "unknown", "not_installed"};
+constexpr std::size_t kShownDigits = 16;
+
+std::string purl_word(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                          (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+    out += is_plain ? std::string(1, c)
+                    : fmt::format("%{:02X}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+  }
+  return out;
+}
+
+bool fails(const ScanAnswer& one, const ScanLimits& limits) {
+  return one.state == ScanState::kHit && one.ignored.empty() &&
+         limits.fail_on.contains(one.impact) && (!limits.only_fixable || one.is_fixable());
+}
+
+/// Whether a place in code counts: the packages of an input may say that its pack is right there.
+bool counts(const CodeSite& site, const ScanReport& report) {
+  if (!site.ignored.empty()) return false;
+  bool is_known = false, is_right = true;
+  for (const ScanAnswer& one : report.answers) {
+    if (one.slug != site.slug || one.state == ScanState::kNotInstalled) continue;
+    is_known = true;
+    is_right &= one.state == ScanState::kNotHit || !one.ignored.empty();
+  }
+  return !is_known || !is_right;
+}
+
+}  // namespace
+
+std::string scan_state_name(ScanState state) {
+  return kStateNames.at(static_cast<std::size_t>(state));
+}
+
+std::string ScanAnswer::id() const { return fmt::format("PATCHBENCH-{:02}-{}", number, upstream); }
+
+std::string ScanAnswer::product() const {
+  std::string purl = "pkg:pypi/" + purl_word(package);
+  if (!version.empty()) purl += "@" + purl_word(version);
+  // Files that are not the release's own make it another product.
+  if (!files_digest.empty()) purl += "?patchbench_files=" + files_digest.substr(0, kShownDigits);
+  if (!without.empty())
+    purl += (files_digest.empty() ? "?" : "&") + ("patchbench_without=" + purl_word(without));
+  return purl;
+}
+
+std::string ScanReport::command() const {
+  std::vector<std::string> slugs;
+  std::string text;
+  for (const ScanAnswer& one : answers) {
+    if (!one.acts || std::find(slugs.begin(), slugs.end(), one.slug) != slugs.end()) continue;
+    slugs.push_back(one.slug);
+    text += (text.empty() ? "" : ",") + one.slug;
+  }
+  return text.empty()
+             ? ""
+             : "PATCHBENCH_MITIGATE=" + text + " python -m patchbench_mitigations train.py";
+}
+
+int scan_exit(const ScanReport& report, const ScanLimits& limits) {
+  bool is_hit = false, is_unknown = !report.unread.empty();
+  for (const ScanAnswer& one : report.answers) {
+    is_hit |= fails(one, limits);
+    is_unknown |= one.state == ScanState::kUnknown && one.ignored.empty();
+  }
+  for (const CodeSite& site : report.code) {
+    if (!counts(site, report)) continue;
+    // Whether it can be fixed is known of a package alone.
+    const bool is_judged =
+        std::any_of(report.answers.begin(), report.answers.end(), [&](const ScanAnswer& one) {
+          return one.slug == site.slug && one.state != ScanState::kNotInstalled;
+        });
+    is_hit |=
+        site.is_met && limits.fail_on.contains(site.impact) && (!limits.only_fixable || !is_judged);
+    is_unknown |= !site.is_met;
+  }
+  return is_hit ? 1 : is_unknown && !limits.allows_unknown ? 3 : 0;
+}
+
+Json answer_json(const ScanAnswer& one) {
+  return {{"input", one.input},
+          {"slug", one.slug},
+          {"id", one.id()},
+          {"upstream", one.upstream},
+          {"package", one.package},
+          {"version", one.version},
+          {"source", one.source},
+          {"product", one.product()},
+          {"state", scan_state_name(one.state)},
+          {"why", one.why},
+          {"impact", one.impact},
+          {"wrong", one.wrong},
+          {"condition", one.condition},
+          {"right_release", one.right_release},
+          {"mitigation", one.mitigation},
+          {"acts", one.acts},
+          {"record", one.record},
+          {"device", one.device},
+          {"next", one.next},
+          {"file", one.file},
+          {"line", one.line},
+          {"is_patched", one.is_patched},
+          {"ignored", one.ignored}};
+}
+
+Json scan_json(const ScanReport& report, int exit_code) {
+  Json answers = Json::array(), code = Json::array();
+  for (const ScanAnswer& one : report.answers) answers.push_back(answer_json(one));
+  for (const CodeSite& site : report.code)
+    code.push_back({{"slug", site.slug},
+                    {"class", site.failure_class},
+                    {"impact", site.impact},
+                    {"file", site.file},
+                    {"line", site.line},
+                    {"state", site.is_met ? "meets" : "cannot_know"},
+                    {"text", site.text},
+                    {"ignored", site.ignored}});
+  return {{"verdicts_of", report.verdicts_of},
+          {"inputs", report.inputs},
+          {"answers", answers},
+          {"unread", report.unread},
+          {"notes", report.notes},
+          {"code", code},
+          {"command", report.command()},
+          {"is_installed", report.has_mitigations},
+          {"exit", exit_code}};
+}
+
+}  // namespace patchbench

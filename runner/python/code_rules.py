@@ -1,0 +1,415 @@
+"""code_rules.py PATH RULES: the places in Python code and configurations below PATH that meet a rule of RULES (`patchbench scan --code`).
+
+Started as `python3 -I -S`. It parses; nothing of what it reads is imported or run. RULES is JSON: objects with `slug`, `class`, and
+either `calls` with `arguments` or `keys`, as packs/manifest.schema.json has them under `trigger`. Each line printed is one place:
+{"slug", "class", "file", "line", "is_met", "text"}; `is_met` false says that it cannot be known there. The last line is {"done": N}, the
+number of files that were read. Exit: 2 and one line on stderr where PATH holds nothing to read.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+MAX_BYTES = 4 << 20
+MAX_STEPS = 8  # from one name of a name to the next
+SETTINGS = {".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".cfg", ".ini", ".sbatch", ".slurm"}
+SKIPPED = {".git", "__pycache__", "node_modules", "site-packages", "dist-packages"}
+ABSENT = {"", "~", "null", "none", "false"}
+MET, NOT_MET, UNKNOWN = "met", "not_met", "unknown"
+
+
+class NotConstant(Exception):
+    """The value of an expression is not in the text."""
+
+
+def word_of(call: str) -> str:
+    """The part of a dotted name that code has to spell: the class in front of `apply`."""
+    parts = call.split(".")
+    return parts[-2] if parts[-1] == "apply" else parts[-1]
+
+
+def is_same(value: Any, other: Any) -> bool:
+    """Equal, and True is not 1."""
+    return isinstance(value, bool) == isinstance(other, bool) and value == other
+
+
+def meets(spec: dict[str, Any], value: Any) -> bool:
+    """Whether a known value is one that meets."""
+    if "unless" in spec:
+        return not any(is_same(value, other) for other in spec["unless"])
+    return "values" not in spec or any(is_same(value, other) for other in spec["values"])
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` of a chain of attributes, "" of another expression."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+class Module:
+    """One parsed file: what its names stand for and which of them are constants."""
+
+    def __init__(self, tree: ast.Module, name: str, is_package: bool) -> None:
+        self.tree, self.name, self.is_package = tree, name, is_package
+        self.aliases: dict[str, str] = {}
+        self.stars: list[str] = []
+        self.constants: dict[str, ast.expr] = {}
+        changed: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for one in node.names:
+                    self.aliases[one.asname or one.name.split(".")[0]] = one.name if one.asname else one.name.split(".")[0]
+            elif isinstance(node, ast.ImportFrom):
+                self.read_import(node)
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    if isinstance(target, ast.Name):
+                        changed |= {target.id} & self.constants.keys()
+                        self.constants[target.id] = node.value
+            elif isinstance(node, ast.AugAssign | ast.For | ast.NamedExpr) and isinstance(node.target, ast.Name):
+                changed.add(node.target.id)
+            elif isinstance(node, ast.arg):
+                changed.add(node.arg)
+        for name_ in changed:
+            self.constants.pop(name_, None)
+        for name_, value in self.constants.items():
+            if (path := dotted(value)) and name_ not in self.aliases:
+                self.aliases[name_] = path
+
+    def read_import(self, node: ast.ImportFrom) -> None:
+        base = node.module or ""
+        if node.level:
+            parts = self.name.split(".") if self.name else []
+            keep = len(parts) - node.level + (1 if self.is_package else 0)
+            base = ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])
+        for one in node.names:
+            if one.name == "*":
+                self.stars.append(base)
+            else:
+                self.aliases[one.asname or one.name] = f"{base}.{one.name}" if base else one.name
+
+    def value(self, node: ast.expr, depth: int = 0) -> list[Any]:
+        """Every value that an expression may have. Raises NotConstant."""
+        if isinstance(node, ast.Constant):
+            return [node.value]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return [-one for one in self.value(node.operand, depth + 1) if isinstance(one, int | float)] or self.refuse()
+        if isinstance(node, ast.IfExp) and depth < 8:
+            return self.value(node.body, depth + 1) + self.value(node.orelse, depth + 1)
+        if isinstance(node, ast.Name) and node.id in self.constants and depth < 8:
+            return self.value(self.constants[node.id], depth + 1)
+        raise NotConstant
+
+    @staticmethod
+    def refuse() -> list[Any]:
+        raise NotConstant
+
+    def outcome(self, spec: dict[str, Any], node: ast.expr) -> str:
+        try:
+            seen = {meets(spec, value) for value in self.value(node)}
+        except NotConstant:
+            return UNKNOWN if "values" in spec or "unless" in spec else MET
+        return UNKNOWN if len(seen) > 1 else MET if seen == {True} else NOT_MET
+
+
+class Reader:
+    """Holds the rules and what was found."""
+
+    def __init__(self, rules: list[dict[str, Any]]) -> None:
+        self.rules = rules
+        self.targets = {call: rule for rule in rules for call in rule["calls"]}
+        self.by_call: dict[str, list[dict[str, Any]]] = {}
+        for rule in rules:
+            for call in rule["calls"]:
+                self.by_call.setdefault(call, []).append(rule)
+        self.keys = [(rule, spec) for rule in rules for spec in rule["keys"]]
+        self.words = {word_of(call) for call in self.targets} | {spec["name"] for _, spec in self.keys}
+        self.words |= {word.replace("_", "-") for word in self.words}
+        self.modules: dict[str, Module] = {}
+        self.found: dict[tuple[str, str, int], dict[str, Any]] = {}
+        self.count = 0
+
+    # --- what is printed
+
+    def put(self, rule: dict[str, Any], file: Path, line: int, outcome: str, text: str) -> None:
+        if outcome == NOT_MET:
+            return
+        key = (rule["slug"], str(file), line)
+        if key in self.found and (self.found[key]["is_met"] or outcome == UNKNOWN):
+            return
+        text = re.sub(r"[\x00-\x1f\x7f]+", " ", text)
+        place = {"slug": rule["slug"], "class": rule["class"], "line": line, "is_met": outcome == MET, "text": text}
+        self.found[key] = place | {"file": str(file).encode(errors="replace").decode(errors="replace")}
+
+    def leave_open(self, file: Path, text: str, why: str) -> None:
+        """A file that cannot be parsed: of each pack whose words it has it cannot be known."""
+        for rule in self.rules:
+            words = [word_of(call) for call in rule["calls"]] + [spec["name"] for spec in rule["keys"]]
+            if any(word in text for word in words):
+                self.put(rule, file, 1, UNKNOWN, f"{why}; whether it meets the condition of {rule['slug']} cannot be known")
+
+    # --- names
+
+    def resolved(self, module: Module, path: str) -> Iterator[str]:
+        """Every full name that a dotted name of a module may stand for."""
+        seen: set[str] = set()
+        open_ = [(module, path, 0)]
+        while open_:
+            where, name, depth = open_.pop()
+            head, _, rest = name.partition(".")
+            tail = f".{rest}" if rest else ""
+            candidates = [where.aliases[head] + tail] if head in where.aliases else [name, *(f"{star}.{name}" for star in where.stars)]
+            for full in candidates:
+                if full in seen or depth > MAX_STEPS:
+                    continue
+                seen.add(full)
+                yield full
+                open_ += [(other, inner, depth + 1) for other, inner in [*self.inside(where, full), (where, full)]]
+
+    def inside(self, where: Module, full: str) -> list[tuple[Module, str]]:
+        """A name of another module of the code that is read, as that module spells it."""
+        parts = full.split(".")
+        for length in range(len(parts) - 1, 0, -1):
+            other = self.modules.get(".".join(parts[:length]))
+            if other is not None and other is not where:
+                return [(other, ".".join(parts[length:]))]
+        return []
+
+    def called(self, module: Module, node: ast.AST) -> list[dict[str, Any]]:
+        """The rules of the callable that an expression names."""
+        path = dotted(node)
+        if not path:
+            return []
+        return next((self.by_call[name] for name in self.resolved(module, path) if name in self.by_call), [])
+
+    # --- calls
+
+    def argument(self, module: Module, spec: dict[str, Any], call: ast.Call, shift: int) -> str:
+        given: list[ast.expr] = []
+        is_open = False
+        for keyword in call.keywords:
+            if keyword.arg == spec["name"]:
+                given.append(keyword.value)
+            elif keyword.arg is None and isinstance(keyword.value, ast.Dict):
+                for key, value in zip(keyword.value.keys, keyword.value.values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value == spec["name"]:
+                        given.append(value)
+                    is_open |= not isinstance(key, ast.Constant)
+            elif keyword.arg is None:
+                is_open = True
+        position = spec.get("position", -1) + shift
+        before = call.args[: position + 1] if spec.get("position", -1) >= 0 else []
+        if any(isinstance(one, ast.Starred) for one in before):
+            is_open = True
+        elif spec.get("position", -1) >= 0 and len(call.args) > position:
+            given.append(call.args[position])
+        if given:
+            return module.outcome(spec, given[0])
+        if is_open:
+            return UNKNOWN
+        return MET if "default" in spec and meets(spec, spec["default"]) else NOT_MET
+
+    def read_call(self, module: Module, file: Path, call: ast.Call, rules: list[dict[str, Any]], shift: int) -> None:
+        for rule in rules:
+            seen = {self.argument(module, spec, call, shift) for spec in rule["arguments"]}
+            outcome = NOT_MET if NOT_MET in seen else UNKNOWN if UNKNOWN in seen else MET
+            name = word_of(rule["calls"][0])
+            text = f"{name}(…)" if outcome == MET else f"the arguments of {name} are not in the text"
+            if outcome == MET and rule["arguments"]:
+                text = f"{name}({', '.join(spec['name'] + '=…' for spec in rule['arguments'])})"
+            self.put(rule, file, call.lineno, outcome, text)
+
+    def read_references(self, module: Module, file: Path, skipped: set[int]) -> None:
+        for node in ast.walk(module.tree):
+            if id(node) in skipped:
+                continue
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+                for rule in self.called(module, node):
+                    self.put(rule, file, node.lineno, UNKNOWN, f"{dotted(node)} is passed on; its arguments cannot be known")
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 300:
+                for call, rules in self.by_call.items():
+                    if node.value in (call, word_of(call)):
+                        for rule in rules:
+                            self.put(rule, file, node.lineno, UNKNOWN, f'"{node.value}" is looked up by its name; the call cannot be known')
+
+    def read_tree(self, module: Module, file: Path) -> None:
+        skipped: set[int] = set()
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call):
+                shift, function = 0, node.func
+                is_partial = any(name == "functools.partial" for name in self.resolved(module, dotted(function) or "?"))
+                if is_partial and node.args:
+                    shift, function = 1, node.args[0]
+                if rules := self.called(module, function):
+                    self.read_call(module, file, node, rules, shift)
+                    skipped.update(map(id, ast.walk(function)))
+            for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+                if annotation is not None:
+                    skipped.update(map(id, ast.walk(annotation)))
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and dotted(node.value):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if all(isinstance(target, ast.Name) and target.id in module.aliases for target in targets):
+                    skipped.update(map(id, ast.walk(node.value)))
+            # The class in front of `.apply` is part of the call's name.
+            if isinstance(node, ast.Attribute) and self.called(module, node):
+                skipped.update(map(id, ast.walk(node.value)))
+        self.read_references(module, file, skipped)
+        if self.keys:
+            self.read_keys(module, file)
+
+    # --- keys of configurations
+
+    def pairs(self, node: ast.AST) -> Iterable[tuple[str, ast.expr, int]]:
+        """Each (key, value, line) that a node gives."""
+        if isinstance(node, ast.Call):
+            yield from ((keyword.arg, keyword.value, keyword.value.lineno) for keyword in node.keywords if keyword.arg)
+            name = dotted(node.func).rpartition(".")[2]
+            if name == "setattr" and len(node.args) == 3 and isinstance(node.args[1], ast.Constant):
+                yield str(node.args[1].value), node.args[2], node.lineno
+            if name == "add_argument" and node.args and isinstance(node.args[0], ast.Constant):
+                # What is given on the command line is not in the text.
+                yield str(node.args[0].value).lstrip("-").replace("-", "_"), node.func, node.lineno
+        elif isinstance(node, ast.Dict):
+            yield from ((str(key.value), value, key.lineno) for key, value in zip(node.keys, node.values, strict=True)
+                        if isinstance(key, ast.Constant))  # fmt: skip
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Attribute):
+                    yield target.attr, node.value, node.lineno
+                elif isinstance(target, ast.Name):
+                    yield target.id, node.value, node.lineno
+                elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                    yield str(target.slice.value), node.value, node.lineno
+        elif isinstance(node, ast.List | ast.Tuple):
+            for one, after in zip(node.elts, [*node.elts[1:], ast.Constant("")], strict=True):
+                if isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value.startswith("--"):
+                    flag, equals, value = one.value.partition("=")
+                    yield flag[2:].replace("-", "_"), ast.Constant(value) if equals else after, one.lineno
+
+    def read_keys(self, module: Module, file: Path) -> None:
+        for node in ast.walk(module.tree):
+            for key, value, line in self.pairs(node):
+                for rule, spec in self.keys:
+                    if key == spec["name"]:
+                        outcome = module.outcome(spec, value)
+                        text = f"{key} is set" if outcome == MET else f"the value of {key} is not in the text"
+                        self.put(rule, file, line, outcome, text)
+
+    def read_settings(self, text: str, file: Path) -> None:
+        for number, line in enumerate(text.splitlines(), 1):
+            for call, rules in self.by_call.items():
+                if call in line:
+                    for rule in rules:
+                        self.put(rule, file, number, UNKNOWN, f"{call} is named in a configuration; its arguments cannot be known")
+            for rule, spec in self.keys:
+                names = {spec["name"], spec["name"].replace("_", "-")}
+                for name in names:
+                    found = re.search(rf"(?<![\w-])(?:--)?{re.escape(name)}(?![\w-])[\"']?\s*(?:[:=]|\s)\s*[\"']?([^\s\"',#}}\\]*)", line)
+                    if found is None or line.lstrip().startswith("#"):
+                        continue
+                    value = found[1]
+                    known: Any = None if value.lower() in ABSENT else {"true": True}.get(value.lower(), value)
+                    is_open = value.startswith(("$", "{", "*", "&"))
+                    outcome = UNKNOWN if is_open else MET if meets(spec, known) else NOT_MET
+                    text_ = f"{name} is set to {value}" if outcome == MET else f"the value of {name} is not in the text"
+                    self.put(rule, file, number, outcome, text_)
+
+    # --- files
+
+    def text_of(self, file: Path) -> str | None:
+        try:
+            if not file.is_file():
+                return None
+            with file.open("rb") as stream:
+                data = stream.read(MAX_BYTES + 1)
+        except OSError as error:
+            for rule in self.rules:
+                self.put(rule, file, 0, UNKNOWN, f"it cannot be read ({error.strerror}); what it calls cannot be known")
+            return None
+        self.count += 1
+        text = data.decode("utf-8", errors="replace")
+        if len(data) > MAX_BYTES:
+            self.leave_open(file, text, "it holds more than 4 MiB")
+            return None
+        return text
+
+    def parse(self, file: Path, text: str, root: Path) -> Module | None:
+        try:
+            if file.suffix == ".ipynb":
+                cells = json.loads(text)["cells"]
+                code = ["".join(cell["source"]) for cell in cells if cell.get("cell_type") == "code"]
+                text = "\n".join(re.sub(r"(?m)^\s*[%!?].*$", "pass", one) for one in code)
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError, KeyError, TypeError) as error:
+            self.leave_open(file, text, f"it cannot be parsed ({type(error).__name__})")
+            return None
+        parts = list((file.relative_to(root) if file != root else Path(file.name)).with_suffix("").parts)
+        is_package = parts[-1] == "__init__"
+        module = Module(tree, ".".join(parts[:-1] if is_package else parts), is_package)
+        for start in range(len(parts)):
+            name = ".".join((parts[:-1] if is_package else parts)[start:])
+            if name:
+                self.modules.setdefault(name, module)
+        return module
+
+    def read(self, root: Path) -> None:
+        texts = {file: text for file in files_below(root) if (text := self.text_of(file)) is not None}
+        parsed: dict[Path, Module] = {}
+        words, seen = set(self.words), set()
+        for _ in range(3):
+            for file, text in texts.items():
+                is_code = file.suffix in (".py", ".pyi", ".ipynb")
+                if not is_code or file in seen or not any(word in text for word in words):
+                    continue
+                seen.add(file)
+                if (module := self.parse(file, text, root)) is not None:
+                    parsed[file] = module
+            # A file may give a callable another name, under which others call it.
+            words = {name for module in parsed.values() for name, full in module.aliases.items() if any(w in full for w in self.words)}
+        for file, module in parsed.items():
+            try:
+                self.read_tree(module, file)
+            except RecursionError:
+                self.leave_open(file, texts[file], "it is nested too deeply")
+        for file, text in texts.items():
+            if file.suffix in SETTINGS:
+                self.read_settings(text, file)
+
+
+def files_below(root: Path) -> Iterator[Path]:
+    """What is read, in the order of paths; environments and repositories' own folders are left out."""
+    if root.is_file():
+        yield root
+        return
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(f for f in folders if f not in SKIPPED and not (Path(folder) / f / "pyvenv.cfg").exists())
+        for name in sorted(names):
+            if Path(name).suffix in {".py", ".pyi", ".ipynb"} | SETTINGS:
+                yield Path(folder) / name
+
+
+def main() -> int:
+    root, rules = Path(sys.argv[1]), json.loads(sys.argv[2])
+    reader = Reader(rules)
+    reader.read(root)
+    if reader.count == 0:
+        print(f"{root}: holds no Python file and no configuration; name a folder of code", file=sys.stderr)
+        return 2
+    for place in sorted(reader.found.values(), key=lambda one: (one["file"], one["line"], one["slug"])):
+        print(json.dumps(place))
+    print(json.dumps({"done": reader.count}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+#include "report/scan_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "report/table.h"
+
+namespace patchbench::report {
+namespace {
+
+constexpr std::size_t kDigestDigits = 12;
+
+int width_of(const ScanStyle& style) {
+  return style.width == 0 ? std::numeric_limits<int>::max() / 4 : style.width;
+}
+
+/// Text of others on one line: control characters become spaces.
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  }
+  return text;
+}
+
+std::string place_text(const std::string& file, int line) {
+  return file.empty() ? "" : line > 0 ? fmt::format("{}:{}", file, line) : file;
+}
+
+std::string state_text(const ScanAnswer& one) {
+  if (one.state == ScanState::kHit)
+    return fmt::format("hit: {} ({}){}", one.why, one.impact,
+                       one.ignored.empty() ? "" : ", ignored");
+  if (one.state == ScanState::kUnknown) return one.ignored.empty() ? "unknown" : "unknown, ignored";
+  if (one.is_patched) return "not_hit (" + one.why + ")";
+  return scan_state_name(one.state);
+}
+
+Color color_of(const ScanAnswer& one) {
+  if (!one.ignored.empty()) return Color::kGrey;
+  if (one.state == ScanState::kHit) return Color::kRed;
+  if (one.state == ScanState::kUnknown) return Color::kYellow;
+  return one.state == ScanState::kNotHit ? Color::kGreen : Color::kGrey;
+}
+
+Table table_of(const ScanReport& report) {
+  const bool has_inputs = report.inputs.size() > 1;
+  Table table(has_inputs
+                  ? std::vector<std::string>{"pack", "release", "state", "mitigation", "input"}
+                  : std::vector<std::string>{"pack", "release", "state", "mitigation"});
+  for (const ScanAnswer& one : report.answers) {
+    // Of several inputs, what is in none of them says nothing of each.
+    if (has_inputs && one.state == ScanState::kNotInstalled) continue;
+    std::vector<std::string> cells = {one.slug, release_text(one), state_text(one), one.mitigation};
+    if (has_inputs) cells.push_back(one.input);
+    table.add(cells);
+    table.color(2, color_of(one));
+  }
+  for (const std::string& line : report.unread) table.add({"", line, "unknown", ""});
+  for (const CodeSite& site : report.code)
+    table.add({site.slug, place_text(site.file, site.line),
+               (site.is_met ? "meets: " + site.failure_class : std::string("unknown")) +
+                   (site.ignored.empty() ? "" : ", ignored"),
+               ""});
+  return table;
+}
+
+/// The line that switches a mitigation on, or what it says instead.
+std::string mitigation_text(const ScanAnswer& one) {
+  return one.acts ? "PATCHBENCH_MITIGATE=" + one.slug + " python -m patchbench_mitigations train.py"
+                  : one.mitigation;
+}
+
+std::string hit_paragraphs(const ScanAnswer& one, int width) {
+  std::string text = paragraph(
+      "hit: ",
+      fmt::format("{}, {}{}: {}", one.slug, release_text(one),
+                  one.line > 0 ? " (" + place_text(one.file, one.line) + ")" : "", one.wrong),
+      width);
+  if (!one.condition.empty()) text += paragraph("  when: ", one.condition, width);
+  text += paragraph("  right release: ",
+                    one.right_release.empty() ? "none was measured" : one.right_release, width);
+  text += paragraph("  mitigation: ", mitigation_text(one), width);
+  text += paragraph("  record: ",
+                    one.record.substr(0, kDigestDigits) +
+                        (one.device.empty() ? "" : ", measured on " + one.device),
+                    width);
+  if (!one.ignored.empty()) text += paragraph("  ignored: ", one.ignored, width);
+  return text;
+}
+
+std::string open_paragraphs(const ScanReport& report, int width) {
+  std::string text;
+  for (const ScanAnswer& one : report.answers) {
+    if (one.state != ScanState::kUnknown) continue;
+    text += paragraph("unknown: ", fmt::format("{}, {}: {}", one.slug, release_text(one), one.why),
+                      width);
+    if (!one.next.empty()) text += "  " + one_line(one.next) + "\n";
+    if (!one.ignored.empty()) text += paragraph("  ignored: ", one.ignored, width);
+  }
+  for (const std::string& line : report.unread)
+    text += paragraph("unknown: ", "which package is installed by: " + one_line(line), width);
+  for (const CodeSite& site : report.code) {
+    text += paragraph(site.is_met ? "code: " : "unknown: ", site_sentence(site), width);
+    if (!site.ignored.empty()) text += paragraph("  ignored: ", site.ignored, width);
+  }
+  return text;
+}
+
+std::string sum_of(const ScanReport& report, int exit_code) {
+  int hits = 0, open = static_cast<int>(report.unread.size()), right = 0, none = 0, ignored = 0;
+  for (const ScanAnswer& one : report.answers) {
+    hits += one.state == ScanState::kHit;
+    open += one.state == ScanState::kUnknown;
+    right += one.state == ScanState::kNotHit;
+    none += one.state == ScanState::kNotInstalled;
+    ignored += !one.ignored.empty();
+  }
+  std::string text =
+      fmt::format("{} hit, {} unknown, {} not hit, {} not installed", hits, open, right, none);
+  if (ignored > 0) text += fmt::format(" ({} ignored)", ignored);
+  if (report.has_code) {
+    const auto met = std::count_if(report.code.begin(), report.code.end(),
+                                   [](const CodeSite& site) { return site.is_met; });
+    text += fmt::format("; code: {} places meet a condition, of {} it cannot be known", met,
+                        static_cast<int64_t>(report.code.size()) - met);
+  }
+  return fmt::format("{}; exit {}; verdicts of {}", text, exit_code, report.verdicts_of);
+}
+
+/// A cell or a sentence in Markdown, where a pipe or an angle bracket would be syntax.
+std::string escaped_markdown(const std::string& text) {
+  std::string out;
+  for (const char c : one_line(text)) {
+    if (std::string_view("\\`*_[]<>|#!").find(c) != std::string::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+/// The message of a workflow command; a property's value has ':' and ',' coded, too.
+std::string escaped_command(const std::string& text, bool is_property) {
+  std::string out;
+  for (const char c : text) {
+    const bool is_coded =
+        c == '%' || static_cast<unsigned char>(c) < 0x20 || (is_property && (c == ':' || c == ','));
+    out += is_coded ? fmt::format("%{:02X}", static_cast<unsigned>(static_cast<unsigned char>(c)))
+                    : std::string(1, c);
+  }
+  return out;
+}
+
+std::string command_line(const std::string& level, const std::string& file, int line,
+                         const std::string& title, const std::string& message) {
+  std::string place = file.empty() ? "" : "file=" + escaped_command(file, true) + ",";
+  if (line > 0) place += fmt::format("line={},", line);
+  return fmt::format("::{} {}title={}::{}\n", level, place, escaped_command(title, true),
+                     escaped_command(message, false));
+}
+
+}  // namespace
+
+std::string release_text(const ScanAnswer& one) {
+  if (one.source == "copy") return one.package + " (a copy in " + one.file + ")";
+  return one.package + (one.version.empty() ? "" : " " + one.version);
+}
+
+std::string answer_sentence(const ScanAnswer& one) {
+  if (one.state != ScanState::kHit)
+    return fmt::format("{}, {}: {}: {}.{}", one.slug, release_text(one), scan_state_name(one.state),
+                       one.why, one.next.empty() ? "" : " " + one.next);
+  return fmt::format("{}, {}: {}.{} Right release: {}. Mitigation: {}. Record {}.", one.slug,
+                     release_text(one), one.wrong,
+                     one.condition.empty() ? "" : " When: " + one.condition,
+                     one.right_release.empty() ? "none was measured" : one.right_release,
+                     mitigation_text(one), one.record.substr(0, kDigestDigits));
+}
+
+std::string site_sentence(const CodeSite& site) {
+  const std::string place = place_text(site.file, site.line);
+  return site.is_met ? fmt::format("{}: {} meets the condition of {} ({})", place, site.text,
+                                   site.slug, site.failure_class)
+                     : fmt::format("{}: {}", place, site.text);
+}
+
+std::string scan_text(const ScanReport& report, int exit_code, const ScanStyle& style) {
+  const Table table = table_of(report);
+  if (style.is_plain) return table.render_tabs();
+  const int width = width_of(style);
+  std::string text;
+  if (table.num_rows() > 0)
+    text += table.render({.width = width, .is_colored = style.is_colored}) + "\n";
+  for (const ScanAnswer& one : report.answers) {
+    if (one.state == ScanState::kHit) text += hit_paragraphs(one, width);
+  }
+  text += open_paragraphs(report, width);
+  for (const std::string& note : report.notes) text += paragraph("note: ", note, width);
+  if (const std::string command = report.command(); !command.empty()) {
+    text += report.has_mitigations ? "\n" : "\npip install ./mitigations\n";
+    text += command + "\n\n";
+  }
+  return text + paragraph("", sum_of(report, exit_code), width);
+}
+
+std::string scan_markdown(const ScanReport& report, int exit_code) {
+  std::string text = "## patchbench scan\n\n" + escaped_markdown(sum_of(report, exit_code)) + "\n";
+  if (!report.answers.empty())
+    text += "\n| pack | release | state | right release | mitigation |\n|---|---|---|---|---|\n";
+  for (const ScanAnswer& one : report.answers) {
+    if (one.state == ScanState::kNotInstalled) continue;
+    text += "|";
+    for (const std::string& cell :
+         {one.slug, release_text(one), state_text(one), one.right_release, one.mitigation})
+      text += " " + escaped_markdown(cell) + " |";
+    text += "\n";
+  }
+  for (const ScanAnswer& one : report.answers) {
+    const bool is_open = one.state == ScanState::kHit || one.state == ScanState::kUnknown;
+    if (is_open) text += "\n" + escaped_markdown(answer_sentence(one)) + "\n";
+  }
+  for (const std::string& line : report.unread)
+    text += "\nunknown: which package is installed by " + escaped_markdown(line) + "\n";
+  for (const CodeSite& site : report.code)
+    text += "\n" + escaped_markdown(site_sentence(site)) + "\n";
+  for (const std::string& note : report.notes) text += "\nnote: " + escaped_markdown(note) + "\n";
+  return text;
+}
+
+std::string scan_github(const ScanReport& report) {
+  std::string text;
+  for (const ScanAnswer& one : report.answers) {
+    if (one.state != ScanState::kHit && one.state != ScanState::kUnknown) continue;
+    const std::string level = !one.ignored.empty()           ? "notice"
+                              : one.state == ScanState::kHit ? "error"
+                                                             : "warning";
+    text += command_line(level, one.file, one.line, one.id(), answer_sentence(one));
+  }
+  for (const std::string& line : report.unread)
+    text += command_line("warning", "", 0, "PATCHBENCH-unread",
+                         "which package is installed by: " + line);
+  for (const CodeSite& site : report.code)
+    text += command_line(!site.ignored.empty() ? "notice"
+                         : site.is_met         ? "error"
+                                               : "warning",
+                         site.file, site.line, site.slug, site_sentence(site));
+  for (const std::string& note : report.notes)
+    text += command_line("warning", "", 0, "PATCHBENCH-note", note);
+  return text;
+}
+
+}  // namespace patchbench::report

@@ -1,0 +1,32 @@
+#pragma once
+#include <string>
+
+#include "core/scan_report.h"
+
+namespace patchbench::report {
+
+/// How the text is laid out.
+struct ScanStyle {
+  int width = 80;  ///< columns; 0: rows and paragraphs are never wrapped
+  bool is_colored = false;
+  bool is_plain = false;  ///< the table alone, tab-separated
+};
+
+/// The answers for people: a table, then what each hit means and what to do, what is unknown, what
+/// is ignored, and the day of the verdicts.
+std::string scan_text(const ScanReport& report, int exit_code, const ScanStyle& style);
+
+/// The same for a page or a pull request, in GitHub's Markdown.
+std::string scan_markdown(const ScanReport& report, int exit_code);
+
+/// Workflow commands of GitHub Actions: an error for each hit, a warning for what is unknown, a
+/// notice for what is ignored.
+std::string scan_github(const ScanReport& report);
+
+/// "liger-kernel 0.8.0", "megatron-core (a copy in /srv/x)".
+std::string release_text(const ScanAnswer& answer);
+/// One sentence for a hit, an unknown answer or a place in code.
+std::string answer_sentence(const ScanAnswer& answer);
+std::string site_sentence(const CodeSite& site);
+
+}  // namespace patchbench::report

@@ -1,0 +1,172 @@
+#include "status/scan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "core/digest.h"
+#include "core/version_range.h"
+#include "status/scan_judge.h"
+#include "status/source_copies.h"
+
+namespace patchbench {
+namespace {
+
+namespace fs = std::filesystem;
+using Copies = std::map<std::string, std::vector<SourceCopy>>;
+
+/// Every file of every upstream that some pack looks at.
+std::map<std::string, std::set<std::string>> wanted_files(const std::vector<Manifest>& packs) {
+  std::map<std::string, std::set<std::string>> wanted;
+  for (const Manifest& pack : packs) {
+    for (const UpstreamUse& use : pack.upstreams) {
+      if (!use.from_environment) wanted[use.name].insert(use.files.begin(), use.files.end());
+    }
+  }
+  return wanted;
+}
+
+/// "megatron/core" of "megatron/core/transformer/x.py": the first two folders of a path.
+fs::path module_of(const std::string& file) {
+  const std::size_t first = file.find('/'), second = file.find('/', first + 1);
+  return file.substr(0, second == std::string::npos ? first : second);
+}
+
+/// The answers of one pack.
+class PackScan {
+ public:
+  PackScan(const Manifest& pack, const TablePack* table, const Inventory& inventory,
+           const Copies& copies)
+      : pack_(pack), table_(table), inventory_(inventory), copies_(copies) {}
+
+  std::vector<ScanAnswer> answers() {
+    for (const UpstreamUse& use : pack_.upstreams) {
+      if (!use.from_environment) ask(use);
+    }
+    if (answers_.empty()) {
+      ScanAnswer none = answer(pack_.upstreams.front());
+      none.state = ScanState::kNotInstalled;
+      none.why = "no package of the pack is listed";
+      answers_.push_back(std::move(none));
+    }
+    return std::move(answers_);
+  }
+
+ private:
+  ScanAnswer answer(const UpstreamUse& use) const {
+    const TableUpstream* upstream = table_ == nullptr ? nullptr : table_->find(use.name);
+    return {.input = inventory_.name,
+            .slug = pack_.slug.str(),
+            .title = pack_.title,
+            .number = pack_.number,
+            .upstream = use.name,
+            .package = upstream == nullptr ? normalised(use.name) : upstream->package};
+  }
+
+  void ask(const UpstreamUse& use) {
+    const TableUpstream* upstream = table_ == nullptr ? nullptr : table_->find(use.name);
+    const ScanAnswer blank = answer(use);
+    std::vector<const SourceCopy*> free;
+    if (const auto at = copies_.find(use.name); at != copies_.end()) {
+      for (const SourceCopy& copy : at->second) free.push_back(&copy);
+    }
+    const auto listed = inventory_.list.packages.find(blank.package);
+    if (listed != inventory_.list.packages.end()) {
+      for (const Listed& one : listed->second) {
+        const SourceCopy* copy = copy_of(one, free);
+        ScanAnswer next = blank;
+        next.version = one.version;
+        next.source = one.source;
+        next.file = one.file;
+        next.line = one.line;
+        conclude(next, use, upstream, one, copy);
+      }
+      const auto is_taken = [&](const SourceCopy* copy) { return taken_.contains(copy); };
+      std::erase_if(free, is_taken);
+    }
+    const std::size_t num_before = answers_.size();
+    for (const SourceCopy* copy : free) {
+      if (copy->digests(use.files).empty()) continue;
+      ScanAnswer next = blank;
+      next.source = "copy";
+      next.file = copy->root.string();
+      conclude(next, use, upstream, {.source = "copy"}, copy);
+    }
+    const bool is_answered =
+        listed != inventory_.list.packages.end() || answers_.size() != num_before;
+    if (!is_answered) ask_traces(use, blank);
+  }
+
+  /// What is not listed may be there under another name: a variant of the package, or a folder of
+  /// its modules in which no file is where a record knows one.
+  void ask_traces(const UpstreamUse& use, ScanAnswer next) {
+    next.state = ScanState::kUnknown;
+    for (const auto& [name, versions] : inventory_.list.packages) {
+      if (!name.starts_with(next.package + "-")) continue;
+      next.why = name + " is listed, a variant that no record knows";
+      next.file = versions.front().file;
+      next.line = versions.front().line;
+      answers_.push_back(std::move(next));
+      return;
+    }
+    const fs::path module = module_of(use.files.front());
+    std::error_code none;
+    for (const fs::path& root : inventory_.roots) {
+      if (!fs::is_directory(root / module, none) || !inventory_.may_read(root / module)) continue;
+      next.why = "its modules are there, and no file that a record knows";
+      next.source = "copy";
+      next.file = (root / module).string();
+      answers_.push_back(std::move(next));
+      return;
+    }
+  }
+
+  /// The copy that a listed package is; null where its files are not at hand.
+  const SourceCopy* copy_of(const Listed& one, const std::vector<const SourceCopy*>& all) {
+    const SourceCopy* found = nullptr;
+    for (const SourceCopy* copy : all) {
+      if (one.roots.contains(copy->root.string())) found = found == nullptr ? copy : found;
+    }
+    // An import hook, a link or a .pth file may lead elsewhere than the metadata say.
+    for (const SourceCopy* copy : all) {
+      const bool is_import = std::find(inventory_.roots.begin(), inventory_.roots.end(),
+                                       copy->root) != inventory_.roots.end();
+      if (found == nullptr && !one.source.empty() && is_import && !taken_.contains(copy))
+        found = copy;
+    }
+    if (found != nullptr) taken_.insert(found);
+    return found;
+  }
+
+  void conclude(ScanAnswer next, const UpstreamUse& use, const TableUpstream* upstream,
+                const Listed& one, const SourceCopy* copy) {
+    const ScanJudge judge(pack_, use, table_, upstream, inventory_, copies_);
+    judge.judge(next, one, copy);
+    answers_.push_back(std::move(next));
+  }
+
+  const Manifest& pack_;
+  const TablePack* table_;
+  const Inventory& inventory_;
+  const Copies& copies_;
+  std::vector<ScanAnswer> answers_;
+  std::set<const SourceCopy*> taken_;
+};
+
+}  // namespace
+
+std::vector<ScanAnswer> answers_of(const std::vector<Manifest>& packs, const VerdictTable& table,
+                                   Inventory& inventory) {
+  const Copies copies = copies_in(inventory, wanted_files(packs));
+  std::vector<ScanAnswer> all;
+  for (const Manifest& pack : packs) {
+    const auto at = table.packs.find(pack.slug.str());
+    PackScan scan(pack, at == table.packs.end() ? nullptr : &at->second, inventory, copies);
+    for (ScanAnswer& one : scan.answers()) all.push_back(std::move(one));
+  }
+  return all;
+}
+
+}  // namespace patchbench

@@ -1,0 +1,25 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/manifest.h"
+#include "core/scan_report.h"
+#include "status/inventory.h"
+#include "status/verdict_table.h"
+
+namespace patchbench {
+
+/// The answers of every pack to one inventory: one for each listed version of each upstream, one
+/// for each copy of its files that no listed package has, one for a pack of which nothing is there.
+///
+/// Files decide where they are at hand: those of exactly one measured state give its answer, those
+/// with a validated edit give not_hit, others give unknown. Where no files are at hand, the version
+/// decides if it is a release's: never a local version ("0.19.2+abc"), nor one from git, a folder
+/// or a URL (a commit that was measured decides). A hit needs the packages of its condition
+/// (`requires`). What was not measured is unknown.
+///
+/// What cannot be walked is added to the inventory's `unread`.
+std::vector<ScanAnswer> answers_of(const std::vector<Manifest>& packs, const VerdictTable& table,
+                                   Inventory& inventory);
+
+}  // namespace patchbench

@@ -1,0 +1,242 @@
+#include "status/scan_judge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "core/digest.h"
+#include "core/json.h"
+#include "core/version_range.h"
+
+namespace patchbench {
+namespace {
+
+/// Whether the files hold nothing but a version: builds of one version do not differ in them.
+bool are_version_files(const std::vector<std::string>& files) {
+  return std::all_of(files.begin(), files.end(), [](const std::string& file) {
+    const std::string name = file.substr(file.rfind('/') + 1);
+    return name == "version.py" || name == "_version.py" || name == "VERSION";
+  });
+}
+
+bool is_local(const std::string& version) { return version.find('+') != std::string::npos; }
+
+/// Whether a package of an inventory meets one of a condition.
+enum class Met { kNo, kUnknown, kYes };
+
+Met is_met(const NeededPackage& needed, const Inventory& inventory,
+           const std::map<std::string, std::vector<SourceCopy>>& copies) {
+  const std::string name = normalised(needed.package);
+  const auto listed = inventory.list.packages.find(name);
+  const auto copied = copies.find(name);
+  std::string module = name;
+  std::replace(module.begin(), module.end(), '-', '_');
+  const bool is_module = std::any_of(
+      inventory.roots.begin(), inventory.roots.end(),
+      [&](const std::filesystem::path& root) { return std::filesystem::exists(root / module); });
+  const bool is_copied = is_module || (copied != copies.end() && !copied->second.empty());
+  if (listed == inventory.list.packages.end() && !is_copied)
+    return inventory.list.lists_all ? Met::kNo : Met::kUnknown;
+  if (needed.versions.empty()) return Met::kYes;
+  if (listed == inventory.list.packages.end()) return Met::kUnknown;
+  Met best = copied != copies.end() && copied->second.size() > 1 ? Met::kUnknown : Met::kNo;
+  for (const Listed& one : listed->second) {
+    const std::string version = one.version.substr(0, one.version.find('+'));
+    const std::optional<bool> is_in = in_version_range(version, needed.versions);
+    // A build of its own may hold what its version does not.
+    const bool is_open = !is_in || (!*is_in && (!one.source.empty() || is_local(one.version)));
+    best = std::max(best, is_open ? Met::kUnknown : *is_in ? Met::kYes : Met::kNo);
+  }
+  return best;
+}
+
+std::string needed_text(const NeededPackage& needed) {
+  return needed.package + (needed.versions.empty() ? "" : " " + needed.versions);
+}
+
+}  // namespace
+
+void ScanJudge::leave_open(ScanAnswer& answer, const std::string& why) const {
+  answer.state = ScanState::kUnknown;
+  answer.why = why;
+}
+
+void ScanJudge::judge(ScanAnswer& answer, const Listed& listed, const SourceCopy* copy) const {
+  judge_release(answer, listed, copy);
+  if (answer.state == ScanState::kHit) check_requirements(answer);
+  if (answer.state == ScanState::kHit) explain_hit(answer);
+  if (answer.state == ScanState::kUnknown) add_next(answer);
+}
+
+void ScanJudge::judge_release(ScanAnswer& answer, const Listed& listed,
+                              const SourceCopy* copy) const {
+  if (upstream_ == nullptr) return leave_open(answer, "the verdict table does not know the pack");
+  const Files files = copy == nullptr ? Files{} : copy->digests(use_.files);
+  if (!files.empty()) return judge_files(answer, listed, files);
+  const TableRelease* commit =
+      listed.commit.empty() ? nullptr : upstream_->find("git:" + listed.commit);
+  if (copy == nullptr && commit != nullptr && !commit->state.is_open())
+    return take(answer, *commit, "its commit was measured");
+  judge_version(answer, listed);
+}
+
+void ScanJudge::judge_files(ScanAnswer& answer, const Listed& listed, const Files& files) const {
+  const std::string digest = sha256_hex(canonical_json(files));
+  const bool is_build = !listed.source.empty() || is_local(listed.version);
+  for (const TablePatch& patch : upstream_->patches) {
+    if (patch.files != files) continue;
+    answer.state = ScanState::kNotHit;
+    answer.why = "patched: " + patch.edits;
+    answer.record = patch.record;
+    answer.is_patched = true;
+    answer.files_digest = digest;
+    return;
+  }
+  if (are_version_files(use_.files)) {
+    if (is_build)
+      return leave_open(answer, "its files say which version it is, and not which build");
+    if (const TableRelease* own = upstream_->find(listed.version);
+        own == nullptr || !own->has_files(use_.files))
+      return leave_open(answer, "its files are not those of the release " + listed.version);
+  }
+  std::vector<const TableRelease*> same;
+  for (const TableRelease& release : upstream_->releases) {
+    const bool is_same = !release.state.is_open() && release.has_files(use_.files) &&
+                         std::all_of(files.begin(), files.end(), [&](const auto& file) {
+                           return release.files.at(file.first) == file.second;
+                         });
+    if (is_same) same.push_back(&release);
+  }
+  const TableRelease* own = upstream_->find(listed.version);
+  const bool is_own =
+      !is_build && own != nullptr && std::find(same.begin(), same.end(), own) != same.end();
+  if (!is_own) answer.files_digest = digest;
+  if (same.empty()) {
+    const bool is_known = own != nullptr && !own->state.is_open();
+    return leave_open(answer, is_known ? "its files are not those of the release " + own->version
+                                       : "its files are those of no version that was measured");
+  }
+  if (is_own) return take(answer, *own, "");
+  for (const TableRelease* other : same) {
+    if (other->state == same.front()->state) continue;
+    return leave_open(answer, fmt::format("its files are those of {} and of {}, which differ",
+                                          same.front()->version, other->version));
+  }
+  take(answer, *same.front(), "its files are those of " + short_version(same.front()->version));
+}
+
+void ScanJudge::judge_version(ScanAnswer& answer, const Listed& listed) const {
+  if (!listed.source.empty()) {
+    leave_open(answer,
+               "it comes from a " + listed.source + ", so that its version names no release");
+  } else if (listed.version.empty()) {
+    leave_open(answer, "it is named without an exact version");
+  } else if (is_local(listed.version)) {
+    leave_open(answer, "a local version is a build of its own");
+  } else if (const TableRelease* own = upstream_->find(listed.version);
+             own != nullptr && !own->state.is_open()) {
+    take(answer, *own, "");
+  } else {
+    leave_open(answer, unmeasured(listed.version));
+  }
+}
+
+std::string ScanJudge::unmeasured(const std::string& version) const {
+  if (const auto left = upstream_->left_out.find(version); left != upstream_->left_out.end())
+    return "no record: " + left->second;
+  const TableRelease *oldest = nullptr, *newest = nullptr;
+  for (const TableRelease& one : upstream_->releases) {
+    if (one.state.is_open() || one.version.starts_with("git:")) continue;
+    if (oldest == nullptr) oldest = &one;
+    newest = &one;
+  }
+  const TableRelease* own = upstream_->find(version);
+  if (own != nullptr && own->state == BugStatus::kUnresolved) return "its run gave no answer";
+  if (newest == nullptr) return "no record";
+  if (compare_versions(version, newest->version).value_or(0) > 0)
+    return "no record: newer than " + newest->version + ", the newest that was measured";
+  if (compare_versions(version, oldest->version).value_or(0) < 0)
+    return "no record: older than " + oldest->version + ", the oldest that was measured";
+  return "no record";
+}
+
+void ScanJudge::take(ScanAnswer& answer, const TableRelease& release,
+                     const std::string& remark) const {
+  answer.record = release.record;
+  answer.device = release.device;
+  if (release.state == BugStatus::kPresent) {
+    answer.state = ScanState::kHit;
+    answer.why = release.state.failure_class();
+    return;
+  }
+  answer.state = ScanState::kNotHit;
+  answer.why =
+      release.state == BugStatus::kAbsent ? "the bug is not there" : "the release has no such code";
+  if (!remark.empty()) answer.why += "; " + remark;
+}
+
+void ScanJudge::check_requirements(ScanAnswer& answer) const {
+  for (const Requirement& row : pack_.requirements) {
+    if (!row.is_for(use_.name, answer.why)) continue;
+    Met best = Met::kNo;
+    std::string names;
+    for (const NeededPackage& needed : row.any_of) {
+      best = std::max(best, is_met(needed, inventory_, copies_));
+      names += (names.empty() ? "" : " or ") + needed_text(needed);
+    }
+    if (best == Met::kYes) continue;
+    if (best == Met::kUnknown)
+      return leave_open(
+          answer, fmt::format("a hit with {}, of which the version is not known here", names));
+    answer.state = ScanState::kNotHit;
+    answer.without = names;
+    answer.why = fmt::format("a hit with {} alone, which is not here: {}", names, row.why);
+    return;
+  }
+}
+
+void ScanJudge::explain_hit(ScanAnswer& answer) const {
+  const std::string failure_class = answer.why;
+  if (pack_.mitigation.contains("not_needed")) {
+    answer.state = ScanState::kNotHit;
+    answer.why = "no mitigation is needed";
+    return;
+  }
+  answer.impact = pack_.impact_of(failure_class);
+  const auto meaning = pack_.classes.find(failure_class);
+  answer.wrong = meaning == pack_.classes.end() ? pack_.title : meaning->second;
+  answer.condition = pack_.condition_of(failure_class);
+  bool is_after = false;
+  for (const TableRelease& one : upstream_->releases) {
+    if (is_after && one.state == BugStatus::kAbsent && !one.version.starts_with("git:")) {
+      answer.right_release = one.version;
+      break;
+    }
+    is_after |= one.record == answer.record;
+  }
+  const std::string& package = table_->mitigates;
+  const TableRelease* own = upstream_->find(answer.version);
+  if (package.empty()) {
+    answer.mitigation = "none";
+  } else if (package != use_.name) {
+    answer.mitigation = "acts on " + package;
+  } else {
+    answer.acts = own != nullptr && own->is_mitigated && !is_local(answer.version);
+    answer.mitigation = answer.acts              ? "acts"
+                        : answer.version.empty() ? "refuses: its version is not known"
+                                                 : "refuses: not verified on " + answer.version;
+  }
+}
+
+void ScanJudge::add_next(ScanAnswer& answer) const {
+  const bool is_release =
+      answer.source.empty() && !answer.version.empty() && !is_local(answer.version);
+  if (!is_release && inventory_.python.empty()) return;
+  answer.next = "patchbench reproduce " + answer.slug;
+  if (answer.upstream != pack_.upstreams.front().name) answer.next += " --of " + answer.upstream;
+  answer.next += is_release ? " --upstream " + answer.version : " --python " + inventory_.python;
+}
+
+}  // namespace patchbench

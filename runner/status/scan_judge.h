@@ -1,0 +1,50 @@
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/manifest.h"
+#include "core/scan_report.h"
+#include "status/inventory.h"
+#include "status/source_copies.h"
+#include "status/verdict_table.h"
+
+namespace patchbench {
+
+/// Judges one listed version, or one copy of the files, of one upstream of one pack; the rules are
+/// those of status/scan.h. Holds references to all that it is given.
+class ScanJudge {
+ public:
+  ScanJudge(const Manifest& pack, const UpstreamUse& use, const TablePack* table,
+            const TableUpstream* upstream, const Inventory& inventory,
+            const std::map<std::string, std::vector<SourceCopy>>& copies)
+      : pack_(pack),
+        use_(use),
+        table_(table),
+        upstream_(upstream),
+        inventory_(inventory),
+        copies_(copies) {}
+  /// `copy`: its files, null where they are not at hand.
+  void judge(ScanAnswer& answer, const Listed& listed, const SourceCopy* copy) const;
+
+ private:
+  using Files = std::map<std::string, std::string>;
+  void judge_release(ScanAnswer& answer, const Listed& listed, const SourceCopy* copy) const;
+  void judge_files(ScanAnswer& answer, const Listed& listed, const Files& files) const;
+  void judge_version(ScanAnswer& answer, const Listed& listed) const;
+  void take(ScanAnswer& answer, const TableRelease& release, const std::string& remark) const;
+  void leave_open(ScanAnswer& answer, const std::string& why) const;
+  std::string unmeasured(const std::string& version) const;
+  void check_requirements(ScanAnswer& answer) const;
+  void explain_hit(ScanAnswer& answer) const;
+  void add_next(ScanAnswer& answer) const;
+
+  const Manifest& pack_;
+  const UpstreamUse& use_;
+  const TablePack* table_;
+  const TableUpstream* upstream_;
+  const Inventory& inventory_;
+  const std::map<std::string, std::vector<SourceCopy>>& copies_;
+};
+
+}  // namespace patchbench

@@ -1,0 +1,245 @@
+#include "status/verdict_records.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "core/digest.h"
+#include "core/file_text.h"
+#include "core/package_list.h"
+#include "status/verdict_index.h"
+
+namespace patchbench {
+namespace {
+
+namespace fs = std::filesystem;
+using Files = std::map<std::string, std::string>;
+
+/// A failure on one device outweighs what another device says.
+int state_weight(const BugState& state) {
+  switch (state.status()) {
+    case BugStatus::kNotMeasured:
+      return 0;
+    case BugStatus::kUnresolved:
+      return 1;
+    case BugStatus::kUnsupported:
+      return 2;
+    case BugStatus::kAbsent:
+      return 3;
+    case BugStatus::kPresent:
+      return 4;
+  }
+  return 0;
+}
+
+/// The digests of an upstream's files in a record.
+Files files_in(const Record& record, const UpstreamUse& use) {
+  const Json named = record.predicate().at("context").value("files", Json::object());
+  Files files;
+  for (const std::string& file : use.files) {
+    if (named.contains(file)) files[file] = named[file].get<std::string>();
+  }
+  return files;
+}
+
+enum class Validated { kNoAnswer, kHolds, kFails };
+Validated verdict_of(const Finding& finding) {
+  const std::optional<Sentinel> sentinel = finding.outcome().sentinel;
+  if (sentinel == Sentinel::kFixValidated || sentinel == Sentinel::kEquivalenceShown ||
+      sentinel == Sentinel::kEquivalenceProved)
+    return Validated::kHolds;
+  return !sentinel || sentinel == Sentinel::kNotRun ? Validated::kNoAnswer : Validated::kFails;
+}
+
+/// Makes the table of one pack.
+class PackTable {
+ public:
+  PackTable(const Context& context, const VerdictIndex& verdicts, const Manifest& pack)
+      : context_(context), verdicts_(verdicts), pack_(pack), slug_(pack.slug.str()) {}
+
+  TablePack make() {
+    TablePack out;
+    for (const UpstreamUse& use : pack_.upstreams) {
+      if (use.from_environment) continue;
+      const Upstream& upstream = verdicts_.pins.upstream(use.name);
+      TableUpstream row{.name = use.name, .package = package_of(upstream)};
+      for (const LeftOut& one : upstream.left_out) row.left_out[one.version] = one.reason;
+      row.releases = releases_of(upstream, use);
+      row.patches = patches_of(use);
+      out.upstreams.push_back(std::move(row));
+    }
+    add_mitigation(out);
+    return out;
+  }
+
+  /// The start of the newest run that a state or a patch rests on.
+  const std::string& newest() const { return newest_; }
+
+ private:
+  /// The name under which an upstream is installed.
+  static std::string package_of(const Upstream& upstream) {
+    return normalised(upstream.releases.empty() ? upstream.name
+                                                : upstream.releases.front().project);
+  }
+
+  void note_time(const Record& record) {
+    const std::string started = record.predicate().at("context").value("started", "");
+    newest_ = std::max(newest_, started);
+  }
+
+  /// The releases of the index, then every commit with a record.
+  std::vector<std::string> versions_of(const Upstream& upstream) const {
+    std::vector<std::string> versions;
+    for (const Pin& pin : upstream.releases) versions.push_back(pin.version);
+    std::set<std::string> commits;
+    for (const auto& [place, cells] : verdicts_.board.places()) {
+      const bool is_commit = place.slug == slug_ && place.upstream == upstream.name &&
+                             place.asked == "reproduce" && place.version.starts_with("git:");
+      if (is_commit) commits.insert(place.version);
+    }
+    versions.insert(versions.end(), commits.begin(), commits.end());
+    return versions;
+  }
+
+  std::set<std::string> devices_of(const std::string& upstream) const {
+    std::set<std::string> devices;
+    for (const auto& [place, cells] : verdicts_.board.places()) {
+      if (place.slug != slug_ || place.upstream != upstream || place.asked != "reproduce") continue;
+      for (const auto& [device, cell] : cells) {
+        if (cell.newest() != nullptr) devices.insert(device);
+      }
+    }
+    return devices;
+  }
+
+  std::vector<TableRelease> releases_of(const Upstream& upstream, const UpstreamUse& use) {
+    const std::vector<std::string> versions = versions_of(upstream);
+    std::vector<TableRelease> rows;
+    for (const std::string& version : versions) rows.push_back({.version = version});
+    for (const std::string& device : devices_of(use.name)) {
+      const auto states = states_of(verdicts_.board, slug_, use.name, device, versions);
+      for (std::size_t i = 0; i < states.size(); ++i) take(rows[i], states[i], device, use);
+    }
+    return rows;
+  }
+
+  void take(TableRelease& row, const ReleaseState& seen, const std::string& device,
+            const UpstreamUse& use) {
+    BugState state = seen.state;
+    if (state == BugStatus::kUnresolved &&
+        has_no_such_code(cited_observations(verdicts_.archive, seen.record)))
+      state = BugStatus::kUnsupported;
+    if (state_weight(state) == 0) return;
+    const std::optional<Record> record = verdicts_.archive.find(seen.record);
+    if (!record) return;
+    note_time(*record);
+    Files files = files_in(*record, use);
+    if (state_weight(state) > state_weight(row.state)) {
+      row.state = state;
+      row.device = device;
+      row.record = seen.record;
+      row.files.swap(files);
+    }
+    row.files.merge(files);
+  }
+
+  /// Every set of edited files whose newest validation says that the fix holds.
+  std::vector<TablePatch> patches_of(const UpstreamUse& use) {
+    std::map<Files, std::pair<Finding, std::vector<std::string>>> newest;
+    const std::map<std::string, std::string> names = edit_names();
+    verdicts_.archive.each_finding({.slug = slug_, .before = {}}, [&](const Finding& finding) {
+      const bool is_answer = finding.upstream == use.name && finding.asked == "validate" &&
+                             finding.is_counted && verdict_of(finding) != Validated::kNoAnswer;
+      if (!is_answer) return;
+      const std::optional<Record> patched = patched_in(finding.digest);
+      if (!patched) return;
+      std::vector<std::string> edits;
+      for (const Json& edit : patched->predicate().at("context").value("edits", Json::array())) {
+        const auto name = names.find(edit.get<std::string>());
+        if (name == names.end()) return;
+        edits.push_back(name->second);
+      }
+      const Files files = files_in(*patched, use);
+      if (edits.empty() || files.size() != use.files.size()) return;
+      auto& [last, last_edits] = newest[files];
+      if (last.started < finding.started) last = finding, last_edits = edits;
+    });
+    std::vector<TablePatch> patches;
+    for (const auto& [files, entry] : newest) {
+      const auto& [finding, edits] = entry;
+      if (verdict_of(finding) != Validated::kHolds) continue;
+      newest_ = std::max(newest_, finding.started);
+      patches.push_back(
+          {fmt::format("{}", fmt::join(edits, ", ")), finding.version, finding.digest, files});
+    }
+    return patches;
+  }
+
+  /// The first record of the patched subject that a verdict cites.
+  std::optional<Record> patched_in(const std::string& verdict) const {
+    const std::optional<Record> record = verdicts_.archive.find(verdict);
+    if (!record) return std::nullopt;
+    for (const std::string& digest : cited_by(*record)) {
+      const std::optional<Record> cited = verdicts_.archive.find(digest);
+      if (cited && observation_of(*cited).subject == SubjectKind::kPatched) return cited;
+    }
+    return std::nullopt;
+  }
+
+  /// SHA-256 of an edit's text -> its name, of the edits that are the fix.
+  std::map<std::string, std::string> edit_names() const {
+    std::map<std::string, std::string> names;
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(context_.root / "patches" / slug_, none)) {
+      const std::string name = entry.path().filename().string();
+      const bool is_fix = name.ends_with(".edit") && name[0] >= '0' && name[0] <= '9';
+      if (is_fix) names[sha256_hex(read_file(entry.path()))] = entry.path().stem().string();
+    }
+    return names;
+  }
+
+  /// mitigations/patchbench_mitigations/data/<slug>.json says where a mitigation was verified.
+  void add_mitigation(TablePack& out) const {
+    const fs::path file =
+        context_.root / "mitigations/patchbench_mitigations/data" / (slug_ + ".json");
+    std::error_code none;
+    if (!fs::exists(file, none)) return;
+    const Json data = parse_json(read_file(file), file.string());
+    if (!data.contains("package")) return;
+    out.mitigates = data.at("package");
+    for (TableUpstream& upstream : out.upstreams) {
+      if (upstream.name != out.mitigates) continue;
+      for (TableRelease& release : upstream.releases) {
+        const Json& releases = data.at("releases");
+        release.is_mitigated = releases.contains(release.version) &&
+                               releases.at(release.version).contains("mitigated");
+      }
+    }
+  }
+
+  const Context& context_;
+  const VerdictIndex& verdicts_;
+  const Manifest& pack_;
+  std::string slug_, newest_;
+};
+
+}  // namespace
+
+VerdictTable table_from_records(const Context& context) {
+  VerdictTable table;
+  const VerdictIndex verdicts = index_verdicts(context, {});
+  std::string newest;
+  for (const Manifest& pack : verdicts.packs) {
+    PackTable one(context, verdicts, pack);
+    table.packs[pack.slug.str()] = one.make();
+    newest = std::max(newest, one.newest());
+  }
+  constexpr std::size_t kDay = 10;
+  table.date = newest.empty() ? "no records" : newest.substr(0, kDay);
+  return table;
+}
+
+}  // namespace patchbench

@@ -1,0 +1,59 @@
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/bug_state.h"
+#include "core/json.h"
+#include "workbench/context.h"
+
+namespace patchbench {
+
+/// What the records say of one version of an upstream.
+struct TableRelease {
+  std::string version;  ///< a release, or "git:<40 hex>"
+  BugState state = BugStatus::kNotMeasured;
+  std::string device, record;                ///< of the verdict that it rests on
+  std::map<std::string, std::string> files;  ///< file -> SHA-256 or "absent", as far as recorded
+  bool is_mitigated = false;                 ///< the mitigation was verified on it
+  /// Whether the files tell the version: all of `wanted` are recorded, and one of them is there.
+  bool has_files(const std::vector<std::string>& wanted) const;
+};
+
+/// A version with edits of the pack, as a record validates them.
+struct TablePatch {
+  std::string edits;  ///< their names, joined by ", "
+  std::string version, record;
+  std::map<std::string, std::string> files;  ///< as of a release, with the edits applied
+};
+
+struct TableUpstream {
+  std::string name, package;
+  std::vector<TableRelease> releases;  ///< of the index oldest first, then commits
+  std::vector<TablePatch> patches;
+  std::map<std::string, std::string> left_out;  ///< release -> why it is not locked
+  /// The release of a version, equal as PEP 440 compares; null without one.
+  const TableRelease* find(const std::string& version) const;
+};
+
+struct TablePack {
+  std::string mitigates;  ///< the package that the mitigation acts on; "" without one
+  std::vector<TableUpstream> upstreams;
+  const TableUpstream* find(const std::string& upstream) const;
+};
+
+/// What `scan` knows: the newest verdict of every pack on every version.
+struct VerdictTable {
+  std::string date;                        ///< the day of the newest record
+  std::map<std::string, TablePack> packs;  ///< by slug
+  Json to_json() const;
+  /// The inverse. Throws Error(kUsage) `<where>: <reason>`.
+  static VerdictTable parse(std::string_view text, const std::string& where);
+};
+
+/// `db` where it is named; else from the records, kept in the cache until one of their files
+/// changes; else verdicts.json beside the packs (an installed package has no records).
+/// Error(kNotRunnable) where there is none of them.
+VerdictTable verdict_table(const Context& context, const std::string& db);
+
+}  // namespace patchbench

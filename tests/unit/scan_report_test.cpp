@@ -1,0 +1,75 @@
+#include "core/scan_report.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "core/scan_policy.h"
+#include "core/scan_rules.h"
+
+namespace patchbench {
+namespace {
+
+ScanAnswer answer_of(ScanState state, const std::string& impact) {
+  return {.slug = "a",
+          .number = 9,
+          .upstream = "u",
+          .package = "p",
+          .version = "1",
+          .state = state,
+          .impact = impact};
+}
+
+TEST(ScanExit, AHitComesBeforeWhatIsUnknown) {
+  const ScanLimits limits{.fail_on = {failing_impacts().begin(), failing_impacts().end()}};
+  ScanReport report;
+  EXPECT_EQ(scan_exit(report, limits), 0);
+  report.answers = {answer_of(ScanState::kHit, "memory"), answer_of(ScanState::kNotHit, "")};
+  EXPECT_EQ(scan_exit(report, limits), 0) << "listed, and no failure";
+  report.answers.push_back(answer_of(ScanState::kUnknown, ""));
+  EXPECT_EQ(scan_exit(report, limits), 3);
+  report.answers.push_back(answer_of(ScanState::kHit, "crash"));
+  EXPECT_EQ(scan_exit(report, limits), 1);
+  ScanLimits fixable = limits;
+  fixable.only_fixable = true;
+  EXPECT_EQ(scan_exit(report, fixable), 3);
+  report.answers.back().right_release = "2";
+  EXPECT_EQ(scan_exit(report, fixable), 1);
+  report.answers.back().ignored = "why";
+  ScanLimits lenient = limits;
+  lenient.allows_unknown = true;
+  EXPECT_EQ(scan_exit(report, lenient), 0);
+  report = {.unread = {"x"}};
+  EXPECT_EQ(scan_exit(report, limits), 3) << "a package that nobody knows is never green";
+  report = {.code = {{.slug = "a", .impact = "crash", .is_met = false}}};
+  EXPECT_EQ(scan_exit(report, limits), 3);
+  report.code[0].is_met = true;
+  EXPECT_EQ(scan_exit(report, limits), 1);
+  report.answers = {answer_of(ScanState::kNotHit, "")};
+  EXPECT_EQ(scan_exit(report, limits), 0) << "the release is right";
+}
+
+TEST(ScanExit, AProductIsAnotherWhereItsFilesAre) {
+  ScanAnswer one = answer_of(ScanState::kHit, "crash");
+  EXPECT_EQ(one.id() + " " + one.product(), "PATCHBENCH-09-u pkg:pypi/p@1");
+  one.version = "1+a/b";
+  EXPECT_EQ(one.product(), "pkg:pypi/p@1%2Ba%2Fb");
+  one.files_digest = std::string(64, 'f');
+  EXPECT_EQ(one.product(), "pkg:pypi/p@1%2Ba%2Fb?patchbench_files=ffffffffffffffff");
+  one.without = "q";
+  EXPECT_TRUE(one.product().ends_with("ffff&patchbench_without=q")) << one.product();
+}
+
+TEST(ScanPolicy, TheLastDayActs) {
+  const std::string text = "[[ignore]]\npack = \"a\"\nreason = \"r\"\nuntil = 2026-01-31\n";
+  for (const auto& [today, is_ignored] : {std::pair("2026-01-31", true), {"2026-02-01", false}}) {
+    ScanReport report{
+        .answers = {answer_of(ScanState::kHit, "crash"), answer_of(ScanState::kNotHit, "")}};
+    apply_ignored(report, ignored_packs(text, "x", {"a"}), "x", today);
+    EXPECT_EQ(report.answers[0].ignored.empty(), !is_ignored) << today;
+    EXPECT_EQ(report.answers[1].ignored, "") << "what is right needs no entry";
+    EXPECT_EQ(report.notes.empty(), is_ignored);
+  }
+}
+
+}  // namespace
+}  // namespace patchbench
