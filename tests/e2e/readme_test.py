@@ -38,6 +38,7 @@ PLACEHOLDERS = {
     "SRC": "compile-cache",
     "DST": "other-compile-cache",
     "FILE": "issue.md",
+    "LOCK": "uv.lock",
     "LOG": "train.log",
     "PATH": "step.py",
     "RULE": "allocator",
@@ -61,7 +62,7 @@ PARSED_ONLY = {
 }
 PLANNED = ("reproduce", "sweep", "window")
 # These exit with 1 when they find what they look for.
-FINDS = ("env check", "triage")
+FINDS = ("env check", "scan", "triage")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +160,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (desk / "my.diff").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
     (desk / "issue.md").write_text("A page without a number.\n")
     (desk / "train.log").write_text("step 1\n")
+    (desk / "uv.lock").write_text('[[package]]\nname = "liger-kernel"\nversion = "0.8.0"\n')
+    shutil.copytree(ROOT / "runner/python", desk / "runner/python")
     (desk / "step.py").write_text("print(1)\n")
     (desk / "compile-cache").mkdir()
     (desk / "BEFORE.json").write_text(json.dumps(report(1)))
