@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
 # Prepares a machine (Debian 12 or 13; Ubuntu 24.04 is untried): Debian packages, locked wheels, upstream releases, base image.
-# Usage: env/bootstrap.sh [--yes] [--host-only] [--tests]
+# Usage: env/bootstrap.sh [--yes] [--host-only] [--tests] [--wheels]
 #   --yes        do not ask before apt-get (also where CI=true, and where there is no terminal to ask on)
 #   --host-only  the runner's packages alone: no wheels, no releases, no image
 #   --tests      what the tests alone need, too: a Slurm to start on this machine
+#   --wheels     what env/wheels.sh alone needs, too: archives that the static program links
 # Goes on as far as it can: what is missing is said with the command that brings it. A second run takes no time.
 # Exit: 0 all is there, 1 something is missing (said on stderr), 2 usage.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/patchbench
-yes=${CI:+--yes} host_only= tests=
+yes=${CI:+--yes} host_only= tests= wheels=
 for word in "$@"; do
   case $word in
     --yes) yes=--yes ;;
     --host-only) host_only=1 ;;
     --tests) tests=1 ;;
-    *) sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    --wheels) wheels=1 ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
 say() { printf 'bootstrap: %s\n' "$*" >&2; }
@@ -23,13 +25,13 @@ say() { printf 'bootstrap: %s\n' "$*" >&2; }
 # The packages of one purpose, one package a line in the policy, which `patchbench env doctor` reads too. No Python: it may not
 # be there yet.
 packages_for() { sed -n '/"packages"/,$p' "$root/env/policy.json" | sed -n '/"'"$1"'": \[/,/\]/s/^ *"\([a-z0-9+.-]*\)",\{0,1\}$/\1/p'; }
-wanted_packages=$(packages_for build; packages_for sandbox; [ -n "$tests" ] && packages_for tests)
+wanted_packages=$(packages_for build; packages_for sandbox; [ -n "$tests" ] && packages_for tests; [ -n "$wheels" ] && packages_for wheels)
 # Two machines of different releases may share a cache.
 release=$(. /etc/os-release 2>/dev/null && echo "$ID-$VERSION_ID")
 
 inputs=("$0" "$root"/env/{fetch.py,pins.json,policy.json} "$root"/env/locks/* "$root"/packs/*/manifest.json
   "$root"/mitigations/patchbench_mitigations/data/*.json)
-stamp=$cache/bootstrap/$(cat "${inputs[@]}" <(echo "$host_only $tests $release"; cd "$root" && echo repro/*/repro.cpp) | sha256sum | cut -c1-16)
+stamp=$cache/bootstrap/$(cat "${inputs[@]}" <(echo "$host_only $tests $wheels $release"; cd "$root" && echo repro/*/repro.cpp) | sha256sum | cut -c1-16)
 # What is installed; a stamp that lacks packages holds until this changes.
 installed=$(stat -c %Y /var/lib/dpkg/status 2>/dev/null)
 if [ -e "$stamp" ]; then
@@ -106,13 +108,16 @@ for package in $(packages_for headers); do
 done
 if [ -z "$host_only" ]; then
   say "locked wheels (torch 2.11.0 and what it needs: 2.5 GiB to fetch once, 4.4 GiB on disk), tools, upstream releases"
-  for lock in torch-2.11 tools; do
+  for lock in torch-2.11 tools wheels; do
     python3 "$root/env/fetch.py" env "$root/env/locks/$lock.txt" >/dev/null || missing=2
   done
   # The base image has Python 3.11, whatever this machine has.
   if command -v podman >/dev/null; then
     for lock in "$root"/env/locks/*.txt; do
-      [ "${lock##*/}" = tools.txt ] || python3 "$root/env/fetch.py" env "$lock" --tag cp311 >/dev/null || missing=2
+      case ${lock##*/} in
+        tools.txt | wheels.txt | judge.txt) ;;
+        *) python3 "$root/env/fetch.py" env "$lock" --tag cp311 >/dev/null || missing=2 ;;
+      esac
     done
   fi
   # Red pins, the newest releases and what the tests need; reproduce and window fetch the others when they run them.

@@ -19,6 +19,7 @@
 #include "exec/process.h"
 #include "exec/sandbox.h"
 #include "report/table.h"
+#include "run/programs.h"
 
 namespace patchbench::cli {
 namespace {
@@ -105,7 +106,7 @@ DoctorFinding pack(const Context& context, const std::string& slug) {
   const Manifest manifest = context.manifest(slug);
   if (const auto why = manifest.waived(Column::kRepro))
     return {"pack " + slug, false, "no reproducer: " + *why, ""};
-  if (!fs::exists(context.bin / ("repro_" + slug)))
+  if (judge_program(context, slug).file.empty())
     return {"pack " + slug, false, "its reproducer is not built", "env/build.sh"};
   const auto count = [&](const char* device) {
     return std::count_if(manifest.cases.begin(), manifest.cases.end(),
@@ -183,7 +184,10 @@ DoctorFinding unpacked(const Context& context, const fs::path& lock, const std::
 
 std::vector<DoctorFinding> environments(const Context& context, const std::string& tag) {
   std::vector<fs::path> locks = entries_of(context.root / "env/locks");
-  std::erase_if(locks, [](const fs::path& lock) { return lock.stem() == "tools"; });
+  // The others are no environment of a subject.
+  std::erase_if(locks, [](const fs::path& lock) {
+    return lock.stem() == "tools" || lock.stem() == "wheels" || lock.stem() == "judge";
+  });
   std::vector<DoctorFinding> found;
   for (const fs::path& lock : locks) {
     // The base image has Python 3.11, whatever this machine has.
@@ -204,8 +208,8 @@ DoctorFinding packages(const Context& context) {
   const Json wanted = policy(context).at("packages");
   std::vector<std::string> names;
   for (const auto& [purpose, list] : wanted.items()) {
-    // run-tests brings what tests need; of "headers" no package is installed.
-    if (purpose == "tests" || purpose == "headers") continue;
+    // run-tests and env/wheels.sh bring what they need; of "headers" no package is installed.
+    if (purpose == "tests" || purpose == "wheels" || purpose == "headers") continue;
     for (const Json& name : list) names.push_back(name.get<std::string>());
   }
   std::vector<std::string> argv = {"dpkg-query", "-W", "-f=${Package} ${db:Status-Status}\n"};

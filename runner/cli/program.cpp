@@ -47,11 +47,19 @@ fs::path program_folder() {
   return failed ? fs::path(".") : self.parent_path();
 }
 
+/// What the program reads: PATCHBENCH_ROOT, else what was installed with it, else where it was
+/// built.
+fs::path root_for(const fs::path& bin) {
+  const fs::path named = env_path("PATCHBENCH_ROOT");
+  if (!named.empty()) return named;
+  const fs::path installed = bin.parent_path() / "share/patchbench";
+  return fs::exists(installed / "packs") ? installed : fs::path(PATCHBENCH_SOURCE_DIR);
+}
+
 Context make_context() {
   Context context;
-  context.root = env_path("PATCHBENCH_ROOT");
-  if (context.root.empty()) context.root = PATCHBENCH_SOURCE_DIR;
   context.bin = program_folder();
+  context.root = root_for(context.bin);
   const fs::path cache = env_path("XDG_CACHE_HOME");
   context.cache = (cache.empty() ? env_path("HOME") / ".cache" : cache) / "patchbench";
   context.ledger = ledger::Ledger::default_path();

@@ -19,6 +19,7 @@
 #include "exec/runc.h"
 #include "ledger/ledger.h"
 #include "run/names.h"
+#include "run/programs.h"
 
 namespace patchbench {
 namespace {
@@ -397,10 +398,11 @@ Setup LocalRunner::prepare(const Context& context, const RunOptions& options) {
   if (const auto waived = setup.manifest.waived(Column::kRepro)) {
     throw Error(ErrorCode::kNotRunnable, fmt::format("{}: no reproducer yet ({})", slug, *waived));
   }
-  if (!fs::exists(context.bin / ("repro_" + slug))) {
+  const Program judge = judge_program(context, slug);
+  if (judge.file.empty()) {
     throw Error(ErrorCode::kNotRunnable,
-                fmt::format("repro_{} is not built (preset host has no torch); run ./patchbench or "
-                            "build the cpu preset",
+                fmt::format("the judge of {} is not there; in a clone run ./patchbench (preset "
+                            "host has no torch), else install the wheel patchbench-judge",
                             slug));
   }
   check_subject(setup.manifest, options.subject);
@@ -419,6 +421,7 @@ Setup LocalRunner::prepare(const Context& context, const RunOptions& options) {
   } else {
     prepare_host(context, options, setup);
   }
+  if (judge.is_for_all_packs) setup.libtorch = libtorch_for(context, setup.environment);
   setup.run_id = sha256_hex(fmt::format("{} {} {} {}", slug, setup.started, ::getpid(),
                                         std::random_device{}()))
                      .substr(0, 16);
@@ -445,21 +448,12 @@ void add_drawing(const Setup& setup, const RunOptions& options, const Subject& s
 std::vector<std::string> words_of(const Context& context, const Setup& setup,
                                   const RunOptions& options, const Subject& subject,
                                   const std::string& corrupt, const fs::path& folder) {
-  std::vector<std::string> argv = {(context.bin / ("repro_" + setup.manifest.slug.str())).string(),
-                                   "--cases",
-                                   (folder / "cases.json").string(),
-                                   "--subject",
-                                   subject.text(),
-                                   "--device",
-                                   setup.device,
-                                   "--seed",
-                                   std::to_string(options.seed),
-                                   "--work",
-                                   (folder / "work").string(),
-                                   "--repeat",
-                                   std::to_string(options.repeats),
-                                   "--records-fd",
-                                   std::to_string(kRecordsFd)};
+  std::vector<std::string> argv = judge_program(context, setup.manifest.slug.str()).argv;
+  argv.insert(
+      argv.end(),
+      {"--cases", (folder / "cases.json").string(), "--subject", subject.text(), "--device",
+       setup.device, "--seed", std::to_string(options.seed), "--work", (folder / "work").string(),
+       "--repeat", std::to_string(options.repeats), "--records-fd", std::to_string(kRecordsFd)});
   if (!corrupt.empty()) argv.insert(argv.end(), {"--corrupt", corrupt});
   if (options.wants_regions && can_have_regions(subject, corrupt)) argv.emplace_back("--regions");
   if (options.num_drawn > 0) add_drawing(setup, options, subject, argv);
@@ -502,14 +496,15 @@ Trial LocalRunner::run(const Context& context, const Setup& setup, const RunOpti
           give_compiled(options.compile_cache, folder / "work/home/.tilelang");
     const exec::SandboxSpec spec = sandbox_spec(context, setup, subject, checkouts, folder);
     write_file(folder / "spec.json", spec.to_json().dump());
+    std::vector<std::string> start_argv = sandbox_program(context).argv;
+    start_argv.push_back((folder / "spec.json").string());
     const Json start = {
-        {"argv", {(context.bin / "patchbench-sandbox").string(), (folder / "spec.json").string()}},
-        {"report", spec.report.string()},
-        {"timeout_s", spec.timeout_s + 60}};
+        {"argv", start_argv}, {"report", spec.report.string()}, {"timeout_s", spec.timeout_s + 60}};
     write_file(folder / "command.json", start.dump());
     command.argv.insert(command.argv.end(),
                         {"--subject-command", (folder / "command.json").string()});
   }
+  if (!setup.libtorch.empty()) command.env["LD_LIBRARY_PATH"] = setup.libtorch.string();
   command.records_fd_in_child = kRecordsFd;
   command.on_record = [&](const std::string& line) {
     keep(Observation::from_json(parse_json(line, "repro_" + slug)), trial);

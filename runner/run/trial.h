@@ -54,8 +54,9 @@ struct Setup {
   std::string device;
   exec::SandboxKind sandbox = exec::SandboxKind::kProcess;
   exec::Environment environment;
-  Json files = Json::object();  ///< of an installed stack: the upstream's files -> SHA-256
-  std::string image, python;    ///< as the sandbox needs them
+  Json files = Json::object();     ///< of an installed stack: the upstream's files -> SHA-256
+  std::string image, python;       ///< as the sandbox needs them
+  std::filesystem::path libtorch;  ///< folder of it, for a judge that brings none; else empty
   std::string run_id, started;
   Json machine;                  ///< exec::describe_machine(device)
   std::filesystem::path folder;  ///< <cache>/runs/<run_id>

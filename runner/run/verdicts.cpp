@@ -14,6 +14,7 @@
 #include "exec/process.h"
 #include "ledger/ledger.h"
 #include "run/drawn.h"
+#include "run/programs.h"
 
 namespace patchbench {
 namespace {
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 std::string selftest_key(const Context& context, const Setup& setup) {
   Sha256 hash;
   for (const fs::path& file :
-       {context.bin / ("repro_" + setup.manifest.slug.str()), context.bin / "patchbench-sandbox",
+       {judge_program(context, setup.manifest.slug.str()).file, sandbox_program(context).file,
         context.root / "repro/harness/subject_runtime.py"}) {
     hash.update(read_file(file));
   }

@@ -29,7 +29,7 @@ struct Output {
 
 /// What every command shares: where things are, how to print, and what reaches beyond the program.
 struct Context {
-  std::filesystem::path root;  ///< the repository (PATCHBENCH_ROOT, else where it was built)
+  std::filesystem::path root;  ///< the repository, or what of it was installed
   std::filesystem::path
       bin;  ///< folder of this program: patchbench-sandbox and repro_<slug> stand beside it
   std::filesystem::path cache;   ///< $XDG_CACHE_HOME/patchbench
