@@ -136,6 +136,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"ledger", {"core"}},
     {"job", {"core"}},
     {"report", {"core"}},
+    {"python", {"core"}},
     {"status", {"core", "workbench", "ledger", "report"}},
     {"run", {"core", "workbench", "exec", "git", "job", "ledger", "report", "status"}}};
 
@@ -202,7 +203,7 @@ std::vector<std::string> violations(const fs::path& root) {
                 {"README.md", "manifest.schema.json", "mma_sync.cuh", "op_fallback.h",
                  "sm90_mla_backward.h", "sm90_tiles.h", "sm90_warpgroup.cuh"},
                 packs, out);
-  check_orphans(root, "repro", {"bench", "function", "harness", "training"}, packs, out);
+  check_orphans(root, "repro", {"bench", "function", "harness", "training", "wheel"}, packs, out);
   check_orphans(root, "patches", {"README.md"}, packs, out);
   check_orphans(root, "mitigations/patchbench_mitigations",
                 {"__init__.py", "__main__.py", "auto.py", "data", "fingerprint.py", "megatron.py",

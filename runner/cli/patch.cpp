@@ -511,6 +511,7 @@ void add_patch_command(CLI::App& app, Context& context) {
   add_export(*patch, context);
   add_patch_rebase(*patch, context);
   add_patch_check(*patch, context);
+  add_patch_read(*patch, context);
 }
 
 }  // namespace patchbench::cli

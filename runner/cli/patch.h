@@ -42,6 +42,8 @@ Json conflicts_json(const std::vector<git::Conflict>& conflicts);
 
 /// `patch rebase`.
 void add_patch_rebase(CLI::App& patch, Context& context);
+/// `patch read`.
+void add_patch_read(CLI::App& patch, Context& context);
 /// `patch check`.
 void add_patch_check(CLI::App& patch, Context& context);
 
