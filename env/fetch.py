@@ -2,7 +2,8 @@
 """The one downloader: files of a PEP 503 index, by locked sha256, into the cache.
 
   fetch.py file PROJECT FILENAME SHA256     print the path of that one verified file
-  fetch.py env LOCK [--tag cp311]           print the folder into which every wheel of LOCK is unpacked
+  fetch.py env LOCK [--tag cp311]           print the folder into which every wheel of LOCK is unpacked; a bar on
+                                            stderr shows size, rate and time left
   fetch.py size PROJECT FILENAME            print how many bytes that file has on the index
   fetch.py index PROJECT...                 print {PROJECT: its PEP 691 page}: files with digest and upload time
   fetch.py unzip FILE DIR                   unpack one wheel, .zip or .tar.gz into an empty folder
@@ -26,6 +27,7 @@ import contextlib
 import fcntl
 import hashlib
 import html.parser
+import http.client
 import json
 import os
 import re
@@ -34,6 +36,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -48,6 +51,10 @@ TAGS = ("cp311", "cp312", "cp313")
 PLATFORM = re.compile(r"(^any$|(manylinux\w*|linux)_x86_64$)")
 
 
+# Of the environment that is being fetched; None for a lone file.
+PROGRESS: Progress | None = None
+
+
 class FetchError(Exception):
     """What ends the work: `code` is this program's exit status."""
 
@@ -58,7 +65,49 @@ class FetchError(Exception):
 
 def say(text: str) -> None:
     """One progress line on stderr."""
+    if PROGRESS:
+        PROGRESS.clear()
     print(f"fetch: {text}", file=sys.stderr, flush=True)
+
+
+class Progress:
+    """How far a fetch of several files is: a bar on a terminal, else a line every few seconds."""
+
+    EVERY_S = 5.0
+
+    def __init__(self, total: int):
+        self.total, self.have, self.fetched, self.started = total, 0, 0, time.monotonic()
+        self.shown, self.lock, self.is_terminal = self.started, threading.Lock(), sys.stderr.isatty()
+
+    def add(self, fetched: int, had: int = 0) -> None:
+        """Counts bytes that came now, and bytes that an earlier run left."""
+        with self.lock:
+            self.have, self.fetched = self.have + fetched + had, self.fetched + fetched
+            now = time.monotonic()
+            if now - self.shown < (0.2 if self.is_terminal else self.EVERY_S):
+                return
+            self.shown = now
+            line = self.text(now)
+        if self.is_terminal:
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def text(self, now: float) -> str:
+        """fetch: [#####.....] 259 of 518 MiB, 45.2 MiB/s, 6 s left"""
+        rate = self.fetched / max(now - self.started, 1e-6)
+        have, total = self.have / 2**20, self.total / 2**20
+        if self.total == 0:
+            return f"fetch: {have:.0f} MiB, {rate / 2**20:.1f} MiB/s"
+        filled = min(20, int(20 * have / total))
+        left = max(self.total - self.have, 0) / rate if rate else 0
+        clock = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min"
+        return f"fetch: [{'#' * filled}{'.' * (20 - filled)}] {have:.0f} of {total:.0f} MiB, {rate / 2**20:.1f} MiB/s, {clock} left"
+
+    def clear(self) -> None:
+        """Takes the bar off the terminal, so that a line of text starts on a clear one."""
+        if self.is_terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 class Links(html.parser.HTMLParser):
@@ -138,10 +187,25 @@ def digest_of(path: Path) -> str:
     return h.hexdigest()
 
 
+def take(r, out) -> None:
+    """Copies a response to a file as it comes; what came is counted."""
+    while chunk := r.read(1 << 18):
+        out.write(chunk)
+        if PROGRESS:
+            PROGRESS.add(len(chunk))
+
+
 def download(url: str, part: Path) -> None:
-    """Appends what is missing of `url` to `part` (HTTP Range); restarts where the server ignores ranges."""
-    for _attempt in range(5):
+    """Appends what is missing of `url` to `part` (HTTP Range); restarts where the server ignores ranges.
+
+    FetchError(1) after five breaks in a row that brought nothing new; the next run goes on from there.
+    """
+    breaks, before = 0, part.stat().st_size if part.exists() else 0
+    if PROGRESS:
+        PROGRESS.add(0, had=before)
+    while breaks < 5:
         have = part.stat().st_size if part.exists() else 0
+        breaks, before = (0 if have > before else breaks + 1), have
         try:
             response = opened(url, {"Range": f"bytes={have}-"} if have else None)
         except FetchError as e:
@@ -151,12 +215,13 @@ def download(url: str, part: Path) -> None:
         with response as r, open(part, "ab" if have and r.status == 206 else "wb") as out:
             want = out.tell() + int(r.headers.get("Content-Length") or 0)
             try:
-                shutil.copyfileobj(r, out, 1 << 20)
-            except (OSError, TimeoutError) as e:
+                take(r, out)
+            except (OSError, TimeoutError, http.client.HTTPException) as e:
                 say(f"{part.name}: interrupted at {out.tell()} bytes ({e}); resuming")
                 continue
         if part.stat().st_size >= want:
             return
+        say(f"{part.name}: interrupted at {part.stat().st_size} of {want} bytes; resuming")
     raise FetchError(1, f"{url}: the connection broke five times; run the command again to resume")
 
 
@@ -166,6 +231,8 @@ def fetch_file(project: str, filename: str, sha256: str, url: str = "") -> Path:
     with locked(CACHE / "files" / f"{sha256}.lock"):
         if final.exists():
             if digest_of(final) == sha256:
+                if PROGRESS:
+                    PROGRESS.add(0, had=final.stat().st_size)
                 return final
             say(f"{filename}: the cached file's digest differs from the lock; fetching it again")
             final.unlink()
@@ -205,6 +272,12 @@ def read_lock(lock: Path) -> list[tuple[str, str, set[str]]]:
             raise FetchError(2, f"{lock}:{number}: want NAME==VERSION --hash=sha256:…, got: {line[:60]}")
         rows.append((m[1], m[2], set(re.findall(r"sha256:([0-9a-f]{64})", m[3]))))
     return rows
+
+
+def bytes_to_fetch(lock: Path) -> int:
+    """What the lock says of its size, in bytes; 0 where it says nothing."""
+    said = re.search(r"^# Size: (\d+) bytes to fetch", lock.read_text(), re.M)
+    return int(said[1]) if said else 0
 
 
 def fits(filename: str, tag: str) -> bool:
@@ -345,6 +418,7 @@ def env_folder(lock: Path, tag: str) -> Path:
 
 def fetch_env(lock: Path, tag: str) -> Path:
     """The folder of an environment: every wheel of the lock that fits `tag`, unpacked once, by content address."""
+    global PROGRESS
     rows, final = read_lock(lock), env_folder(lock, tag)
     if (final / "patchbench-env.json").exists():
         return final
@@ -354,6 +428,7 @@ def fetch_env(lock: Path, tag: str) -> Path:
         tmp = final.with_suffix(".tmp")
         shutil.rmtree(tmp, ignore_errors=True)
         tmp.mkdir(parents=True)
+        PROGRESS = Progress(bytes_to_fetch(lock))
         started, done = time.monotonic(), 0
 
         def one(row: tuple[str, str, set[str]]) -> Path:
@@ -370,6 +445,8 @@ def fetch_env(lock: Path, tag: str) -> Path:
 
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             wheels = list(pool.map(one, rows))
+        say(f"unpacks {len(wheels)} wheels")
+        PROGRESS = None
         files: dict[str, str] = {}
         for wheel in wheels:
             files.update(unpack(wheel, tmp))

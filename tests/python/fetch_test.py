@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.server
 import io
 import json
 import os
+import pty
+import re
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +30,7 @@ class Index:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
-        self.break_after = 0
+        self.break_after, self.pause_s, self.is_dead = 0, 0.0, False
         index = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -62,7 +66,11 @@ class Index:
         sent = body[start:]
         if self.break_after and request.path.startswith("/files/"):
             sent, self.break_after = sent[: self.break_after], 0
-        request.wfile.write(sent)
+        if self.is_dead and request.path.startswith("/files/"):
+            sent = b""
+        for at in range(0, len(sent), 1 << 18):
+            time.sleep(self.pause_s)
+            request.wfile.write(sent[at : at + (1 << 18)])
         request.close_connection = True
 
     def downloads(self) -> list[tuple[str, str]]:
@@ -194,6 +202,31 @@ def test_an_environment_is_unpacked_as_an_installer_would(index: Index, cache: P
     asked = len(index.requests)
     assert fetch(index, cache, "env", tmp_path / "toy.txt", "--tag", "cp311")[:2] == (0, folder)
     assert len(index.requests) == asked
+
+
+def test_an_environment_shows_how_far_it_is_and_goes_on_after_a_break(index: Index, cache: Path, tmp_path: Path) -> None:
+    body = wheel({"a/big.bin": os.urandom(3 << 20)})
+    index.files["a-1-py3-none-any.whl"], index.break_after, index.pause_s = body, 1 << 20, 0.05
+    lock = lock_of(tmp_path, f"# Size: {len(body)} bytes to fetch", f"a==1 --hash=sha256:{sha(body)}")
+    screen, terminal = pty.openpty()
+    env = {k: v for k, v in os.environ.items() if "proxy" not in k.lower()}
+    env |= {"PIP_INDEX_URL": index.url, "XDG_CACHE_HOME": str(cache.parent)}
+    with subprocess.Popen([sys.executable, FETCH, "env", lock], env=env, stdout=subprocess.PIPE, stderr=terminal) as child:
+        os.close(terminal)
+        said = b""
+        with contextlib.suppress(OSError):  # a terminal that nobody holds any more reads as an error
+            while data := os.read(screen, 4096):
+                said += data
+        folder = Path(child.communicate()[0].decode().strip())
+    assert child.returncode == 0 and (folder / "a/big.bin").stat().st_size == 3 << 20
+    assert re.search(rb"\[#+\.*\] \d+ of 3 MiB, \d+\.\d MiB/s, \d+ s left", said), said
+    assert b"interrupted at" in said and index.downloads()[1][1] == f"bytes={1 << 20}-"
+
+
+def test_a_connection_that_never_brings_anything_ends(index: Index, cache: Path) -> None:
+    index.files["a.whl"], index.is_dead = b"abc", True
+    status, _, err = fetch(index, cache, "file", "a", "a.whl", sha(b"abc"))
+    assert status == 1 and "run the command again to resume" in err and len(index.downloads()) == 5
 
 
 def test_a_wheel_that_leaves_its_folder_is_refused(index: Index, cache: Path, tmp_path: Path) -> None:
