@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from patchbench.program import PathText, ask
+from patchbench.program import PathText, UsageError, ask
 
 
 class State(Enum):
@@ -25,7 +25,9 @@ class Answer:
     """What is known of one pack on one installed release.
 
     `why` says what goes wrong, or why nothing is known; `next` is the command that would find out. `record` is the
-    digest of the record behind the answer. `mitigation`: whether the runtime fix acts on this release.
+    digest of the record behind the answer. `mitigation`: whether the runtime fix acts on this release. Of a hit, `impact`
+    is silent_wrong, memory_corruption, crash, memory, speed or claim, and `right_release` the next one measured right;
+    both are empty where the program does not say.
     """
 
     slug: str
@@ -37,6 +39,8 @@ class Answer:
     next: str
     record: str
     mitigation: str
+    impact: str = ""
+    right_release: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,8 @@ _UNKNOWN = ("unknown", "not_measured", "version_unknown")
 
 def _answer(row: dict[str, Any]) -> Answer:
     state = State.UNKNOWN if row["state"] in _UNKNOWN else State(row["state"])
-    texts = (row.get(key, "") for key in ("why", "next", "record", "mitigation"))
-    return Answer(row["slug"], row["upstream"], row["package"], row["version"], state, *texts)
+    keys = ("why", "next", "record", "mitigation", "impact", "right_release")
+    return Answer(row["slug"], row["upstream"], row["package"], row["version"], state, *(row.get(key, "") for key in keys))
 
 
 def _option(path: str) -> str:
@@ -72,11 +76,21 @@ def _option(path: str) -> str:
     return "--requirements" if path.endswith((".txt", ".in")) else "--lock"
 
 
+def _asked(path: str) -> dict[str, Any]:
+    """`scan PATH`, whose exit status is an answer too; a program without that verb has `mitigations doctor`."""
+    try:
+        return ask(["scan", path], answers=(0, 1, 3))
+    except UsageError as e:
+        if not str(e).startswith("unknown command 'scan'"):
+            raise
+    return ask(["mitigations", "doctor", _option(path), path])
+
+
 def scan(path: PathText | None = None) -> Scan:
     """Looks at one environment: a venv or an interpreter, a lock file or a requirements file; by default this process's own.
 
     Needs no network. Raises UsageError for a path in which no package can be read.
     """
-    where = os.fspath(path) if path is not None else sys.prefix
-    document = ask(["mitigations", "doctor", _option(where), where])
-    return Scan(tuple(map(_answer, document["packs"])), document["command"], tuple(document["unread"]))
+    document = _asked(os.fspath(path) if path is not None else sys.prefix)
+    rows = document["answers"] if "answers" in document else document["packs"]
+    return Scan(tuple(map(_answer, rows)), document["command"], tuple(document["unread"]))

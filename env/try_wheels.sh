@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Installs the wheels of dist/ into bare Debian roots without a compiler and without a network, and runs what they promise.
+# Usage: env/try_wheels.sh [SUITE...]    default: bullseye bookworm trixie (glibc 2.31, 2.36, 2.41)
+# env/wheels.sh builds the wheels; of patchbench-py and patchbench-judge what is in dist/ is tried. The roots (debootstrap) lie in the
+# cache. Only their making has a network. The judge runs where its environments (env/fetch.py env env/locks/judge.txt, and torch-2.11
+# for the suite's interpreter) and Liger-Kernel 0.8.0 are in the cache.
+# Exit: 0 all green, 1 something is not, 4 not possible here (needs root, debootstrap and bwrap).
+set -u
+umask 022
+root=$(cd "$(dirname "$0")/.." && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/patchbench
+say() { printf 'try_wheels: %s\n' "$*" >&2; }
+[ "$(id -u)" = 0 ] || { say "only root can make a Debian root"; exit 4; }
+for program in debootstrap bwrap; do
+  command -v $program >/dev/null || { say "$program is not installed; run env/bootstrap.sh --host-only"; exit 4; }
+done
+bwrap --ro-bind / / true 2>/dev/null || { say "bwrap may not make namespaces here"; exit 4; }
+compgen -G "$root/dist/patchbench-[0-9]*.whl" >/dev/null || { say "no wheel in dist/; run env/wheels.sh"; exit 1; }
+
+make_root() { # SUITE TREE
+  local log=$cache/debian/wheels-$1.log
+  say "makes a root of $1 with debootstrap (minutes, once)"
+  rm -rf --one-file-system "$2" "$2.part"
+  mkdir -p "$cache/debian"
+  # In a mount namespace of its own: what debootstrap mounts is gone with it, even if it is killed.
+  unshare --mount debootstrap --variant=minbase --include=python3,python3-venv "$1" "$2.part" >"$log" 2>&1 ||
+    { tail -n 5 "$log" >&2; say "debootstrap failed; log: $log"; return 1; }
+  mv "$2.part" "$2"
+}
+
+# What runs inside: each line of `claims` must end with 0. A failure prints what the command said.
+inside() {
+  failed=0
+  try() { # WORDS: WHAT COMMAND...
+    local what=$1 said
+    shift
+    if said=$("$@" 2>&1); then echo "ok: $what"; else echo "FAILED: $what: $said" | tail -n 15; failed=1; fi
+  }
+  milliseconds() { echo $(($(date +%s%N) / 1000000)); }
+  ! command -v gcc cc c++ >/dev/null || { echo "FAILED: this root has a compiler"; exit 1; }
+  python3 -m venv /tmp/venv || exit 1
+  export PATH=/tmp/venv/bin:$PATH VIRTUAL_ENV=/tmp/venv
+  local started
+  started=$(milliseconds)
+  try "pip install patchbench" pip install -q --no-index --find-links /mnt patchbench
+  try "first scan" patchbench mitigations doctor
+  local took=$(($(milliseconds) - started))
+  try "from pip to the first answer in $took ms, at most 10000" test $took -le 10000
+  try "the program needs no shared library" sh -c '! ldd /tmp/venv/bin/patchbench'
+  try list patchbench list
+  try show patchbench show liger_flce_none_bwd
+  try status patchbench status liger_flce_none_bwd
+  try "window --show" patchbench window liger_flce_none_bwd --show
+  try claims patchbench claims
+  for format in osv openvex junit csv json; do try "export $format" patchbench export --format $format -o "/tmp/out-$format"; done
+  try "export intoto" sh -c 'patchbench ledger keygen /tmp/key && patchbench export --format intoto --key /tmp/key -o /tmp/out-intoto'
+  try "lint-claims" sh -c 'echo "no number here" >/tmp/a.md; patchbench lint-claims /tmp/a.md'
+  try "patch read" sh -c 'patchbench patch read /tmp/venv/share/patchbench/patches/liger_flce_none_bwd/0001-*.edit'
+  try "third-party notices" sh -c 'test -s /tmp/venv/lib/python3*/site-packages/patchbench-*.dist-info/licenses/third-party/libgit2'
+  try "import patchbench" python -c 'import patchbench as p, sys
+assert len(p.packs()) == 8 and p.windows() and p.verdicts() and len(p.scan().answers) == 8 and "torch" not in sys.modules'
+  try "a hit in a requirements file" python -c 'import patchbench as p
+open("/tmp/r.txt", "w").write("liger-kernel==0.8.0\n")
+assert [a.slug for a in p.scan("/tmp/r.txt").hits] == ["liger_flce_none_bwd"]'
+  if python -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+    try "pip install patchbench-mitigations" pip install -q --no-index --find-links /mnt patchbench-mitigations
+    try "its registry" python -c 'from patchbench_mitigations import registry; assert len(registry.known()) == 8'
+  fi
+  if ls /mnt/patchbench_py-*-"$(python -c 'import sys; print("cp%d%d" % sys.version_info[:2])')"-*.whl >/dev/null 2>&1; then
+    try "pip install patchbench-py" pip install -q --no-index --find-links /mnt patchbench-py
+    try "_patchbench answers as the program does" python /opt/native_check.py
+  fi
+  [ -d /media/torch ] && judge
+  return $failed
+}
+
+# A user's stack (torch of the cache, Liger-Kernel 0.8.0) is judged without a compiler and, in this root, without bubblewrap.
+judge() {
+  try "pip install patchbench-judge" pip install -q --no-index --find-links /mnt patchbench-judge
+  python3 -m venv /tmp/stack && echo /media >"$(echo /tmp/stack/lib/python3*/site-packages)/torch.pth"
+  try "a stack with the release" /tmp/stack/bin/pip install -q --no-index --no-deps /tmp/liger_kernel-0.8.0-py3-none-any.whl
+  try "reproduce --python" sh -c 'patchbench reproduce liger_flce_none_bwd --python /tmp/stack --device cpu >/tmp/judged 2>&1 || { cat /tmp/judged; exit 1; }'
+  try "its verdict" grep -q 'BUG_REPRODUCED(wrong_gradients)' /tmp/judged
+  try "marked unisolated" grep -q unisolated /tmp/judged
+}
+
+# What of the cache the judge needs, as mounts: the torch of the interpreter, the lock of libtorch, the release.
+judge_mounts() { # TAG
+  local torch libtorch release
+  torch=$(compgen -G "$cache/env/torch-2.11-$1-*/patchbench-env.json") && libtorch=$(compgen -G "$cache/env/judge-cp311-*/patchbench-env.json") &&
+    release=$(compgen -G "$cache/files/*/liger_kernel-0.8.0-py3-none-any.whl") || return 0
+  libtorch=${libtorch%/*}
+  printf '%s\n' --ro-bind "${torch%/*}" /media --ro-bind "$libtorch" "/tmp/home/.cache/patchbench/env/${libtorch##*/}" \
+    --ro-bind "$release" "/tmp/${release##*/}"
+}
+
+failed=0
+[ $# = 0 ] && set -- bullseye bookworm trixie
+for suite; do
+  tree=$cache/debian/wheels-$suite-$(declare -f make_root | sha256sum | cut -c1-12)
+  [ -d "$tree" ] || make_root "$suite" "$tree" || { failed=1; continue; }
+  say "$suite: $(bwrap --ro-bind "$tree" / ldd --version | head -n 1)"
+  tag=$(bwrap --ro-bind "$tree" / python3 -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
+  mounts=()
+  if compgen -G "$root/dist/patchbench_judge-*.whl" >/dev/null; then mapfile -t mounts < <(judge_mounts "$tag"); fi
+  [ ${#mounts[@]} = 0 ] && say "$suite: the judge is not tried: no wheel of it, or its environments for $tag are not in the cache"
+  bwrap --die-with-parent --unshare-all --clearenv --ro-bind "$tree" / --dev /dev --proc /proc --perms 1777 --tmpfs /tmp \
+    --ro-bind "$root/dist" /mnt --ro-bind "$root/tests/python" /opt --dir /tmp/home "${mounts[@]}" --chdir /tmp --setenv HOME /tmp/home \
+    --setenv LC_ALL C.UTF-8 --setenv PATH /usr/sbin:/usr/bin:/sbin:/bin -- bash -c "$(declare -f inside judge); inside" || failed=1
+done
+exit $failed
