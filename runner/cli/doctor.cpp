@@ -107,7 +107,8 @@ DoctorFinding pack(const Context& context, const std::string& slug) {
   if (const auto why = manifest.waived(Column::kRepro))
     return {"pack " + slug, false, "no reproducer: " + *why, ""};
   if (judge_program(context, slug).file.empty())
-    return {"pack " + slug, false, "its reproducer is not built", "env/build.sh"};
+    return {"pack " + slug, false, "its reproducer is not there",
+            "env/build.sh in a clone, else the wheel patchbench-judge"};
   const auto count = [&](const char* device) {
     return std::count_if(manifest.cases.begin(), manifest.cases.end(),
                          [&](const Case& item) { return item.counts_on(device); });

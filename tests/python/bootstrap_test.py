@@ -65,11 +65,14 @@ def machine(tmp_path: Path) -> Machine:
 
 def test_no_package_that_brings_qt_is_asked_for(machine: Machine) -> None:
     machine.installed = []
-    assert machine.bootstrap("--tests").returncode == 0
+    assert machine.bootstrap("--tests", "--wheels").returncode == 0
     install = next(line.split() for line in machine.asked() if line.startswith("install"))
     assert not {"libvalijson-dev", "pybind11-dev"} & set(install)
     wanted = [p for purpose, packages in PACKAGES.items() if purpose != "headers" for p in packages]
     assert install[4:] == wanted
+    assert machine.bootstrap().returncode == 0
+    for_all = next(line.split() for line in machine.asked() if line.startswith("install"))
+    assert not {"slurmd", "libpcre2-dev"} & set(for_all)
 
 
 def test_packages_of_the_tests_are_for_tests_alone(machine: Machine) -> None:
