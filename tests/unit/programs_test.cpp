@@ -1,0 +1,71 @@
+#include "run/programs.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <fstream>
+
+#include "core/error.h"
+
+namespace patchbench {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+/// A folder of programs, each an empty file.
+class Programs : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "programs_test.XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    context_.bin = name;
+  }
+  void TearDown() override { fs::remove_all(context_.bin); }
+
+  std::string put(const std::string& name) {
+    fs::create_directories((context_.bin / name).parent_path());
+    std::ofstream(context_.bin / name) << "";
+    return (context_.bin / name).string();
+  }
+
+  Context context_;
+};
+
+TEST_F(Programs, AJudgeOfOnePackComesBeforeThatOfAll) {
+  EXPECT_TRUE(judge_program(context_, "some_pack").file.empty());
+  const std::string of_all = put("patchbench-judge");
+  EXPECT_EQ(judge_program(context_, "some_pack").argv, (Words{of_all, "some_pack"}));
+  EXPECT_TRUE(judge_program(context_, "some_pack").is_for_all_packs);
+  const std::string own = put("repro_some_pack");
+  EXPECT_EQ(judge_program(context_, "some_pack").argv, Words{own});
+  EXPECT_FALSE(judge_program(context_, "some_pack").is_for_all_packs);
+}
+
+TEST_F(Programs, TheProgramIsTheSandboxWhereThereIsNoOther) {
+  EXPECT_EQ(sandbox_program(context_).argv,
+            (Words{(context_.bin / "patchbench").string(), "sandbox"}));
+  const std::string own = put("patchbench-sandbox");
+  EXPECT_EQ(sandbox_program(context_).argv, Words{own});
+}
+
+TEST_F(Programs, LibtorchComesFromTheEnvironmentOfTheRunIfThatHasTheRelease) {
+  exec::Environment environment;
+  environment.sites = {context_.bin / "other", context_.bin / "torch-2.11"};
+  put("other/torch-2.12.0.dist-info/METADATA");
+  put("torch-2.11/torch-2.11.0.dist-info/METADATA");
+  EXPECT_EQ(libtorch_for(context_, environment), context_.bin / "torch-2.11/torch/lib");
+}
+
+TEST_F(Programs, WithoutThatAndWithoutItsLockTheFileIsNamed) {
+  context_.root = context_.bin;
+  try {
+    libtorch_for(context_, {});
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("env/locks/judge.txt"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace patchbench
