@@ -166,7 +166,10 @@ void run(const char* name, Tensor& mask, const Tensor& topk_indices, const Optio
   }
 #endif
   if (start == Start::kFresh) mask.fill_(-std::numeric_limits<double>::infinity());
-  if (path == Path::kPlain) return open_plain(mask, indices, flag);
+  if (path == Path::kPlain) {
+    warn_of_plain_form(kSlug, name, indices, "compute capability 8.0");
+    return open_plain(mask, indices, flag);
+  }
   is_int32 ? open_on_cpu<int32_t>(name, mask, indices, flag)
            : open_on_cpu<int64_t>(name, mask, indices, flag);
 }

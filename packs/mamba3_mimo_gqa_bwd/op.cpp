@@ -20,6 +20,11 @@ using at::Tensor;
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 constexpr const char* kSlug = "mamba3_mimo_gqa_bwd";
+constexpr const char* kReduceNeeds =
+    "a head_dim that is a multiple of 8, at most 256 heads a group, and compute capability 8.0";
+constexpr const char* kNeeds =
+    "bfloat16, 1, 2, 4 or 8 ranks, head dims of 64 or 128, at most 256 heads a group, and compute "
+    "capability 8.0 with 184 KiB of shared memory a CTA";
 
 std::string dtype_name(at::ScalarType type) { return c10::getDtypeNames(type).first; }
 
@@ -132,6 +137,7 @@ Gradients reduce_real(const Tensor& dq_any, const Tensor& dk_any, int64_t num_gr
     return gradients;
   }
 #endif
+  warn_of_plain_form(kSlug, "group_reduce_bwd", dq, kReduceNeeds);
   return {grouped(dq, num_groups), grouped(dk, num_groups), bias_of(dq), bias_of(dk)};
 }
 
@@ -373,6 +379,7 @@ MimoTuple mimo_real(PB_MIMO_INPUTS) {
     return gradients;
   }
 #endif
+  warn_of_plain_form(kSlug, "mamba3_mimo_bwd", q, kNeeds);
   // What the plain form adds to.
   for (const Tensor& sum : {to.q_bias, to.k_bias, to.mimo_v, to.mimo_z, to.mimo_o, to.d})
     sum.zero_();

@@ -18,6 +18,8 @@ using at::Tensor;
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 constexpr const char* kSlug = "mamba3_mimo_smem_2d";
+constexpr const char* kNeeds =
+    "float32 or bfloat16, 2, 4 or 8 ranks, a head_dim of 64 or 128, and compute capability 8.0";
 constexpr const char* kForward = "mamba3_mimo_qk_dot";
 constexpr const char* kBackward = "mamba3_mimo_qk_dot_bwd";
 
@@ -214,6 +216,7 @@ Tensor forward_real(PB_QK_DOT_INPUTS) {
     return qk_dot;
   }
 #endif
+  warn_of_plain_form(kSlug, kForward, q, kNeeds);
   return biased(q, q_bias).matmul(biased(k, k_bias).mT()).to(q.scalar_type());
 }
 
@@ -226,6 +229,7 @@ Gradients backward_real(const Tensor& grad_qk_dot, PB_QK_DOT_INPUTS) {
     return gradients;
   }
 #endif
+  warn_of_plain_form(kSlug, kBackward, q, kNeeds);
   const Tensor grad = grad_qk_dot.to(q_bias.scalar_type());
   const auto [grad_q, grad_q_bias] = summed(grad.matmul(biased(k, k_bias)), q);
   const auto [grad_k, grad_k_bias] = summed(grad.mT().matmul(biased(q, q_bias)), k);
