@@ -21,6 +21,7 @@ using OptionalTensor = std::optional<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;
 
 constexpr const char* kSlug = "fp8_storage_dispatch";
+constexpr const char* kNeeds = "compute capability 9.0";
 constexpr double kMaxE4m3 = 448;
 constexpr double kLog2e = 1.4426950408889634;
 constexpr int64_t kRopeDim = kHeadDim - kHeadDimV;
@@ -103,6 +104,11 @@ void check_problem(const Tensor& q, const OptionalTensor& q_scale, const Tensor&
                   q.sym_size(1) < std::numeric_limits<int32_t>::max() &&
                   kv.sym_size(1) < std::numeric_limits<int32_t>::max(),
               "sparse_mla_fp8: batch must be at most ", kGrid, ", sequences below 2^31");
+  const c10::SymInt num_ctas = q.sym_size(0) * q.sym_size(1) * ((q.sym_size(2) + 63) / 64);
+  TORCH_CHECK(
+      num_ctas <= std::numeric_limits<int32_t>::max(),
+      "sparse_mla_fp8: q must have batch * seqlen_q * ceil(num_heads / 64) below 2^31, got ",
+      num_ctas);
 }
 
 void check_backward(const Tensor& grad_out, const Tensor& out, const Tensor& lse, const Tensor& q) {
@@ -114,9 +120,25 @@ void check_backward(const Tensor& grad_out, const Tensor& out, const Tensor& lse
                 c10::SymIntArrayRef(wanted), " on ", q.device(), ", got ",
                 dtype_name(tensor.scalar_type()), " ", tensor.sym_sizes());
   }
-  TORCH_CHECK(lse.scalar_type() == at::kFloat && lse.sym_sizes() == q.sym_sizes().slice(0, 3),
-              "sparse_mla_fp8_backward: lse must be float32 ", q.sym_sizes().slice(0, 3), ", got ",
-              dtype_name(lse.scalar_type()), " ", lse.sym_sizes());
+  TORCH_CHECK(lse.scalar_type() == at::kFloat && lse.sym_sizes() == q.sym_sizes().slice(0, 3) &&
+                  lse.device() == q.device(),
+              "sparse_mla_fp8_backward: lse must be float32 ", q.sym_sizes().slice(0, 3), " on ",
+              q.device(), ", got ", dtype_name(lse.scalar_type()), " ", lse.sym_sizes(), " on ",
+              lse.device());
+}
+
+/// The kernels load 16 bytes at a time. For real tensors alone: a Meta tensor lies nowhere.
+void check_alignment(const char* name, const Tensor& tensor) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  TORCH_CHECK(address % 16 == 0, "sparse_mla_fp8: ", name,
+              " must start at a multiple of 16 bytes, got one at ", address % 16,
+              " bytes behind; pass ", name, ".clone()");
+}
+
+/// Contiguous and at a multiple of 16 bytes: a gradient may be a view that starts anywhere.
+Tensor in_words(const Tensor& tensor) {
+  const Tensor packed = tensor.contiguous();
+  return reinterpret_cast<uintptr_t>(packed.const_data_ptr()) % 16 == 0 ? packed : packed.clone();
 }
 
 // ---- quantise and dequantise ----
@@ -304,6 +326,8 @@ Pair forward_meta(PB_MLA_OPERANDS) {
 
 Pair forward_real(PB_MLA_OPERANDS) {
   const Pair results = forward_meta(q, q_scale, kv, kv_scale, topk_indices, softmax_scale);
+  check_alignment("q", q);
+  check_alignment("kv", kv);
   const auto& [out, lse] = results;
   const c10::OptionalDeviceGuard guard(q.device());
   const Operands operands{q, q_scale, kv, kv_scale, topk_indices, softmax_scale};
@@ -315,6 +339,7 @@ Pair forward_real(PB_MLA_OPERANDS) {
     return results;
   }
 #endif
+  warn_of_plain_form(kSlug, "sparse_mla_fp8_forward", q, kNeeds);
   forward_plain(operands, out, lse);
   return results;
 }
@@ -331,13 +356,16 @@ Pair backward_meta(const Tensor& grad_out, const Tensor& out, const Tensor& lse,
 Pair backward_real(const Tensor& grad_out, const Tensor& out, const Tensor& lse, PB_MLA_OPERANDS) {
   check_problem(q, q_scale, kv, kv_scale, topk_indices);
   check_backward(grad_out, out, lse, q);
+  check_alignment("q", q);
+  check_alignment("kv", kv);
   const c10::OptionalDeviceGuard guard(q.device());
   const Tensor grad_q = at::empty(q.sizes(), q.options().dtype(at::kBFloat16));
   const Tensor sum = at::zeros({kv.size(0), kv.size(1), kHeadDim}, q.options().dtype(at::kFloat));
   const Operands operands{q, q_scale, kv, kv_scale, topk_indices, softmax_scale};
-  const Tensor gradient = grad_out.contiguous(), value = out.contiguous(), sums = lse.contiguous();
+  const Tensor gradient = in_words(grad_out), value = in_words(out), sums = lse.contiguous();
 #ifdef PATCHBENCH_CUDA
   if (has_kernel(kv)) {
+    at::globalContext().alertNotDeterministic("sparse_mla_fp8_backward");
     C10_CUDA_CHECK(
         launch_backward(problem_of(operands),
                         {.grad_out = static_cast<const uint16_t*>(gradient.const_data_ptr()),
@@ -349,6 +377,7 @@ Pair backward_real(const Tensor& grad_out, const Tensor& out, const Tensor& lse,
     return {grad_q, sum.to(at::kBFloat16).unsqueeze(2)};
   }
 #endif
+  warn_of_plain_form(kSlug, "sparse_mla_fp8_backward", q, kNeeds);
   backward_plain(operands, gradient, value, sums, grad_q, sum);
   return {grad_q, sum.to(at::kBFloat16).unsqueeze(2)};
 }

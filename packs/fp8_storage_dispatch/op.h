@@ -48,9 +48,13 @@ at::Tensor dequantize_mla(const Fp8Storage& storage);
 /// gathered rows chunk by chunk (sparse_mla_fp8_path: "cuda" or "plain"). Forward and grad_q are
 /// bitwise deterministic on one path; grad_kv on CUDA is not. Capturable.
 ///
+/// On CUDA grad_kv is added atomically, which deterministic mode refuses.
+///
 /// Refused in one line: one operand stored and the other dense (but for "block"), e5m2, a scale of
-/// another count, head_dim other than 576, strides other than contiguous.
-/// Source: derived here; the layout of 656 bytes is that of DeepSeek V3.2's cache (FlashMLA).
+/// another count, head_dim other than 576, strides other than contiguous,
+/// q or kv that start at no multiple of 16 bytes, 2^31 and more of batch * seqlen_q *
+/// ceil(num_heads / 64). Source: derived here; the layout of 656 bytes is that of DeepSeek V3.2's
+/// cache (FlashMLA).
 std::tuple<at::Tensor, at::Tensor> sparse_mla_fp8_forward(const Fp8Storage& q, const Fp8Storage& kv,
                                                           const at::Tensor& topk_indices,
                                                           double softmax_scale);

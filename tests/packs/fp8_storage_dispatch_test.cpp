@@ -205,6 +205,77 @@ TEST(SparseMlaFp8Op, RefusesInOneLine) {
             std::string::npos);
 }
 
+/// The same values behind one more byte.
+Tensor shifted(const Tensor& payload) {
+  const Tensor bytes = torch::zeros({payload.numel() + 1}, at::kByte);
+  const Tensor behind = bytes.narrow(0, 1, payload.numel());
+  behind.copy_(payload.contiguous().view(at::kByte).flatten());
+  return behind.view(at::kFloat8_e4m3fn).view(payload.sizes());
+}
+
+TEST(SparseMlaFp8Op, RefusesPayloadsBetweenWords) {
+  const Problem p = problem_of({.name = "shifted"}, at::kCPU);
+  const Fp8Storage q{shifted(p.q.payload), p.q.scale}, k{shifted(p.k.payload), p.k.scale};
+  EXPECT_EQ(refusal([&] { sparse_mla_fp8_forward(q, p.k, p.indices, kScale); }),
+            "sparse_mla_fp8: q must start at a multiple of 16 bytes, got one at 1 bytes behind; "
+            "pass q.clone()");
+  const auto [out, lse] = sparse_mla_fp8_forward(p.q, p.k, p.indices, kScale);
+  EXPECT_EQ(refusal([&] { sparse_mla_fp8_backward(out, out, lse, p.q, k, p.indices, kScale); }),
+            "sparse_mla_fp8: kv must start at a multiple of 16 bytes, got one at 1 bytes behind; "
+            "pass kv.clone()");
+}
+
+TEST(SparseMlaFp8Op, TakesAGradientThatStartsBetweenWords) {
+  for (const std::string& device : devices()) {
+    const Problem p = problem_of({.name = "view"}, device);
+    const Tensor indices = p.indices.to(device), grad_out = p.grad_out.to(device);
+    const auto [out, lse] = sparse_mla_fp8_forward(p.q, p.k, indices, kScale);
+    const Tensor held = torch::zeros({grad_out.numel() + 1}, grad_out.options());
+    const Tensor view = held.narrow(0, 1, grad_out.numel()).view(grad_out.sizes());
+    view.copy_(grad_out);
+    const auto grad_q = [&](const Tensor& gradient) {
+      return std::get<0>(sparse_mla_fp8_backward(gradient, out, lse, p.q, p.k, indices, kScale));
+    };
+    EXPECT_TRUE(at::equal(grad_q(view), grad_q(grad_out))) << device;
+  }
+}
+
+TEST(SparseMlaFp8Op, RefusesAnLseOfAnotherDevice) {
+  const Problem p = problem_of({.name = "lse"}, at::kCPU);
+  const auto [out, lse] = sparse_mla_fp8_forward(p.q, p.k, p.indices, kScale);
+  EXPECT_EQ(refusal([&, values = out, away = lse.to(at::kMeta)] {
+              sparse_mla_fp8_backward(values, values, away, p.q, p.k, p.indices, kScale);
+            }),
+            "sparse_mla_fp8_backward: lse must be float32 [2, 3, 16] on cpu, got float32 [2, 3, "
+            "16] on meta");
+}
+
+TEST(SparseMlaFp8Op, RefusesMoreCtasThanAGridHas) {
+  const auto meta = [](std::vector<int64_t> shape, at::ScalarType type) {
+    return torch::empty(shape, at::TensorOptions(type).device(at::kMeta));
+  };
+  const Fp8Storage q{meta({65535, 32769, 1, kDim}, at::kFloat8_e4m3fn), meta({1}, at::kFloat)};
+  const Fp8Storage k{meta({65535, 9, 1, kDim}, at::kFloat8_e4m3fn), meta({1}, at::kFloat)};
+  EXPECT_EQ(
+      refusal([&] { sparse_mla_fp8_forward(q, k, meta({65535, 32769, 1, 4}, at::kInt), kScale); }),
+      "sparse_mla_fp8: q must have batch * seqlen_q * ceil(num_heads / 64) below 2^31, got "
+      "2147516415");
+}
+
+TEST(SparseMlaFp8Op, IsRefusedInDeterministicModeWhereAddsAreAtomic) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
+  const Problem p = problem_of({.name = "strict"}, at::Device("cuda:0"));
+  if (sparse_mla_fp8_path(p.k.payload) != "cuda") GTEST_SKIP() << "no kernel for this GPU";
+  const Tensor indices = p.indices.cuda();
+  const auto [out, lse] = sparse_mla_fp8_forward(p.q, p.k, indices, kScale);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  const std::string said = refusal([&, values = out, sums = lse] {
+    sparse_mla_fp8_backward(values, values, sums, p.q, p.k, indices, kScale);
+  });
+  at::globalContext().setDeterministicAlgorithms(false, false);
+  EXPECT_NE(said.find("does not have a deterministic implementation"), std::string::npos) << said;
+}
+
 #ifdef PATCHBENCH_CUDA
 TEST(SparseMlaFp8CudaGraph, IsCapturedAndReplaysOnOtherIndices) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
