@@ -18,9 +18,12 @@ namespace {
 
 using at::Tensor;
 using Pair = std::tuple<Tensor, Tensor>;
+using Mask = std::array<bool, 2>;  // of the gradients that are wanted
 using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
 constexpr const char* kSlug = "sparse_mla_dims";
+constexpr const char* kNeeds =
+    "bfloat16, staging bf16, and compute capability 9.x with 226 KiB of shared memory a CTA";
 constexpr double kLog2e = 1.4426950408889634;
 constexpr int64_t kMaxHeadDim = 576, kMaxHeadDimV = 512, kHeadDimStep = 16;
 
@@ -77,8 +80,9 @@ void check_problem(const char* op, const Tensor& q, const Tensor& kv, const Tens
               op, ": head_dim_v must be a multiple of 16 from 16 to min(512, head_dim_qk) = ", most,
               ", got ", head_dim_v);
   const auto type = q.scalar_type();
-  TORCH_CHECK(type == at::kBFloat16 || type == at::kFloat || type == at::kDouble, op,
-              ": q must have dtype bfloat16, float32 or float64, got ", dtype_name(type));
+  TORCH_CHECK(
+      type == at::kBFloat16 || type == at::kHalf || type == at::kFloat || type == at::kDouble, op,
+      ": q must have dtype bfloat16, float16, float32 or float64, got ", dtype_name(type));
   check_tensor(op, "kv", kv, {b, kv.sym_size(1), 1, head_dim}, type, q);
   check_tensor(op, "topk_indices", indices, {b, q.sym_size(1), 1, indices.sym_size(3)}, at::kInt,
                q);
@@ -93,7 +97,7 @@ void check_modes(const char* op, const std::string& delta, const std::string& st
               staging);
 }
 
-bool keeps_remainder(at::ScalarType type) { return type == at::kBFloat16; }
+bool keeps_remainder(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
 
 // ---- the plain form ----
 
@@ -175,12 +179,13 @@ struct Saved {
   const Tensor &grad_out, &out, &out_remainder, &lse;
 };
 
-/// grad_kv [batch, seqlen_k, head_dim_qk] is zero before, in the type of sums.
+/// grad_kv [batch, seqlen_k, head_dim_qk] is zero before, in the type of sums. Either may be
+/// undefined: it is not wanted.
 void backward_plain(const Operands& o, const Saved& saved, const std::string& delta,
                     const std::string& staging, const Pair& grads) {
   const auto& [grad_q, grad_kv] = grads;
   const auto type = o.q.scalar_type();
-  grad_q.zero_();
+  if (grad_q.defined()) grad_q.zero_();
   for_queries(o, [&](int64_t b, int64_t first, int64_t count) {
     const Gathered g = gather(o, b, first, count);
     const auto part = [&](const Tensor& t) {
@@ -193,7 +198,9 @@ void backward_plain(const Operands& o, const Saved& saved, const std::string& de
     const Tensor p = g.logits.sub_(part(saved.lse).unsqueeze(-1)).exp2_();
     Tensor ds = at::einsum("shd,skd->shk", {gradient, g.v}).sub_(row);
     ds = staged(ds.mul_(p).mul_(o.softmax_scale), type, staging);
-    grad_q[b].narrow(0, first, count).copy_(at::einsum("shk,skd->shd", {ds, g.k}));
+    if (grad_q.defined())
+      grad_q[b].narrow(0, first, count).copy_(at::einsum("shk,skd->shd", {ds, g.k}));
+    if (!grad_kv.defined()) return;
     Tensor grad_k = at::einsum("shk,shd->skd", {ds, g.q});
     grad_k.narrow(-1, 0, o.head_dim_v)
         .add_(at::einsum("shk,shd->skd", {staged(p, type, staging), gradient}));
@@ -296,6 +303,7 @@ Triple forward_real(PB_MLA_OPERANDS, int64_t head_dim_v) {
     return results;
   }
 #endif
+  warn_of_plain_form(kSlug, "sparse_mla_forward", q, kNeeds);
   forward_plain(operands, results);
   return results;
 }
@@ -304,7 +312,7 @@ Triple forward_real(PB_MLA_OPERANDS, int64_t head_dim_v) {
   const Tensor &grad_out, const Tensor &out, const Tensor &out_remainder, const Tensor &lse
 
 Pair backward_meta(PB_MLA_SAVED, PB_MLA_OPERANDS, const std::string& delta,
-                   const std::string& staging) {
+                   const std::string& staging, Mask output_mask) {
   static_cast<void>(softmax_scale);
   const char* op = "sparse_mla_backward";
   TORCH_CHECK(out.dim() == 4, op,
@@ -319,29 +327,39 @@ Pair backward_meta(PB_MLA_SAVED, PB_MLA_OPERANDS, const std::string& delta,
   check_tensor(op, "grad_out", grad_out, shape, q.scalar_type(), q);
   if (delta == "exact" && keeps_remainder(q.scalar_type()))
     check_tensor(op, "out_remainder", out_remainder, shape, q.scalar_type(), q);
-  return {at::empty_symint(q.sym_sizes(), q.options()),
-          at::empty_symint(kv.sym_sizes(), kv.options())};
+  const auto like = [](const Tensor& t, bool is_wanted) {
+    return is_wanted ? at::empty_symint(t.sym_sizes(), t.options()) : Tensor();
+  };
+  return {like(q, output_mask[0]), like(kv, output_mask[1])};
 }
 
 Pair backward_real(PB_MLA_SAVED, PB_MLA_OPERANDS, const std::string& delta,
-                   const std::string& staging) {
+                   const std::string& staging, Mask output_mask) {
   const Pair grads = backward_meta(grad_out, out, out_remainder, lse, q, kv, topk_indices,
-                                   softmax_scale, delta, staging);
+                                   softmax_scale, delta, staging, output_mask);
+  if (!output_mask[0] && !output_mask[1]) return grads;
   const c10::OptionalDeviceGuard guard(q.device());
-  const Tensor sum =
-      at::zeros({kv.size(0), kv.size(1), kv.size(3)}, q.options().dtype(sum_type(q.scalar_type())));
   const Operands operands{q, kv, topk_indices, softmax_scale, out.size(3)};
   const Saved saved{grad_out, out, out_remainder, lse};
   const auto& [grad_q, grad_kv] = grads;
+  const auto sum_of_keys = [&] {
+    return at::zeros({kv.size(0), kv.size(1), kv.size(3)},
+                     q.options().dtype(sum_type(q.scalar_type())));
+  };
 #ifdef PATCHBENCH_CUDA
   if (has_kernel(q, out.size(3), staging)) {
-    backward_cuda(operands, saved, delta, {grad_q, sum});
-    grad_kv.copy_(sum.unsqueeze(2));
+    at::globalContext().alertNotDeterministic("sparse_mla_backward");
+    // The kernel makes both gradients in one walk over the keys.
+    const Tensor sum = sum_of_keys();
+    backward_cuda(operands, saved, delta, {output_mask[0] ? grad_q : at::empty_like(q), sum});
+    if (output_mask[1]) grad_kv.copy_(sum.unsqueeze(2));
     return grads;
   }
 #endif
+  warn_of_plain_form(kSlug, "sparse_mla_backward", q, kNeeds);
+  const Tensor sum = output_mask[1] ? sum_of_keys() : Tensor();
   backward_plain(operands, saved, delta, staging, {grad_q, sum});
-  grad_kv.copy_(sum.unsqueeze(2));
+  if (output_mask[1]) grad_kv.copy_(sum.unsqueeze(2));
   return grads;
 }
 
@@ -353,12 +371,12 @@ Triple call_forward(PB_MLA_OPERANDS, int64_t head_dim_v) {
 }
 
 Pair call_backward(PB_MLA_SAVED, PB_MLA_OPERANDS, const std::string& delta,
-                   const std::string& staging) {
+                   const std::string& staging, Mask output_mask) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("patchbench::sparse_mla_backward", "")
                              .typed<decltype(backward_real)>();
   return op.call(grad_out, out, out_remainder, lse, q, kv, topk_indices, softmax_scale, delta,
-                 staging);
+                 staging, output_mask);
 }
 
 Pair attend_without_grad(PB_MLA_OPERANDS, int64_t head_dim_v, const std::string& delta,
@@ -392,7 +410,8 @@ class SparseMla : public torch::autograd::Function<SparseMla> {
     const auto [grad_q, grad_kv] = call_backward(
         grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5],
         ctx->saved_data["softmax_scale"].toDouble(), ctx->saved_data["delta"].toStringRef(),
-        ctx->saved_data["staging"].toStringRef());
+        ctx->saved_data["staging"].toStringRef(),
+        {ctx->needs_input_grad(0), ctx->needs_input_grad(1)});
     return {grad_q, grad_kv, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
@@ -411,9 +430,9 @@ Triple sparse_mla_forward(PB_MLA_OPERANDS, int64_t head_dim_v) {
 }
 
 Pair sparse_mla_backward(PB_MLA_SAVED, PB_MLA_OPERANDS, const std::string& delta,
-                         const std::string& staging) {
+                         const std::string& staging, std::array<bool, 2> output_mask) {
   return call_backward(grad_out, out, out_remainder, lse, q, kv, topk_indices, softmax_scale, delta,
-                       staging);
+                       staging, output_mask);
 }
 
 Pair sparse_mla(PB_MLA_OPERANDS, int64_t head_dim_v, const std::string& delta,
@@ -437,7 +456,8 @@ TORCH_LIBRARY_FRAGMENT(patchbench, m) {
         {at::Tag::pt2_compliant_tag});
   m.def(
       "sparse_mla_backward(Tensor grad_out, Tensor out, Tensor out_remainder, Tensor "
-      "lse, " PB_MLA_SCHEMA ", " PB_MLA_MODES ") -> (Tensor grad_q, Tensor grad_kv)",
+      "lse, " PB_MLA_SCHEMA ", " PB_MLA_MODES
+      ", bool[2] output_mask=[True, True]) -> (Tensor grad_q, Tensor grad_kv)",
       {at::Tag::pt2_compliant_tag});
   m.def("sparse_mla(" PB_MLA_SCHEMA ", int head_dim_v, " PB_MLA_MODES
         ") -> (Tensor out, Tensor lse)",

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <tuple>
@@ -13,15 +14,15 @@ namespace patchbench::ops::sparse_mla_dims {
 ///   out[b,s,h,:] = sum_j softmax_j(z) kv[b,t_j,0,:head_dim_v]   lse[b,s,h] = log2 sum_j exp(z)
 ///
 /// q [batch, seqlen_q, num_heads, head_dim_qk] and kv [batch, seqlen_k, 1, head_dim_qk], both
-/// bfloat16, float32 or float64, any strides; topk_indices [batch, seqlen_q, 1, topk] int32.
-/// head_dim_qk at most 576, head_dim_v at most 512 and head_dim_qk, both multiples of 16 (equal
-/// ones too: no rope). An index outside [0, seqlen_k) is no key; one that occurs twice counts
-/// twice; a query without a key gives out = 0, lse = 0 and no gradient.
+/// bfloat16, float16, float32 or float64, any strides; topk_indices [batch, seqlen_q, 1, topk]
+/// int32. head_dim_qk at most 576, head_dim_v at most 512 and head_dim_qk, both multiples of 16
+/// (equal ones too: no rope). An index outside [0, seqlen_k) is no key; one that occurs twice
+/// counts twice; a query without a key gives out = 0, lse = 0 and no gradient.
 ///
 /// Returns out [batch, seqlen_q, num_heads, head_dim_v] in q's dtype, lse [batch, seqlen_q,
 /// num_heads] and out_remainder: what rounding took from out, in out's shape and dtype, so that
-/// out + out_remainder has 16 bits of mantissa; [0] where out is not bfloat16. Sums, and lse, are
-/// float32 (float64 on float64). Not differentiable: see sparse_mla.
+/// out + out_remainder has 16 bits of mantissa and more; [0] where out is float32 or float64. Sums,
+/// and lse, are float32 (float64 on float64). Not differentiable: see sparse_mla.
 ///
 /// On CUDA of compute capability 9.x with shared memory for it (226 KiB a CTA at 576/512), bfloat16
 /// goes to a kernel of warpgroup products, which also rounds P to bfloat16. Elsewhere, and where
@@ -57,11 +58,16 @@ constexpr int64_t kScratchBytes = 256 << 20;
 /// staging  what P and dS are rounded to before they are multiplied, on bfloat16 alone: "bf16", or
 ///          "split": a bfloat16 and the bfloat16 of what that left (always in plain torch; on CUDA
 ///          out, and with it Delta, is still of weights rounded once).
+/// output_mask  which gradients are wanted; the others come back undefined. Plain torch leaves
+/// their
+///          work out; the kernel does it all the same.
+/// On CUDA the kernel adds grad_kv atomically, which deterministic mode refuses
+/// (torch.use_deterministic_algorithms).
 std::tuple<at::Tensor, at::Tensor> sparse_mla_backward(
     const at::Tensor& grad_out, const at::Tensor& out, const at::Tensor& out_remainder,
     const at::Tensor& lse, const at::Tensor& q, const at::Tensor& kv,
     const at::Tensor& topk_indices, double softmax_scale, const std::string& delta = "exact",
-    const std::string& staging = "bf16");
+    const std::string& staging = "bf16", std::array<bool, 2> output_mask = {true, true});
 
 /// out and lse, differentiable in q and kv through out: the backward is sparse_mla_backward. With
 /// delta "rounded" out_remainder is not kept for it.

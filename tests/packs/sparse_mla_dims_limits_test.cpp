@@ -120,14 +120,14 @@ TEST(SparseMlaOp, HasAFakeImplementation) {
     return torch::empty(shape, at::TensorOptions(type).device(at::kMeta));
   };
   const Tensor indices = meta({2, 3, 1, 4}, at::kInt);
-  for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
+  for (const auto type : {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble}) {
     const Tensor q = meta({2, 3, 8, 192}, type), kv = meta({2, 9, 1, 192}, type);
     const auto [out, lse, remainder] = sparse_mla_forward(q, kv, indices, kScale, 128);
     EXPECT_EQ(out.sizes(), (std::vector<int64_t>{2, 3, 8, 128}));
     EXPECT_EQ(out.scalar_type(), type);
     EXPECT_EQ(lse.sizes(), (std::vector<int64_t>{2, 3, 8}));
     EXPECT_EQ(lse.scalar_type(), type == at::kDouble ? type : at::kFloat);
-    EXPECT_EQ(remainder.numel(), type == at::kBFloat16 ? out.numel() : 0);
+    EXPECT_EQ(remainder.numel(), at::elementSize(type) == 2 ? out.numel() : 0);
     EXPECT_EQ(remainder.scalar_type(), type);
     const auto [grad_q, grad_kv] =
         sparse_mla_backward(out, out, remainder, lse, q, kv, indices, kScale);
@@ -172,8 +172,8 @@ TEST(SparseMlaOp, RefusesAForwardInOneLine) {
             }),
             "sparse_mla: head_dim_v must be a multiple of 16 from 16 to min(512, head_dim_qk) = "
             "512, got 528");
-  EXPECT_EQ(refused([](Call& c) { c.q = c.q.to(at::kHalf); }),
-            "sparse_mla: q must have dtype bfloat16, float32 or float64, got float16");
+  EXPECT_EQ(refused([](Call& c) { c.q = c.q.to(at::kInt); }),
+            "sparse_mla: q must have dtype bfloat16, float16, float32 or float64, got int32");
   EXPECT_EQ(refused([](Call& c) { c.kv = c.kv.to(at::kFloat); }),
             "sparse_mla: kv must have dtype bfloat16, got float32");
   EXPECT_EQ(refused([](Call& c) { c.kv = torch::zeros({2, 9, 2, 128}, at::kBFloat16); }),
@@ -186,6 +186,35 @@ TEST(SparseMlaOp, RefusesAForwardInOneLine) {
             "sparse_mla: topk_indices must have shape [2, 3, 1, 5], got [2, 2, 1, 5]");
   EXPECT_EQ(refused([](Call& c) { c.indices = c.indices.to(at::kLong); }),
             "sparse_mla: topk_indices must have dtype int32, got int64");
+}
+
+TEST(SparseMlaOp, LeavesOutTheGradientThatNobodyWants) {
+  const auto normal = [](const char* name, std::vector<int64_t> shape) {
+    return harness::Draw(6, name).normal(shape).to(at::kBFloat16);
+  };
+  const Tensor q = normal("q", {1, 3, 4, 64}), kv = normal("kv", {1, 9, 1, 64});
+  const Tensor indices = torch::tensor({{{{0, 8}}, {{2, 2}}, {{-1, 4}}}}, at::kInt);
+  const auto [out, lse, remainder] = sparse_mla_forward(q, kv, indices, kScale, 64);
+  const auto grads = [&, o = out, l = lse, r = remainder](std::array<bool, 2> mask) {
+    return sparse_mla_backward(o, o, r, l, q, kv, indices, kScale, "exact", "bf16", mask);
+  };
+  const auto [grad_q, grad_kv] = grads({true, true});
+  const auto [query_alone, no_keys] = grads({true, false});
+  const auto [no_query, keys_alone] = grads({false, true});
+  EXPECT_TRUE(at::equal(query_alone, grad_q));
+  EXPECT_TRUE(at::equal(keys_alone, grad_kv));
+  EXPECT_FALSE(no_keys.defined() || no_query.defined());
+}
+
+TEST(SparseMlaMemory, HoldsNoGradientOfFrozenKeys) {
+  const Tensor q = torch::ones({1, 2, 4, 64}, at::kBFloat16).requires_grad_();
+  const Tensor kv = torch::ones({1, 4096, 1, 64}, at::kBFloat16);
+  const Tensor indices = torch::zeros({1, 2, 1, 5}, at::kInt);
+  const Tensor loss = std::get<0>(sparse_mla(q, kv, indices, kScale, 64)).sum();
+  LiveBytes::get().take_peak();
+  loss.backward();
+  // grad_kv would be 512 KiB and its sum in float32 1 MiB.
+  EXPECT_LE(LiveBytes::get().take_peak(), 256 << 10);
 }
 
 TEST(SparseMlaOp, RefusesABackwardInOneLine) {

@@ -111,15 +111,17 @@ inline double relative(const Tensor& got, const Tensor& wanted) {
 }
 
 /// Of a norm. bfloat16: one rounding costs 1.66e-3 in the mean of squares; P or dS and the result
-/// are rounded, 2.35e-3 on iid data. float32, float64: sums of up to 576 terms and then topk.
+/// are rounded, 2.35e-3 on iid data. float16 has three bits more. float32, float64: sums of up to
+/// 576 terms and then topk.
 inline double bound_of(at::ScalarType type) {
+  if (type == at::kHalf) return 4e-3 / 8;
   return type == at::kBFloat16 ? 4e-3 : type == at::kFloat ? 5e-6 : 1e-14;
 }
 
 /// Of a row. A query with one key has no grad_q: what rounding leaves is set against 1e-3 of the
 /// largest row (harness::errors_of).
 inline double row_bound_of(at::ScalarType type) {
-  return (type == at::kBFloat16 ? 3 : 100) * bound_of(type);
+  return (at::elementSize(type) == 2 ? 3 : 100) * bound_of(type);
 }
 
 }  // namespace patchbench::sparse_mla_dims_test
