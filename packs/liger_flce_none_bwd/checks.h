@@ -60,8 +60,9 @@ inline void check_kinds(const std::vector<NamedTensor>& tensors, const Tensor& h
                 ", got ", tensor.device());
   }
   const auto type = hidden.scalar_type();
-  TORCH_CHECK(type == at::kFloat || type == at::kBFloat16 || type == at::kDouble,
-              "flce: hidden must have dtype float32, bfloat16 or float64, got ", dtype_name(type));
+  TORCH_CHECK(
+      type == at::kFloat || type == at::kBFloat16 || type == at::kHalf || type == at::kDouble,
+      "flce: hidden must have dtype float32, bfloat16, float16 or float64, got ", dtype_name(type));
   for (const auto& [name, tensor] : tensors) {
     const std::string_view which = name;
     if (which == "target") {

@@ -29,11 +29,15 @@ constexpr int64_t kClassChunkBytesCuda = int64_t{132} << 20;  // beside grad_hid
 constexpr int64_t kChunkBytesCpu = int64_t{64} << 20;
 constexpr int64_t kMaxRoundings = 32;  // of a sum over tiles: fewer err less than plain torch does
 
+#ifdef PATCHBENCH_CUDA
+bool is_kernel_type(at::ScalarType type) { return type == at::kFloat || type == at::kBFloat16; }
+#endif
+
 Path path_of(const Tensor& hidden) {
   if (is_fallback_forced(kSlug)) return Path::kPlain;
   if (hidden.is_cpu()) return Path::kCpu;
 #ifdef PATCHBENCH_CUDA
-  if (hidden.is_cuda() && hidden.scalar_type() != at::kDouble &&
+  if (hidden.is_cuda() && is_kernel_type(hidden.scalar_type()) &&
       at::cuda::getDeviceProperties(hidden.get_device())->major >= 8) {
     return Path::kCuda;
   }
@@ -56,6 +60,8 @@ Problem problem_of(const Tensor& hidden, const Tensor& weight, const Tensor& tar
                    const FlceOptions& options) {
   Problem problem;
   problem.path = path_of(hidden);
+  if (problem.path == Path::kPlain)
+    warn_of_plain_form(kSlug, "flce", hidden, "float32 or bfloat16, and compute capability 8.0");
   problem.acc = compute_type(hidden);
   problem.hidden = hidden;
   problem.weight = weight;

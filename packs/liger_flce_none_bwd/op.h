@@ -30,10 +30,10 @@ struct FlceOptions {
 ///   grad_hidden[i] = sum_j dz_ij weight[j]     grad_weight[j] = sum_i dz_ij hidden[i]
 ///   grad_bias[j] = sum_i dz_ij
 ///
-/// hidden [tokens, hidden] and weight [vocab, hidden]: float32, bfloat16 or float64, strided, any
-/// strides. target [tokens] int64. Returns [tokens] for "none", else []: float32, or float64 for
-/// float64 inputs. Gradients have the inputs' dtypes and are contiguous. Work is done on the
-/// current stream; no host synchronisation on CUDA, so it can be captured in a graph.
+/// hidden [tokens, hidden] and weight [vocab, hidden]: float32, bfloat16, float16 or float64,
+/// strided, any strides. target [tokens] int64. Returns [tokens] for "none", else []: float32, or
+/// float64 for float64 inputs. Gradients have the inputs' dtypes and are contiguous. Work is done
+/// on the current stream; no host synchronisation on CUDA, so it can be captured in a graph.
 ///
 /// Rounding: logits are rounded to the input dtype, as F.linear does; softmax and dz are computed
 /// in float32 (float64) and dz is rounded once, after g was applied; matrix products accumulate in
@@ -70,9 +70,9 @@ struct FlceOptions {
 /// g = 1, `patchbench::flce_with_gradients` -> (loss, lse, grad_hidden, grad_weight, grad_bias),
 /// and `patchbench::flce_path` -> "cpu", "cuda" or "plain". lse is [2, tokens]: row maximum and
 /// log-sum, whose sum is the log-sum-exp. "plain", the torch form of the elementwise steps, serves
-/// float64 on CUDA, devices below compute capability 8.0, libraries built without CUDA, and
-/// whatever PATCHBENCH_OP_FALLBACK=liger_flce_none_bwd (a comma-separated list; read at every call)
-/// forces; it needs about four float32 tiles more.
+/// float16 and float64 on CUDA, devices below compute capability 8.0, libraries built without CUDA,
+/// and whatever PATCHBENCH_OP_FALLBACK=liger_flce_none_bwd (a comma-separated list; read at every
+/// call) forces; it needs about four float32 tiles more.
 at::Tensor flce(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& target,
                 const FlceOptions& options = {});
 

@@ -240,7 +240,7 @@ inline void row_pass(const Problem& problem, const Tensor& logits, const Tile& t
     return;
   }
 #endif
-  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, logits.scalar_type(), "flce", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, logits.scalar_type(), "flce", [&] {
     using acc_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
     row_pass_cpu<scalar_t, acc_t>(row_pass_of<acc_t>(problem, logits, tile, terms));
   });
@@ -281,7 +281,7 @@ inline void grad_pass(const Problem& problem, const Tensor& logits, const Tile& 
     return;
   }
 #endif
-  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, logits.scalar_type(), "flce", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, logits.scalar_type(), "flce", [&] {
     using acc_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
     grad_pass_cpu<scalar_t, acc_t>(grad_pass_of<acc_t>(problem, logits, tile, lse, scales));
   });
@@ -306,7 +306,7 @@ inline void row_and_grad_pass(const Problem& problem, const Tensor& logits, cons
 /// grad *= factor in place, computed in factor's dtype (that of softmax) and rounded once.
 inline void scale_in_place(Tensor& grad, const Tensor& factor) {
 #ifdef PATCHBENCH_CUDA
-  if (grad.is_cuda() && grad.scalar_type() != at::kDouble) {
+  if (grad.is_cuda() && (grad.scalar_type() == at::kFloat || grad.scalar_type() == at::kBFloat16)) {
     C10_CUDA_CHECK(launch_scale(grad.mutable_data_ptr(), grad.numel(),
                                 factor.const_data_ptr<float>(), logits_type(grad),
                                 c10::cuda::getCurrentCUDAStream()));

@@ -274,8 +274,8 @@ TEST_P(FlceLimits, RefusesEachWrongArgumentInOneLineThatNamesIt) {
             "flce: target must have shape [33], got [3]");
   EXPECT_EQ(refused([](Tensors& t, FlceOptions&) { t["target"] = t["target"].to(at::kInt); }),
             "flce: target must have dtype int64, got int32");
-  EXPECT_EQ(refused([](Tensors& t, FlceOptions&) { t["hidden"] = t["hidden"].to(at::kHalf); }),
-            "flce: hidden must have dtype float32, bfloat16 or float64, got float16");
+  EXPECT_EQ(refused([](Tensors& t, FlceOptions&) { t["hidden"] = t["hidden"].to(at::kInt); }),
+            "flce: hidden must have dtype float32, bfloat16, float16 or float64, got int32");
   EXPECT_EQ(refused([](Tensors& t, FlceOptions&) { t["weight"] = t["weight"].to(at::kBFloat16); }),
             "flce: weight must have hidden's dtype float32, got bfloat16");
   EXPECT_EQ(refused([&](Tensors&, FlceOptions& o) { o.bias = narrow(*o.bias); }),

@@ -30,7 +30,10 @@ class PathScope {
 };
 
 std::string short_name(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 ? "bf16" : dtype == at::kDouble ? "fp64" : "fp32";
+  return dtype == at::kBFloat16 ? "bf16"
+         : dtype == at::kHalf   ? "fp16"
+         : dtype == at::kDouble ? "fp64"
+                                : "fp32";
 }
 
 /// Every reduction with each feature alone, with none and with all, in tiles of a few rows or
@@ -38,7 +41,7 @@ std::string short_name(at::ScalarType dtype) {
 std::vector<FlceCase> feature_cases() {
   std::vector<FlceCase> cases;
   for (const char* reduction : {"none", "mean", "sum"}) {
-    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
       for (const std::string feature :
            {"bare", "bias", "smoothing", "z_loss", "softcap", "class_weight", "all"}) {
         const bool all = feature == "all";
