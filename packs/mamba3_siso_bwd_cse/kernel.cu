@@ -29,7 +29,6 @@ constexpr int kThreads = 256;
 constexpr int kStages = 4;  // chunks in flight in the scan
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr int64_t kMaxGrid = 65535;
-constexpr int64_t kEnoughCtas = 132;  // of the scan: below, slices of 32 rows fill more SMs
 
 // ---- scan ----
 
@@ -525,9 +524,10 @@ cudaError_t launch_chunks(const SisoBackward& problem, cudaStream_t stream) {
 }
 
 template <typename scalar_t, int kN, int kP>
-cudaError_t launch_both(const SisoBackward& problem, cudaStream_t stream) {
+cudaError_t launch_both(const SisoBackward& problem, int64_t num_processors, cudaStream_t stream) {
+  // With fewer CTAs than multiprocessors, slices of 32 rows of the state fill more of them.
   const bool is_wide =
-      kP >= 64 && problem.num_sequences * problem.num_heads * (kP / 64) >= kEnoughCtas;
+      kP >= 64 && problem.num_sequences * problem.num_heads * (kP / 64) >= num_processors;
   cudaError_t status = cudaSuccess;
   if (problem.has_scan)
     status = is_wide ? launch_scan<scalar_t, kN, 64>(problem, stream)
@@ -570,12 +570,13 @@ int64_t shared_bytes(const SisoBackward& problem) {
 }
 
 cudaError_t launch_siso_backward(const SisoBackward& problem, ElementType type,
-                                 cudaStream_t stream) {
+                                 int64_t num_processors, cudaStream_t stream) {
   if (problem.num_sequences * problem.num_heads == 0) return cudaSuccess;
   return with_head_dims(problem, [&](auto n, auto p) {
     constexpr int kN = decltype(n)::value, kP = decltype(p)::value;
-    return type == ElementType::kBFloat16 ? launch_both<bf16, kN, kP>(problem, stream)
-                                          : launch_both<__half, kN, kP>(problem, stream);
+    return type == ElementType::kBFloat16
+               ? launch_both<bf16, kN, kP>(problem, num_processors, stream)
+               : launch_both<__half, kN, kP>(problem, num_processors, stream);
   });
 }
 

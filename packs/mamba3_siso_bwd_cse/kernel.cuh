@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)
 #include <cuda_runtime_api.h>
@@ -44,6 +45,18 @@ struct SisoBackward {
   int64_t chunks_per_cta = 0;
 };
 
+/// How many chunks a CTA of sm_90's kernel should take on a GPU that holds `num_slots` of its CTAs:
+/// all of a row's, where whole rows fill three quarters of the GPU.
+inline int64_t chunks_per_slot(const SisoBackward& problem, int64_t num_slots) {
+  const int64_t rows = std::max<int64_t>(problem.batch * problem.num_heads, 1);
+  const int64_t num_chunks = std::max<int64_t>(problem.num_chunks, 1);
+  // Whole rows need no scan: worth a wave that fills three quarters of the GPU.
+  const int64_t waves = (rows + num_slots - 1) / num_slots;
+  if (problem.cu_seqlens == nullptr && 4 * rows >= 3 * waves * num_slots) return num_chunks;
+  const int64_t segments = rows < num_slots ? num_slots / rows : 4;
+  return std::max<int64_t>((num_chunks + segments - 1) / segments, 1);
+}
+
 #if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)
 /// Whether the kernels serve these extents: both head dims 32, 64 or 128, and a grid that fits.
 bool is_served(const SisoBackward& problem);
@@ -51,15 +64,15 @@ bool is_served(const SisoBackward& problem);
 int64_t shared_bytes(const SisoBackward& problem);
 /// Whether sm_90's kernel serves these: bfloat16, both head dims 64 or 128.
 bool is_walked(const SisoBackward& problem, ElementType type);
-/// How many chunks a CTA of it should take: all of a row's, where the rows fill the GPU.
-int64_t chunks_per_cta(const SisoBackward& problem);
+/// chunks_per_slot on a GPU of `num_processors` multiprocessors.
+int64_t chunks_per_cta(const SisoBackward& problem, int64_t num_processors);
 /// That kernel, behind the scan.
 cudaError_t launch_walk(const SisoBackward& problem, cudaStream_t stream);
 /// The scan over chunks, if there is one, then the walk or one CTA per chunk and head.
 /// No atomics, sums in float32 in a fixed order. Bitwise deterministic; capturable. Returns the
 /// launches' status.
 cudaError_t launch_siso_backward(const SisoBackward& problem, ElementType type,
-                                 cudaStream_t stream);
+                                 int64_t num_processors, cudaStream_t stream);
 #endif
 
 }  // namespace patchbench::ops::mamba3_siso_bwd_cse

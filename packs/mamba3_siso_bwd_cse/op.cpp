@@ -21,6 +21,10 @@ using Triple = std::tuple<Tensor, Tensor, Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 constexpr const char* kSlug = "mamba3_siso_bwd_cse";
+constexpr const char* kNeeds =
+    "bfloat16 or float16, chunk_size 64, head dims of 32, 64 or 128, and compute capability 8.0 "
+    "with "
+    "150 KiB of shared memory a CTA";
 
 std::string dtype_name(at::ScalarType type) { return c10::getDtypeNames(type).first; }
 
@@ -351,15 +355,17 @@ void launch(const SisoInputs& in, const SisoSaved& saved, const Gradients& to) {
   problem.grad_adt = grad_adt.mutable_data_ptr<float>();
   problem.grad_qk_dot = grad_qk_dot.mutable_data_ptr<float>();
   problem.grad_initial_state = grad_initial.mutable_data_ptr<float>();
-  if (is_walked(problem, type) && at::cuda::getDeviceProperties(in.q.get_device())->major == 9)
-    problem.chunks_per_cta = chunks_per_cta(problem);
+  const auto* device = at::cuda::getDeviceProperties(in.q.get_device());
+  if (is_walked(problem, type) && device->major == 9)
+    problem.chunks_per_cta = chunks_per_cta(problem, device->multiProcessorCount);
   problem.has_scan = problem.chunks_per_cta == 0 || in.cu_seqlens.has_value() ||
                      problem.chunks_per_cta < problem.num_chunks;
   if (problem.has_scan) {
     grad_states = at::empty(saved.states.sizes(), saved.states.options());
     problem.grad_states = grad_states.mutable_data_ptr();
   }
-  C10_CUDA_CHECK(launch_siso_backward(problem, type, at::cuda::getCurrentCUDAStream()));
+  C10_CUDA_CHECK(launch_siso_backward(problem, type, device->multiProcessorCount,
+                                      at::cuda::getCurrentCUDAStream()));
 }
 #endif
 
@@ -377,7 +383,10 @@ Gradients backward_real(PB_SISO_INPUTS, PB_SISO_SAVED) {
     is_done = true;
   }
 #endif
-  if (!is_done) backward_plain(in, saved, gradients);
+  if (!is_done) {
+    warn_of_plain_form(kSlug, "mamba3_siso_bwd", q, kNeeds);
+    backward_plain(in, saved, gradients);
+  }
   if (d) std::get<5>(gradients).copy_(grad_qk_dot.sum(at::IntArrayRef{0, 2}));
   return gradients;
 }

@@ -20,7 +20,12 @@ using at::Tensor;
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 using Shape = std::vector<c10::SymInt>;
 
+constexpr const char* kSlug = "mamba3_siso_bwd_cse";
 constexpr const char* kOp = "mamba3_siso_rotary_bwd";
+constexpr const char* kNeeds =
+    "bfloat16, head_dim_qk 64 or 128, num_angles a quarter or a half of it, at most 64 heads a "
+    "group, "
+    "and compute capability 8.0 with 156 KiB of shared memory a CTA";
 
 std::string dtype_name(at::ScalarType type) { return c10::getDtypeNames(type).first; }
 
@@ -43,7 +48,7 @@ RotaryBackward extents_of(const RotaryInputs& in) {
 #endif
 
 bool has_kernel(const RotaryInputs& in) {
-  if (is_fallback_forced("mamba3_siso_bwd_cse")) return false;
+  if (is_fallback_forced(kSlug)) return false;
 #ifdef PATCHBENCH_CUDA
   if (in.q.is_cuda() && in.q.scalar_type() == at::kBFloat16) {
     const RotaryBackward problem = extents_of(in);
@@ -181,7 +186,8 @@ Tensor dense(const Tensor& tensor) {
 
 void launch(const RotaryInputs& in, const RotaryGradOutputs& grad, const Gradients& to) {
   RotaryBackward problem = extents_of(in);
-  problem.block_tokens = rotary_block_tokens(problem);
+  problem.block_tokens = rotary_block_tokens(
+      problem, at::cuda::getDeviceProperties(in.q.get_device())->multiProcessorCount);
   problem.num_blocks = (problem.seqlen + problem.block_tokens - 1) / problem.block_tokens;
   const Tensor grad_cumsum = at::empty(in.angles.sizes(), in.dt.options());
   const Tensor grad_scale = at::empty_like(in.dt), grad_gamma = at::empty_like(in.dt);
@@ -229,6 +235,7 @@ Gradients backward_real(PB_ROTARY_ARGUMENTS) {
     return gradients;
   }
 #endif
+  warn_of_plain_form(kSlug, kOp, q, kNeeds);
   return backward_plain(in, grad);
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMaxHeads = 64;  // of a group
 constexpr int64_t kMaxGrid = 65535, kMaxRows = int64_t{1} << 27;
-constexpr int64_t kSlots = 2 * 132;  // CTAs that an H200 holds
+static_assert(rotary::kStep == 32, "the least that rotary_block_tokens gives");
 
 template <int kN, int kR>
 __global__ void __launch_bounds__(rotary::kThreads, 2) turn_kernel(RotaryBackward problem) {
@@ -72,13 +72,6 @@ bool is_rotary_served(const RotaryBackward& p) {
   return (n == 64 || n == 128) && (r == n / 4 || r == n / 2) && p.num_groups > 0 &&
          p.num_heads / p.num_groups <= kMaxHeads && p.batch <= kMaxGrid &&
          p.seqlen <= 32 * kMaxGrid && p.batch * p.seqlen * p.num_heads < kMaxRows;
-}
-
-int64_t rotary_block_tokens(const RotaryBackward& p) {
-  for (const int64_t tokens : {128, 64}) {
-    if (p.num_groups * p.batch * ((p.seqlen + tokens - 1) / tokens) >= 3 * kSlots) return tokens;
-  }
-  return rotary::kStep;
 }
 
 int64_t rotary_shared_bytes(const RotaryBackward& problem) {

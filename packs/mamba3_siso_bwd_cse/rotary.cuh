@@ -28,14 +28,22 @@ struct RotaryBackward {
   int64_t block_tokens = 0, num_blocks = 0;  ///< of a row; block_tokens is a multiple of 32
 };
 
+/// Tokens of a block, so that the blocks fill a GPU of `num_processors` multiprocessors, each of
+/// which holds two CTAs: 128, 64, or 32 where those are too few.
+inline int64_t rotary_block_tokens(const RotaryBackward& problem, int64_t num_processors) {
+  for (const int64_t tokens : {128, 64}) {
+    const int64_t blocks = (problem.seqlen + tokens - 1) / tokens;
+    if (problem.num_groups * problem.batch * blocks >= 3 * 2 * num_processors) return tokens;
+  }
+  return 32;
+}
+
 #if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)
 /// Whether the kernels serve these extents: head_dim_qk 64 or 128, num_angles a quarter or a half
 /// of it, at most 64 heads a group, and rows that 27 bits count.
 bool is_rotary_served(const RotaryBackward& problem);
 /// Shared memory in bytes that the largest kernel of this problem needs of a CTA.
 int64_t rotary_shared_bytes(const RotaryBackward& problem);
-/// Tokens of a block, so that the blocks fill the GPU.
-int64_t rotary_block_tokens(const RotaryBackward& problem);
 /// Three kernels: all that is of one token, sums over blocks, the angles' reverse sum. No atomics,
 /// sums in float32 in a fixed order. Bitwise deterministic; capturable. Returns the launches'
 /// status.

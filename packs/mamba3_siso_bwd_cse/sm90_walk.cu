@@ -12,7 +12,6 @@
 namespace patchbench::ops::mamba3_siso_bwd_cse {
 namespace {
 
-constexpr int64_t kSms = 132;
 constexpr int64_t kShared = 228 * 1024, kReserved = 1024;  // of an SM, of each of its CTAs
 
 /// CTAs that an SM holds: two, where their tiles fit, of 128 registers a thread.
@@ -50,17 +49,11 @@ bool is_walked(const SisoBackward& problem, ElementType type) {
          is_width(problem.head_dim_v);
 }
 
-int64_t chunks_per_cta(const SisoBackward& problem) {
-  const int64_t slots = with_widths(problem, [](auto n, auto p) {
-    return kSms * kResident<decltype(n)::value, decltype(p)::value>;
+int64_t chunks_per_cta(const SisoBackward& problem, int64_t num_processors) {
+  const int64_t num_slots = with_widths(problem, [&](auto n, auto p) {
+    return num_processors * kResident<decltype(n)::value, decltype(p)::value>;
   });
-  const int64_t rows = std::max<int64_t>(problem.batch * problem.num_heads, 1);
-  const int64_t num_chunks = std::max<int64_t>(problem.num_chunks, 1);
-  // Whole rows need no scan: worth a wave that fills three quarters of the GPU.
-  const int64_t waves = (rows + slots - 1) / slots;
-  if (problem.cu_seqlens == nullptr && 4 * rows >= 3 * waves * slots) return num_chunks;
-  const int64_t segments = rows < slots ? slots / rows : 4;
-  return std::max<int64_t>((num_chunks + segments - 1) / segments, 1);
+  return chunks_per_slot(problem, num_slots);
 }
 
 cudaError_t launch_walk(const SisoBackward& problem, cudaStream_t stream) {

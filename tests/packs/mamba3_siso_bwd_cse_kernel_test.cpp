@@ -20,6 +20,17 @@ using at::Tensor;
 using sm90_emulator::Machine;
 using sm90_emulator::Timing;
 
+TEST(SisoWalk, TakesWholeRowsWhereTheyFillTheGpuAtHand) {
+  SisoBackward problem;
+  problem.batch = 1;
+  problem.num_heads = 100;
+  problem.num_chunks = 64;
+  // 100 rows fill three quarters of a GPU with 114 CTAs (H100 PCIe), not of one with 264.
+  EXPECT_EQ(chunks_per_slot(problem, 114), 64);
+  EXPECT_EQ(chunks_per_slot(problem, 264), 32);
+  EXPECT_EQ(chunks_per_slot(problem, 78), 16);
+}
+
 struct WalkCase {
   std::string name;
   int64_t batch = 1, seqlen = 150, num_heads = 2, head_dim_qk = 128, head_dim_v = 64;

@@ -19,6 +19,18 @@ using sm90_emulator::Machine;
 using sm90_emulator::Timing;
 namespace rotary = ops::mamba3_siso_bwd_cse::rotary;
 
+TEST(RotaryBlocks, AreAsLongAsTheGpuAtHandIsFilled) {
+  RotaryBackward problem;
+  problem.batch = 2;
+  problem.num_groups = 8;
+  problem.seqlen = 6144;
+  // 768 blocks of 128 tokens: three waves of 114 multiprocessors with two CTAs each, not of 132.
+  EXPECT_EQ(ops::mamba3_siso_bwd_cse::rotary_block_tokens(problem, 114), 128);
+  EXPECT_EQ(ops::mamba3_siso_bwd_cse::rotary_block_tokens(problem, 132), 64);
+  problem.seqlen = 64;
+  EXPECT_EQ(ops::mamba3_siso_bwd_cse::rotary_block_tokens(problem, 132), 32);
+}
+
 struct KernelCase {
   RotaryCase problem;
   int64_t block_tokens = 64;
