@@ -54,3 +54,10 @@ target_precompile_headers(patchbench_torch_pch PRIVATE
 function(use_torch_pch target)
   reuse_pch(${target} patchbench_torch_pch)
 endfunction()
+
+# use_stable_abi(<target>): torch's headers of the stable ABI alone, as they were in 2.11: what is compiled so runs in every
+# later torch. Hidden: the ABI's header-only classes are a copy for each library.
+function(use_stable_abi target)
+  target_compile_definitions(${target} PRIVATE TORCH_TARGET_VERSION=0x020b000000000000)
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+endfunction()

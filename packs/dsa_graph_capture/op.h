@@ -16,15 +16,15 @@ namespace patchbench::ops::dsa_graph_capture {
 ///
 /// An index >= seqlen_k is skipped and sets `out_of_range`, an int32 tensor [1] of the same device
 /// that the caller cleared and reads when it suits, after a graph replay too: nothing here clears
-/// it. Without one it raises on the CPU and is skipped silently on CUDA.
+/// it. Without one it throws std::out_of_range on the CPU and is skipped silently on CUDA.
 ///
 /// On CUDA one launch on the current stream, each element written once, no prefill, no int64 copy,
 /// no host read: capturable. Bitwise deterministic. Not differentiable: the mask needs no gradient.
 ///
-/// Throws c10::Error, one line: `topk_to_index_mask: topk_indices must have 3 axes [batch,
+/// Throws std::runtime_error, one line: `topk_to_index_mask: topk_indices must have 3 axes [batch,
 /// seqlen_q, topk], got 2`.
 ///
-/// The dispatcher holds `patchbench::topk_to_index_mask` (CPU, CUDA, Meta),
+/// The dispatcher holds `patchbench::topk_to_index_mask` (CPU, CUDA),
 /// `patchbench::topk_to_index_mask_` and `patchbench::topk_to_index_mask_path` -> "cpu", "cuda" or
 /// "plain". "plain" is a scatter-reduce amax of 0 and -inf in torch; it serves devices below
 /// compute capability 8.0, libraries built without CUDA, and whatever

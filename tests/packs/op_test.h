@@ -10,12 +10,15 @@
 /// What the tests of all ops need.
 namespace patchbench::op_test {
 
-/// The text of the one-line c10::Error that `work` throws.
+/// The text of the one-line error that `work` throws: c10::Error, or what an op on torch's stable
+/// ABI throws.
 inline std::string refusal(const std::function<void()>& work) {
   try {
     work();
   } catch (const c10::Error& e) {
     return e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    return e.what();
   }
   return "nothing was refused";
 }
