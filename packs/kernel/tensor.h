@@ -221,7 +221,19 @@ class Tensor : public torch::stable::Tensor {
   Tensor cumsum(int64_t axis) const {
     return call<Base>("aten::cumsum", "", base(), axis, std::optional<ScalarType>());
   }
-  Tensor matmul(const Tensor& other) const { return torch::stable::matmul(*this, other); }
+  /// Of the last two axes; the axes before them are equal. It is the variant that is given its
+  /// result, for autocast would round the operands of the other one to its own dtype.
+  Tensor matmul(const Tensor& other) const {
+    Ints lengths = shape();
+    const int64_t columns = lengths.back(), rows = lengths[lengths.size() - 2];
+    int64_t batch = 1;
+    for (std::size_t i = 0; i + 2 < lengths.size(); ++i) batch *= lengths[i];
+    lengths.back() = other.size(-1);
+    const Tensor product = torch::stable::new_empty(*this, Ints{batch, rows, lengths.back()});
+    call<Base>("aten::bmm", "out", reshape({batch, rows, columns}).base(),
+               other.reshape({batch, columns, lengths.back()}).base(), product.base());
+    return product.view(lengths);
+  }
 
   // ---- in place ----
 
@@ -326,10 +338,6 @@ inline Tensor cat(const std::vector<Tensor>& tensors, int64_t axis) {
 }
 inline Tensor stack(const std::vector<Tensor>& tensors, int64_t axis) {
   return call<Tensor::Base>("aten::stack", "", bases_of(tensors), axis);
-}
-inline Tensor einsum(const char* equation, const std::vector<Tensor>& tensors) {
-  return call<Tensor::Base>("aten::einsum", "", std::string(equation), bases_of(tensors),
-                            std::optional<Ints>());
 }
 inline Tensor where(const Tensor& condition, const Tensor& yes, const Tensor& no) {
   return call<Tensor::Base>("aten::where", "self", condition.base(), yes.base(), no.base());

@@ -22,7 +22,8 @@ namespace patchbench::ops::sparse_mla_dims {
 /// Returns out [batch, seqlen_q, num_heads, head_dim_v] in q's dtype, lse [batch, seqlen_q,
 /// num_heads] and out_remainder: what rounding took from out, in out's shape and dtype, so that
 /// out + out_remainder has 16 bits of mantissa and more; [0] where out is float32 or float64. Sums,
-/// and lse, are float32 (float64 on float64). Not differentiable: see sparse_mla.
+/// and lse, are float32 (float64 on float64). Not differentiable here: patchbench_ops.sparse_mla
+/// is, in Python.
 ///
 /// On CUDA of compute capability 9.x with shared memory for it (226 KiB a CTA at 576/512), bfloat16
 /// goes to a kernel of warpgroup products, which also rounds P to bfloat16. Elsewhere, and where
@@ -31,7 +32,7 @@ namespace patchbench::ops::sparse_mla_dims {
 /// x head_dim_qk) where that is more. No host synchronisation: capturable. Bitwise deterministic on
 /// one path, but for grad_kv on CUDA.
 ///
-/// Throws c10::Error, one line: `sparse_mla: head_dim_v must be a multiple of 16 from 16 to
+/// Throws std::runtime_error, one line: `sparse_mla: head_dim_v must be a multiple of 16 from 16 to
 /// min(512, head_dim_qk) = 128, got 129`.
 /// Source: derived here. Megatron-LM's SparseMLA (megatron-core 0.19.2) computes the same for
 /// 576/512 alone.
@@ -61,21 +62,13 @@ constexpr int64_t kScratchBytes = 256 << 20;
 /// output_mask  which gradients are wanted; the others come back undefined. Plain torch leaves
 /// their
 ///          work out; the kernel does it all the same.
-/// On CUDA the kernel adds grad_kv atomically, which deterministic mode refuses
-/// (torch.use_deterministic_algorithms).
+/// On CUDA the kernel adds grad_kv atomically, which patchbench_ops refuses in torch's
+/// deterministic mode.
 std::tuple<at::Tensor, at::Tensor> sparse_mla_backward(
     const at::Tensor& grad_out, const at::Tensor& out, const at::Tensor& out_remainder,
     const at::Tensor& lse, const at::Tensor& q, const at::Tensor& kv,
     const at::Tensor& topk_indices, double softmax_scale, const std::string& delta = "exact",
     const std::string& staging = "bf16", std::array<bool, 2> output_mask = {true, true});
-
-/// out and lse, differentiable in q and kv through out: the backward is sparse_mla_backward. With
-/// delta "rounded" out_remainder is not kept for it.
-std::tuple<at::Tensor, at::Tensor> sparse_mla(const at::Tensor& q, const at::Tensor& kv,
-                                              const at::Tensor& topk_indices, double softmax_scale,
-                                              int64_t head_dim_v,
-                                              const std::string& delta = "exact",
-                                              const std::string& staging = "bf16");
 
 /// The path taken for a query like this one: "cuda" or "plain". The forward's is that of "bf16".
 std::string sparse_mla_path(const at::Tensor& q, int64_t head_dim_v,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import importlib
 import statistics
 import sys
 from collections.abc import Callable
@@ -69,6 +69,7 @@ def need_cuda() -> None:
 
 
 def load_ops() -> None:
-    """Loads the library that PATCHBENCH_OPS_LIB names; needs a CUDA device."""
+    """Imports patchbench_ops over the library that PATCHBENCH_OPS_LIB names; needs a CUDA device."""
     need_cuda()
-    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packs" / "python"))
+    importlib.import_module("patchbench_ops")

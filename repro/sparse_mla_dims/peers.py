@@ -73,7 +73,7 @@ def stepped(forward: Call) -> Call:
 
 
 def patchbench() -> Calls:
-    ops = torch.ops.patchbench
+    patchbench_ops, ops = importlib.import_module("patchbench_ops"), torch.ops.patchbench
 
     def forward(o: Operands) -> tuple[torch.Tensor, ...]:
         return ops.sparse_mla_forward(o.q, o.kv, o.indices, softmax_scale=o.scale, head_dim_v=o.head_dim_v)
@@ -82,7 +82,7 @@ def patchbench() -> Calls:
         return ops.sparse_mla_backward(o.grad_out, o.out, o.rest, o.lse, o.q, o.kv, o.indices, softmax_scale=o.scale)
 
     def attend(o: Operands) -> tuple[torch.Tensor, ...]:
-        return (ops.sparse_mla(o.q, o.kv, o.indices, softmax_scale=o.scale, head_dim_v=o.head_dim_v)[0],)
+        return (patchbench_ops.sparse_mla(o.q, o.kv, o.indices, softmax_scale=o.scale, head_dim_v=o.head_dim_v)[0],)
 
     return {"forward": forward, "backward": backward, "step": stepped(attend)}
 
@@ -142,7 +142,7 @@ def dense() -> Calls:
 def in_layout_of_megatron() -> dict[str, Calls]:
     """The release's own entry, which permutes [seqlen, batch, ...] to what its kernels take and back, and patchbench on the same."""
     absorbed = importlib.import_module(f"{VARIANT}.ops.tilelang_dsa").fused_sparse_mla_absorbed
-    ops = torch.ops.patchbench
+    patchbench_ops = importlib.import_module("patchbench_ops")
 
     def entry(o: Operands) -> tuple[torch.Tensor, ...]:
         out = absorbed(o.q, o.kv, o.indices.squeeze(2), o.scale, o.head_dim_v)
@@ -152,7 +152,7 @@ def in_layout_of_megatron() -> dict[str, Calls]:
 
     def ours(o: Operands) -> tuple[torch.Tensor, ...]:
         q, kv = (t.transpose(0, 1) for t in (o.q, o.kv))
-        out, _ = ops.sparse_mla(q, kv, o.indices, softmax_scale=o.scale, head_dim_v=o.head_dim_v)
+        out, _ = patchbench_ops.sparse_mla(q, kv, o.indices, softmax_scale=o.scale, head_dim_v=o.head_dim_v)
         return (out.transpose(0, 1).contiguous(),)
 
     def both(attend: Call) -> Calls:

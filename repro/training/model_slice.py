@@ -13,12 +13,14 @@ Prints one JSON document. Exit: 0 all pass, 1 one does not, 4 no such device.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
-import os
 import statistics
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -83,7 +85,7 @@ def sparse_plain(q: torch.Tensor, kv: torch.Tensor, keys: torch.Tensor, values: 
 
 def sparse_op(q: torch.Tensor, kv: torch.Tensor, keys: torch.Tensor, values: int) -> torch.Tensor:
     scale = q.shape[-1] ** -0.5
-    return torch.ops.patchbench.sparse_mla(q, kv, keys, softmax_scale=scale, head_dim_v=values)[0].flatten(2)
+    return load_ops().sparse_mla(q, kv, keys, softmax_scale=scale, head_dim_v=values)[0].flatten(2)
 
 
 # ---- scans ----
@@ -304,6 +306,14 @@ def measured(name: str, sizes: Sizes, device: str) -> dict[str, Any]:
     return {"op": name, "sizes": sizes._asdict(), "passes": passes, "errors [op, plain]": errors}
 
 
+def load_ops() -> ModuleType:
+    """patchbench_ops over the library that PATCHBENCH_OPS_LIB names."""
+    folder = str(Path(__file__).resolve().parents[2] / "packs" / "python")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module("patchbench_ops")
+
+
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
@@ -313,7 +323,7 @@ def main(words: list[str] | None = None) -> int:
     if is_cuda and not torch.cuda.is_available():
         print("model_slice.py: no CUDA device on this machine; --device cpu takes smaller layers", file=sys.stderr)
         return 4
-    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
+    load_ops()
     rows = [measured(name, FULL[name] if is_cuda else SMALL, options.device) for name in options.op or OPS]
     device = torch.cuda.get_device_name() if is_cuda else "cpu"
     about = {"layers": NUM_LAYERS, "seeds": NUM_SEEDS, "error": "1 - cosine", "limit": f"{FACTOR:g} x plain + 2^-18", "device": device}

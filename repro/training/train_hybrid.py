@@ -97,11 +97,12 @@ def cuda_kernels() -> tuple[Siso, Attention]:
 
 def cpu_kernels(sizes: Sizes) -> tuple[Siso, Attention]:
     """Our reference and our op."""
-    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packs" / "python"))
+    ops = importlib.import_module("patchbench_ops")
 
     def attend(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
         one = (x.unsqueeze(0) for x in (q, kv, indices))
-        out, lse = torch.ops.patchbench.sparse_mla(*one, softmax_scale=scale, head_dim_v=sizes.latent)
+        out, lse = ops.sparse_mla(*one, softmax_scale=scale, head_dim_v=sizes.latent)
         return out.squeeze(0), lse.squeeze(0)
 
     return siso_reference, attend

@@ -19,7 +19,6 @@ namespace {
 using op_test::devices;
 using op_test::Fallback;
 using op_test::Form;
-using ops::sparse_mla_dims::sparse_mla;
 using ops::sparse_mla_dims::sparse_mla_backward;
 using ops::sparse_mla_dims::sparse_mla_forward;
 using ops::sparse_mla_dims::sparse_mla_path;
@@ -221,47 +220,6 @@ TEST(SparseMlaOp, LeavesOneRoundingWhereStagingIsSplit) {
     // sqrt(2) less, of which 1.2 are asked: the rounding of the result stays.
     EXPECT_GE(bf16_q, 1.2 * split_q) << bf16_q << " " << split_q;
     EXPECT_GE(bf16_kv, 1.2 * split_kv) << bf16_kv << " " << split_kv;
-  }
-}
-
-TEST(SparseMlaOp, IsDifferentiableThroughItsOutput) {
-  for (const std::string& device : devices()) {
-    for (const auto type : {at::kBFloat16, at::kFloat}) {
-      for (const char* delta : {"exact", "rounded"}) {
-        const Problem p = problem_of({.name = "autograd"}, type);
-        const Tensor q = p.q.to(type).to(device).requires_grad_();
-        const Tensor kv = p.kv.to(type).to(device).requires_grad_();
-        const auto [out, lse] =
-            sparse_mla(q, kv, p.indices.to(device), p.softmax_scale, p.head_dim_v, delta);
-        EXPECT_FALSE(lse.requires_grad());
-        // The gradient of a sum has stride 0.
-        out.sum().backward();
-        Problem ones = p;
-        ones.grad_out = torch::ones_like(p.grad_out);
-        const Result wanted = oracle(ones);
-        EXPECT_LE(relative(kv.grad(), wanted.grad_kv), 2 * bound_of(type)) << delta;
-        EXPECT_LE(relative(q.grad(), wanted.grad_q), 2 * bound_of(type)) << delta;
-      }
-    }
-  }
-}
-
-TEST(SparseMlaOp, PassesItsModesToTheBackward) {
-  const Problem p = problem_of({.name = "modes", .batch = 1, .data = "mean"}, at::kBFloat16);
-  for (const char* delta : {"exact", "rounded"}) {
-    for (const char* staging : {"bf16", "split"}) {
-      const Tensor q = p.q.to(at::kBFloat16).requires_grad_(), kv = p.kv.to(at::kBFloat16);
-      const Tensor out =
-          std::get<0>(sparse_mla(q, kv, p.indices, p.softmax_scale, p.head_dim_v, delta, staging));
-      out.backward(p.grad_out.to(at::kBFloat16));
-      for (const char* other : {"exact", "rounded"}) {
-        for (const char* another : {"bf16", "split"}) {
-          const Result r = result_of(p, at::kBFloat16, at::kCPU, other, another);
-          const bool is_same = std::string(delta) == other && std::string(staging) == another;
-          EXPECT_EQ(at::equal(q.grad(), r.grad_q), is_same) << delta << staging << other << another;
-        }
-      }
-    }
   }
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def model_slice() -> ModuleType:
-    torch.ops.load_library(os.environ["PATCHBENCH_OPS_LIB"])
     sys.path.insert(0, str(ROOT / "repro" / "training"))
-    return importlib.import_module("model_slice")
+    module = importlib.import_module("model_slice")
+    module.load_ops()
+    return module
 
 
 @pytest.mark.parametrize("name", ["sparse_mla", "flce", "mamba3_siso", "mamba3_mimo", "mamba3_mimo_qk_dot"])

@@ -9,6 +9,7 @@ from . import library
 library.load()
 
 from .mask import topk_to_index_mask, topk_to_index_mask_, topk_to_index_mask_path  # noqa: E402  (names operators of the library)
+from .sparse_mla import sparse_mla, sparse_mla_path  # noqa: E402
 
 __version__ = "0.1.0"
-__all__ = ["topk_to_index_mask", "topk_to_index_mask_", "topk_to_index_mask_path"]
+__all__ = ["sparse_mla", "sparse_mla_path", "topk_to_index_mask", "topk_to_index_mask_", "topk_to_index_mask_path"]
