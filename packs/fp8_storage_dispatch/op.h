@@ -34,7 +34,8 @@ at::Tensor dequantize_mla(const Fp8Storage& storage);
 /// kv [batch, seqlen_k, 1, 576 or 656]; topk_indices [batch, seqlen_q, 1, topk] int32. An index
 /// outside [0, seqlen_k) is no key; one that occurs twice counts twice; a query without a key gives
 /// out = 0, lse = 0. Returns out [batch, seqlen_q, num_heads, 512] bfloat16 and lse [batch,
-/// seqlen_q, num_heads] float32. Sums in float32. Not differentiable: see sparse_mla_fp8.
+/// seqlen_q, num_heads] float32. Sums in float32. Not differentiable here:
+/// patchbench_ops.sparse_mla_fp8 is, in Python, of dense operands.
 ///
 /// On CUDA of compute capability 9.0 one kernel reads the stored bytes; nothing is dequantised in
 /// global memory. The forward's logits are products of the bytes themselves, on FP8 tensor cores,
@@ -48,7 +49,7 @@ at::Tensor dequantize_mla(const Fp8Storage& storage);
 /// gathered rows chunk by chunk (sparse_mla_fp8_path: "cuda" or "plain"). Forward and grad_q are
 /// bitwise deterministic on one path; grad_kv on CUDA is not. Capturable.
 ///
-/// On CUDA grad_kv is added atomically, which deterministic mode refuses.
+/// On CUDA grad_kv is added atomically, which patchbench_ops refuses in torch's deterministic mode.
 ///
 /// Refused in one line: one operand stored and the other dense (but for "block"), e5m2, a scale of
 /// another count, head_dim other than 576, strides other than contiguous,
@@ -65,13 +66,6 @@ std::tuple<at::Tensor, at::Tensor> sparse_mla_fp8_forward(const Fp8Storage& q, c
 std::tuple<at::Tensor, at::Tensor> sparse_mla_fp8_backward(
     const at::Tensor& grad_out, const at::Tensor& out, const at::Tensor& lse, const Fp8Storage& q,
     const Fp8Storage& kv, const at::Tensor& topk_indices, double softmax_scale);
-
-/// The same on dense query and kv, which it quantises by `layout` ("block" leaves the query in
-/// bfloat16) and keeps for the backward in that form alone. Differentiable in query and kv:
-/// the gradients of the dequantised operands, passed straight through the rounding.
-std::tuple<at::Tensor, at::Tensor> sparse_mla_fp8(const at::Tensor& query, const at::Tensor& kv,
-                                                  const at::Tensor& topk_indices,
-                                                  const std::string& layout, double softmax_scale);
 
 /// The path taken for operands like this one: "cuda" or "plain".
 std::string sparse_mla_fp8_path(const at::Tensor& kv);

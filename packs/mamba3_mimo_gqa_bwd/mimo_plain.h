@@ -1,14 +1,23 @@
 #pragma once
-#include <torch/torch.h>
-
 #include <algorithm>
-#include <array>
+#include <optional>
 #include <vector>
 
-#include "op.h"
+#include "../kernel/checks.h"
 
-/// The plain form of mamba3_mimo_bwd: torch operations, chunk by chunk. Formulas: op.h.
+/// The arguments of mamba3_mimo_bwd and its plain form: torch operations, chunk by chunk. Formulas:
+/// op.h.
 namespace patchbench::ops::mamba3_mimo_gqa_bwd {
+
+struct MimoInputs {
+  Tensor q, k, v, adt, dt, trap, q_bias, k_bias, mimo_v;
+  std::optional<Tensor> mimo_z, mimo_o;
+  Tensor angles;
+  std::optional<Tensor> d, z, cu_seqlens;
+};
+struct MimoGradients {
+  Tensor q, k, v, adt, dt, trap, q_bias, k_bias, mimo_v, mimo_z, mimo_o, angles, d, z;
+};
 
 /// Consecutive tokens that start from a zero state: all batch entries alike, or one packed
 /// sequence.
@@ -20,15 +29,15 @@ struct Sequence {
 inline std::vector<Sequence> sequences_of(const MimoInputs& in) {
   const int64_t seqlen = in.q.size(1);
   if (!in.cu_seqlens) return {{0, seqlen}};
-  const at::Tensor cu = in.cu_seqlens->cpu().contiguous();
-  const auto* at = cu.const_data_ptr<int32_t>();
+  const Tensor cu = in.cu_seqlens->cpu().contiguous();
+  const auto* at = cu.data<int32_t>();
   const int64_t count = cu.size(0) - 1;
-  TORCH_CHECK(at[0] == 0 && at[count] == seqlen, "mamba3_mimo_bwd: cu_seqlens must go from 0 to ",
-              seqlen, ", got ", at[0], " to ", at[count]);
+  PB_CHECK(at[0] == 0 && at[count] == seqlen, "mamba3_mimo_bwd: cu_seqlens must go from 0 to ",
+           seqlen, ", got ", at[0], " to ", at[count]);
   std::vector<Sequence> sequences;
   for (int64_t i = 0; i < count; ++i) {
-    TORCH_CHECK(at[i] <= at[i + 1], "mamba3_mimo_bwd: cu_seqlens must not decrease, got ", at[i],
-                " before ", at[i + 1]);
+    PB_CHECK(at[i] <= at[i + 1], "mamba3_mimo_bwd: cu_seqlens must not decrease, got ", at[i],
+             " before ", at[i + 1]);
     sequences.push_back({at[i], at[i + 1] - at[i]});
   }
   return sequences;
@@ -38,7 +47,7 @@ inline std::vector<Sequence> sequences_of(const MimoInputs& in) {
 class MimoPlain {
  public:
   /// Adds into `to`, whose tensors are zero, in the wide dtype.
-  MimoPlain(const MimoInputs& in, const at::Tensor& grad_out, const MimoGradients& to)
+  MimoPlain(const MimoInputs& in, const Tensor& grad_out, const MimoGradients& to)
       : in_(in),
         to_(to),
         wide_(in.adt.scalar_type()),
@@ -54,8 +63,6 @@ class MimoPlain {
   }
 
  private:
-  using Tensor = at::Tensor;
-
   struct Chunk {
     int64_t begin, length;
     Tensor q, k, x, g;           // [b, h, rows, n] and [b, h, rows, p]
@@ -76,9 +83,7 @@ class MimoPlain {
   Tensor rows(const Tensor& by_token) const { return by_token.flatten(2, 3); }
   Tensor by_token(const Tensor& of_rows) const { return of_rows.unflatten(2, {-1, ranks_}); }
   /// Of rows' values [b, h, rows, width], their sum over a token's: [b, h, c].
-  Tensor per_token(const Tensor& of_rows) const {
-    return by_token(of_rows).sum(at::IntArrayRef{3, 4});
-  }
+  Tensor per_token(const Tensor& of_rows) const { return by_token(of_rows).sum(Ints{3, 4}); }
   Tensor per_row(const Tensor& of_tokens) const {
     return of_tokens.repeat_interleave(ranks_, 2).unsqueeze(-1);
   }
@@ -88,9 +93,9 @@ class MimoPlain {
     const int64_t count = theta.size(-1), half = x.size(-1) / 2;
     const Tensor cos = theta.cos(), sin = theta.sin();
     const Tensor low = x.narrow(-1, 0, count), high = x.narrow(-1, half, count);
-    return at::cat({low * cos - high * sin, x.slice(-1, count, half), low * sin + high * cos,
-                    x.slice(-1, half + count, x.size(-1))},
-                   -1);
+    return cat({low * cos - high * sin, x.slice(-1, count, half), low * sin + high * cos,
+                x.slice(-1, half + count, x.size(-1))},
+               -1);
   }
   /// By theta, of a rotated x and its gradient: [b, h, c, ranks, angles].
   static Tensor turning(const Tensor& x, const Tensor& grad, int64_t count) {
@@ -120,11 +125,11 @@ class MimoPlain {
     c.x = rows(tokens(in_.v, begin, length) * beside(in_.mimo_v));
     Tensor g = grad_tokens(begin, length);
     if (in_.mimo_o) g = g * beside(*in_.mimo_o);
-    if (in_.z) g = g * at::silu(tokens(*in_.z, begin, length) * beside(*in_.mimo_z));
+    if (in_.z) g = g * (tokens(*in_.z, begin, length) * beside(*in_.mimo_z)).silu();
     c.g = rows(g);
 
     const Tensor gam = gamma(begin, length);
-    Tensor next = at::zeros_like(gam);
+    Tensor next = zeros_like(gam);
     const int64_t following = std::min(length, sequence.begin + sequence.length - begin - 1);
     next.narrow(2, 0, following).copy_(late(begin + 1, following));
     c.s = gam + next;
@@ -155,8 +160,7 @@ class MimoPlain {
   void run(const Sequence& sequence) {
     std::vector<Chunk> chunks;
     std::vector<Tensor> states;
-    Tensor state =
-        at::zeros({in_.q.size(0), in_.v.size(2), in_.v.size(3), in_.q.size(4)}, in_.adt.options());
+    Tensor state = zeros({in_.q.size(0), in_.v.size(2), in_.v.size(3), in_.q.size(4)}, in_.adt);
     for (int64_t at = 0; at < sequence.length; at += chunk_) {
       chunks.push_back(
           chunk_of(sequence, sequence.begin + at, std::min(chunk_, sequence.length - at)));
@@ -164,9 +168,9 @@ class MimoPlain {
       states.push_back(state);
       state = state * c.whole + (c.x * c.decay_out * per_row(c.s)).mT().matmul(c.k);
     }
-    grad_s_ = at::zeros_like(in_.adt.narrow(2, sequence.begin, sequence.length));
-    grad_own_ = at::zeros_like(grad_s_);
-    Tensor grad_state = at::zeros_like(state);
+    grad_s_ = zeros_like(in_.adt.narrow(2, sequence.begin, sequence.length));
+    grad_own_ = zeros_like(grad_s_);
+    Tensor grad_state = zeros_like(state);
     for (size_t i = chunks.size(); i-- > 0;) {
       const Chunk& c = chunks[i];
       backward(sequence, c, states[i], grad_state);
@@ -190,27 +194,27 @@ class MimoPlain {
       const Tensor d = in_.d->view({1, -1, 1, 1});
       grad_x = grad_x + d * c.g;
       y = y + d * c.x;
-      to_.d.add_((c.g * c.x).sum(at::IntArrayRef{0, 2, 3}));
+      to_.d.add_((c.g * c.x).sum(Ints{0, 2, 3}));
     }
     put_projections(c, y, grad_x);
     put_rotated(c, grad_q, grad_k);
-    put_scalars(
-        sequence, c, e * t, per_token(c.q * carried_q), per_token(c.k * carried_k * c.decay_out),
-        (state * grad_state).sum(at::IntArrayRef{-2, -1}).unsqueeze(-1) * c.whole.squeeze(-1));
+    put_scalars(sequence, c, e * t, per_token(c.q * carried_q),
+                per_token(c.k * carried_k * c.decay_out),
+                (state * grad_state).sum(Ints{-2, -1}).unsqueeze(-1) * c.whole.squeeze(-1));
   }
 
   /// v, mimo_v from grad_x; z, mimo_z, mimo_o from y.
   void put_projections(const Chunk& c, const Tensor& y_rows, const Tensor& grad_x_rows) {
     const auto put = [&](const Tensor& to, const Tensor& by_rank) {
-      to.narrow(1, c.begin, c.length).copy_(by_rank.sum(3).transpose(1, 2));
+      to.narrow(1, c.begin, c.length).copy_(by_rank.sum(Ints{3}).transpose(1, 2));
     };
-    const std::array<int64_t, 2> tokens_axes = {0, 2};
+    const Ints tokens_axes = {0, 2};
     const Tensor v = tokens(in_.v, c.begin, c.length), grad_x = by_token(grad_x_rows);
     put(to_.v, grad_x * beside(in_.mimo_v));
     to_.mimo_v.add_((grad_x * v).sum(tokens_axes));
     const Tensor y = by_token(y_rows);
     Tensor grad = grad_tokens(c.begin, c.length);
-    Tensor gate = at::ones_like(y);
+    Tensor gate = full(y.shape(), 1, y);
     Tensor z, u, sigmoid;
     if (in_.z) {
       z = tokens(*in_.z, c.begin, c.length);
@@ -235,10 +239,10 @@ class MimoPlain {
                          const Tensor& bias) {
       const Tensor grad = by_token(grad_rows);
       const Tensor back = rotate(grad, -c.theta);
-      bias.add_(back.sum(at::IntArrayRef{0, 2}));
+      bias.add_(back.sum(Ints{0, 2}));
       to.narrow(1, c.begin, c.length)
-          .copy_(back.unflatten(1, {-1, heads_per_group_}).sum(2).permute({0, 2, 3, 1, 4}));
-      return turning(by_token(rotated), grad, count).sum(3);
+          .copy_(back.unflatten(1, {-1, heads_per_group_}).sum(Ints{2}).permute({0, 2, 3, 1, 4}));
+      return turning(by_token(rotated), grad, count).sum(Ints{3});
     };
     const Tensor angles = one(c.q, grad_q, to_.q, to_.q_bias) + one(c.k, grad_k, to_.k, to_.k_bias);
     to_.angles.narrow(1, c.begin, c.length).copy_(angles.transpose(1, 2));
@@ -248,14 +252,13 @@ class MimoPlain {
   /// <x, dS k>, `passed` e^{cs_end} <S0, dS>.
   void put_scalars(const Sequence& sequence, const Chunk& c, const Tensor& e_t, const Tensor& read,
                    const Tensor& written, const Tensor& passed) {
-    const Tensor pairs =
-        e_t.unflatten(3, {-1, ranks_}).unflatten(2, {-1, ranks_}).sum(at::IntArrayRef{3, 5});
+    const Tensor pairs = e_t.unflatten(3, {-1, ranks_}).unflatten(2, {-1, ranks_}).sum(Ints{3, 5});
     const Tensor off = pairs * c.decay;
-    const Tensor columns = off.sum(-2);
-    const Tensor r = read + (off * c.s.unsqueeze(-2)).sum(-1) - c.s * columns;
+    const Tensor columns = off.sum(Ints{-2});
+    const Tensor r = read + (off * c.s.unsqueeze(-2)).sum(Ints{-1}) - c.s * columns;
     const Tensor w = c.s * written;
     to_.adt.narrow(2, c.begin, c.length)
-        .copy_(passed + r.flip(-1).cumsum(-1).flip(-1) + (w.cumsum(-1) - w));
+        .copy_(passed + r.flip({-1}).cumsum(-1).flip({-1}) + (w.cumsum(-1) - w));
     const int64_t at = c.begin - sequence.begin;
     grad_s_.narrow(2, at, c.length).copy_(written + columns);
     grad_own_.narrow(2, at, c.length).copy_(pairs.diagonal(0, -2, -1));
@@ -266,7 +269,7 @@ class MimoPlain {
     const Tensor l = lambda(sequence.begin, sequence.length);
     const Tensor dt = in_.dt.narrow(2, sequence.begin, sequence.length);
     const Tensor grad_gamma = grad_s_ + grad_own_;
-    Tensor before = at::zeros_like(grad_s_);
+    Tensor before = zeros_like(grad_s_);
     before.narrow(2, 1, sequence.length - 1).copy_(grad_s_.narrow(2, 0, sequence.length - 1));
     to_.dt.narrow(2, sequence.begin, sequence.length).copy_(grad_gamma * l + before * (1 - l));
     to_.trap.narrow(2, sequence.begin, sequence.length)
@@ -275,7 +278,7 @@ class MimoPlain {
 
   const MimoInputs& in_;
   const MimoGradients& to_;
-  at::ScalarType wide_;
+  ScalarType wide_;
   int64_t ranks_, heads_per_group_, chunk_;
   const Tensor& grad_out_;
   Tensor grad_s_, grad_own_;  // of s and of the own gam, [b, h, length], of one sequence

@@ -25,8 +25,8 @@ namespace patchbench::ops::mamba3_mimo_gqa_bwd {
 /// "cuda" or "plain"). Bitwise deterministic on one path; with num_groups = num_heads the
 /// gradients are dq and dk bit for bit. Capturable. Not differentiable: it is a backward.
 ///
-/// Throws c10::Error, one line: `group_reduce_bwd: num_groups must divide num_heads = 6, got 4`.
-/// Source: derived here; the grouping of heads is that of mamba-ssm's mamba3_mimo_bwd.py at
+/// Throws std::runtime_error, one line: `group_reduce_bwd: num_groups must divide num_heads = 6,
+/// got 4`. Source: derived here; the grouping of heads is that of mamba-ssm's mamba3_mimo_bwd.py at
 /// 2.3.2.post1, which refuses 1 < num_groups < num_heads.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_reduce_bwd(const at::Tensor& dq,
                                                                             const at::Tensor& dk,
@@ -82,7 +82,7 @@ struct MimoGradients {
 ///   grad adt_t = e^{cs_end} <S0, dS> + sum_{i >= t} r_i + sum_{j < t} s_j e^{rev_j} <x_j, dS k_j>
 ///   r_i = e^{cs_i} <g_i, S0 q_i> + sum_j W_ij - sum_j W_ji, W = M E T off the diagonal
 ///
-/// Throws c10::Error, one line: `mamba3_mimo_bwd: v must have dtype float32, got float16`.
+/// Throws std::runtime_error, one line: `mamba3_mimo_bwd: v must have dtype float32, got float16`.
 /// On CUDA kernels on tensor cores (bfloat16, 1, 2, 4 or 8 ranks, head dims of 64 or 128, at most
 /// 256 heads a group, compute capability 8.0 with up to 184 KiB of shared memory a CTA): a chunk's
 /// part of the states, a scan over chunks, a CTA per chunk and head, then group_reduce_bwd's

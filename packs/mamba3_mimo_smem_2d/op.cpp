@@ -1,20 +1,17 @@
-#include "op.h"
+// patchbench::mamba3_mimo_qk_dot on torch's stable ABI. What it does: op.h.
+#include <string>
+#include <tuple>
+#include <utility>
 
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
-#include <torch/library.h>
-#include <torch/torch.h>
-
+#include "../kernel/checks.h"
+#include "../kernel/launch.h"
+#include "../kernel/library.h"
 #include "../op_fallback.h"
 #include "kernel.cuh"
-#ifdef PATCHBENCH_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#include <c10/cuda/CUDAGuard.h>
-#endif
 
 namespace patchbench::ops::mamba3_mimo_smem_2d {
 namespace {
 
-using at::Tensor;
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 constexpr const char* kSlug = "mamba3_mimo_smem_2d";
@@ -23,14 +20,17 @@ constexpr const char* kNeeds =
 constexpr const char* kForward = "mamba3_mimo_qk_dot";
 constexpr const char* kBackward = "mamba3_mimo_qk_dot_bwd";
 
-std::string dtype_name(at::ScalarType type) { return c10::getDtypeNames(type).first; }
+/// How tiles are staged: op.h.
+struct QkDotStaging {
+  std::string layout = "flat", copy = "tma";
+};
 
 /// Of sums, of the biases and of their gradients.
-at::ScalarType sum_type(at::ScalarType type) { return type == at::kDouble ? type : at::kFloat; }
+ScalarType sum_type(ScalarType type) { return type == kDouble ? type : kFloat; }
 
 #ifdef PATCHBENCH_CUDA
 ElementType element_type(const Tensor& q) {
-  return q.scalar_type() == at::kFloat ? ElementType::kFloat32 : ElementType::kBFloat16;
+  return q.scalar_type() == kFloat ? ElementType::kFloat32 : ElementType::kBFloat16;
 }
 
 /// The extents alone; heads do not choose the path.
@@ -48,20 +48,18 @@ QkDot extents_of(const Tensor& q, int64_t num_heads) {
 Plan plan_for(const QkDot& problem, const Tensor& q, const QkDotStaging& staging) {
   const Staging wanted{staging.layout == "flat" ? Layout::kFlat : Layout::kRank3,
                        staging.copy == "tma" ? Copy::kTma : Copy::kCpAsync};
-  return plan_of(problem, element_type(q), wanted,
-                 at::cuda::getDeviceProperties(q.get_device())->major);
+  return plan_of(problem, element_type(q), wanted, gpu_of(q).major);
 }
 #endif
 
 bool has_kernel(const Tensor& q, int64_t num_heads) {
   if (is_fallback_forced(kSlug)) return false;
 #ifdef PATCHBENCH_CUDA
-  if (q.is_cuda() && (q.scalar_type() == at::kFloat || q.scalar_type() == at::kBFloat16)) {
+  if (q.is_cuda() && (q.scalar_type() == kFloat || q.scalar_type() == kBFloat16)) {
     const QkDot problem = extents_of(q, num_heads);
-    const auto* device = at::cuda::getDeviceProperties(q.get_device());
-    return is_served(problem) && device->major >= 8 &&
-           static_cast<int64_t>(device->sharedMemPerBlockOptin) >=
-               shared_bytes(problem, element_type(q));
+    const Gpu gpu = gpu_of(q);
+    return is_served(problem) && gpu.major >= 8 &&
+           gpu.shared_bytes >= shared_bytes(problem, element_type(q));
   }
 #else
   static_cast<void>(q);
@@ -70,50 +68,33 @@ bool has_kernel(const Tensor& q, int64_t num_heads) {
   return false;
 }
 
-// ---- checks: on symbolic sizes, so that Meta and the real devices share them ----
-
-using Shape = std::vector<c10::SymInt>;
-
-/// One tensor against its shape, dtype and q's device.
-void check_tensor(const char* op, const char* name, const Tensor& tensor, const Shape& shape,
-                  at::ScalarType type, const Tensor& q) {
-  TORCH_CHECK(tensor.device() == q.device(), op, ": ", name, " must be on ", q.device(), ", got ",
-              tensor.device());
-  TORCH_CHECK(tensor.scalar_type() == type, op, ": ", name, " must have dtype ", dtype_name(type),
-              ", got ", dtype_name(tensor.scalar_type()));
-  TORCH_CHECK(tensor.sym_sizes() == c10::SymIntArrayRef(shape), op, ": ", name, " must have shape ",
-              c10::SymIntArrayRef(shape), ", got ", tensor.sym_sizes());
-}
+// ---- checks ----
 
 void check_staging(const char* op, const QkDotStaging& staging) {
-  TORCH_CHECK(staging.layout == "flat" || staging.layout == "rank3", op,
-              ": layout must be flat or rank3, got ", staging.layout);
-  TORCH_CHECK(staging.copy == "tma" || staging.copy == "cp_async", op,
-              ": copy must be tma or cp_async, got ", staging.copy);
+  PB_CHECK(staging.layout == "flat" || staging.layout == "rank3", op,
+           ": layout must be flat or rank3, got ", staging.layout);
+  PB_CHECK(staging.copy == "tma" || staging.copy == "cp_async", op,
+           ": copy must be tma or cp_async, got ", staging.copy);
 }
 
 void check_inputs(const char* op, const Tensor& q, const Tensor& k, const Tensor& q_bias,
                   const Tensor& k_bias, const QkDotStaging& staging) {
-  TORCH_CHECK(q.dim() == 5, op,
-              ": q must have 5 axes [batch, seqlen, num_ranks, num_groups, head_dim], got ",
-              q.dim());
-  TORCH_CHECK(q_bias.dim() == 3, op,
-              ": q_bias must have 3 axes [num_heads, num_ranks, head_dim], got ", q_bias.dim());
+  check_axes(op, "q", q, 5, "[batch, seqlen, num_ranks, num_groups, head_dim]");
+  check_axes(op, "q_bias", q_bias, 3, "[num_heads, num_ranks, head_dim]");
   const auto type = q.scalar_type(), sums = sum_type(type);
-  TORCH_CHECK(
-      type == at::kFloat || type == at::kBFloat16 || type == at::kHalf || type == at::kDouble, op,
-      ": q must have dtype float32, bfloat16, float16 or float64, got ", dtype_name(type));
-  check_tensor(op, "k", k, Shape(q.sym_sizes().begin(), q.sym_sizes().end()), type, q);
-  const Shape bias = {q_bias.sym_size(0), q.sym_size(2), q.sym_size(4)};
+  PB_CHECK(type == kFloat || type == kBFloat16 || type == kHalf || type == kDouble, op,
+           ": q must have dtype float32, bfloat16, float16 or float64, got ", text_of(type));
+  check_tensor(op, "k", k, q.shape(), type, q);
+  const Ints bias = {q_bias.size(0), q.size(2), q.size(4)};
   check_tensor(op, "q_bias", q_bias, bias, sums, q);
   check_tensor(op, "k_bias", k_bias, bias, sums, q);
-  TORCH_CHECK(q.sym_size(3) >= 1 && q_bias.sym_size(0) % q.sym_size(3) == 0, op,
-              ": num_groups must divide num_heads = ", q_bias.sym_size(0), ", got ", q.sym_size(3));
+  PB_CHECK(q.size(3) >= 1 && q_bias.size(0) % q.size(3) == 0, op,
+           ": num_groups must divide num_heads = ", q_bias.size(0), ", got ", q.size(3));
   check_staging(op, staging);
 }
 
-Shape products_shape(const Tensor& q, const Tensor& q_bias) {
-  return {q.sym_size(0), q_bias.sym_size(0), q.sym_size(1), q.sym_size(2), q.sym_size(2)};
+Ints products_shape(const Tensor& q, const Tensor& q_bias) {
+  return {q.size(0), q_bias.size(0), q.size(1), q.size(2), q.size(2)};
 }
 
 // ---- the plain form ----
@@ -130,9 +111,9 @@ Tensor biased(const Tensor& rows, const Tensor& bias) {
 /// Gradients of the rows of one operand and of its bias, from those per head.
 std::pair<Tensor, Tensor> summed(const Tensor& raw, const Tensor& rows) {
   const int64_t groups = rows.size(3);
-  const Tensor of_groups = raw.unflatten(1, {groups, raw.size(1) / groups}).sum(2);
+  const Tensor of_groups = raw.unflatten(1, {groups, raw.size(1) / groups}).sum(Ints{2});
   return {of_groups.permute({0, 2, 3, 1, 4}).to(rows.scalar_type()).contiguous(),
-          raw.sum(at::IntArrayRef{0, 2}).contiguous()};
+          raw.sum(Ints{0, 2}).contiguous()};
 }
 
 // ---- the dispatcher's side ----
@@ -141,75 +122,56 @@ std::pair<Tensor, Tensor> summed(const Tensor& raw, const Tensor& rows) {
   const Tensor &q, const Tensor &k, const Tensor &q_bias, const Tensor &k_bias, \
       const std::string &layout, const std::string &copy
 
-Tensor forward_meta(PB_QK_DOT_INPUTS) {
-  check_inputs(kForward, q, k, q_bias, k_bias, {layout, copy});
-  return at::empty_symint(products_shape(q, q_bias), q.options());
-}
-
-Gradients backward_meta(const Tensor& grad_qk_dot, PB_QK_DOT_INPUTS) {
-  check_inputs(kBackward, q, k, q_bias, k_bias, {layout, copy});
-  check_tensor(kBackward, "grad_qk_dot", grad_qk_dot, products_shape(q, q_bias), q.scalar_type(),
-               q);
-  const auto like = [](const Tensor& t) { return at::empty_symint(t.sym_sizes(), t.options()); };
-  return {like(q), like(k), like(q_bias), like(k_bias)};
-}
-
 #ifdef PATCHBENCH_CUDA
-/// Contiguous, and aligned to what the kernels copy at a time: a view may start anywhere.
-Tensor dense(const Tensor& tensor) {
-  const Tensor packed = tensor.contiguous();
-  return reinterpret_cast<uintptr_t>(packed.const_data_ptr()) % 16 == 0 ? packed : packed.clone();
-}
-
 /// The inputs as the kernels take them, kept while the launch is prepared.
 struct Dense {
   Tensor q, k, q_bias, k_bias;
   QkDot problem;
   Dense(const Tensor& any_q, const Tensor& any_k, const Tensor& any_q_bias,
         const Tensor& any_k_bias)
-      : q(dense(any_q)),
-        k(dense(any_k)),
-        q_bias(dense(any_q_bias)),
-        k_bias(dense(any_k_bias)),
+      : q(in_words(any_q)),
+        k(in_words(any_k)),
+        q_bias(in_words(any_q_bias)),
+        k_bias(in_words(any_k_bias)),
         problem(extents_of(q, q_bias.size(0))) {
-    problem.q = q.const_data_ptr();
-    problem.k = k.const_data_ptr();
-    problem.q_bias = q_bias.const_data_ptr<float>();
-    problem.k_bias = k_bias.const_data_ptr<float>();
+    problem.q = q.data();
+    problem.k = k.data();
+    problem.q_bias = q_bias.data<float>();
+    problem.k_bias = k_bias.data<float>();
   }
 };
 
 void launch_forward(PB_QK_DOT_INPUTS, const Tensor& qk_dot) {
   Dense given(q, k, q_bias, k_bias);
-  given.problem.qk_dot = qk_dot.mutable_data_ptr();
-  C10_CUDA_CHECK(launch_qk_dot(given.problem, element_type(q),
-                               plan_for(given.problem, q, {layout, copy}),
-                               at::cuda::getCurrentCUDAStream()));
+  given.problem.qk_dot = qk_dot.mutable_data();
+  check_cuda(kForward,
+             launch_qk_dot(given.problem, element_type(q),
+                           plan_for(given.problem, q, {layout, copy}), current_stream(q)));
 }
 
 void launch_backward(const Tensor& grad_qk_dot, PB_QK_DOT_INPUTS, const Gradients& gradients) {
   Dense given(q, k, q_bias, k_bias);
   QkDot& problem = given.problem;
   const auto& [grad_q, grad_k, grad_q_bias, grad_k_bias] = gradients;
-  const Tensor grad = dense(grad_qk_dot);
-  const Tensor partial =
-      at::empty({num_spans(problem), problem.num_heads, 2, problem.num_ranks, problem.head_dim},
-                q_bias.options());
-  problem.grad_qk_dot = grad.const_data_ptr();
-  problem.grad_q = grad_q.mutable_data_ptr();
-  problem.grad_k = grad_k.mutable_data_ptr();
-  problem.grad_q_bias = grad_q_bias.mutable_data_ptr<float>();
-  problem.grad_k_bias = grad_k_bias.mutable_data_ptr<float>();
-  problem.partial = partial.mutable_data_ptr<float>();
-  C10_CUDA_CHECK(launch_qk_dot_backward(problem, element_type(q),
-                                        plan_for(problem, q, {layout, copy}),
-                                        at::cuda::getCurrentCUDAStream()));
+  const Tensor grad = in_words(grad_qk_dot);
+  const Tensor partial = empty(
+      {num_spans(problem), problem.num_heads, 2, problem.num_ranks, problem.head_dim}, q_bias);
+  problem.grad_qk_dot = grad.data();
+  problem.grad_q = grad_q.mutable_data();
+  problem.grad_k = grad_k.mutable_data();
+  problem.grad_q_bias = grad_q_bias.mutable_data<float>();
+  problem.grad_k_bias = grad_k_bias.mutable_data<float>();
+  problem.partial = partial.mutable_data<float>();
+  check_cuda(kBackward,
+             launch_qk_dot_backward(problem, element_type(q), plan_for(problem, q, {layout, copy}),
+                                    current_stream(q)));
 }
 #endif
 
-Tensor forward_real(PB_QK_DOT_INPUTS) {
-  const Tensor qk_dot = forward_meta(q, k, q_bias, k_bias, layout, copy);
-  const c10::OptionalDeviceGuard guard(q.device());
+Tensor forward(PB_QK_DOT_INPUTS) {
+  check_inputs(kForward, q, k, q_bias, k_bias, {layout, copy});
+  const Tensor qk_dot = empty(products_shape(q, q_bias), q);
+  const DeviceScope device(q);
 #ifdef PATCHBENCH_CUDA
   if (has_kernel(q, q_bias.size(0))) {
     launch_forward(q, k, q_bias, k_bias, layout, copy, qk_dot);
@@ -220,9 +182,13 @@ Tensor forward_real(PB_QK_DOT_INPUTS) {
   return biased(q, q_bias).matmul(biased(k, k_bias).mT()).to(q.scalar_type());
 }
 
-Gradients backward_real(const Tensor& grad_qk_dot, PB_QK_DOT_INPUTS) {
-  const Gradients gradients = backward_meta(grad_qk_dot, q, k, q_bias, k_bias, layout, copy);
-  const c10::OptionalDeviceGuard guard(q.device());
+Gradients backward(const Tensor& grad_qk_dot, PB_QK_DOT_INPUTS) {
+  check_inputs(kBackward, q, k, q_bias, k_bias, {layout, copy});
+  check_tensor(kBackward, "grad_qk_dot", grad_qk_dot, products_shape(q, q_bias), q.scalar_type(),
+               q);
+  const Gradients gradients = {empty_like(q), empty_like(k), empty_like(q_bias),
+                               empty_like(k_bias)};
+  const DeviceScope device(q);
 #ifdef PATCHBENCH_CUDA
   if (has_kernel(q, q_bias.size(0))) {
     launch_backward(grad_qk_dot, q, k, q_bias, k_bias, layout, copy, gradients);
@@ -236,48 +202,11 @@ Gradients backward_real(const Tensor& grad_qk_dot, PB_QK_DOT_INPUTS) {
   return {grad_q, grad_k, grad_q_bias, grad_k_bias};
 }
 
-Tensor call_forward(PB_QK_DOT_INPUTS) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("patchbench::mamba3_mimo_qk_dot", "")
-                             .typed<decltype(forward_real)>();
-  return op.call(q, k, q_bias, k_bias, layout, copy);
-}
-
-Gradients call_backward(const Tensor& grad_qk_dot, PB_QK_DOT_INPUTS) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("patchbench::mamba3_mimo_qk_dot_bwd", "")
-                             .typed<decltype(backward_real)>();
-  return op.call(grad_qk_dot, q, k, q_bias, k_bias, layout, copy);
-}
-
-class QkDotFunction : public torch::autograd::Function<QkDotFunction> {
- public:
-  static Tensor forward(torch::autograd::AutogradContext* ctx, PB_QK_DOT_INPUTS) {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    ctx->save_for_backward({q, k, q_bias, k_bias});
-    ctx->saved_data["layout"] = layout;
-    ctx->saved_data["copy"] = copy;
-    return call_forward(q, k, q_bias, k_bias, layout, copy);
-  }
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 const torch::autograd::variable_list& grads) {
-    const auto saved = ctx->get_saved_variables();
-    const auto [grad_q, grad_k, grad_q_bias, grad_k_bias] = call_backward(
-        grads[0], saved[0], saved[1], saved[2], saved[3], ctx->saved_data["layout"].toStringRef(),
-        ctx->saved_data["copy"].toStringRef());
-    return {grad_q, grad_k, grad_q_bias, grad_k_bias, Tensor(), Tensor()};
-  }
-};
-
-Tensor forward_with_grad(PB_QK_DOT_INPUTS) {
-  return QkDotFunction::apply(q, k, q_bias, k_bias, layout, copy);
-}
-
 std::string path_of(const Tensor& q, const std::string& layout, const std::string& copy) {
   const QkDotStaging staging{layout, copy};
   check_staging("mamba3_mimo_qk_dot_path", staging);
-  TORCH_CHECK(q.dim() == 5, "mamba3_mimo_qk_dot_path: q must have 5 axes, got ", q.dim());
+  check_axes("mamba3_mimo_qk_dot_path", "q", q, 5,
+             "[batch, seqlen, num_ranks, num_groups, head_dim]");
   if (!has_kernel(q, q.size(3))) return "plain";
 #ifdef PATCHBENCH_CUDA
   const Plan plan = plan_for(extents_of(q, q.size(3)), q, staging);
@@ -289,54 +218,28 @@ std::string path_of(const Tensor& q, const std::string& layout, const std::strin
 
 }  // namespace
 
-Tensor mamba3_mimo_qk_dot(const Tensor& q, const Tensor& k, const Tensor& q_bias,
-                          const Tensor& k_bias, const QkDotStaging& staging) {
-  return call_forward(q, k, q_bias, k_bias, staging.layout, staging.copy);
-}
-
-Gradients mamba3_mimo_qk_dot_bwd(const Tensor& grad_qk_dot, const Tensor& q, const Tensor& k,
-                                 const Tensor& q_bias, const Tensor& k_bias,
-                                 const QkDotStaging& staging) {
-  return call_backward(grad_qk_dot, q, k, q_bias, k_bias, staging.layout, staging.copy);
-}
-
-std::string mamba3_mimo_qk_dot_path(const Tensor& q, const QkDotStaging& staging) {
-  return path_of(q, staging.layout, staging.copy);
-}
-
 #define PB_QK_DOT_SCHEMA \
   "Tensor q, Tensor k, Tensor q_bias, Tensor k_bias, str layout=\"flat\", str copy=\"tma\""
 
-TORCH_LIBRARY_FRAGMENT(patchbench, m) {
-  m.def("mamba3_mimo_qk_dot(" PB_QK_DOT_SCHEMA ") -> Tensor", {at::Tag::pt2_compliant_tag});
+STABLE_TORCH_LIBRARY_FRAGMENT(patchbench, m) {
+  m.def("mamba3_mimo_qk_dot(" PB_QK_DOT_SCHEMA ") -> Tensor");
   m.def("mamba3_mimo_qk_dot_bwd(Tensor grad_qk_dot, " PB_QK_DOT_SCHEMA
-        ") -> (Tensor grad_q, Tensor grad_k, Tensor grad_q_bias, Tensor grad_k_bias)",
-        {at::Tag::pt2_compliant_tag});
+        ") -> (Tensor grad_q, Tensor grad_k, Tensor grad_q_bias, Tensor grad_k_bias)");
   m.def("mamba3_mimo_qk_dot_path(Tensor q, str layout=\"flat\", str copy=\"tma\") -> str");
 }
 
-TORCH_LIBRARY_IMPL(patchbench, CompositeExplicitAutograd, m) {
-  m.impl("mamba3_mimo_qk_dot_path", path_of);
+STABLE_TORCH_LIBRARY_IMPL(patchbench, CompositeExplicitAutograd, m) {
+  m.impl("mamba3_mimo_qk_dot_path", &boxed<path_of>);
 }
 
-TORCH_LIBRARY_IMPL(patchbench, CPU, m) {
-  m.impl("mamba3_mimo_qk_dot", forward_real);
-  m.impl("mamba3_mimo_qk_dot_bwd", backward_real);
+STABLE_TORCH_LIBRARY_IMPL(patchbench, CPU, m) {
+  m.impl("mamba3_mimo_qk_dot", &boxed<forward>);
+  m.impl("mamba3_mimo_qk_dot_bwd", &boxed<backward>);
 }
 
-TORCH_LIBRARY_IMPL(patchbench, CUDA, m) {
-  m.impl("mamba3_mimo_qk_dot", forward_real);
-  m.impl("mamba3_mimo_qk_dot_bwd", backward_real);
-}
-
-TORCH_LIBRARY_IMPL(patchbench, Meta, m) {
-  m.impl("mamba3_mimo_qk_dot", forward_meta);
-  m.impl("mamba3_mimo_qk_dot_bwd", backward_meta);
-}
-
-TORCH_LIBRARY_IMPL(patchbench, Autograd, m) {
-  m.impl("mamba3_mimo_qk_dot", forward_with_grad);
-  m.impl("mamba3_mimo_qk_dot_bwd", torch::autograd::autogradNotImplementedFallback());
+STABLE_TORCH_LIBRARY_IMPL(patchbench, CUDA, m) {
+  m.impl("mamba3_mimo_qk_dot", &boxed<forward>);
+  m.impl("mamba3_mimo_qk_dot_bwd", &boxed<backward>);
 }
 
 }  // namespace patchbench::ops::mamba3_mimo_smem_2d

@@ -31,14 +31,13 @@ struct QkDotStaging {
 /// CUDA one kernel (compute capability 8.0, bfloat16 or float32, R of 2, 4 or 8, head_dim 64 or
 /// 128, shared memory enough; TMA on 9.0); else, on a CPU and where
 /// PATCHBENCH_OP_FALLBACK=mamba3_mimo_smem_2d forces it, plain torch. Bitwise deterministic on one
-/// path, and the kernel's result is the same for every staging. Capturable. Differentiable once:
-/// the backward is mamba3_mimo_qk_dot_bwd with the same staging.
+/// path, and the kernel's result is the same for every staging. Capturable. Not
+/// differentiable here: patchbench_ops.mamba3_mimo_qk_dot is, in Python.
 ///
-/// Throws c10::Error, one line: `mamba3_mimo_qk_dot: k must have shape [2, 16, 4, 1, 64], got [2,
-/// 16, 4, 2, 64]`.
-/// Source: derived here. mamba-ssm's mamba3_mimo_bwd.py at 2.3.2.post1 forms the same products as
-/// blocks of a [64, 64] product, rounds q + q_bias and k + k_bias before it, and keeps them in
-/// shared memory as [chunk, R, R].
+/// Throws std::runtime_error, one line: `mamba3_mimo_qk_dot: k must have shape [2, 16, 4, 1, 64],
+/// got [2, 16, 4, 2, 64]`. Source: derived here. mamba-ssm's mamba3_mimo_bwd.py at 2.3.2.post1
+/// forms the same products as blocks of a [64, 64] product, rounds q + q_bias and k + k_bias before
+/// it, and keeps them in shared memory as [chunk, R, R].
 at::Tensor mamba3_mimo_qk_dot(const at::Tensor& q, const at::Tensor& k, const at::Tensor& q_bias,
                               const at::Tensor& k_bias, const QkDotStaging& staging = {});
 

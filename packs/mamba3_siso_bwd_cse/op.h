@@ -67,21 +67,17 @@ struct SisoGradients {
 /// CUDA that form reads cu_seqlens on the host, so only the kernel path is then capturable. Bitwise
 /// deterministic on one path. Not differentiable.
 ///
-/// Throws c10::Error, one line: `mamba3_siso_bwd: v must have shape [2, 64, 4, head_dim_v], got
-/// [2, 64, 3, 32]`.
-/// Source: derived here by differentiating the scan. mamba-ssm's mamba3_siso_bwd.py at
-/// 2.3.2.post1 forms V grad_out^T three times and K Q^T twice for the same gradients.
+/// Throws std::runtime_error, one line: `mamba3_siso_bwd: v must have shape [2, 64, 4, head_dim_v],
+/// got [2, 64, 3, 32]`. Source: derived here by differentiating the scan. mamba-ssm's
+/// mamba3_siso_bwd.py at 2.3.2.post1 forms V grad_out^T three times and K Q^T twice for the same
+/// gradients.
 SisoGradients mamba3_siso_bwd(const SisoInputs& inputs, const SisoSaved& saved);
 
 /// y as v, the final states [num_sequences, num_heads, head_dim_v, head_dim_qk] float32 and
 /// `states` of SisoSaved (packed: num_sequences + seqlen / chunk_size chunks, the unused ones 0) in
-/// plain torch, sums in float32. initial_state as the final states; absent: 0. Not differentiable.
+/// plain torch, sums in float32. initial_state as the final states; absent: 0. Not
+/// differentiable here: patchbench_ops.mamba3_siso is, in Python.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> mamba3_siso_forward(
-    const SisoInputs& inputs, const std::optional<at::Tensor>& initial_state = std::nullopt);
-
-/// y and the final states, differentiable in q, k, v, adt, qk_dot, d and initial_state: the
-/// backward is mamba3_siso_bwd.
-std::tuple<at::Tensor, at::Tensor> mamba3_siso(
     const SisoInputs& inputs, const std::optional<at::Tensor>& initial_state = std::nullopt);
 
 /// The path taken for inputs like these: "cuda" or "plain".

@@ -59,10 +59,10 @@ struct RotaryGradients {
 /// Least bytes at batch 2, seqlen 8192, 128 heads, 8 groups, 128 x 32 angles in bfloat16: 1.65e9,
 /// of which grad_outputs are 1.07e9; the kernels also write and read grad_theta, 5.4e8.
 ///
-/// Throws c10::Error, one line: `mamba3_siso_rotary_bwd: k must have shape [2, 64, 4, 128], got
-/// [2, 64, 3, 128]`.
-/// Source: derived here by differentiating the formulas; mamba-ssm's mamba3_siso_bwd.py and
-/// angle_dt.py at 2.3.2.post1 take the same gradients in three kernels and five sums.
+/// Throws std::runtime_error, one line: `mamba3_siso_rotary_bwd: k must have shape [2, 64, 4, 128],
+/// got [2, 64, 3, 128]`. Source: derived here by differentiating the formulas; mamba-ssm's
+/// mamba3_siso_bwd.py and angle_dt.py at 2.3.2.post1 take the same gradients in three kernels and
+/// five sums.
 RotaryGradients mamba3_siso_rotary_bwd(const RotaryInputs& inputs,
                                        const RotaryGradOutputs& grad_outputs);
 

@@ -117,7 +117,7 @@ def siso_plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, adt: torch.Ten
 
 
 def siso_op(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, adt: torch.Tensor, qk_dot: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
-    return torch.ops.patchbench.mamba3_siso(q, k, v, adt, qk_dot, d, None, 64)[0].flatten(2)
+    return load_ops().mamba3_siso(q, k, v, adt, qk_dot, d, None, 64)[0].flatten(2)
 
 
 def mimo_inputs(x: torch.Tensor, w: Weights, sizes: Sizes) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def dot_plain(q: torch.Tensor, k: torch.Tensor, q_bias: torch.Tensor, k_bias: to
 
 
 def dot_op(q: torch.Tensor, k: torch.Tensor, q_bias: torch.Tensor, k_bias: torch.Tensor) -> torch.Tensor:
-    return by_token(torch.ops.patchbench.mamba3_mimo_qk_dot(q, k, q_bias, k_bias))
+    return by_token(load_ops().mamba3_mimo_qk_dot(q, k, q_bias, k_bias))
 
 
 # ---- the loss head ----

@@ -24,7 +24,6 @@ using op_test::Fallback;
 using op_test::Form;
 using op_test::refusal;
 using ops::fp8_storage_dispatch::dequantize_mla;
-using ops::fp8_storage_dispatch::sparse_mla_fp8;
 using ops::fp8_storage_dispatch::sparse_mla_fp8_backward;
 using ops::fp8_storage_dispatch::sparse_mla_fp8_forward;
 using ops::fp8_storage_dispatch::sparse_mla_fp8_path;
@@ -147,36 +146,6 @@ TEST(SparseMlaFp8Op, RoundsToTheNearestStoredValue) {
   }
 }
 
-TEST(SparseMlaFp8Op, PassesGradientsStraightThroughTheRounding) {
-  for (const auto dtype : {at::kBFloat16, at::kFloat}) {
-    const MlaCase c{.name = "autograd", .layout = "token"};
-    const Problem p = problem_of(c, at::kCPU);
-    const Tensor query = p.query.to(dtype).requires_grad_(), kv = p.kv.to(dtype).requires_grad_();
-    const auto [out, lse] = sparse_mla_fp8(query, kv, p.indices, "token", kScale);
-    EXPECT_FALSE(lse.requires_grad());
-    out.backward(p.grad_out);
-    const Result wanted = oracle(p, stored_values(p.q), stored_values(p.k));
-    EXPECT_EQ(query.grad().scalar_type(), dtype);
-    EXPECT_LE(relative(query.grad(), wanted.grad_q), 2 * kKernelBound);
-    EXPECT_LE(relative(kv.grad(), wanted.grad_kv), 2 * kKernelBound);
-  }
-}
-
-TEST(SparseMlaFp8Op, HasAFakeImplementation) {
-  const auto meta = [](std::vector<int64_t> shape, at::ScalarType type) {
-    return torch::empty(shape, at::TensorOptions(type).device(at::kMeta));
-  };
-  const Fp8Storage q{meta({2, 3, 8, kDim}, at::kFloat8_e4m3fn), meta({1}, at::kFloat)};
-  const Fp8Storage k{meta({2, 9, 1, kDim}, at::kFloat8_e4m3fn), meta({2, 9, 1}, at::kFloat)};
-  const Tensor indices = meta({2, 3, 1, 4}, at::kInt);
-  const auto [out, lse] = sparse_mla_fp8_forward(q, k, indices, kScale);
-  EXPECT_EQ(out.sizes(), (std::vector<int64_t>{2, 3, 8, kDimV}));
-  EXPECT_EQ(lse.sizes(), (std::vector<int64_t>{2, 3, 8}));
-  const auto [grad_q, grad_kv] = sparse_mla_fp8_backward(out, out, lse, q, k, indices, kScale);
-  EXPECT_EQ(grad_q.scalar_type(), at::kBFloat16);
-  EXPECT_EQ(grad_kv.sizes(), (std::vector<int64_t>{2, 9, 1, kDim}));
-}
-
 TEST(SparseMlaFp8Op, RefusesInOneLine) {
   const Problem p = problem_of({.name = "refused"}, at::kCPU);
   const auto refused = [&](const Fp8Storage& q, const Fp8Storage& k, const Tensor& indices) {
@@ -238,42 +207,6 @@ TEST(SparseMlaFp8Op, TakesAGradientThatStartsBetweenWords) {
     };
     EXPECT_TRUE(at::equal(grad_q(view), grad_q(grad_out))) << device;
   }
-}
-
-TEST(SparseMlaFp8Op, RefusesAnLseOfAnotherDevice) {
-  const Problem p = problem_of({.name = "lse"}, at::kCPU);
-  const auto [out, lse] = sparse_mla_fp8_forward(p.q, p.k, p.indices, kScale);
-  EXPECT_EQ(refusal([&, values = out, away = lse.to(at::kMeta)] {
-              sparse_mla_fp8_backward(values, values, away, p.q, p.k, p.indices, kScale);
-            }),
-            "sparse_mla_fp8_backward: lse must be float32 [2, 3, 16] on cpu, got float32 [2, 3, "
-            "16] on meta");
-}
-
-TEST(SparseMlaFp8Op, RefusesMoreCtasThanAGridHas) {
-  const auto meta = [](std::vector<int64_t> shape, at::ScalarType type) {
-    return torch::empty(shape, at::TensorOptions(type).device(at::kMeta));
-  };
-  const Fp8Storage q{meta({65535, 32769, 1, kDim}, at::kFloat8_e4m3fn), meta({1}, at::kFloat)};
-  const Fp8Storage k{meta({65535, 9, 1, kDim}, at::kFloat8_e4m3fn), meta({1}, at::kFloat)};
-  EXPECT_EQ(
-      refusal([&] { sparse_mla_fp8_forward(q, k, meta({65535, 32769, 1, 4}, at::kInt), kScale); }),
-      "sparse_mla_fp8: q must have batch * seqlen_q * ceil(num_heads / 64) below 2^31, got "
-      "2147516415");
-}
-
-TEST(SparseMlaFp8Op, IsRefusedInDeterministicModeWhereAddsAreAtomic) {
-  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
-  const Problem p = problem_of({.name = "strict"}, at::Device("cuda:0"));
-  if (sparse_mla_fp8_path(p.k.payload) != "cuda") GTEST_SKIP() << "no kernel for this GPU";
-  const Tensor indices = p.indices.cuda();
-  const auto [out, lse] = sparse_mla_fp8_forward(p.q, p.k, indices, kScale);
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-  const std::string said = refusal([&, values = out, sums = lse] {
-    sparse_mla_fp8_backward(values, values, sums, p.q, p.k, indices, kScale);
-  });
-  at::globalContext().setDeterministicAlgorithms(false, false);
-  EXPECT_NE(said.find("does not have a deterministic implementation"), std::string::npos) << said;
 }
 
 #ifdef PATCHBENCH_CUDA

@@ -214,16 +214,6 @@ TEST(MimoBackwardOp, TakesStridedTensors) {
   }
 }
 
-TEST(MimoBackwardOp, HasAFakeImplementation) {
-  const Problem p = problem_of({.name = "fake", .has_d = false}, at::kHalf);
-  const MimoInputs in = inputs_on(p, at::kHalf, at::kMeta);
-  const MimoGradients got = mamba3_mimo_bwd(in, p.grad_out.to(in.v.options()));
-  EXPECT_EQ(got.k.sizes(), in.k.sizes());
-  EXPECT_EQ(got.trap.scalar_type(), at::kHalf);
-  EXPECT_EQ(got.q_bias.scalar_type(), at::kFloat);
-  EXPECT_EQ(got.d.numel(), 0);
-}
-
 TEST(MimoBackwardOp, RefusesInOneLine) {
   const Problem p = problem_of({.name = "refused", .lengths = {33, 40}}, at::kFloat);
   const MimoInputs in = inputs_on(p, at::kFloat, at::kCPU);

@@ -221,17 +221,6 @@ TEST_P(QkDotOn, TakesStridedAndUnalignedOperands) {
   expect_bitwise(run(strided), run(o));
 }
 
-TEST_P(QkDotOn, DifferentiatesOnce) {
-  const Operands o = operands_of({.name = "leaves"}, at::kFloat).on(GetParam());
-  Results leaves;
-  for (const Tensor& t : {o.q, o.k, o.q_bias, o.k_bias})
-    leaves.push_back(t.detach().clone().requires_grad_());
-  const Tensor qk_dot = mamba3_mimo_qk_dot(leaves[0], leaves[1], leaves[2], leaves[3]);
-  Results got = {qk_dot.detach()};
-  for (const Tensor& grad : torch::autograd::grad({qk_dot}, leaves, {o.grad})) got.push_back(grad);
-  expect_bitwise(got, run(o));
-}
-
 std::string device_name(const testing::TestParamInfo<std::string>& point) {
   return point.param.substr(0, point.param.find(':'));
 }
@@ -254,15 +243,6 @@ TEST(QkDotOp, IsTheSameInAGraphOnCuda) {
   expect_bitwise(captured, wanted);
 }
 #endif
-
-TEST(QkDotOp, HasAFakeImplementation) {
-  const Operands o = operands_of({.name = "fake"}, at::kHalf).on(at::kMeta);
-  const Results got = run(o), inputs = {o.grad, o.q, o.k, o.q_bias, o.k_bias};
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_EQ(got[i].sizes(), inputs[i].sizes());
-    EXPECT_EQ(got[i].scalar_type(), inputs[i].scalar_type());
-  }
-}
 
 TEST(QkDotOp, RefusesInOneLine) {
   const Tensor q = torch::zeros({1, 2, 4, 4, 16}), bias = torch::zeros({6, 4, 16});

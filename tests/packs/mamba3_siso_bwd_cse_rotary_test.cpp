@@ -171,17 +171,6 @@ TEST(RotaryBackwardOp, TakesStridedTensors) {
   }
 }
 
-TEST(RotaryBackwardOp, HasAFakeImplementation) {
-  Call c = call_on(problem_of({.name = "fake"}, at::kHalf), at::kHalf, at::kCPU);
-  const auto wanted = named(backward_of(c));
-  const auto got = named(backward_of(call_on(c, at::kHalf, at::kMeta)));
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_TRUE(got[i].second.is_meta());
-    EXPECT_EQ(got[i].second.sizes(), wanted[i].second.sizes()) << got[i].first;
-    EXPECT_EQ(got[i].second.scalar_type(), wanted[i].second.scalar_type()) << got[i].first;
-  }
-}
-
 TEST(RotaryBackwardOp, RefusesWhatItDoesNotTake) {
   const Call good = call_on(problem_of({.name = "refused"}, at::kFloat), at::kFloat, at::kCPU);
   const auto refused = [&](const std::function<void(Call&)>& spoil) {

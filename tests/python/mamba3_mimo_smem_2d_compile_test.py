@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
+from ops_package import OPS, patchbench_ops
 
-ROOT = Path(__file__).parents[2]
-LIBRARY = Path(os.environ.get("PATCHBENCH_OPS_LIB") or ROOT / "build" / "cpu" / "lib" / "libpatchbench_ops.so")
-if not LIBRARY.exists():
-    pytest.skip(f"no op library at {LIBRARY}: build patchbench_ops or set PATCHBENCH_OPS_LIB", allow_module_level=True)
-torch.ops.load_library(str(LIBRARY))
-OPS = torch.ops.patchbench
 STAGINGS = [{}, {"layout": "rank3"}, {"copy": "cp_async"}]
 
 
@@ -26,7 +18,7 @@ def operands(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
 
 
 def test_gradcheck_in_fp64() -> None:
-    assert torch.autograd.gradcheck(OPS.mamba3_mimo_qk_dot, operands(torch.float64))
+    assert torch.autograd.gradcheck(patchbench_ops.mamba3_mimo_qk_dot, operands(torch.float64))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -45,7 +37,7 @@ def test_compiled_equals_eager_bitwise(dynamic: bool) -> None:
     leaves = operands(torch.bfloat16)
 
     def products(*given: torch.Tensor) -> torch.Tensor:
-        return OPS.mamba3_mimo_qk_dot(*given, layout="rank3")
+        return patchbench_ops.mamba3_mimo_qk_dot(*given, layout="rank3")
 
     compiled = torch.compile(products, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     wanted, got = products(*leaves), compiled(*leaves)

@@ -8,8 +8,36 @@ from . import library
 
 library.load()
 
+from .fp8 import (  # noqa: E402  (names operators of the library)
+    dequantize_mla,
+    quantize_mla,
+    sparse_mla_fp8,
+    sparse_mla_fp8_backward,
+    sparse_mla_fp8_forward,
+    sparse_mla_fp8_path,
+)
 from .mask import topk_to_index_mask, topk_to_index_mask_, topk_to_index_mask_path  # noqa: E402  (names operators of the library)
+from .mimo import group_reduce_bwd, mamba3_mimo_bwd, mamba3_mimo_qk_dot  # noqa: E402
+from .siso import mamba3_siso, mamba3_siso_bwd, mamba3_siso_rotary_bwd  # noqa: E402
 from .sparse_mla import sparse_mla, sparse_mla_path  # noqa: E402
 
 __version__ = "0.1.0"
-__all__ = ["sparse_mla", "sparse_mla_path", "topk_to_index_mask", "topk_to_index_mask_", "topk_to_index_mask_path"]
+__all__ = [
+    "dequantize_mla",
+    "group_reduce_bwd",
+    "mamba3_mimo_bwd",
+    "mamba3_mimo_qk_dot",
+    "mamba3_siso",
+    "mamba3_siso_bwd",
+    "mamba3_siso_rotary_bwd",
+    "quantize_mla",
+    "sparse_mla",
+    "sparse_mla_fp8",
+    "sparse_mla_fp8_backward",
+    "sparse_mla_fp8_forward",
+    "sparse_mla_fp8_path",
+    "sparse_mla_path",
+    "topk_to_index_mask",
+    "topk_to_index_mask_",
+    "topk_to_index_mask_path",
+]
