@@ -193,10 +193,11 @@ def without_branches(original: Function) -> Function:
             wanted, got = list(index_mask.shape[:2]), list(topk_indices.shape[:2])
             raise _own.refusal(f"topk_indices must begin with the shape {wanted}, got {got}")
         is_served = index_mask.is_contiguous() and topk_indices.device == index_mask.device
-        # The op writes in place and returns what it wrote: torch.compile's functionalisation takes no such operator.
+        # Without patchbench_ops the op has no fake implementation, so that torch.compile cannot trace it.
         is_served &= is_op and not torch.compiler.is_compiling()
         if is_served and topk_indices.dtype in (torch.int32, torch.int64):
-            torch.ops.patchbench.topk_to_index_mask_(index_mask, topk_indices)
+            if not index_mask.is_meta:  # a meta tensor holds nothing to write, and the library alone has no fake implementation
+                torch.ops.patchbench.topk_to_index_mask_(index_mask, topk_indices)
         else:
             open_chosen_keys(index_mask, topk_indices, int(seq_chunk_size))
 
