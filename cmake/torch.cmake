@@ -59,5 +59,8 @@ endfunction()
 # later torch. Hidden: the ABI's header-only classes are a copy for each library.
 function(use_stable_abi target)
   target_compile_definitions(${target} PRIVATE TORCH_TARGET_VERSION=0x020b000000000000)
+  # The ABI's error messages hold __FILE__: no path of this machine goes into a wheel.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${torch_dir}/include/=
+    -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>)
   set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 endfunction()

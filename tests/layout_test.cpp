@@ -200,10 +200,8 @@ std::vector<std::string> violations(const fs::path& root) {
     packs.insert(name);
     check_pack(root, name, numbers, out);
   }
-  check_orphans(root, "packs",
-                {"README.md", "kernel", "manifest.schema.json", "mma_sync.cuh", "op_fallback.h",
-                 "python", "sm90_mla_backward.h", "sm90_tiles.h", "sm90_warpgroup.cuh"},
-                packs, out);
+  check_orphans(root, "packs", {"README.md", "kernel", "manifest.schema.json", "python"}, packs,
+                out);
   check_orphans(root, "repro", {"bench", "function", "harness", "training", "wheel"}, packs, out);
   check_orphans(root, "patches", {"README.md"}, packs, out);
   check_orphans(root, "mitigations/patchbench_mitigations",

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "../kernel/checks.h"
+#include "../kernel/fallback.h"
 #include "../kernel/launch.h"
 #include "../kernel/library.h"
-#include "../op_fallback.h"
 #include "kernel.cuh"
 
 namespace patchbench::ops::dsa_graph_capture {

@@ -1,15 +1,15 @@
 #include "kernel.cuh"
 
 // The primitives that the others are written over come first.
-#include "../sm90_warpgroup.cuh"
+#include "../kernel/sm90/wgmma.cuh"
 
 #include "sm90_backward.h"
 #include "sm90_forward.h"
 #include "sm90_rows_forward.h"
 
 // sm_90a alone: what each kernel does stands at the head of its file, the backward's in
-// packs/sm90_mla_backward.h. Limits, checked in op.cpp: head_dim 576/512, batch and num_heads / 64
-// below 65536, seqlen_q below 2^31.
+// packs/kernel/sm90/mla_backward.h. Limits, checked in op.cpp: head_dim 576/512, batch and
+// num_heads / 64 below 65536, seqlen_q below 2^31.
 namespace patchbench::ops::fp8_storage_dispatch {
 namespace {
 

@@ -6,9 +6,9 @@
 #include <tuple>
 
 #include "../kernel/checks.h"
+#include "../kernel/fallback.h"
 #include "../kernel/launch.h"
 #include "../kernel/library.h"
-#include "../op_fallback.h"
 #include "kernel.cuh"
 
 namespace patchbench::ops::fp8_storage_dispatch {

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "../sm90_mla_backward.h"
+#include "../kernel/sm90/mla_backward.h"
 #include "sm90_forward.h"
 
 // What the backward works on: the stored bytes, made bfloat16 of the same value on their way to
@@ -53,7 +53,7 @@ struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
     return *reinterpret_cast<BackwardScales*>(&places.shared() + 1);
   }
 
-  PB_DEVICE void put_heads() const {
+  PB_DEVICE void load_q_tile() const {
     const int64_t row = cta.first_row + place.row;
     const bool is_row = place.row < cta.num_rows;
     float scale = 1.0f;
@@ -67,11 +67,11 @@ struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
     const auto* from = reinterpret_cast<const uint8_t*>(g.grad_out + row * kHeadDimV);
     copy_row<kHeadDimV / 32>(from + place.chunk * 16, is_row, place, places.grad_out());
     // Where there is no tile, the scales are what is read next.
-    sync_at(kSlopeTeam, kSlopeThreads);
+    named_barrier_sync(kSlopeTeam, kSlopeThreads);
   }
 
   PB_DEVICE void read_slots(int64_t tile) { slot = slot_of(p, cta, place, tile); }
-  PB_DEVICE void put_keys(int64_t tile) const {
+  PB_DEVICE void load_k_tile(int64_t tile) const {
     const int32_t index = slot < 0 || slot >= p.seqlen_k ? -1 : slot;
     const int64_t row = cta.batch * p.seqlen_k + index;
     if constexpr (kIsBlock) {

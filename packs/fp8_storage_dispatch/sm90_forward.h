@@ -2,11 +2,11 @@
 #include <cmath>
 #include <cstdint>
 
-#include "../sm90_tiles.h"
+#include "../kernel/sm90/layout.h"
 #include "kernel.cuh"
 
-// The forward over keys of 656 bytes. Include the primitives first: packs/sm90_warpgroup.cuh, or a
-// host's own. Grid (seqlen_q, ceil(num_heads / 64), batch), 256 threads, one CTA per SM: 64 heads
+// The forward over keys of 656 bytes. Include the primitives first: packs/kernel/sm90/wgmma.cuh, or
+// a host's own. Grid (seqlen_q, ceil(num_heads / 64), batch), 256 threads, one CTA per SM: 64 heads
 // of one query, whose keys pass by in tiles of 64.
 //   Logits: e4m3 times e4m3, the stored bytes themselves, 128 columns at a time; each warpgroup
 //   those of 32 keys, [64, 32] in 16 registers a thread. Hopper sums e4m3 products in fewer than
@@ -193,7 +193,7 @@ PB_DEVICE void dot_keys(float (&s)[16], float (&o)[128], uint32_t base, uint32_t
       } else {
         PB_UNROLL
         for (uint32_t step = 0; step < kRowBytes; step += kStepColumns)
-          wgmma_e4m3<32>(sum, descriptor(q + at + step), descriptor(k + at + step), step > 0);
+          wgmma_e4m3<32>(sum, smem_desc(q + at + step), smem_desc(k + at + step), step > 0);
       }
       wgmma_commit();
       wgmma_wait(sum, o);

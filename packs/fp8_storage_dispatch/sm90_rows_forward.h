@@ -162,7 +162,7 @@ PB_DEVICE void load_bytes(uint32_t (&bytes)[2][4], const RowsPlaces& places, con
   const uint32_t block = places.block(4 * stage + 2 * f.warpgroup + m / 2);
   PB_UNROLL
   for (int half = 0; half < 2; ++half)
-    load_transposed(bytes[half], block + in_block(32 * half + lane, m % 2 * 64 + warp * 16));
+    ldmatrix_trans(bytes[half], block + in_block(32 * half + lane, m % 2 * 64 + warp * 16));
 }
 
 /// What the four warps that weighed the tile noted of their rows.
@@ -194,7 +194,7 @@ PB_DEVICE void add_tile(const RowsPlaces& places, const Fragment& f, uint32_t co
   const uint32_t place = count % kPlaces, stage = count % kStages;
   uint32_t bytes[2][4];
   load_bytes(bytes, places, f, stage, 0);
-  const uint64_t weights = descriptor(shared_address(places.weights(place)));
+  const uint64_t weights = smem_desc(shared_address(places.weights(place)));
   PB_UNROLL
   for (int m = 0; m < 4; ++m) {
     uint32_t(&mine)[16] = values[m % kBuffers];
@@ -238,9 +238,9 @@ PB_DEVICE void add_tiles(const RowsPlaces& places, const Fragment& f, uint32_t c
 
 /// Logits of a tile, in units of the stored bytes.
 PB_DEVICE void dot_bytes(float (&s)[32], const RowsPlaces& places, uint32_t stage) {
-  const uint64_t query = descriptor(places.at(kStages, 0)), keys = descriptor(places.at(stage, 0));
-  const uint64_t query_rope = descriptor(places.at(kStages, 16));
-  const uint64_t keys_rope = descriptor(places.at(stage, 16));
+  const uint64_t query = smem_desc(places.at(kStages, 0)), keys = smem_desc(places.at(stage, 0));
+  const uint64_t query_rope = smem_desc(places.at(kStages, 16));
+  const uint64_t keys_rope = smem_desc(places.at(stage, 16));
   PB_UNROLL
   for (int first = 0; first < kAllSteps; first += kSumSteps) {
     float sum[32];
@@ -269,7 +269,7 @@ PB_DEVICE void store_results(uint16_t* out, float* lse, const Cta& cta, const Fr
     if (f.quad == 0) all_sums[f.warpgroup][f.row + 8 * half] = sum;
   }
   // Both warpgroups' sums are read next.
-  sync_at(kSumsBarrier, kRowsConsumers);
+  named_barrier_sync(kSumsBarrier, kRowsConsumers);
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = f.row + 8 * half;
@@ -367,7 +367,7 @@ PB_DEVICE void rows_forward_cta(const SparseMla& p, uint16_t* out, float* lse, c
                                 unsigned char* storage) {
   const RowsPlaces places{storage};
   start_barriers(places.shared());
-  const int warpgroup = uniform(thread_index() / 128);
+  const int warpgroup = warp_broadcast(thread_index() / 128);
   if (warpgroup == 2) {
     lower_registers<kRowsProducerRegisters>();
     produce<kIsToken>(p, places, items);

@@ -122,15 +122,15 @@ struct RowCopier {
     for (int block = 0; block < 4; ++block) {
       PB_UNROLL
       for (int i = 0; i < kEach; ++i)
-        copy_async(places.at(stage, 4 * block) + in_block(row(0), chunk) + i * 16 * kRowBytes,
-                   rows[i] + block * 128 + chunk, is_row[i]);
+        cp_async(places.at(stage, 4 * block) + in_block(row(0), chunk) + i * 16 * kRowBytes,
+                 rows[i] + block * 128 + chunk, is_row[i]);
     }
     // The rope: half as many bytes.
     const bool is_second = thread % 8 >= 4;
     const uint32_t byte = stage % 2 * 64 + thread % 4 * 16;
     PB_UNROLL
     for (int i = 0; i < kEach; i += 2)
-      copy_async(
+      cp_async(
           places.block(RowsPlaces::kRopes + stage / 2) + in_block(row(is_second ? i + 1 : i), byte),
           (is_second ? rows[i + 1] : rows[i]) + kHeadDimV + thread % 4 * 16,
           is_second ? is_row[i + 1] : is_row[i]);

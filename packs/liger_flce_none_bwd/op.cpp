@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "../op_fallback.h"
+#include "../kernel/fallback.h"
 #include "checks.h"
 #include "tiles.h"
 #ifdef PATCHBENCH_CUDA

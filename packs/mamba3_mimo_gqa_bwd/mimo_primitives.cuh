@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "../mma_sync.cuh"
+#include "../kernel/mma_sync.cuh"
 
 /// What the MIMO kernels ask of a GPU beyond CUDA's own words.
 namespace patchbench::ops::mamba3_mimo_gqa_bwd {
@@ -19,7 +19,7 @@ __device__ inline uint32_t narrow(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-__device__ inline void copy_async(void* to, const void* from) {
+__device__ inline void cp_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from)
                : "memory");
 }

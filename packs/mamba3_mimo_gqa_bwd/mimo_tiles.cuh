@@ -28,7 +28,7 @@ __device__ void copy_tile(bf16* to, const bf16* from, int rows) {
   constexpr int kWords = kWidth / 8;
   for (int word = static_cast<int>(threadIdx.x); word < rows * kWords; word += kThreads) {
     const int row = word / kWords, column = word % kWords * 8;
-    copy_async(to + at<kWidth>(row, column), from + row * kWidth + column);
+    cp_async(to + at<kWidth>(row, column), from + row * kWidth + column);
   }
 }
 

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "../kernel/checks.h"
+#include "../kernel/fallback.h"
 #include "../kernel/launch.h"
 #include "../kernel/library.h"
-#include "../op_fallback.h"
 #include "kernel.cuh"
 
 namespace patchbench::ops::mamba3_mimo_smem_2d {

@@ -48,7 +48,7 @@ __device__ inline uint32_t shared_address(const void* pointer) {
 
 /// kBytes of 4, 8 or 16; zeros where not valid.
 template <int kBytes>
-__device__ void copy_async(void* to, const void* from, bool is_valid) {
+__device__ void cp_async(void* to, const void* from, bool is_valid) {
   const uint32_t address = shared_address(to);
   const int bytes = is_valid ? kBytes : 0;
   if constexpr (kBytes == 16) {
@@ -212,10 +212,10 @@ __device__ void load_operands(Tiles<scalar_t, kR, kN>& tiles, const QkDot& probl
     const int row = i / kUnits, column = i % kUnits * kUnit;
     const bool is_valid = row < place.num_tokens * kR;
     const int64_t from = first + (is_valid ? row : 0) * stride + column;
-    copy_async<16>(tiles.q + row * kN + column, static_cast<const scalar_t*>(problem.q) + from,
-                   is_valid);
-    copy_async<16>(tiles.k + row * kN + column, static_cast<const scalar_t*>(problem.k) + from,
-                   is_valid);
+    cp_async<16>(tiles.q + row * kN + column, static_cast<const scalar_t*>(problem.q) + from,
+                 is_valid);
+    cp_async<16>(tiles.k + row * kN + column, static_cast<const scalar_t*>(problem.k) + from,
+                 is_valid);
   }
 }
 
@@ -244,7 +244,7 @@ __device__ void load_product_rows(scalar_t* to, const scalar_t* from, int num_to
   for (int i = static_cast<int>(threadIdx.x); i < Shape<scalar_t, kR, kN>::kProducts / kStep;
        i += kThreads) {
     const bool is_valid = i * kStep < num_tokens * kR * kR;
-    copy_async<kUnit>(to + i * kStep, from + (is_valid ? i * kStep : 0), is_valid);
+    cp_async<kUnit>(to + i * kStep, from + (is_valid ? i * kStep : 0), is_valid);
   }
 }
 

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(ScanShared<scalar_t, kN, kSlice>::kWarps * 32,
       load_tile<kC, kSlice, shared_t::kWarps * 32>(stage.grad_out, grad_out + from * stride_p,
                                                    stride_p, rows);
       const int row = static_cast<int>(threadIdx.x);
-      if (row < kC) copy_async<4>(&stage.adt[row], adt + from + (row < rows ? row : 0), row < rows);
+      if (row < kC) cp_async<4>(&stage.adt[row], adt + from + (row < rows ? row : 0), row < rows);
     }
     // An empty group too: the waits count groups.
     commit_copies();

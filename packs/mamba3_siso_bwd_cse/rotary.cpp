@@ -4,9 +4,9 @@
 #include <tuple>
 
 #include "../kernel/checks.h"
+#include "../kernel/fallback.h"
 #include "../kernel/launch.h"
 #include "../kernel/library.h"
-#include "../op_fallback.h"
 #include "rotary.cuh"
 
 namespace patchbench::ops::mamba3_siso_bwd_cse {

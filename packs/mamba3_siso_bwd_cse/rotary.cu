@@ -4,7 +4,7 @@
 #include <type_traits>
 
 // The primitives that the others are written over come first.
-#include "../sm90_warpgroup.cuh"
+#include "../kernel/sm90/wgmma.cuh"
 
 #include "rotary_cta.h"
 

@@ -5,7 +5,7 @@
 #include "rotary.cuh"
 
 // What the three kernels of the rotary backward do in a CTA of 256 threads. Include the primitives
-// first: sm90_warpgroup.cuh, or a host's own. Formulas: rotary.h. n, r: head_dim_qk, num_angles.
+// first: kernel/sm90/wgmma.cuh, or a host's own. Formulas: rotary.h. n, r: head_dim_qk, num_angles.
 //
 // turn_cta   grid (num_groups, blocks, batch). A CTA takes a group's heads for one block of tokens,
 //   32 at a time. Sixteen lanes hold a token's row, each n / 32 elements of either half; the first

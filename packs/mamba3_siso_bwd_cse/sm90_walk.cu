@@ -3,7 +3,7 @@
 #include <algorithm>
 
 // The primitives that the others are written over come first.
-#include "../sm90_warpgroup.cuh"
+#include "../kernel/sm90/wgmma.cuh"
 
 #include "sm90_walk.h"
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "../sm90_tiles.h"
+#include "../kernel/sm90/layout.h"
 #include "kernel.cuh"
 
 // A walk over the chunks of one head, backwards, with the state gradient dS at hand.
@@ -122,8 +122,7 @@ PB_DEVICE void load_tokens(uint32_t to, const void* tensor, const SisoBackward& 
     const auto* from = static_cast<const uint16_t*>(tensor) + token * kWidth + column;
     PB_UNROLL
     for (int block = 0; block < kWidth / kColumns; ++block)
-      copy_async(at + 32 * half * kRowBytes + block * kBlockBytes, from + block * kColumns,
-                 is_valid);
+      cp_async(at + 32 * half * kRowBytes + block * kBlockBytes, from + block * kColumns, is_valid);
   }
 }
 
@@ -141,9 +140,9 @@ PB_DEVICE void load_state(uint32_t to, const SisoBackward& p, const Walk& walk, 
   for (int row = 0; row < kP; row += 32) {
     PB_UNROLL
     for (int block = 0; block < kN / kColumns; ++block)
-      copy_async(at + row / kRows * WalkTiles<kN, kP>::kTileN + row % kRows * kRowBytes +
-                     block * kBlockBytes,
-                 from + row * p.state_row + block * kColumns, true);
+      cp_async(at + row / kRows * WalkTiles<kN, kP>::kTileN + row % kRows * kRowBytes +
+                   block * kBlockBytes,
+               from + row * p.state_row + block * kColumns, true);
   }
 }
 

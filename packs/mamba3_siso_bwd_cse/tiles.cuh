@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "../mma_sync.cuh"
+#include "../kernel/mma_sync.cuh"
 
 /// Tiles in shared memory and products by mma.sync.
 namespace patchbench::ops::mamba3_siso_bwd_cse {
@@ -43,7 +43,7 @@ __device__ uint32_t at(uint32_t row, uint32_t column) {
 
 /// Copies kBytes, or fills with zeros. `from` must be a valid address either way.
 template <int kBytes>
-__device__ void copy_async(void* to, const void* from, bool is_valid) {
+__device__ void cp_async(void* to, const void* from, bool is_valid) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   const int bytes = is_valid ? kBytes : 0;
   if constexpr (kBytes == 16) {
@@ -73,8 +73,8 @@ __device__ void load_tile(scalar_t* to, const scalar_t* from, int64_t stride, in
     if (kTotal % kNumThreads != 0 && word >= kTotal) continue;
     const int row = word / kWords, column = word % kWords * 8;
     const bool is_valid = row < num_rows;
-    copy_async<16>(to + at<kWidth>(row, column), from + (is_valid ? row : 0) * stride + column,
-                   is_valid);
+    cp_async<16>(to + at<kWidth>(row, column), from + (is_valid ? row : 0) * stride + column,
+                 is_valid);
   }
 }
 

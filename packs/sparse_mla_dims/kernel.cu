@@ -4,13 +4,13 @@
 #include <limits>
 
 // The primitives that the others are written over come first.
-#include "../sm90_warpgroup.cuh"
+#include "../kernel/sm90/wgmma.cuh"
 
 #include "sm90_backward.h"
 #include "sm90_forward.h"
 
 // sm_90a alone: what each kernel does stands at the head of its file. Limits, checked in op.cpp:
-// head_dim_qk at most 576, head_dim_v at most 512, multiples of 16; fits_grid.
+// head_dim_qk at most 576, head_dim_v at most 512, multiples of 16; is_launchable.
 namespace patchbench::ops::sparse_mla_dims {
 namespace {
 
@@ -55,7 +55,7 @@ int64_t shared_bytes(int64_t head_dim_qk, int64_t head_dim_v) {
   return std::max(forward_bytes(qk), backward_bytes(qk, v));
 }
 
-bool fits_grid(int64_t batch, int64_t seqlen_q, int64_t num_heads) {
+bool is_launchable(int64_t batch, int64_t seqlen_q, int64_t num_heads) {
   return num_items({.batch = batch, .seqlen_q = seqlen_q, .num_heads = num_heads}) <=
          std::numeric_limits<int32_t>::max();
 }

@@ -43,7 +43,7 @@ struct SparseMlaGrads {
 /// Shared memory in bytes that one CTA of the larger kernel wants, at these head dimensions.
 int64_t shared_bytes(int64_t head_dim_qk, int64_t head_dim_v);
 /// Whether the grid of this problem can be launched.
-bool fits_grid(int64_t batch, int64_t seqlen_q, int64_t num_heads);
+bool is_launchable(int64_t batch, int64_t seqlen_q, int64_t num_heads);
 /// One launch, capturable, bitwise deterministic. Returns the launch's status.
 cudaError_t launch_forward(const SparseMla& problem, const SparseMlaResults& results,
                            cudaStream_t stream);

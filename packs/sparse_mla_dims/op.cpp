@@ -6,9 +6,9 @@
 #include <tuple>
 
 #include "../kernel/checks.h"
+#include "../kernel/fallback.h"
 #include "../kernel/launch.h"
 #include "../kernel/library.h"
-#include "../op_fallback.h"
 #include "kernel.cuh"
 
 namespace patchbench::ops::sparse_mla_dims {
@@ -34,7 +34,7 @@ bool has_kernel(const Tensor& q, int64_t head_dim_v, const std::string& staging)
   if (q.is_cuda() && q.scalar_type() == kBFloat16 && staging == "bf16") {
     const Gpu gpu = gpu_of(q);
     // The instructions are sm_90a's: no later architecture has them.
-    return gpu.major == 9 && fits_grid(q.size(0), q.size(1), q.size(2)) &&
+    return gpu.major == 9 && is_launchable(q.size(0), q.size(1), q.size(2)) &&
            gpu.shared_bytes >= shared_bytes(q.size(3), head_dim_v);
   }
 #else

@@ -304,7 +304,7 @@ PB_DEVICE void close_sums(const Fragment& f, const Sums& sums, ForwardShared& sh
     shared.weight[f.warpgroup][f.row + 8 * half] = weight;
   }
   // Both warpgroups' sums are read next.
-  sync_at(kSums, kConsumers);
+  named_barrier_sync(kSums, kConsumers);
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = f.row + 8 * half;
@@ -315,7 +315,7 @@ PB_DEVICE void close_sums(const Fragment& f, const Sums& sums, ForwardShared& sh
   }
   // Where an item has one tile, nothing else keeps a warpgroup from writing the next one's before
   // the other has read these.
-  sync_at(kSums, kConsumers);
+  named_barrier_sync(kSums, kConsumers);
 }
 
 /// out, what its rounding took, and lse.
@@ -355,8 +355,7 @@ PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, cons
 PB_DEVICE void multiply_last(float (&s)[32], const uint32_t (&last)[16], uint32_t k) {
   PB_UNROLL
   for (int step = 0; step < 4; ++step)
-    wgmma_of_registers<64, Major::kK>(s, last + 4 * step, descriptor(k + step * kStepColumns),
-                                      true);
+    wgmma_of_registers<64, Major::kK>(s, last + 4 * step, smem_desc(k + step * kStepColumns), true);
 }
 
 /// Logits of the warpgroup's tile, part by part as they come. `num_left`: tiles, this one included.
@@ -434,7 +433,7 @@ PB_DEVICE void add_own(const ForwardPlaces& places, const uint32_t (&own)[16],
   for (int step = 0; step < kRows / 16; ++step)
     wgmma_of_registers<64 * kHalf, Major::kMn>(
         share.o, own + 4 * step,
-        descriptor(places.keys(kMine) + kMine * kHalf * kBlockBytes + step * kStepRows), true);
+        smem_desc(places.keys(kMine) + kMine * kHalf * kBlockBytes + step * kStepRows), true);
   wgmma_commit();
 }
 
@@ -451,7 +450,7 @@ PB_DEVICE void take_tile(const ForwardPlaces& places, Fragment& f, float scale,
   f.renew();
   find_highest(s, scale, shared, kMine, f, highest);
   if constexpr (kMine == 1) {
-    sync_at(kTop, kConsumers);
+    named_barrier_sync(kTop, kConsumers);
     raise_to_others<kHalf, kMine>(shared, f, share, others_alpha);
   }
   PB_UNROLL
@@ -466,7 +465,7 @@ PB_DEVICE void take_tile(const ForwardPlaces& places, Fragment& f, float scale,
   fence_async_proxy();
   arrive_at(kWeights + kMine, kConsumers);
   if constexpr (kMine == 1) {
-    sync_at(kWeights, kConsumers);
+    named_barrier_sync(kWeights, kConsumers);
     add_others<kHalf, kMine>(places, share);
     add_weights(own, share.sums);
     finish_others<kHalf, kMine>(places, share);
@@ -478,7 +477,7 @@ PB_DEVICE void take_tile(const ForwardPlaces& places, Fragment& f, float scale,
   if constexpr (kMine == 0) {
     add_weights(own, share.sums);
     if (num_left == 1) return;
-    sync_at(kWeights + 1, kConsumers);
+    named_barrier_sync(kWeights + 1, kConsumers);
     raise_to_others<kHalf, kMine>(shared, f, share, others_alpha);
     rescale(share.o, others_alpha);
     add_others<kHalf, kMine>(places, share);
@@ -491,10 +490,10 @@ template <int kHalf>
 PB_DEVICE void take_last_of_first(const ForwardPlaces& places, const Fragment& f,
                                   Share<kHalf>& share) {
   float alpha[2];
-  sync_at(kTop, kConsumers);
+  named_barrier_sync(kTop, kConsumers);
   raise_to_others<kHalf, 1>(places.shared(), f, share, alpha);
   rescale(share.o, alpha);
-  sync_at(kWeights, kConsumers);
+  named_barrier_sync(kWeights, kConsumers);
   add_others<kHalf, 1>(places, share);
   finish_others<kHalf, 1>(places, share);
 }
@@ -534,7 +533,7 @@ PB_DEVICE void forward_cta(const SparseMla& p, const SparseMlaResults& r, const 
                            unsigned char* storage) {
   const ForwardPlaces places{num_blocks(p.head_dim_qk), storage};
   start_barriers(places.shared());
-  const int warpgroup = uniform(thread_index() / 128);
+  const int warpgroup = warp_broadcast(thread_index() / 128);
   if (warpgroup == 2) {
     lower_registers<kProducerRegisters>();
     produce<kHalf>(p, places, items);

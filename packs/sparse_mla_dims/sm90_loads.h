@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "../sm90_tiles.h"
+#include "../kernel/sm90/layout.h"
 #include "kernel.cuh"
 
 /// What a CTA works for, and how it comes into shared memory.
@@ -57,8 +57,8 @@ struct Team {
       const bool is_column = block * kColumns + first_column() < columns;
       PB_UNROLL
       for (int i = 0; i < kEach; ++i)
-        copy_async(at + block * kBlockBytes + i * (kCount / 8) * kRowBytes,
-                   rows.first[i] + block * kColumns, rows.is_row[i] && is_column);
+        cp_async(at + block * kBlockBytes + i * (kCount / 8) * kRowBytes,
+                 rows.first[i] + block * kColumns, rows.is_row[i] && is_column);
     }
   }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "op_fallback.h"
+#include "kernel/fallback.h"
 #include "packs/op_test.h"
 
 namespace patchbench::kernel_test {

@@ -120,7 +120,7 @@ inline uint32_t shared_address(const void* pointer) {
 inline void check_word(uintptr_t address) {
   if (address % 16 != 0) throw std::logic_error("a word of 16 bytes lies off its boundary");
 }
-inline void copy_async(void* to, const void* from) {
+inline void cp_async(void* to, const void* from) {
   check_word(shared_address(to));
   check_word(reinterpret_cast<uintptr_t>(from));
   Machine::running().copy(shared_address(to), from, true);

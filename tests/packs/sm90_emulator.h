@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-/// A host's own primitives for what is written over packs/sm90_warpgroup.cuh: one CTA of
+/// A host's own primitives for what is written over packs/kernel/sm90/wgmma.cuh: one CTA of
 /// some warpgroups, each thread a fiber that runs until it must wait for others. Products read
 /// shared memory by their descriptors, as the PTX manual describes the 128-byte swizzle. What is
 /// asynchronous happens as early or as late as it may, and threads take turns in either order, so
@@ -122,7 +122,7 @@ class Machine {
     return other;
   }
 
-  void load_transposed(uint32_t (&words)[4], uint32_t from) {
+  void ldmatrix_trans(uint32_t (&words)[4], uint32_t from) {
     lanes_[static_cast<size_t>(thread_)] = from;
     meet(kWarp, [] {});
     const int lane = thread_ % kWarp, first = thread_ - lane;
@@ -396,14 +396,14 @@ namespace patchbench::ops::sm90 {
 using sm90_emulator::Machine;
 
 inline int thread_index() { return Machine::running().thread(); }
-inline int uniform(int value) { return value; }
+inline int warp_broadcast(int value) { return value; }
 inline void sync_threads() {
   Machine::running().meet(Machine::running().num_threads(), [] {});
 }
 inline void sync_warp() {
   Machine::running().meet(Machine::kWarp, [] {});
 }
-inline void sync_at(int id, int count) { Machine::running().meet_at(id, count, true); }
+inline void named_barrier_sync(int id, int count) { Machine::running().meet_at(id, count, true); }
 inline void arrive_at(int id, int count) { Machine::running().meet_at(id, count, false); }
 template <int kCount>
 void lower_registers() {}
@@ -470,13 +470,13 @@ inline void store_chunk(uint32_t to, const Chunk& c) {
   std::memcpy(Machine::running().shared() + to, c.words, sizeof(c.words));
 }
 inline void store_chunk(void* to, const Chunk& c) { std::memcpy(to, c.words, sizeof(c.words)); }
-inline void load_transposed(uint32_t (&words)[4], uint32_t from) {
-  Machine::running().load_transposed(words, from);
+inline void ldmatrix_trans(uint32_t (&words)[4], uint32_t from) {
+  Machine::running().ldmatrix_trans(words, from);
 }
 inline void store_rows(uint32_t to, const uint32_t* words) {
   Machine::running().store_rows(to, words);
 }
-inline void copy_async(uint32_t to, const void* from, bool is_valid) {
+inline void cp_async(uint32_t to, const void* from, bool is_valid) {
   Machine::running().copy(to, from, is_valid);
 }
 inline void wait_for_copies() { Machine::running().wait_for_copies(); }

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "sm90_tiles.h"
+#include "layout.h"
 
 // The backward of sparse multi-head latent attention, whatever its operands are stored as. 384
 // threads, one CTA per SM: 64 heads of one query, whose keys pass by in tiles of 64. P is taken
@@ -20,9 +20,9 @@
 //   kAddsBeside         grad_kv's blocks are added while the next one is multiplied: up to 4 % of a
 //                       kernel that copies its operands; one that widens them loses 4 to 9 % by the
 //                       registers that this takes
-//   put_heads()         q and grad_out to shared memory, copies started at least
+//   load_q_tile()         q and grad_out to shared memory, copies started at least
 //   read_slots(tile)    what stands in the slots of the keys that are next
-//   put_keys(tile)      they and their indices, -1 where there is none, as put_heads
+//   load_k_tile(tile)      they and their indices, -1 where there is none, as load_q_tile
 //   query_scale(row), key_scale(tile, key)   of the bfloat16 in shared memory; not 0
 // dS is multiplied with both scales in it, P with the key's: sums over keys are then divided by
 // the query's, those over heads by the key's.
@@ -142,7 +142,7 @@ PB_DEVICE void differentiate(const float (&grad_p)[32], const Operands& o, int64
 
 /// Trades values whose index has `bit` with the thread `mask` away: that bit of the index and of
 /// the thread's number change places.
-PB_DEVICE void trade(float (&d)[32], int bit, int mask) {
+PB_DEVICE void butterfly_exchange(float (&d)[32], int bit, int mask) {
   const bool is_upper = (thread_index() & mask) != 0;
   PB_UNROLL
   for (int i = 0; i < 32; ++i) {
@@ -178,8 +178,8 @@ struct AddRows {
 /// Adds [64 keys, 64 columns], d. Eight threads that follow each other add 128 bytes of one row.
 PB_DEVICE void add_block(float (&d)[32], int block, int head_dim_qk, const AddRows& rows) {
   // Column bit 1 comes from a thread's number, bits 3 and 4 go there, for it and a row's bit 0.
-  trade(d, 4, 1);
-  trade(d, 8, 4);
+  butterfly_exchange(d, 4, 1);
+  butterfly_exchange(d, 8, 4);
   const int lane = thread_index() % 32;
   const int first = block * kColumns + lane / 4 % 2 * 16 + lane % 2 * 8 + lane / 2 % 2 * 4;
   PB_UNROLL
@@ -277,9 +277,9 @@ PB_DEVICE void take_slopes(Operands& o, int64_t num_tiles) {
   const BackwardPlaces& places = o.places;
   const uint32_t k = places.keys();
   BackwardShared& shared = places.shared();
-  o.put_heads();
+  o.load_q_tile();
   o.read_slots(0);
-  if (num_tiles > 0) o.put_keys(0);
+  if (num_tiles > 0) o.load_k_tile(0);
   load_sums(o, shared);
   Fragment f;
   GradQuery<Operands::kBlocks> grad_q;
@@ -287,7 +287,7 @@ PB_DEVICE void take_slopes(Operands& o, int64_t num_tiles) {
     wait_for_copies();
     fence_async_proxy();
     // The tile is whole.
-    sync_at(kSlopeTeam, kSlopeThreads);
+    named_barrier_sync(kSlopeTeam, kSlopeThreads);
     o.read_slots(tile + 1);
     float d[32];
     wgmma_fence(d);
@@ -300,7 +300,7 @@ PB_DEVICE void take_slopes(Operands& o, int64_t num_tiles) {
       uint32_t weights[16], rounded[16];
       weigh(d, o, tile, shared, f, weights, rounded);
       // The last tile's P and dS are no longer read.
-      if (tile > 0) sync_at(kSlopesFree, kBackwardThreads / 3 * 2);
+      if (tile > 0) named_barrier_sync(kSlopesFree, kBackwardThreads / 3 * 2);
       PB_UNROLL
       for (int i = 0; i < 16; ++i) {
         pair_at(places.weights(), f, i) = weights[i];
@@ -308,17 +308,17 @@ PB_DEVICE void take_slopes(Operands& o, int64_t num_tiles) {
       }
       arrive_at(kWeightsReady, kSlopeThreads);
     } else {
-      sync_at(kWeightsReady, kSlopeThreads);
+      named_barrier_sync(kWeightsReady, kSlopeThreads);
       differentiate(d, o, tile, shared, f, places.slopes());
     }
     fence_async_proxy();
     arrive_at(kSlopesReady, kBackwardThreads);
     // Each warpgroup multiplies by both halves of dS.
-    sync_at(kSlopeTeam, kSlopeThreads);
+    named_barrier_sync(kSlopeTeam, kSlopeThreads);
     grad_q.add(f, shared_address(places.slopes()), k);
     // The keys have been used by both.
-    sync_at(kSlopeTeam, kSlopeThreads);
-    if (tile + 1 < num_tiles) o.put_keys(tile + 1);
+    named_barrier_sync(kSlopeTeam, kSlopeThreads);
+    if (tile + 1 < num_tiles) o.load_k_tile(tile + 1);
   }
   grad_q.store(o, f);
 }
@@ -341,7 +341,7 @@ PB_DEVICE void add_tiles(const Operands& o, int64_t num_tiles) {
   const BackwardPlaces& places = o.places;
   const int head_dim_qk = o.p.head_dim_qk, last = places.value_blocks - 1;
   for (int64_t tile = 0; tile < num_tiles; ++tile) {
-    sync_at(kSlopesReady, kBackwardThreads);
+    named_barrier_sync(kSlopesReady, kBackwardThreads);
     const AddRows rows(o, tile);
     float d[32];
     for (int block = last + 1; block < places.blocks; ++block) {
@@ -374,7 +374,7 @@ PB_DEVICE void add_tiles(const Operands& o, int64_t num_tiles) {
 template <typename Operands>
 PB_DEVICE void backward_cta(Operands& o) {
   const int64_t num_tiles = (o.p.topk + kRows - 1) / kRows;
-  if (uniform(thread_index() / 128) < 2) {
+  if (warp_broadcast(thread_index() / 128) < 2) {
     raise_registers<kSlopeRegisters<Operands>>();
     take_slopes(o, num_tiles);
   } else {

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 /// Tiles of 64 rows as two warpgroups multiply them, and the softmax that runs along. Include the
-/// primitives first: sm90_warpgroup.cuh, or a host's own.
+/// primitives first: kernel/sm90/wgmma.cuh, or a host's own.
 namespace patchbench::ops::sm90 {
 
 constexpr int kThreads = 256;  // two warpgroups
@@ -29,7 +29,7 @@ PB_CONSTEXPR uint32_t in_block(uint32_t row, uint32_t byte) {
 
 /// wgmma's descriptor of an operand that starts at `address`: 128-byte swizzle, eight rows 1024
 /// bytes after the last eight, and what lies across a row one block after the last.
-PB_CONSTEXPR uint64_t descriptor(uint32_t address) {
+PB_CONSTEXPR uint64_t smem_desc(uint32_t address) {
   return (address & 0x3ffff) >> 4 | uint64_t{kBlockBytes >> 4} << 16 |
          uint64_t{8 * kRowBytes >> 4} << 32 | uint64_t{1} << 62;
 }
@@ -38,7 +38,7 @@ PB_CONSTEXPR uint64_t descriptor(uint32_t address) {
 struct Fragment {
   int warpgroup, row, quad;  // row of elements 0 and 1; the others are 8 below
   PB_DEVICE Fragment()
-      : warpgroup(uniform(thread_index() / 128)),
+      : warpgroup(warp_broadcast(thread_index() / 128)),
         row(thread_index() / 32 % 4 * 16 + thread_index() % 32 / 4),
         quad(thread_index() % 4) {}
   /// What is made of it is made anew from here on, not held in registers since before: a compiler
@@ -56,7 +56,7 @@ struct Fragment {
 /// The descriptor of what lies `bytes` on. It is a sum of 32 bits with a constant: those of 64 come
 /// one after the other between two products, which wait for them.
 PB_CONSTEXPR uint64_t descriptor_after(uint32_t low, uint32_t bytes) {
-  return descriptor(0) >> 32 << 32 | (low + (bytes >> 4));
+  return smem_desc(0) >> 32 << 32 | (low + (bytes >> 4));
 }
 
 /// d (+)= a b^T over a block of bfloat16, for 2 kCount rows of b; a and b: the low halves of their
@@ -72,7 +72,7 @@ PB_DEVICE void dot_block(float (&d)[kCount], uint32_t a, uint32_t b, bool accumu
 /// The same over `blocks` blocks from the addresses a and b on.
 template <int kCount>
 PB_DEVICE void dot_rows(float (&d)[kCount], uint32_t a, uint32_t b, int blocks, bool accumulates) {
-  auto from_a = static_cast<uint32_t>(descriptor(a)), from_b = static_cast<uint32_t>(descriptor(b));
+  auto from_a = static_cast<uint32_t>(smem_desc(a)), from_b = static_cast<uint32_t>(smem_desc(b));
   PB_ROLLED
   for (int block = 0; block < blocks; ++block) {
     dot_block(d, from_a, from_b, accumulates || block > 0);
@@ -84,8 +84,8 @@ PB_DEVICE void dot_rows(float (&d)[kCount], uint32_t a, uint32_t b, int blocks, 
 /// The same of kBlocks blocks, without a loop: beside many other accumulators that spills less.
 template <int kBlocks, int kCount>
 PB_DEVICE void dot_all_rows(float (&d)[kCount], uint32_t a, uint32_t b) {
-  const auto from_a = static_cast<uint32_t>(descriptor(a)),
-             from_b = static_cast<uint32_t>(descriptor(b));
+  const auto from_a = static_cast<uint32_t>(smem_desc(a)),
+             from_b = static_cast<uint32_t>(smem_desc(b));
   PB_UNROLL
   for (int block = 0; block < kBlocks; ++block)
     dot_block(d, from_a + block * (kBlockBytes >> 4), from_b + block * (kBlockBytes >> 4),
@@ -99,7 +99,7 @@ PB_DEVICE void multiply_rows(float (&d)[kN / 2], uint32_t a, uint32_t b, bool ac
   PB_UNROLL
   for (int step = 0; step < kRows / 16; ++step) {
     const uint32_t offset = step * (kA == Major::kK ? kStepColumns : kStepRows);
-    wgmma<kN, kA, Major::kMn>(d, descriptor(a + offset), descriptor(b + step * kStepRows),
+    wgmma<kN, kA, Major::kMn>(d, smem_desc(a + offset), smem_desc(b + step * kStepRows),
                               accumulates || step > 0);
   }
 }

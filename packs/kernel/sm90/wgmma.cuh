@@ -18,12 +18,12 @@ namespace patchbench::ops::sm90 {
 
 PB_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 /// Of a value that is one in each warp: lets the compiler know.
-PB_DEVICE int uniform(int value) { return __shfl_sync(~0u, value, 0); }
+PB_DEVICE int warp_broadcast(int value) { return __shfl_sync(~0u, value, 0); }
 PB_DEVICE void sync_threads() { __syncthreads(); }
 PB_DEVICE void sync_warp() { __syncwarp(); }
 /// A barrier of `count` threads, whole warps: who arrives does not wait. id: 1 to 15, each of one
 /// use at a time.
-PB_DEVICE void sync_at(int id, int count) {
+PB_DEVICE void named_barrier_sync(int id, int count) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 PB_DEVICE void arrive_at(int id, int count) {
@@ -125,7 +125,7 @@ PB_DEVICE void store_chunk(void* to, const Chunk& c) {
 }
 /// Of four groups of eight rows of 16 bytes, lane 8 i + j giving the address of row j of group i:
 /// words[i] holds bytes 2 (lane / 4) and the next of rows 2 (lane % 4) and the next.
-PB_DEVICE void load_transposed(uint32_t (&words)[4], uint32_t from) {
+PB_DEVICE void ldmatrix_trans(uint32_t (&words)[4], uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(from)
@@ -141,7 +141,7 @@ PB_DEVICE void store_rows(uint32_t to, const uint32_t* words) {
 #endif
 }
 /// Copies 16 bytes, or zeros, for which `from` is not read.
-PB_DEVICE void copy_async(uint32_t to, const void* from, bool is_valid) {
+PB_DEVICE void cp_async(uint32_t to, const void* from, bool is_valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(is_valid ? 16 : 0)
                : "memory");
