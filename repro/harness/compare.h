@@ -21,9 +21,9 @@ struct Tolerances {
 ///   scale   = |<G, R> / <R, R> - 1|: a common factor, which the cosine cannot see and bf16 noise
 ///   hides from the others
 ///   total   = ||G - R|| / ||R||
-///   chance  = min(1, 4 / sqrt(n)), n = (sum ||R_r||^2)^2 / sum ||R_r||^4: the share of `total`
-///   that errors which are independent from row to row (of one row: from element to element) come
-///   to in `scale` at 4 sigma
+///   chance  = 4 / sqrt(n), n = (sum ||R_r||^2)^2 / sum ||R_r||^4: the share of `total` that errors
+///   which are independent from row to row (of one row: from element to element) come to in `scale`
+///   at 4 sigma
 /// f = max(1e-3, 0.1 / width), of a row of one number throughout 0.1.
 /// Rows are the leading axes flattened; a tensor of rank 0 or 1 is one row. `least_size` is what
 /// the terms of an element's sum come to, where they may cancel: an element's error is relative to
@@ -38,10 +38,11 @@ struct Errors {
 Errors errors_of(const at::Tensor& got, const at::Tensor& reference, double least_size = 0);
 
 /// One tensor, in layers: shape and dtype (those of `plain`), inf/nan positions, then element, row,
-/// cosine, scale, each with limit = k * plain's error + floor_ulp * epsilon (of scale at least
-/// plain's chance of the row's limit for plain's total); of an all-zero oracle without a
-/// `least_size` one layer "absolute" with the element's k and no floor. Stops at a shape or an
-/// anomaly that differs, for nothing below it has a meaning. `got` may be on any device.
+/// cosine, scale, each with limit = k * plain's error + floor_ulp * epsilon. The limit of scale is
+/// at least plain's chance * total, and min(1, chance) times the row's floor, of which 0.25 %
+/// count. Of an all-zero oracle without a `least_size` there is one layer, "absolute", with the
+/// element's k and no floor. Stops at a shape or an anomaly that differs, for nothing below it has
+/// a meaning. `got` may be on any device.
 std::vector<Measure> compare(const std::string& name, const at::Tensor& got,
                              const at::Tensor& oracle, const at::Tensor& plain,
                              const Tolerances& tolerances, double epsilon, double least_size = 0);

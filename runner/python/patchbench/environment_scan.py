@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from patchbench.program import PathText, UsageError, ask
+from patchbench.program import PathText, ask
 
 
 class State(Enum):
@@ -26,8 +26,7 @@ class Answer:
 
     `why` says what goes wrong, or why nothing is known; `next` is the command that would find out. `record` is the
     digest of the record behind the answer. `mitigation`: whether the runtime fix acts on this release. Of a hit, `impact`
-    is silent_wrong, memory_corruption, crash, memory, speed or claim, and `right_release` the next one measured right;
-    both are empty where the program does not say.
+    is silent_wrong, memory_corruption, crash, memory, speed or claim, and `right_release` the next one measured right.
     """
 
     slug: str
@@ -61,29 +60,9 @@ class Scan:
         return tuple(a for a in self.answers if a.slug == slug)
 
 
-_UNKNOWN = ("unknown", "not_measured", "version_unknown")
-
-
 def _answer(row: dict[str, Any]) -> Answer:
-    state = State.UNKNOWN if row["state"] in _UNKNOWN else State(row["state"])
     keys = ("why", "next", "record", "mitigation", "impact", "right_release")
-    return Answer(row["slug"], row["upstream"], row["package"], row["version"], state, *(row.get(key, "") for key in keys))
-
-
-def _option(path: str) -> str:
-    if os.path.isdir(path) or os.access(path, os.X_OK):
-        return "--python"
-    return "--requirements" if path.endswith((".txt", ".in")) else "--lock"
-
-
-def _asked(path: str) -> dict[str, Any]:
-    """`scan PATH`, whose exit status is an answer too; a program without that verb has `mitigations doctor`."""
-    try:
-        return ask(["scan", path], answers=(0, 1, 3))
-    except UsageError as e:
-        if not str(e).startswith("unknown command 'scan'"):
-            raise
-    return ask(["mitigations", "doctor", _option(path), path])
+    return Answer(row["slug"], row["upstream"], row["package"], row["version"], State(row["state"]), *(row[key] for key in keys))
 
 
 def scan(path: PathText | None = None) -> Scan:
@@ -91,6 +70,5 @@ def scan(path: PathText | None = None) -> Scan:
 
     Needs no network. Raises UsageError for a path in which no package can be read.
     """
-    document = _asked(os.fspath(path) if path is not None else sys.prefix)
-    rows = document["answers"] if "answers" in document else document["packs"]
-    return Scan(tuple(map(_answer, rows)), document["command"], tuple(document["unread"]))
+    document = ask(["scan", os.fspath(path) if path is not None else sys.prefix], answers=(0, 1, 3))
+    return Scan(tuple(map(_answer, document["answers"])), document["command"], tuple(document["unread"]))
