@@ -87,28 +87,28 @@ class Problem:
 
 
 def local_statistics(problem: Problem) -> torch.Tensor:
-    """[4, b, s] of this rank's classes: maximum, log of the sum of exponentials less the maximum, the label's logit or -inf, sum."""
+    """[4, b, s] of this rank's classes: maximum, sum of exponentials less the maximum's own 1, the label's logit or -inf, sum."""
     if problem.is_by_op:
         return torch.ops.patchbench.cross_entropy_statistics(problem.logits, problem.labels, problem.first_class)
     parts = []
     for rows, x in problem.chunks():
         most = x.max(2, keepdim=True)
-        # The maximum's own 1 is left out of the sum, so that a confident row keeps its digits.
+        # Without the maximum's own 1 a confident row keeps its digits.
         rest = (x - most.values).exp().scatter(2, most.indices, 0).sum(2)
         label = (problem.labels[rows] - problem.first_class).unsqueeze(2)
         is_here = (label >= 0) & (label < x.shape[2])
         found = x.gather(2, label.masked_fill(~is_here, 0)).masked_fill(~is_here, -torch.inf)
-        parts.append(torch.stack([most.values.squeeze(2), rest.log1p(), found.squeeze(2), x.sum(2)]))
+        parts.append(torch.stack([most.values.squeeze(2), rest, found.squeeze(2), x.sum(2)]))
     return torch.cat(parts, 1)
 
 
 def combined(parts: torch.Tensor) -> torch.Tensor:
     """[ranks, 4, b, s] -> [4, b, s]."""
-    row_max, log_sum, label, total = parts.unbind(1)
+    row_max, rest, label, total = parts.unbind(1)
     most = row_max.max(0, keepdim=True)
-    sums = log_sum.exp() * (row_max - most.values).exp()
-    others = sums.scatter(0, most.indices, log_sum.gather(0, most.indices).expm1()).sum(0)
-    return torch.stack([most.values.squeeze(0), others.log1p(), label.amax(0), total.sum(0)])
+    sums = (1 + rest) * (row_max - most.values).exp()
+    rests = sums.scatter(0, most.indices, rest.gather(0, most.indices)).sum(0)
+    return torch.stack([most.values.squeeze(0), rests, label.amax(0), total.sum(0)])
 
 
 def statistics_of(problem: Problem) -> torch.Tensor:
@@ -123,7 +123,8 @@ def statistics_of(problem: Problem) -> torch.Tensor:
 
 def loss_of(problem: Problem, statistics: torch.Tensor) -> torch.Tensor:
     """[b, s], or [] for the mean."""
-    row_max, log_sum, label, total = statistics
+    row_max, rest, label, total = statistics
+    log_sum = rest.log1p()
     loss = log_sum - (label - row_max)
     if problem.label_smoothing > 0:
         even = log_sum - (total / problem.num_classes - row_max)
@@ -148,10 +149,10 @@ def gradient_of(problem: Problem, statistics: torch.Tensor, grad_output: torch.T
     classes = torch.arange(problem.logits.shape[2], device=ignored.device) + problem.first_class
     grad = torch.empty_like(problem.logits, memory_format=torch.contiguous_format)
     for rows, x in problem.chunks():
-        y = (x - statistics[0, rows].unsqueeze(2)) - statistics[1, rows].unsqueeze(2)
+        y, rest = x - statistics[0, rows].unsqueeze(2), statistics[1, rows].unsqueeze(2)
         is_label = problem.labels[rows].unsqueeze(2) == classes
-        # exp(y) - 1 cancels where y is near 0, which is where the model is confident.
-        slope = torch.where(is_label, y.expm1() + problem.label_smoothing, y.exp())
+        # p - 1 cancels where p is near 1, which is where the model is confident.
+        slope = torch.where(is_label, (y - rest.log1p()).expm1() + problem.label_smoothing, y.exp() / (1 + rest))
         grad[rows] = (slope - problem.label_smoothing / problem.num_classes) * scale[rows].unsqueeze(2)
     return grad
 

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) statistics_kernel(StatisticsPass<flo
   const int64_t label = pass.labels[i] - pass.vocab_begin;
   const bool is_here = label >= 0 && label < pass.layout.vocab;
   pass.row_max[i] = found.sum.max;
-  pass.log_sum[i] = log1pf(found.sum.rest);
+  pass.rest[i] = found.sum.rest;
   pass.label_logit[i] = is_here ? static_cast<float>(row[label * pass.layout.stride_v]) : -INFINITY;
   pass.logit_sum[i] = found.total;
 }
@@ -75,12 +75,12 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(GradientPass<float> 
   scalar_t* grad = static_cast<scalar_t*>(pass.grad) + i * pass.layout.vocab;
   const bool is_ignored = pass.labels[i] == pass.ignore_index;
   const int64_t label = pass.labels[i] - pass.vocab_begin;
-  const float max = pass.row_max[i], log_sum = pass.log_sum[i], scale = pass.scale[i];
+  const float max = pass.row_max[i], rest = pass.rest[i], scale = pass.scale[i];
   const auto smoothing = static_cast<float>(pass.label_smoothing);
   const float share = smoothing / static_cast<float>(pass.vocab_total);
   for (int64_t j = threadIdx.x; j < pass.layout.vocab; j += kThreads) {
     const float x = static_cast<float>(row[j * pass.layout.stride_v]);
-    const float value = gradient_of(x, max, log_sum, share, smoothing, j == label, scale);
+    const float value = gradient_of(x, max, rest, share, smoothing, j == label, scale);
     grad[j] = static_cast<scalar_t>(is_ignored ? 0.0f : value);
   }
 }

@@ -33,7 +33,7 @@ struct StatisticsPass {
   RowLayout layout;
   const int64_t* labels = nullptr;  ///< [rows]
   T* row_max = nullptr;             ///< [rows], m_i
-  T* log_sum = nullptr;             ///< [rows], s_i
+  T* rest = nullptr;                ///< [rows], r_i
   T* label_logit = nullptr;         ///< [rows], -inf where the label is not among these classes
   T* logit_sum = nullptr;           ///< [rows], sum_j x_ij
   int64_t rows = 0, vocab_begin = 0;
@@ -47,7 +47,7 @@ struct GradientPass {
   RowLayout layout;
   const int64_t* labels = nullptr;  ///< [rows]
   const T* row_max = nullptr;       ///< [rows]
-  const T* log_sum = nullptr;       ///< [rows]
+  const T* rest = nullptr;          ///< [rows]
   const T* scale = nullptr;         ///< [rows], g_i / D
   void* grad = nullptr;             ///< [rows, vocab]
   int64_t rows = 0, vocab_begin = 0, vocab_total = 0, ignore_index = -100;
@@ -76,13 +76,14 @@ struct OnlineSum {
   }
 };
 
-/// (exp(x - m - s) - e / V - (1 - e) [is_label]) scale. At the label exp(y) - 1 + e is taken as
-/// expm1(y) + e.
+/// (exp(x - m) / (1 + r) - e / V - (1 - e) [is_label]) scale. At the label p - 1 + e is taken as
+/// expm1(x - m - log1p(r)) + e.
 template <typename T>
-PB_CE_HOST_DEVICE T gradient_of(T x, T row_max, T log_sum, T share, T smoothing, bool is_label,
+PB_CE_HOST_DEVICE T gradient_of(T x, T row_max, T rest, T share, T smoothing, bool is_label,
                                 T scale) {
-  const T y = (x - row_max) - log_sum;
-  const T slope = is_label ? std::expm1(y) + smoothing : std::exp(y);
+  const T y = x - row_max;
+  const T slope =
+      is_label ? std::expm1(y - std::log1p(rest)) + smoothing : std::exp(y) / (1 + rest);
   return (slope - share) * scale;
 }
 

@@ -128,7 +128,7 @@ void statistics_on_cpu(const StatisticsPass<T>& pass) {
       const int64_t label = pass.labels[i] - pass.vocab_begin;
       const bool is_here = label >= 0 && label < pass.layout.vocab;
       pass.row_max[i] = static_cast<T>(sum.max);
-      pass.log_sum[i] = static_cast<T>(std::log1p(sum.rest));
+      pass.rest[i] = static_cast<T>(sum.rest);
       pass.label_logit[i] =
           is_here ? static_cast<T>(row[label * pass.layout.stride_v]) : static_cast<T>(-INFINITY);
       pass.logit_sum[i] = static_cast<T>(total);
@@ -148,8 +148,8 @@ void gradient_on_cpu(const GradientPass<T>& pass) {
       const int64_t label = pass.labels[i] - pass.vocab_begin;
       for (int64_t j = 0; j < pass.layout.vocab; ++j) {
         const T x = static_cast<T>(row[j * pass.layout.stride_v]);
-        const T value = gradient_of(x, pass.row_max[i], pass.log_sum[i], share, smoothing,
-                                    j == label, pass.scale[i]);
+        const T value = gradient_of(x, pass.row_max[i], pass.rest[i], share, smoothing, j == label,
+                                    pass.scale[i]);
         grad[j] = static_cast<scalar_t>(is_ignored ? T(0) : value);
       }
     }
@@ -165,7 +165,7 @@ StatisticsPass<T> statistics_pass(const Tensor& logits, const Tensor& labels,
           .layout = layout_of(logits),
           .labels = labels.const_data_ptr<int64_t>(),
           .row_max = base,
-          .log_sum = base + rows,
+          .rest = base + rows,
           .label_logit = base + 2 * rows,
           .logit_sum = base + 3 * rows,
           .rows = rows,
@@ -183,7 +183,7 @@ Tensor plain_statistics(const Tensor& logits, const Tensor& labels, int64_t voca
   const Tensor is_max =
       at::zeros_like(x, x.options().dtype(at::kBool)).scatter_(2, x.argmax(2, true), true);
   const Tensor rest = (x - row_max).exp().masked_fill(is_max, 0).sum(2);
-  return at::stack({row_max.squeeze(2), rest.log1p(),
+  return at::stack({row_max.squeeze(2), rest,
                     found.masked_fill(is_here.logical_not(), -INFINITY).squeeze(2), x.sum(2)});
 }
 
@@ -223,11 +223,12 @@ Tensor plain_gradient(const Tensor& scale, const Tensor& statistics, const Tenso
                       const Tensor& labels, int64_t vocab_begin, int64_t vocab_total,
                       const CrossEntropyOptions& options) {
   const Tensor x = logits.to(statistics.scalar_type());
-  const Tensor y = (x - statistics[0].unsqueeze(2)) - statistics[1].unsqueeze(2);
+  const Tensor y = x - statistics[0].unsqueeze(2), rest = statistics[1].unsqueeze(2);
   const Tensor classes = at::arange(x.size(2), labels.options()) + vocab_begin;
   const Tensor is_label = labels.unsqueeze(2).eq(classes);
   const double smoothing = options.label_smoothing;
-  const Tensor slope = at::where(is_label, y.expm1() + smoothing, y.exp());
+  const Tensor slope =
+      at::where(is_label, (y - rest.log1p()).expm1() + smoothing, y.exp() / (1 + rest));
   const Tensor grad = (slope - smoothing / static_cast<double>(vocab_total)) * scale.unsqueeze(2);
   return grad.masked_fill(labels.eq(options.ignore_index).unsqueeze(2), 0).to(logits.scalar_type());
 }
@@ -241,7 +242,7 @@ GradientPass<T> gradient_pass(const Tensor& scale, const Tensor& statistics, con
           .layout = layout_of(logits),
           .labels = labels.const_data_ptr<int64_t>(),
           .row_max = base,
-          .log_sum = base + labels.numel(),
+          .rest = base + labels.numel(),
           .scale = scale.const_data_ptr<T>(),
           .grad = grad.data_ptr(),
           .rows = labels.numel(),
@@ -297,7 +298,7 @@ Tensor loss_of(const Tensor& statistics, const Tensor& labels, int64_t vocab_tot
   check_options(options);
   check_statistics(statistics, labels);
   check_labels(labels, vocab_total, options.ignore_index);
-  const Tensor row_max = statistics[0], log_sum = statistics[1];
+  const Tensor row_max = statistics[0], log_sum = statistics[1].log1p();
   const Tensor ignored = labels.eq(options.ignore_index);
   Tensor loss = log_sum - (statistics[2] - row_max);
   if (options.label_smoothing > 0) {
@@ -405,9 +406,9 @@ Tensor cross_entropy_combine(const Tensor& statistics) {
   const Tensor best = parts[0].argmax(0, true);
   const Tensor row_max = parts[0].gather(0, best);
   // The best rank's own 1 is left out of the sum; a rank of -inf alone weighs nothing.
-  const Tensor sums = parts[1].exp() * (parts[0] - row_max).exp();
-  const Tensor others = sums.scatter(0, best, parts[1].gather(0, best).expm1());
-  return at::stack({row_max.squeeze(0), others.sum(0).log1p(), parts[2].amax(0), parts[3].sum(0)});
+  const Tensor sums = (1 + parts[1]) * (parts[0] - row_max).exp();
+  const Tensor rests = sums.scatter(0, best, parts[1].gather(0, best));
+  return at::stack({row_max.squeeze(0), rests.sum(0), parts[2].amax(0), parts[3].sum(0)});
 }
 
 Tensor cross_entropy_loss(const Tensor& statistics, const Tensor& labels, int64_t vocab_total,

@@ -17,9 +17,9 @@ struct CrossEntropyOptions {
   bool overwrites_logits = false;
 };
 
-/// Cross entropy of logits that are there. With m_i = max_j x_ij, s_i = log sum_j exp(x_ij - m_i),
-/// lse_i = m_i + s_i, e the label smoothing, V the vocabulary, t_i the label and D = 1, or for the
-/// mean the number of rows with a label:
+/// Cross entropy of logits that are there. With m_i = max_j x_ij, r_i = sum_j exp(x_ij - m_i) less
+/// the maximum's own 1, lse_i = m_i + log1p(r_i), e the label smoothing, V the vocabulary, t_i the
+/// label and D = 1, or for the mean the number of rows with a label:
 ///   loss_i = ((1 - e) (lse_i - x_it) + e (lse_i - sum_j x_ij / V)) / D
 ///   grad_logits_ij = g_i (exp(x_ij - lse_i) - e / V - (1 - e) [j = t_i]) / D
 /// for any g = grad_output, of any strides (sum and mean: one g). A row whose label is ignore_index
@@ -30,9 +30,10 @@ struct CrossEntropyOptions {
 /// the logits' dtype and is contiguous. Work is done on the current stream, without a host
 /// synchronisation on CUDA, so that it can be captured in a graph.
 ///
-/// Rounding: everything is computed in float32 (float64) and the gradient is rounded once. m and s
+/// Rounding: everything is computed in float32 (float64) and the gradient is rounded once. m and r
 /// are kept apart: at the label the gradient is expm1 of a difference, so that a confident row
-/// keeps its digits. Rerun-stable on one device.
+/// keeps its digits, and elsewhere exp(x - m) / (1 + r), where no logarithm was rounded.
+/// Rerun-stable on one device.
 ///
 /// Work: forward reads the logits once. Each backward reads them once and writes the gradient once.
 /// Held from forward to backward: the logits and 4 numbers a row.
@@ -45,7 +46,7 @@ struct CrossEntropyOptions {
 ///
 /// The dispatcher holds `patchbench::cross_entropy` and its parts, for a vocabulary that is spread
 /// over ranks: `cross_entropy_statistics(logits, labels, vocab_begin)` -> [4, b, s] (row_max,
-/// log_sum, the label's logit or -inf, the sum of the logits) of one rank's classes [vocab_begin,
+/// rest, the label's logit or -inf, the sum of the logits) of one rank's classes [vocab_begin,
 /// vocab_begin + v); `cross_entropy_combine([ranks, 4, b, s])` -> [4, b, s] of all of them;
 /// `cross_entropy_loss` of these; `cross_entropy_backward`, the gradient of one rank's classes.
 /// What goes between ranks is the caller's all-gather of 4 numbers a row. `cross_entropy_path` ->
