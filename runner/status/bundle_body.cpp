@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/window.h"
 #include "report/advisory.h"
 #include "report/claim_lint.h"
 #include "report/markdown.h"
@@ -162,16 +163,32 @@ class Body {
     return rows;
   }
 
+  /// What a verdict rests on, as far as it is there.
+  std::vector<Observation> observations_of(const Record& verdict) const {
+    std::vector<Observation> seen;
+    for (const std::string& digest : cited_by(verdict)) {
+      const ledger::Entry* entry = facts_.book.find(digest);
+      if (entry != nullptr) seen.push_back(observation_of(entry->record));
+    }
+    return seen;
+  }
+
   /// The failure classes of a reproduction's red triggers: its verdict names the first of them.
   std::set<std::string> classes_shown(const Record& verdict) const {
     std::set<std::string> names;
-    for (const std::string& digest : cited_by(verdict)) {
-      const ledger::Entry* entry = facts_.book.find(digest);
-      if (entry == nullptr) continue;
-      const Observation o = observation_of(entry->record);
+    for (const Observation& o : observations_of(verdict)) {
       if (o.seen == Seen::kPresent && o.role == CaseRole::kTrigger && o.counts)
         names.insert(o.failure_class);
     }
+    return names;
+  }
+
+  /// The states of a release: its failure classes, or the one state that it has.
+  std::set<std::string> states_of(const BugState& state, const Record& verdict) const {
+    if (state == BugStatus::kUnresolved && has_no_such_code(observations_of(verdict)))
+      return {BugState(BugStatus::kUnsupported).text()};
+    std::set<std::string> names = {state.text()};
+    if (state == BugStatus::kPresent) names.merge(classes_shown(verdict));
     return names;
   }
 
@@ -233,9 +250,7 @@ class Body {
            measured_releases(facts_.book, facts_.manifest, facts_.pins.upstream(use.name))) {
         for (const report::DeviceState& state : release.states) {
           const ledger::Entry& entry = *facts_.book.find(state.digest);
-          std::set<std::string> names = {state.state.text()};
-          if (state.state == BugStatus::kPresent) names.merge(classes_shown(entry.record));
-          for (const std::string& name : names) {
+          for (const std::string& name : states_of(state.state, entry.record)) {
             auto& [versions, digests] = lists[{state.device, name}];
             versions += (versions.empty() ? use.name + " " : ", ") + release.version;
             digests += (digests.empty() ? "" : ", ") + cite(entry);
