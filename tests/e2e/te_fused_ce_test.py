@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
-from answers import answer, need_reproducer, seen
+from answers import PROGRAM, answer, need_reproducer, seen
 
 SLUG = "te_fused_ce"
 need_reproducer(SLUG)
@@ -43,3 +46,15 @@ def test_the_model_has_the_classes_of_the_red_pin(tmp_path: Path) -> None:
     status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "model")
     assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(out_of_bounds_read)")
     assert {name: seen(document, "model")[name] for name in RED} == RED
+
+
+def test_a_bundle_has_the_releases_of_every_class(tmp_path: Path) -> None:
+    """From the committed evidence. A release is in several classes at once, and its verdict names the first of them."""
+    ledger = os.environ | {"PATCHBENCH_LEDGER": str(tmp_path / "ledger.db")}
+    done = subprocess.run([PROGRAM, "bundle", SLUG, tmp_path / "out"], env=ledger, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    body = (tmp_path / "out/body.md").read_text()
+    window = dict(re.findall(r"^- (\w+) on cpu: transformer-engine (.*) \[", body, re.MULTILINE))
+    assert "2.7.0" in window["row_zero_gradient"] and "2.7.0" in window["transposed_view"]
+    assert "2.18.0" in window["sliced_sequence"] and "2.18.0" not in window["transposed_view"]
+    assert set(RED.values()) - {"absent"} <= set(re.findall(r"\| trigger \| cpu \| `(\w+)`", body))
