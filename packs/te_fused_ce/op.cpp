@@ -113,6 +113,15 @@ LogitsType type_of(const Tensor& logits) {
 
 // ---- passes ----
 
+/// Calls `work` with a value of the stored type and one of the type that is computed in.
+template <typename Work>
+void by_type(at::ScalarType type, const Work& work) {
+  if (type == at::kDouble) return work(double(), double());
+  if (type == at::kFloat) return work(float(), float());
+  if (type == at::kHalf) return work(at::Half(), float());
+  work(at::BFloat16(), float());
+}
+
 template <typename scalar_t, typename T>
 void statistics_on_cpu(const StatisticsPass<T>& pass) {
   at::parallel_for(0, pass.rows, 1, [&](int64_t begin, int64_t end) {
@@ -202,11 +211,10 @@ Tensor statistics_of(const Tensor& logits, const Tensor& labels, int64_t vocab_b
     return statistics;
   }
 #endif
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, logits.scalar_type(), "cross_entropy_statistics", [&] {
-        using wide_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
-        statistics_on_cpu<scalar_t>(statistics_pass<wide_t>(logits, y, statistics, vocab_begin));
-      });
+  by_type(logits.scalar_type(), [&](auto element, auto wide) {
+    statistics_on_cpu<decltype(element)>(
+        statistics_pass<decltype(wide)>(logits, y, statistics, vocab_begin));
+  });
   return statistics;
 }
 
@@ -284,12 +292,10 @@ Tensor gradient_of_logits(const Tensor& grad_output, const Tensor& statistics, c
     return grad;
   }
 #endif
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, logits.scalar_type(), "cross_entropy_backward", [&] {
-        using wide_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
-        gradient_on_cpu<scalar_t>(
-            gradient_pass<wide_t>(scale, held, logits, y, vocab_begin, vocab_total, options, grad));
-      });
+  by_type(logits.scalar_type(), [&](auto element, auto wide) {
+    gradient_on_cpu<decltype(element)>(gradient_pass<decltype(wide)>(
+        scale, held, logits, y, vocab_begin, vocab_total, options, grad));
+  });
   return grad;
 }
 
