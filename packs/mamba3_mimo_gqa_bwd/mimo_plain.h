@@ -9,13 +9,13 @@
 /// op.h.
 namespace patchbench::ops::mamba3_mimo_gqa_bwd {
 
-struct MimoInputs {
+struct MimoOperands {
   Tensor q, k, v, adt, dt, trap, q_bias, k_bias, mimo_v;
   std::optional<Tensor> mimo_z, mimo_o;
   Tensor angles;
   std::optional<Tensor> d, z, cu_seqlens;
 };
-struct MimoGradients {
+struct MimoResults {
   Tensor q, k, v, adt, dt, trap, q_bias, k_bias, mimo_v, mimo_z, mimo_o, angles, d, z;
 };
 
@@ -26,7 +26,7 @@ struct Sequence {
 };
 
 /// In order. With cu_seqlens this reads them on the host.
-inline std::vector<Sequence> sequences_of(const MimoInputs& in) {
+inline std::vector<Sequence> sequences_of(const MimoOperands& in) {
   const int64_t seqlen = in.q.size(1);
   if (!in.cu_seqlens) return {{0, seqlen}};
   const Tensor cu = in.cu_seqlens->cpu().contiguous();
@@ -47,7 +47,7 @@ inline std::vector<Sequence> sequences_of(const MimoInputs& in) {
 class MimoPlain {
  public:
   /// Adds into `to`, whose tensors are zero, in the wide dtype.
-  MimoPlain(const MimoInputs& in, const Tensor& grad_out, const MimoGradients& to)
+  MimoPlain(const MimoOperands& in, const Tensor& grad_out, const MimoResults& to)
       : in_(in),
         to_(to),
         wide_(in.adt.scalar_type()),
@@ -276,8 +276,8 @@ class MimoPlain {
         .copy_((grad_gamma - before) * dt * l * (1 - l));
   }
 
-  const MimoInputs& in_;
-  const MimoGradients& to_;
+  const MimoOperands& in_;
+  const MimoResults& to_;
   ScalarType wide_;
   int64_t ranks_, heads_per_group_, chunk_;
   const Tensor& grad_out_;

@@ -129,7 +129,7 @@ void check_low(const char* name, const Tensor& tensor, const Ints& shape, Scalar
   check_tensor(kMimo, name, tensor, shape, type, q);
 }
 
-void check_extents(const MimoInputs& in) {
+void check_extents(const MimoOperands& in) {
   const auto type = in.q.scalar_type();
   PB_CHECK(in.q.dim() == 5,
            "mamba3_mimo_bwd: q must have 5 axes [batch, seqlen, num_ranks, num_groups, "
@@ -151,7 +151,7 @@ void check_extents(const MimoInputs& in) {
            ", got shape ", text_of(in.angles.shape()));
 }
 
-void check_mimo(const MimoInputs& in, const Tensor& grad_out) {
+void check_mimo(const MimoOperands& in, const Tensor& grad_out) {
   check_extents(in);
   const Tensor& q = in.q;
   const auto low = q.scalar_type(), wide = low == kDouble ? kDouble : kFloat;
@@ -188,7 +188,7 @@ void check_mimo(const MimoInputs& in, const Tensor& grad_out) {
 }
 
 /// Each contiguous and at a multiple of 16 bytes.
-MimoInputs in_words(const MimoInputs& in) {
+MimoOperands in_words(const MimoOperands& in) {
   using ops::in_words;
   return {in_words(in.q),      in_words(in.k),      in_words(in.v),         in_words(in.adt),
           in_words(in.dt),     in_words(in.trap),   in_words(in.q_bias),    in_words(in.k_bias),
@@ -203,11 +203,11 @@ MimoInputs in_words(const MimoInputs& in) {
       const OptionalTensor &d, const OptionalTensor &z, const OptionalTensor &cu_seqlens,   \
       const Tensor &grad_out
 #define PB_MIMO_STRUCT                                                                       \
-  MimoInputs {                                                                               \
+  MimoOperands {                                                                             \
     q, k, v, adt, dt, trap, q_bias, k_bias, mimo_v, mimo_z, mimo_o, angles, d, z, cu_seqlens \
   }
 
-MimoTuple empty_gradients(const MimoInputs& in) {
+MimoTuple empty_gradients(const MimoOperands& in) {
   const auto like = [&](const OptionalTensor& t) {
     return t ? empty_like(*t) : empty({0}, in.adt);
   };
@@ -216,13 +216,13 @@ MimoTuple empty_gradients(const MimoInputs& in) {
           like(in.mimo_o), like(in.angles), like(in.d),      like(in.z)};
 }
 
-MimoGradients named(const MimoTuple& all) {
-  return std::apply([](const auto&... each) { return MimoGradients{each...}; }, all);
+MimoResults named(const MimoTuple& all) {
+  return std::apply([](const auto&... each) { return MimoResults{each...}; }, all);
 }
 
 #ifdef PATCHBENCH_CUDA
 /// The extents alone.
-MimoBackward extents_of(const MimoInputs& in) {
+MimoBackward extents_of(const MimoOperands& in) {
   MimoBackward problem;
   problem.batch = in.q.size(0);
   problem.seqlen = in.q.size(1);
@@ -240,7 +240,7 @@ MimoBackward extents_of(const MimoInputs& in) {
 }
 #endif
 
-bool has_mimo_kernel(const MimoInputs& in) {
+bool has_mimo_kernel(const MimoOperands& in) {
   if (is_fallback_forced(kSlug)) return false;
 #ifdef PATCHBENCH_CUDA
   if (in.q.is_cuda() && in.q.scalar_type() == kBFloat16) {
@@ -257,8 +257,8 @@ bool has_mimo_kernel(const MimoInputs& in) {
 }
 
 #ifdef PATCHBENCH_CUDA
-void point_to(MimoBackward& problem, const MimoInputs& in, const Tensor& grad_out,
-              const MimoGradients& to) {
+void point_to(MimoBackward& problem, const MimoOperands& in, const Tensor& grad_out,
+              const MimoResults& to) {
   const auto low = [](const OptionalTensor& t) { return t ? t->data() : nullptr; };
   const auto wide = [](const OptionalTensor& t) { return t ? t->data<float>() : nullptr; };
   const auto sum = [](const Tensor& t) {
@@ -293,7 +293,7 @@ void point_to(MimoBackward& problem, const MimoInputs& in, const Tensor& grad_ou
   problem.grad_d = sum(to.d);
 }
 
-void launch_mimo(const MimoInputs& in, const Tensor& grad_out, const MimoGradients& to) {
+void launch_mimo(const MimoOperands& in, const Tensor& grad_out, const MimoResults& to) {
   MimoBackward problem = extents_of(in);
   point_to(problem, in, grad_out, to);
   const int64_t chunks = problem.num_chunks, heads = problem.num_heads;
@@ -326,10 +326,10 @@ void launch_mimo(const MimoInputs& in, const Tensor& grad_out, const MimoGradien
 MimoTuple backward(PB_MIMO_INPUTS) {
   check_mimo(PB_MIMO_STRUCT, grad_out);
   const DeviceScope device(q);
-  const MimoInputs in = in_words(PB_MIMO_STRUCT);
+  const MimoOperands in = in_words(PB_MIMO_STRUCT);
   const Tensor grad = ops::in_words(grad_out);
   const MimoTuple gradients = empty_gradients(in);
-  const MimoGradients to = named(gradients);
+  const MimoResults to = named(gradients);
 #ifdef PATCHBENCH_CUDA
   if (has_mimo_kernel(in)) {
     launch_mimo(in, grad, to);
@@ -346,7 +346,7 @@ MimoTuple backward(PB_MIMO_INPUTS) {
 
 std::string mimo_path(const Tensor& q, const Tensor& v, const Tensor& angles,
                       const OptionalTensor& cu_seqlens) {
-  MimoInputs in;
+  MimoOperands in;
   in.q = q;
   in.v = v;
   in.angles = angles;

@@ -55,6 +55,22 @@ RowSums scan_row(const double* got, const double* reference, int64_t width, int6
   return sums;
 }
 
+/// The row layer; errors are relative to at least `least_row`.
+void set_worst_row(const std::vector<RowSums>& rows, int64_t width, double least_row,
+                   at::IntArrayRef sizes, Errors& errors) {
+  double largest = 0;
+  for (const RowSums& row : rows) largest = std::max(largest, std::sqrt(row.size));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const RowSums& row = rows[i];
+    const double floor = std::max(row_floor(row.is_one_number ? 1 : width) * largest, least_row);
+    const double error = std::sqrt(row.error) / std::max(std::sqrt(row.size), floor);
+    if (error <= errors.row && i > 0) continue;
+    errors.row = error;
+    const auto index = static_cast<int64_t>(i);
+    errors.worst_row = sizes.size() < 2 ? "" : coordinate(index, sizes.slice(0, sizes.size() - 1));
+  }
+}
+
 Measure measure(const std::string& tensor, const std::string& layer, double got, double plain,
                 double limit, const std::string& where) {
   Measure m;
@@ -104,12 +120,10 @@ Errors errors_of(const at::Tensor& got_any, const at::Tensor& reference_any, dou
   const double* g = got.data_ptr<double>();
   const double* r = reference.data_ptr<double>();
   std::vector<RowSums> rows;
-  double worst = 0, largest_row = 0;
+  double worst = 0;
   int64_t worst_at = 0;
-  for (int64_t i = 0; i < num_rows; ++i) {
+  for (int64_t i = 0; i < num_rows; ++i)
     rows.push_back(scan_row(g + i * width, r + i * width, width, i * width, worst, worst_at));
-    largest_row = std::max(largest_row, std::sqrt(rows.back().size));
-  }
   errors.worst_element = coordinate(worst_at, got.sizes());
   const double largest = reference.abs().max().item<double>();
   if (largest == 0 && least_size == 0) {
@@ -119,17 +133,7 @@ Errors errors_of(const at::Tensor& got_any, const at::Tensor& reference_any, dou
   }
   const double least_row = least_size * std::sqrt(static_cast<double>(width));
   errors.element = worst / std::max(largest, least_size);
-  for (int64_t i = 0; i < num_rows; ++i) {
-    const RowSums& row = rows[static_cast<std::size_t>(i)];
-    const double floor =
-        std::max(row_floor(row.is_one_number ? 1 : width) * largest_row, least_row);
-    const double error = std::sqrt(row.error) / std::max(std::sqrt(row.size), floor);
-    if (error > errors.row || i == 0) {
-      errors.row = error;
-      errors.worst_row =
-          got.dim() < 2 ? "" : coordinate(i, got.sizes().slice(0, got.sizes().size() - 1));
-    }
-  }
+  set_worst_row(rows, width, least_row, got.sizes(), errors);
   if (largest == 0) return errors;
   const double size = (reference * reference).sum().item<double>();
   double sum_of_errors = 0;

@@ -233,9 +233,9 @@ Tensors sum_for_none(const Case& item, const Tensors& inputs) {
 // in epsilons, over releases 0.8.2 and 0.8.5 (every case, 30 seeds) and ten older ones (control and
 // silent cases, 20 seeds) on an H200, and over 100 seeds of 0.8.5 in Triton's interpreter.
 constexpr harness::Tolerances kFp32 = {
-    Tolerance{2, 6,
+    Tolerance{2, 8,
               "need 3.1 (grad_input, H200): split sums of the GEMM in another order than the plain "
-              "one's"},
+              "one's; 6.8 in 1 of 4800 drawn cases, of one hidden unit"},
     Tolerance{2, 10,
               "need 5.2 (grad_weight, H200): rows of classes no label names are small differences "
               "of large sums"},

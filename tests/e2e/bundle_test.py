@@ -36,7 +36,9 @@ def test_a_git_pin_out_of_reach_is_left_out_and_named(tmp_path: Path) -> None:
     """The releases lie in the cache of files; the mirrors of git repositories are in a cache that is not there."""
     (tmp_path / "cache/patchbench").mkdir(parents=True)
     for name in ("files", "env"):
-        (tmp_path / "cache/patchbench" / name).symlink_to(Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "patchbench" / name)
+        (tmp_path / "cache/patchbench" / name).symlink_to(
+            Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "patchbench" / name
+        )
     (tmp_path / ".gitconfig").write_text('[url "file:///nowhere/"]\n\tinsteadOf = https://\n')
     here = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATCHBENCH_ROOT": str(ROOT)}
     words = [PROGRAM, "--ledger", str(tmp_path / "ledger.db"), "bundle", "sparse_mla_dims", str(tmp_path / "out")]

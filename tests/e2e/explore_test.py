@@ -32,8 +32,8 @@ def test_no_drawn_case_of_a_right_subject_is_red(tmp_path: Path, slug: str) -> N
 
 def test_the_trigger_is_found_and_a_red_case_is_small(tmp_path: Path) -> None:
     """grad_output that differs from its first row on a row that counts, in no more than two rows, one hidden unit."""
-    named = ("--case", "none_random", "--case", "mean", "--device", "cpu")
-    _, document = answer(tmp_path, "reproduce", SLUG, "--explore", "--explain", "--draw", "24", *named)
+    named = ("--case", "none_random", "--case", "mean", "--device", "cpu", "--sandbox", "bwrap")
+    _, document = answer(tmp_path, "reproduce", SLUG, "--explore", "--explain", "--draw", "12", *named)
     (explained,) = [one for one in document["explained"] if (one["class"], one["space"]) == ("wrong_gradients", "unreduced")]
     assert explained["rules"] and "grad_loss.uniform" in explained["rules"][0], explained
     drawn = [o for s in document["subjects"] for o in s["observations"] if "shrunk" in o.get("drawn", {})]
