@@ -154,10 +154,7 @@ Tensors with_changed_inputs(const Pack& pack, const PreparedCase& prepared, cons
 RegionMutants::RegionMutants(const Pack& pack, std::vector<const Case*> cases,
                              std::set<std::string> waived, Cases kind,
                              std::vector<Condition> conditions)
-    : pack_(pack),
-      kind_(kind),
-      waived_(std::move(waived)),
-      conditions_(std::move(conditions)) {
+    : pack_(pack), kind_(kind), waived_(std::move(waived)), conditions_(std::move(conditions)) {
   for (const Condition& condition : conditions_) open(region_where(condition));
   for (const Case* item : cases) {
     for (const auto& [axis, value] : pack.extents(*item)) {

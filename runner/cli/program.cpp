@@ -50,7 +50,7 @@ fs::path program_folder() {
 /// What the program reads: PATCHBENCH_ROOT, else what was installed with it, else where it was
 /// built.
 fs::path root_for(const fs::path& bin) {
-  const fs::path named = env_path("PATCHBENCH_ROOT");
+  fs::path named = env_path("PATCHBENCH_ROOT");
   if (!named.empty()) return named;
   const fs::path installed = bin.parent_path() / "share/patchbench";
   return fs::exists(installed / "packs") ? installed : fs::path(PATCHBENCH_SOURCE_DIR);

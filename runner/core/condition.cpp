@@ -104,7 +104,8 @@ bool is_red_by(const std::vector<std::string>& rules, const Json& axes) {
     const std::size_t at = rule.find(" where ");
     const std::string side = rule.substr(0, at);
     if (at == std::string::npos || (side != "red" && side != "green"))
-      throw Error(ErrorCode::kUsage, fmt::format("'{}' is no rule, such as: red where a > 1", rule));
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("'{}' is no rule, such as: red where a > 1", rule));
     if (Condition(rule.substr(at + 7)).holds(axes)) return side == "red";
   }
   throw Error(ErrorCode::kUsage, "a decision list ends with 'red' or 'green'");

@@ -2,6 +2,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/json.h"
 #include "core/package_list.h"
 
 namespace patchbench {

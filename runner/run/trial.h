@@ -38,8 +38,8 @@ struct RunOptions {
   uint64_t last_seed = 0;      ///< of what is drawn, from `seed` on; 0: `seed` alone
   bool is_only_drawn = false;  ///< no declared case is run
   Json given = Json::array();  ///< axes that are judged instead of cases
-  /// Conditions (core/condition.h): with wants_regions right outputs of drawn cases are spoiled where
-  /// one holds.
+  /// Conditions (core/condition.h): with wants_regions right outputs of drawn cases are spoiled
+  /// where one holds.
   std::vector<std::string> conditions;
   static constexpr int kAsManifest = -1;
 };

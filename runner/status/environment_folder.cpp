@@ -193,7 +193,7 @@ void EnvironmentFolder::add_source(const fs::path& direct_url, Listed& one) {
   if (!said.is_object()) return;
   if (said.contains("vcs_info")) {
     one.source = "git";
-    const Json vcs = said.at("vcs_info");
+    const Json& vcs = said.at("vcs_info");
     const Json commit = vcs.is_object() ? vcs.value("commit_id", Json()) : Json();
     if (commit.is_string() && is_hex(commit.get<std::string>(), 40)) one.commit = commit;
   }

@@ -69,7 +69,8 @@ std::string behind_shim(const std::string& python) {
 /// The prefix of an environment that a folder of packages belongs to; the folder itself where its
 /// place says nothing.
 fs::path prefix_of(const fs::path& folder) {
-  const fs::path python = folder.parent_path(), lib = python.parent_path();
+  const fs::path python = folder.parent_path();
+  fs::path lib = python.parent_path();
   const std::string name = python.filename().string();
   if (name == "Lib") return lib;
   if (!name.starts_with("python3") || !lib.filename().string().starts_with("lib")) return folder;

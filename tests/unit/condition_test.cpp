@@ -48,9 +48,9 @@ TEST(Condition, JoinsByAndBeforeOr) {
 }
 
 TEST(Condition, ATermAboutAnAxisThatIsNotThereDoesNotHold) {
-  for (const char* text : {"absent > 1", "absent != 1", "absent is x", "absent is not x", "absent",
-                           "not absent", "2 divides absent", "2 does not divide absent",
-                           "absent is given", "tokens < absent"})
+  for (const char* text :
+       {"absent > 1", "absent != 1", "absent is x", "absent is not x", "absent", "not absent",
+        "2 divides absent", "2 does not divide absent", "absent is given", "tokens < absent"})
     EXPECT_FALSE(holds(text)) << text;
 }
 
