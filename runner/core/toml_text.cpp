@@ -57,9 +57,47 @@ class Converter {
   JsonLines* lines_;
 };
 
+/// The line of the first character outside of strings and comments that is no ASCII, which TOML
+/// does not allow; 0 if there is none. toml++ 3.3 runs into undefined behaviour on some of them
+/// (is_non_ascii_horizontal_whitespace), so that it never sees one.
+int line_of_stray_character(std::string_view text) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  std::string_view closing;  // of the string or comment that i is in; empty outside of them
+  int line = 1;
+  for (std::size_t i = text.starts_with(kByteOrderMark) ? 3 : 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\n') ++line;
+    if (closing.empty()) {
+      if (static_cast<unsigned char>(c) >= 0x80) return line;
+      if (c == '#') closing = "\n";
+      if (c != '"' && c != '\'') continue;
+      const bool is_long = text.substr(i, 3) == (c == '"' ? "\"\"\"" : "'''");
+      closing = c == '"' ? (is_long ? "\"\"\"" : "\"") : (is_long ? "'''" : "'");
+      i += closing.size() - 1;
+    } else if (c == '\\' && closing[0] == '"') {
+      line += text.substr(i + 1, 1) == "\n";
+      ++i;
+    } else if (text.substr(i, closing.size()) == closing) {
+      i += closing.size() - 1;
+      // One or two quotes before the closing ones belong to the string.
+      while (closing.size() == 3 && i + 1 < text.size() && text[i + 1] == closing[0]) ++i;
+      closing = {};
+    } else if (c == '\n' && closing.size() == 1) {
+      closing = {};
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 Json parse_toml(std::string_view text, const std::string& where, JsonLines* lines) {
+  if (const int line = line_of_stray_character(text); line > 0)
+    throw Error(
+        ErrorCode::kUsage,
+        fmt::format("{}:{}: is no TOML: a character outside of strings and comments that is "
+                    "no ASCII",
+                    where, line));
   try {
     const toml::table table = toml::parse(text);
     return Converter(lines).convert(table, "", 0);
