@@ -187,7 +187,9 @@ std::vector<Inventory> inventories_below(const std::string& root) {
   std::vector<Inventory> all;
   std::vector<fs::path> walked;
   for (const auto& [prefix, folders] : environments_in(image)) {
-    Inventory inventory{.name = prefix.string(), .python = prefix.string(), .image = image};
+    Inventory inventory;
+    inventory.name = inventory.python = prefix.string();
+    inventory.image = image;
     EnvironmentFolder reader(inventory);
     for (const fs::path& folder : folders) reader.add_folder(folder);
     reader.add_base_of(prefix);
@@ -196,7 +198,9 @@ std::vector<Inventory> inventories_below(const std::string& root) {
   }
   if (all.empty())
     refuse(root, "no environment lies below it (no site-packages, dist-packages or *.dist-info)");
-  Inventory rest{.name = root, .image = image};
+  Inventory rest;
+  rest.name = root;
+  rest.image = image;
   rest.list.lists_all = false;
   rest.roots = {image};
   rest.left_out = {walked.begin(), walked.end()};

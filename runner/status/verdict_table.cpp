@@ -38,8 +38,8 @@ std::map<std::string, std::string> texts_of(FieldReader& row, const std::string&
   return out;
 }
 
-const Json& rows_of(FieldReader& row, const std::string& key) {
-  const Json& rows = row.value(key);
+Json rows_of(FieldReader& row, const std::string& key) {
+  Json rows = row.value(key);
   if (!rows.is_array()) row.fail(key + " must be an array");
   for (const Json& one : rows) {
     if (!one.is_object()) row.fail(key + " must hold objects");
