@@ -324,6 +324,9 @@ std::vector<Quantity> quantities_of(const Record& record) {
   std::vector<Quantity> out;
   const Json& predicate = record.predicate();
   const std::string type = record.type();
+  // A device's name has numbers of its own: "NVIDIA H100 80GB HBM3".
+  if (const Json context = predicate.value("context", Json()); context.is_object())
+    add_texts(out, context.value("machine", Json::object()).value("device", ""));
   if (type == "observation") {
     add_observation(out, observation_of(record));
   } else if (type == "verdict") {
@@ -356,7 +359,8 @@ std::string claim_rule() {
          "           brackets, several parted by commas, anywhere in the block\n"
          "  states   the record itself, not what it cites: an observation its errors,\n"
          "           limits, times, peaks and counts; a verdict its bytes and the numbers\n"
-         "           of its reason; a window or measurement every number of its body\n"
+         "           of its reason; a window or measurement every number of its body;\n"
+         "           each of them its device's name\n"
          "  written  as the record has it, or rounded to two significant digits or more;\n"
          "           KiB, MB, ms, % are converted; bytes, seconds and ratios (3x) are\n"
          "           compared with their like alone\n"

@@ -51,6 +51,17 @@ TEST_F(ClaimLint, AVerdictHoldsItsReasonAndNotItsObservations) {
   EXPECT_EQ(refused("error 0.314 " + cite(2)), Texts{"0.314"});
 }
 
+TEST(QuantitiesOf, ARecordHoldsTheNumbersOfItsDevicesName) {
+  RunContext context = sample::context();
+  context.machine["device"] = "NVIDIA H100 80GB HBM3 (sm_90)";
+  const Record record = make_verdict_record(
+      context, sample::question(), sentinel_of(sample::red_observations(), sample::question()), {});
+  const auto find = [&](std::string_view) { return &record; };
+  const std::string cited = " [" + record.digest().substr(0, 12) + "]";
+  EXPECT_TRUE(lint_claims("on NVIDIA H100 80GB HBM3 (sm_90)" + cited, find).empty());
+  EXPECT_EQ(lint_claims("it takes 81GB" + cited, find).size(), 1u);
+}
+
 TEST_F(ClaimLint, BlocksDoNotShareTheirCitations) {
   const std::string cited = "error 0.314 " + cite(0) + "\n";
   EXPECT_EQ(refused(cited + "\nerror 0.314"), Texts{"0.314"});
