@@ -242,6 +242,12 @@ constexpr harness::Tolerances kFp32 = {
     Tolerance{2, 6e-6, "half the square of the row's floor; need 1.1e-6 in 1 of 1500 drawn cases"},
     Tolerance{2, 2, "need 0.93 (a scalar loss whose plain value happens to be exact)"},
 };
+// Gradients that are sums over tokens: the element's and the row's floors of the above, doubled.
+constexpr const char* kSum =
+    "need 9.9 (grad_weight of 13 classes, in 1 of 1000 drawn cases): 1607 tokens added in another "
+    "order";
+constexpr harness::Tolerances kFp32Sums = {Tolerance{2, 16, kSum}, Tolerance{2, 20, kSum},
+                                           kFp32.cosine, kFp32.scale};
 // Of chunks of one row, where the release multiplies a vector by the weight: `need` over 5 seeds of
 // the patched 0.8.0 at vocab 40000 in Triton's interpreter.
 constexpr const char* kVector =
@@ -256,6 +262,9 @@ constexpr harness::Tolerances kBf16PerRow = {
     Tolerance{2, 1e-3, "need 8.1e-5 (grad_input)"},
     Tolerance{2, 0.4, "need 0.19 (grad_input): below the 1 % that must be seen"},
 };
+constexpr harness::Tolerances kHalfPerRow = {
+    kBf16PerRow.element, Tolerance{2, 2, "need 1.1 (grad_input), in 1 of 120 drawn cases"},
+    kBf16PerRow.cosine, kBf16PerRow.scale};
 constexpr harness::Tolerances kBf16Weight = {
     Tolerance{2, 2, "need 0.97: the sum over 16 chunks is kept in bf16"},
     Tolerance{2, 3, "need 1.4 (0.7.0): the sum over 16 chunks is kept in bf16"},
@@ -323,10 +332,10 @@ class LigerPack final : public harness::Pack {
   harness::Tolerances tolerances(const Case& item, const std::string& tensor) const override {
     const Axes axes = axes_of(item);
     const bool has_vectors = chunk_rows(axes.tokens, axes.hidden, axes.vocab) == 1;
-    if (axes.dtype == at::kFloat)
-      return has_vectors && tensor == "grad_input" ? kFp32Vector : kFp32;
     const bool is_sum = tensor == "grad_bias" || tensor == "grad_weight";
-    if (axes.dtype == at::kHalf && is_sum) return kHalfSums;
+    if (axes.dtype == at::kFloat)
+      return is_sum ? kFp32Sums : has_vectors && tensor == "grad_input" ? kFp32Vector : kFp32;
+    if (axes.dtype == at::kHalf) return is_sum ? kHalfSums : kHalfPerRow;
     return tensor == "grad_bias" ? kBf16Bias : tensor == "grad_weight" ? kBf16Weight : kBf16PerRow;
   }
 

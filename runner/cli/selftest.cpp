@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <tuple>
 
 #include "cli/commands.h"
@@ -30,18 +31,27 @@ void test_judge(const Context& context, const RunOptions& options) {
 }
 
 void draw_for_right(Context& context, const RunOptions& options) {
+  // A condition may speak of axes that one subject's spaces alone have: one that sees it is enough.
+  std::set<std::string> unseen;
+  for (const std::string& condition : options.conditions) unseen.insert("where " + condition);
   draw_for_right_ones(context, options, [&](const RightOne& one) {
     context.out() << fmt::format("{}{}{}: {}\n", one.slug, one.version.empty() ? "" : " ",
                                  one.version, one.answer.outcome.why)
                   << drawn_text(one.setup, one.answer.trials);
     for (const Observation& o : observations_of(one.answer.trials)) {
-      const auto passed = o.drawn.value("regions_open", std::vector<std::string>());
-      const bool is_blind = std::any_of(passed.begin(), passed.end(), [](const auto& region) {
-        return region.starts_with("where ");
-      });
-      if (o.seen != Seen::kAbsent || is_blind) context.exit_code = 3;
+      if (o.seen != Seen::kAbsent) context.exit_code = 3;
+      if (!o.drawn.contains("regions_open")) continue;
+      const auto open = o.drawn.at("regions_open").get<std::set<std::string>>();
+      std::erase_if(unseen, [&](const std::string& each) { return !open.contains(each); });
     }
   });
+  if (options.conditions.empty()) return;
+  context.out() << fmt::format("{}: {} of {} conditions seen\n", options.slug,
+                               options.conditions.size() - unseen.size(),
+                               options.conditions.size());
+  for (const std::string& each : unseen)
+    context.out() << fmt::format("{}: not seen by any subject: {}\n", options.slug, each);
+  if (!unseen.empty()) context.exit_code = 3;
 }
 
 }  // namespace

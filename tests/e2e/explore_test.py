@@ -30,6 +30,20 @@ def test_no_drawn_case_of_a_right_subject_is_red(tmp_path: Path, slug: str) -> N
     assert subprocess.run(words, capture_output=True, text=True).stdout == ""
 
 
+def test_conditions_written_to_get_past_the_ranges_are_seen(tmp_path: Path) -> None:
+    """Of one pack here; those of all packs were seen in reports/evidence/explore/selftest-cpu.json."""
+    conditions = json.loads((ROOT / "tests/fixtures/wrong_where.json").read_text())
+    measured = json.loads((ROOT / "reports/evidence/explore/selftest-cpu.json").read_text())
+    assert {slug: len(asked) for slug, asked in conditions.items()} == {slug: of["conditions_seen"] for slug, of in measured["packs"].items()}
+    slug = "mamba3_mimo_smem_2d"
+    words = [PROGRAM, "--ledger", str(tmp_path / "ledger.db"), "selftest", slug, "--seeds", "1", "--device", "cpu"]
+    where = [word for condition in conditions[slug] for word in ("--where", condition)]
+    done = subprocess.run([*words, *where], capture_output=True, text=True)
+    assert done.returncode == 0 and "2 of 2 conditions seen" in done.stdout, done.stdout + done.stderr
+    done = subprocess.run([*words, "--draw", "20", "--where", "head_dim_qk == 4096"], capture_output=True, text=True)
+    assert done.returncode == 3 and "not seen by any subject: where head_dim_qk == 4096" in done.stdout, done.stdout
+
+
 def test_the_trigger_is_found_and_a_red_case_is_small(tmp_path: Path) -> None:
     """grad_output that differs from its first row on a row that counts, in no more than two rows, one hidden unit."""
     named = ("--case", "none_random", "--case", "mean", "--device", "cpu", "--sandbox", "bwrap")
