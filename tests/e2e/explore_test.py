@@ -31,7 +31,7 @@ def test_no_drawn_case_of_a_right_subject_is_red(tmp_path: Path, slug: str) -> N
 
 
 def test_conditions_written_to_get_past_the_ranges_are_seen(tmp_path: Path) -> None:
-    """Of one pack here; those of all packs: reports/evidence/spine/explore-cpu.json."""
+    """This test runs one pack. The run over all packs is recorded in reports/evidence/spine/explore-cpu.json."""
     conditions = json.loads((ROOT / "tests/fixtures/wrong_where.json").read_text())
     assert set(conditions) == set(MANIFESTS)
     slug = "mamba3_mimo_smem_2d"
