@@ -191,10 +191,16 @@ Tensor valid_slots(const Tensors& inputs, int64_t s, bool is_sparse) {
   return valid.logical_and(named);
 }
 
-/// KL(T || P), T the attention summed over the heads and normalised, P the softmax of the index
-/// scores, both over the valid slots; rows without one give 0. Mean over batch x rows. In the dtype
-/// of the inputs. Derived from the definition, not from any release.
-Tensor kl_loss(const Tensors& inputs, const Tensor& index_scores, double scale, bool is_sparse) {
+/// The two distributions of the loss over the valid slots, [batch, s, s]: T, the attention summed
+/// over the heads and normalised, and the logarithm of P, the softmax of the index scores; log_p is
+/// 0 at slots that are not valid. In the dtype of the scores. Derived from the definition, not from
+/// any release.
+struct Distributions {
+  Tensor target, log_p, valid;
+};
+
+Distributions distributions(const Tensors& inputs, const Tensor& index_scores, double scale,
+                            bool is_sparse) {
   const Tensor query = inputs.at("query").to(index_scores), key = inputs.at("key").to(index_scores);
   const int64_t s = query.size(0);
   const Tensor valid = valid_slots(inputs, s, is_sparse).to(index_scores.device());
@@ -210,16 +216,53 @@ Tensor kl_loss(const Tensors& inputs, const Tensor& index_scores, double scale, 
   const Tensor log_p = torch::where(has_any, closed(index_scores, valid), 0.0)
                            .log_softmax(-1)
                            .masked_fill(valid.logical_not(), 0);
+  return {target, log_p, valid};
+}
+
+/// KL(T || P); rows without a valid slot give 0. Mean over batch x rows.
+Tensor kl_loss(const Distributions& of) {
+  const auto& [target, log_p, valid] = of;
   const Tensor terms = torch::where(valid, torch::xlogy(target, target) - target * log_p, 0.0);
   return terms.sum(-1).mean();
 }
 
 constexpr double kLossCoeff = 0.7;
 
+Distributions distributions_of(const Case& item, const Tensors& inputs, const Tensor& scores) {
+  return distributions(inputs, scores, softmax_scale(extent(item, "head_dim")),
+                       flag(item, "sparse_loss"));
+}
+
 Tensor loss_forward(const Case& item, const Tensors& inputs, at::ScalarType type) {
   const Tensor scores = inputs.at("index_scores").to(type);
-  return kLossCoeff * kl_loss(inputs, scores, softmax_scale(extent(item, "head_dim")),
-                              flag(item, "sparse_loss"));
+  return kLossCoeff * kl_loss(distributions_of(item, inputs, scores));
+}
+
+/// The index scores, [batch, s, s]: sum over h of weights_h relu(<q_h, k>).
+Tensor scores_of(const Tensor& q, const Tensor& weights, const Tensor& k) {
+  return (torch::einsum("sbhd,tbd->bsht", {q, k}).relu() * weights.transpose(0, 1).unsqueeze(-1))
+      .sum(2);
+}
+
+/// What the terms of an output's sums come to: of the loss T ln T and T ln P, of a gradient those
+/// with T and with P, of which it is the difference. T and P may be nearly equal.
+double size_of_terms(const Case& item, const Tensors& inputs, const std::string& tensor) {
+  const auto wide = [&](const char* name) { return inputs.at(name).to(at::kDouble); };
+  const auto largest = [](const Tensor& x) { return kLossCoeff * x.abs().max().item<double>(); };
+  if (tensor == "loss") {
+    const auto [target, log_p, valid] = distributions_of(item, inputs, wide("index_scores"));
+    return largest((torch::xlogy(target, target).abs() - target * log_p).sum(-1).mean());
+  }
+  const Tensor q = wide("q"), weights = wide("weights"), k = wide("k");
+  const auto [target, log_p, valid] = distributions_of(item, inputs, scores_of(q, weights, k));
+  const Tensor both = torch::where(valid, target + log_p.exp(), 0.0) * wide("grad_loss").abs() /
+                      static_cast<double>(target.size(0) * target.size(1));
+  const Tensor products = torch::einsum("sbhd,tbd->bsht", {q, k}).relu();
+  if (tensor == "grad_weights") return largest(torch::einsum("bst,bsht->sbh", {both, products}));
+  const Tensor factors = torch::einsum("bst,sbh,bsht->bsht",
+                                       {both, weights.abs(), products.gt(0).to(at::kDouble)});
+  return largest(tensor == "grad_q" ? torch::einsum("bsht,tbd->sbhd", {factors, k.abs()})
+                                    : torch::einsum("bsht,sbhd->tbd", {factors, q.abs()}));
 }
 
 Tensors loss_backward(const Case& item, const Tensors& inputs, at::ScalarType type) {
@@ -227,11 +270,8 @@ Tensors loss_backward(const Case& item, const Tensors& inputs, at::ScalarType ty
     return inputs.at(name).to(type).detach().clone().requires_grad_();
   };
   const Tensor q = leaf("q"), weights = leaf("weights"), k = leaf("k");
-  const Tensor scores =
-      (torch::einsum("sbhd,tbd->bsht", {q, k}).relu() * weights.transpose(0, 1).unsqueeze(-1))
-          .sum(2);
-  const Tensor loss = kLossCoeff * kl_loss(inputs, scores, softmax_scale(extent(item, "head_dim")),
-                                           flag(item, "sparse_loss"));
+  const Tensor loss =
+      kLossCoeff * kl_loss(distributions_of(item, inputs, scores_of(q, weights, k)));
   const auto grads =
       torch::autograd::grad({loss}, {q, weights, k}, {inputs.at("grad_loss").to(loss)});
   return {{"grad_q", grads[0]}, {"grad_weights", grads[1]}, {"grad_k", grads[2]}};
@@ -357,6 +397,12 @@ class DsaPack : public harness::Pack {
     Tensors on_cpu;
     for (const auto& [name, tensor] : inputs) on_cpu.emplace(name, tensor.cpu());
     return with_breaks(item, right_values(item, on_cpu, type), at::kFloat);
+  }
+
+  double least_size(const Case& item, const Tensors& inputs, const Tensors&,
+                    const std::string& tensor) const override {
+    return tensor == "loss" || tensor.starts_with("grad_") ? size_of_terms(item, inputs, tensor)
+                                                           : 0;
   }
 
   harness::Tolerances tolerances(const Case&, const std::string& tensor) const override {

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "harness/axes.h"
 #include "harness/judge.h"
+#include "harness/pairs.h"
 #include "harness/properties.h"
 #include "harness/regions.h"
 #include "harness/relations.h"
@@ -26,8 +27,9 @@ namespace {
 constexpr std::size_t kBatchCases = 60;
 constexpr int64_t kBatchBytes = int64_t{1} << 30;
 constexpr std::size_t kLevelCases = 30;  ///< of one level of a shrink tree
-constexpr int kLevels = 24;
-constexpr std::size_t kSmallest = 4;  ///< kinds of failure of a space that are made smaller
+constexpr int kLevels = 12;             ///< a level is one process or two
+constexpr std::size_t kSmallest = 4;    ///< kinds of failure that are made smaller
+constexpr uint64_t kCandidates = 8;     ///< a drawn case is the best of these (pairs.h)
 constexpr int kKept = 32;             ///< red cases of a space that go into the ledger as they are
 
 /// One drawn case and, once it was judged, what was seen.
@@ -94,7 +96,7 @@ class Exploration {
     for (const auto& one : drawn_) every.push_back(one.get());
     judge(every, Purpose::kDrawn);
     if (!request_.given.empty()) return;
-    for (std::size_t space = 0; space < spaces_.size(); ++space) make_smaller(space);
+    make_smaller();
     for (std::size_t space = 0; space < spaces_.size(); ++space) summarise(space);
   }
 
@@ -144,31 +146,45 @@ class Exploration {
       std::set<std::string> names;
       int before = 0;
       for (std::size_t space = 0; space < spaces_.size(); ++space) {
+        PairCoverage pairs;
         // Shares of the whole that add up to it.
         const int upto = before + request_.spaces[space].value("count", 1);
         const int num = request_.num_drawn * upto / total - request_.num_drawn * before / total;
         before = upto;
-        for (int i = 0; i < num; ++i) draw_one(space, seed, i, names);
+        for (int i = 0; i < num; ++i) draw_one(space, seed, i, names, pairs);
         asked_[space] += num;
       }
     }
   }
 
-  void draw_one(std::size_t space, uint64_t seed, int index, std::set<std::string>& names) {
+  void draw_one(std::size_t space, uint64_t seed, int index, std::set<std::string>& names,
+                PairCoverage& pairs) {
+    const auto is_legal_here = [this](const Json& axes) { return is_legal(axes); };
+    std::optional<rc::Shrinkable<Json>> best;
+    std::size_t most = 0;
     try {
-      auto tree = spaces_[space].draw(seed, static_cast<uint64_t>(index),
-                                      [this](const Json& axes) { return is_legal(axes); });
-      Drawn one = made(space, seed, drawn_.size(), tree.value());
-      // A space of few values repeats itself.
-      if (!names.insert(one.item->name).second) {
-        ++same_[space];
-        return;
+      for (uint64_t i = 0; i < kCandidates; ++i) {
+        auto tree = spaces_[space].draw(seed, static_cast<uint64_t>(index) * kCandidates + i,
+                                        is_legal_here);
+        const Json axes = tree.value();
+        const std::size_t num_new = pairs.num_new(axes);
+        if (names.contains(drawn_name(axes)) || (best && num_new <= most)) continue;
+        best = std::move(tree);
+        most = num_new;
       }
-      one.tree = std::move(tree);
-      drawn_.push_back(std::make_unique<Drawn>(std::move(one)));
     } catch (const Error& e) {
       throw Error(e.code(), e.what() + (refused_.empty() ? "" : "; the last: " + refused_));
     }
+    // A space of few values repeats itself.
+    if (!best) {
+      ++same_[space];
+      return;
+    }
+    Drawn one = made(space, seed, drawn_.size(), best->value());
+    pairs.take(one.item->axes);
+    names.insert(one.item->name);
+    one.tree = std::move(best);
+    drawn_.push_back(std::make_unique<Drawn>(std::move(one)));
   }
 
   void open_regions() {
@@ -357,12 +373,12 @@ class Exploration {
     }
   }
 
-  /// Of each kind of failure of a space the smallest case that the tree has.
-  void make_smaller(std::size_t space) {
+  /// Of each kind of failure the smallest case that the tree has.
+  void make_smaller() {
     std::set<std::string> kinds;
     for (std::size_t i = 0; i < drawn_.size(); ++i) {
       const Drawn& red = *drawn_[i];
-      if (red.space != space || !red.seen.is_wrong() || kinds.size() == kSmallest) continue;
+      if (!red.seen.is_wrong() || kinds.size() == kSmallest) continue;
       if (!kinds.insert(kind_of(red.seen)).second) continue;
       Drawn smallest = smallest_of(red);
       smallest.seen.drawn.erase("smaller");
@@ -448,7 +464,9 @@ class Exploration {
                      {"wall_s", std::round(10 * seconds_[space]) / 10}};
     if (regions_ && space == 0) {
       summary.drawn["regions"] = caught_;
-      summary.drawn["regions_open"] = regions_->open();
+      Json open = Json::object();
+      for (const std::string& region : regions_->open()) open[region] = tries_[region];
+      summary.drawn["regions_open"] = std::move(open);
     }
     Sha256 inputs;
     for (const auto& one : drawn_)

@@ -106,10 +106,14 @@ int64_t draw_whole(const Range& range, Source& source) {
   if (way == 0) return range.low;
   if (way == 1) return range.nearest(range.high);
   if (way < 7) {  // next to a power of two, where tiles and blocks end
-    const auto top =
-        static_cast<int64_t>(std::ceil(std::log2(static_cast<double>(range.high) + 1)));
-    return range.nearest((int64_t{1} << source.between(0, std::max<int64_t>(top, 0))) +
-                         source.between(-1, 1));
+    const auto exponent = [](int64_t value) {
+      return std::log2(static_cast<double>(std::max<int64_t>(value, 1)));
+    };
+    const auto lowest = static_cast<int64_t>(std::floor(exponent(range.low)));
+    const auto highest = static_cast<int64_t>(std::ceil(exponent(range.high)));
+    const int64_t power = int64_t{1} << source.between(lowest, highest);
+    const int64_t beside = source.between(-2, 2);  // three of five times the power itself
+    return range.nearest(power + (std::abs(beside) == 2 ? 0 : beside));
   }
   const double share = static_cast<double>(source.between(0, 1 << 20)) / (1 << 20);
   return range.nearest(range.low + static_cast<int64_t>(std::expm1(share * std::log1p(width))));

@@ -16,8 +16,8 @@ namespace patchbench::harness {
 ///   [a, b, ...]                          one of them, the first the simplest; null: the axis is
 ///                                        left out
 ///   {"from": a, "to": b}                 a whole number; with "step" s: a, a + s, ...; a, b and s
-///                                        may be names of other axes. Edges, neighbours of powers
-///                                        of two and every order of size are drawn alike often
+///                                        may be names of other axes. Edges, powers of two, their
+///                                        neighbours and every order of size are drawn
 ///   {"divides": "num_heads"}             a divisor of another axis
 ///   {"power_of": 2, "from": a, "to": b}  2^a ... 2^b, the simplest the nearest to 1
 ///   {"lengths_of": "seqlen", "most": n}  1 to n whole numbers that add up to another axis; with

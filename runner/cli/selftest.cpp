@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <tuple>
@@ -29,28 +31,68 @@ void test_judge(const Context& context, const RunOptions& options) {
                                exec::sandbox_name(setup.sandbox));
 }
 
+/// Which subjects saw a result that is 1 % off where a condition holds, and which had cases there
+/// and did not.
+class Conditions {
+ public:
+  explicit Conditions(const std::vector<std::string>& all) : all_(all) {}
+
+  void take(const std::string& subject, const Json& open) {
+    for (const std::string& each : all_) {
+      const auto found = open.find("where " + each);
+      if (found == open.end())
+        seen_.insert(each);
+      else if (const int num = found->get<int>(); num > 0)
+        missed_[each] += fmt::format("; {} of {}", num, subject);
+    }
+  }
+
+  /// A subject without a case there says nothing: its spaces may not have these axes.
+  bool is_seen(const std::string& each) const {
+    return seen_.contains(each) && !missed_.contains(each);
+  }
+
+  std::string text(const std::string& slug) const {
+    const auto num_seen = std::count_if(all_.begin(), all_.end(),
+                                        [&](const std::string& each) { return is_seen(each); });
+    std::string text =
+        fmt::format("{}: {} of {} conditions seen\n", slug, num_seen, all_.size());
+    for (const std::string& each : all_) {
+      if (is_seen(each)) continue;
+      const auto missed = missed_.find(each);
+      text += fmt::format("{}: not seen: where {} ({})\n", slug, each,
+                          missed == missed_.end() ? "no drawn case of any subject is there"
+                                                  : "cases there that pass" + missed->second);
+    }
+    return text;
+  }
+
+  bool all_seen() const {
+    return std::all_of(all_.begin(), all_.end(),
+                       [&](const std::string& each) { return is_seen(each); });
+  }
+
+ private:
+  const std::vector<std::string>& all_;
+  std::set<std::string> seen_;
+  std::map<std::string, std::string> missed_;
+};
+
 void draw_for_right(Context& context, const RunOptions& options) {
-  // A condition may speak of axes that one subject's spaces alone have: one that sees it is enough.
-  std::set<std::string> unseen;
-  for (const std::string& condition : options.conditions) unseen.insert("where " + condition);
+  Conditions conditions(options.conditions);
   draw_for_right_ones(context, options, [&](const RightOne& one) {
     context.out() << fmt::format("{}{}{}: {}\n", one.slug, one.version.empty() ? "" : " ",
                                  one.version, one.answer.outcome.why)
                   << drawn_text(one.setup, one.answer.trials);
     for (const Observation& o : observations_of(one.answer.trials)) {
       if (o.seen != Seen::kAbsent) context.exit_code = 3;
-      if (!o.drawn.contains("regions_open")) continue;
-      const auto open = o.drawn.at("regions_open").get<std::set<std::string>>();
-      std::erase_if(unseen, [&](const std::string& each) { return !open.contains(each); });
+      if (o.drawn.contains("regions_open"))
+        conditions.take(fmt::format("{}", o.subject), o.drawn.at("regions_open"));
     }
   });
   if (options.conditions.empty()) return;
-  context.out() << fmt::format("{}: {} of {} conditions seen\n", options.slug,
-                               options.conditions.size() - unseen.size(),
-                               options.conditions.size());
-  for (const std::string& each : unseen)
-    context.out() << fmt::format("{}: not seen by any subject: {}\n", options.slug, each);
-  if (!unseen.empty()) context.exit_code = 3;
+  context.out() << conditions.text(options.slug);
+  if (!conditions.all_seen()) context.exit_code = 3;
 }
 
 }  // namespace

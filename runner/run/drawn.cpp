@@ -27,8 +27,9 @@ std::string summary_line(const Observation& o) {
     line += fmt::format("; {} region mutants red, each within {} cases of its region",
                         caught.size(), most);
   }
-  if (const Json open = drawn.value("regions_open", Json::array()); !open.empty())
-    line += "; not caught: " + open.dump();
+  const Json open = drawn.value("regions_open", Json::object());
+  for (const auto& [region, num] : open.items())
+    line += fmt::format("; not red in {} cases: {}", num.get<int>(), region);
   if (o.seen == Seen::kUnresolved) line += "; " + o.reason;
   return line + "\n";
 }
