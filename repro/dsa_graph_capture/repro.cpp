@@ -259,8 +259,8 @@ double size_of_terms(const Case& item, const Tensors& inputs, const std::string&
                       static_cast<double>(target.size(0) * target.size(1));
   const Tensor products = torch::einsum("sbhd,tbd->bsht", {q, k}).relu();
   if (tensor == "grad_weights") return largest(torch::einsum("bst,bsht->sbh", {both, products}));
-  const Tensor factors = torch::einsum("bst,sbh,bsht->bsht",
-                                       {both, weights.abs(), products.gt(0).to(at::kDouble)});
+  const Tensor factors =
+      torch::einsum("bst,sbh,bsht->bsht", {both, weights.abs(), products.gt(0).to(at::kDouble)});
   return largest(tensor == "grad_q" ? torch::einsum("bsht,tbd->sbhd", {factors, k.abs()})
                                     : torch::einsum("bsht,sbhd->tbd", {factors, q.abs()}));
 }

@@ -40,9 +40,9 @@ Errors errors_of(const at::Tensor& got, const at::Tensor& reference, double leas
 /// One tensor, in layers: shape and dtype (those of `plain`), inf/nan positions, then element, row,
 /// cosine, scale, each with limit = k * plain's error + floor_ulp * epsilon. The limit of scale is
 /// at least plain's chance * total, and min(1, chance) times the sum of plain's total and the row's
-/// floor, of which 0.25 % count. Of an all-zero oracle without a `least_size` there is one layer, "absolute", with the
-/// element's k and no floor. Stops at a shape or an anomaly that differs, for nothing below it has
-/// a meaning. `got` may be on any device.
+/// floor, of which 0.25 % count. Of an all-zero oracle without a `least_size` there is one layer,
+/// "absolute", with the element's k and no floor. Stops at a shape or an anomaly that differs, for
+/// nothing below it has a meaning. `got` may be on any device.
 std::vector<Measure> compare(const std::string& name, const at::Tensor& got,
                              const at::Tensor& oracle, const at::Tensor& plain,
                              const Tolerances& tolerances, double epsilon, double least_size = 0);

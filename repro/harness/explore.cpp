@@ -27,10 +27,10 @@ namespace {
 constexpr std::size_t kBatchCases = 60;
 constexpr int64_t kBatchBytes = int64_t{1} << 30;
 constexpr std::size_t kLevelCases = 30;  ///< of one level of a shrink tree
-constexpr int kLevels = 12;             ///< a level is one process or two
-constexpr std::size_t kSmallest = 4;    ///< kinds of failure that are made smaller
-constexpr uint64_t kCandidates = 8;     ///< a drawn case is the best of these (pairs.h)
-constexpr int kKept = 32;             ///< red cases of a space that go into the ledger as they are
+constexpr int kLevels = 12;              ///< a level is one process or two
+constexpr std::size_t kSmallest = 4;     ///< kinds of failure that are made smaller
+constexpr uint64_t kCandidates = 8;      ///< a drawn case is the best of these (pairs.h)
+constexpr int kKept = 32;  ///< red cases of a space that go into the ledger as they are
 
 /// One drawn case and, once it was judged, what was seen.
 struct Drawn {

@@ -55,8 +55,7 @@ class Conditions {
   std::string text(const std::string& slug) const {
     const auto num_seen = std::count_if(all_.begin(), all_.end(),
                                         [&](const std::string& each) { return is_seen(each); });
-    std::string text =
-        fmt::format("{}: {} of {} conditions seen\n", slug, num_seen, all_.size());
+    std::string text = fmt::format("{}: {} of {} conditions seen\n", slug, num_seen, all_.size());
     for (const std::string& each : all_) {
       if (is_seen(each)) continue;
       const auto missed = missed_.find(each);

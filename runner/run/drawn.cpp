@@ -29,7 +29,7 @@ std::string summary_line(const Observation& o) {
   }
   const Json open = drawn.value("regions_open", Json::object());
   for (const auto& [region, num] : open.items())
-    line += fmt::format("; not red in {} cases: {}", num.get<int>(), region);
+    if (num != 0) line += fmt::format("; not red in {} cases: {}", num.get<int>(), region);
   if (o.seen == Seen::kUnresolved) line += "; " + o.reason;
   return line + "\n";
 }
