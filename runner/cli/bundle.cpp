@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/file_text.h"
 #include "ledger/evidence.h"
-#include "ledger/shared_values.h"
+#include "ledger/row_writer.h"
 #include "report/template.h"
 #include "status/bundle_body.h"
 

@@ -5,7 +5,7 @@
 #include "core/digest.h"
 #include "ledger/evidence.h"
 #include "ledger/jsonl.h"
-#include "ledger/shared_values.h"
+#include "ledger/row_reader.h"
 
 namespace patchbench::ledger {
 namespace {

@@ -11,7 +11,8 @@
 #include "ledger/appender.h"
 #include "ledger/dsse.h"
 #include "ledger/read_ahead.h"
-#include "ledger/shared_values.h"
+#include "ledger/row_reader.h"
+#include "ledger/row_writer.h"
 #include "ledger/verify.h"
 
 namespace patchbench::ledger {
@@ -56,7 +57,7 @@ class LineSource {
     while (!row_ && !left_.empty()) {
       const std::string_view line = next_line(left_);
       ++number_;
-      if (at_line([&] { return rows_.is_row(line); })) row_ = line;
+      row_ = at_line([&] { return rows_.take(line); });
     }
     if (!row_ && !had_record_) throw Error(ErrorCode::kUsage, where_ + ": holds no record");
     return row_.has_value();
@@ -69,9 +70,9 @@ class LineSource {
   int line_number() const { return number_; }
   /// The next record's text and signature; only after `has_record`. Throws as `read_line`.
   Opened line() {
-    const std::string_view row = *row_;
+    const std::string row = std::move(*row_);
     skip();
-    return at_line([&] { return read_line(rows_.record(row), trusted_); });
+    return at_line([&] { return read_line(row, trusted_); });
   }
   /// The next one; nullopt at the end, as above.
   std::optional<Incoming> record() {
@@ -89,7 +90,7 @@ class LineSource {
 
  private:
   std::string_view left_;
-  std::optional<std::string_view> row_;
+  std::optional<std::string> row_;  ///< the next record, where `has_record` found one
   std::string where_;
   const TrustedKeys& trusted_;
   RowReader rows_;

@@ -10,9 +10,9 @@
 
 namespace patchbench::ledger {
 
-/// How an exported file holds what its records share (shared_values.h).
+/// How an exported file holds what its records share (row_reader.h).
 enum class EvidenceFormat {
-  kShared,  ///< format 2: once a section, the records refer to it
+  kShared,  ///< format 3: once a section, the rows refer to it
   kWhole,   ///< format 1: in each record, so that each line is a whole in-toto Statement
 };
 /// One record a line, RFC 8785 form, in chain order; signed lines are DSSE-shaped envelopes when

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -62,11 +63,37 @@ def test_rows_are_written_one_a_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert json_rows.main([]) == 2
 
 
-def test_records_are_read_in_either_format() -> None:
-    whole = ['{"a":{"cpu":"x"},"n":1}', '{"a":{"cpu":"x"},"n":2}']
-    shared = '{"patchbench_evidence":2}\n{"$":1,"value":"x"}\n{"$":2,"value":{"cpu":{"$":1}}}\n{"a":{"$":2},"n":1}\n{"a":{"$":2},"n":2}\n'
-    assert list(records.records_in("\n".join(whole) + "\n")) == whole == list(records.records_in(shared))
-    with pytest.raises(ValueError, match="another format"):
-        list(records.records_in('{"patchbench_evidence":3}\n'))
-    with pytest.raises(KeyError):
-        list(records.records_in('{"patchbench_evidence":2}\n{"a":{"$":3}}\n'))
+HOW = "[N,…] is definition N with … in its holes []; [0,…] is an array; [-K] is the digest of the record K rows above"
+HEAD = json.dumps({"patchbench_evidence": 3, "how": HOW}, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def test_records_are_read_in_any_format() -> None:
+    whole = ['{"a":[{"cpu":"x"},1.50e-7,null],"n":1}', '{"a":[{"cpu":"x"},1.50e-7,null],"n":"ü\\n"}']
+    second = '{"patchbench_evidence":2}\n{"$":1,"value":"x"}\n{"$":2,"value":[{"cpu":{"$":1}},1.50e-7,null]}\n'
+    third = HEAD + '{"$":1,"value":[0,{"cpu":"x"},[],null]}\n{"$":2,"value":{"a":[1,[]],"n":[]}}\n{"$":3,"value":[2,1.50e-7,[]]}\n'
+    assert list(records.records_in("\n".join(whole) + "\n")) == whole
+    assert list(records.records_in(second + '{"a":{"$":2},"n":1}\n{"a":{"$":2},"n":"ü\\n"}\n')) == whole
+    assert list(records.records_in(third + '[3,1]\n[2,1.50e-7,"ü\\n"]')) == whole
+    digest = hashlib.sha256(whole[0].encode()).hexdigest()
+    assert list(records.records_in(third + '[3,1]\n{"of":[0,[-1]]}\n')) == [whole[0], f'{{"of":["{digest}"]}}']
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ('{"patchbench_evidence":4}', ValueError),
+        ("[3]", KeyError),
+        ('{"a":[-1]}', IndexError),
+        ('{"a":[]}', ValueError),
+        ("[1]", ValueError),
+        ("[1,2,3]", ValueError),
+        ("[1,2", ValueError),
+    ],
+)
+def test_a_damaged_line_is_refused(line: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        list(records.records_in(f'{HEAD}{{"$":1,"value":{{"a":[]}}}}\n{line}\n'))
+
+
+def test_the_program_and_this_reader_name_the_same_first_line() -> None:
+    assert f'R"({HEAD.strip()})"' in (ROOT / "runner/ledger/row_reader.h").read_text()

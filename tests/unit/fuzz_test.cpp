@@ -16,6 +16,8 @@
 #include "core/record.h"
 #include "core/safetensors.h"
 #include "core/scan_policy.h"
+#include "ledger/row_reader.h"
+#include "ledger/row_writer.h"
 #include "unit/mutation.h"
 #include "unit/sample_run.h"
 
@@ -120,6 +122,30 @@ TEST(Fuzz, Record) {
     } else if (record.type() == "verdict") {
       EXPECT_EQ(outcome_of(record).text(), record.predicate().at("sentinel"));
     }
+  };
+  mutation::fuzz(target);
+}
+
+TEST(Fuzz, EvidenceRows) {
+  const auto rows_of = [](const std::string& text) {
+    std::vector<std::string> rows;
+    ledger::each_row(text, "records.jsonl", [&](std::string record, const std::string& where) {
+      parse_record(record, where);
+      rows.push_back(std::move(record));
+    });
+    return rows;
+  };
+  std::vector<std::string> rows;
+  for (const int run : {1, 2, 3})
+    for (const Record& record : sample::run(run)) rows.push_back(canonical_json(record.statement));
+  const std::string shared = ledger::pack_rows(rows), second = "{\"patchbench_evidence\":2}\n";
+  Target target;
+  target.corpus = {shared, shared + shared,
+                   second + "{\"$\":1,\"value\":[1,2]}\n" + rows[0] + "\n" + rows[1] + "\n"};
+  target.restructure = move_lines;
+  target.parse_and_round_trip = [&](const std::string& input) {
+    const std::vector<std::string> read = rows_of(input);
+    EXPECT_EQ(rows_of(ledger::pack_rows(read)), read);
   };
   mutation::fuzz(target);
 }

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "ledger/jsonl.h"
 #include "ledger/ledger.h"
+#include "ledger/row_reader.h"
 #include "unit/sample_run.h"
 
 namespace patchbench::ledger {
@@ -63,7 +64,7 @@ TEST_F(ExchangeTest, AnExportSharesWhatItsRecordsHoldInCommon) {
   const auto ledger = fresh();
   ledger->append(sample::run());
   const std::string text = export_jsonl(ledger->all());
-  EXPECT_TRUE(text.starts_with("{\"patchbench_evidence\":2}\n"));
+  EXPECT_TRUE(text.starts_with(kSectionLine));
   EXPECT_LT(text.size(), text_of(sample::run()).size());
   EXPECT_TRUE(verify_jsonl(text, "f").ok);
   EXPECT_EQ(verify_jsonl(text, "f").head, verify_jsonl(text_of(sample::run()), "f").head);
