@@ -161,16 +161,16 @@ class Exploration {
                 PairCoverage& pairs) {
     const auto is_legal_here = [this](const Json& axes) { return is_legal(axes); };
     std::optional<rc::Shrinkable<Json>> best;
-    std::size_t most = 0;
+    double most = 0;
     try {
       for (uint64_t i = 0; i < kCandidates; ++i) {
         auto tree = spaces_[space].draw(seed, static_cast<uint64_t>(index) * kCandidates + i,
                                         is_legal_here);
         const Json axes = tree.value();
-        const std::size_t num_new = pairs.num_new(axes);
-        if (names.contains(drawn_name(axes)) || (best && num_new <= most)) continue;
+        const double weight = pairs.weight_of_new(axes);
+        if (names.contains(drawn_name(axes)) || (best && weight <= most)) continue;
         best = std::move(tree);
-        most = num_new;
+        most = weight;
       }
     } catch (const Error& e) {
       throw Error(e.code(), e.what() + (refused_.empty() ? "" : "; the last: " + refused_));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 namespace patchbench::harness {
@@ -18,9 +19,8 @@ std::vector<std::string> kinds_of_number(double value) {
   return kinds;
 }
 
-/// What a value of an axis stands for.
+/// What a value of an axis that is no number stands for.
 std::vector<std::string> kinds_of(const Json& value) {
-  if (value.is_number()) return kinds_of_number(value.get<double>());
   if (!value.is_array()) return {value.dump()};
   const bool has_zero = std::find(value.begin(), value.end(), Json(0)) != value.end();
   return {fmt::format("{} lengths", value.size()), has_zero ? "one is 0" : "none is 0"};
@@ -28,24 +28,32 @@ std::vector<std::string> kinds_of(const Json& value) {
 
 }  // namespace
 
-std::set<PairCoverage::Pair> PairCoverage::pairs_of(const Json& axes) {
-  std::vector<std::vector<std::string>> by_axis;
+std::map<PairCoverage::Pair, double> PairCoverage::pairs_of(const Json& axes) {
+  struct Kind {
+    std::string text;
+    double weight = 1;
+  };
+  std::vector<std::vector<Kind>> by_axis;
   for (const auto& [name, value] : axes.items()) {
     by_axis.emplace_back();
-    for (const std::string& kind : kinds_of(value)) by_axis.back().push_back(name + ": " + kind);
+    const auto kinds = value.is_number() ? kinds_of_number(value.get<double>()) : kinds_of(value);
+    for (const std::string& kind : kinds)
+      by_axis.back().push_back({name + ": " + kind, value.is_number() ? 0.25 : 1.0});
   }
-  std::set<Pair> pairs;
+  std::map<Pair, double> pairs;
   for (std::size_t i = 0; i < by_axis.size(); ++i)
     for (std::size_t j = i + 1; j < by_axis.size(); ++j)
-      for (const std::string& one : by_axis[i])
-        for (const std::string& other : by_axis[j]) pairs.emplace(one, other);
+      for (const Kind& one : by_axis[i])
+        for (const Kind& other : by_axis[j])
+          pairs.emplace(Pair(one.text, other.text), one.weight * other.weight);
   return pairs;
 }
 
-std::size_t PairCoverage::num_new(const Json& axes) const {
-  const std::set<Pair> pairs = pairs_of(axes);
-  return static_cast<std::size_t>(std::count_if(
-      pairs.begin(), pairs.end(), [&](const Pair& pair) { return !seen_.contains(pair); }));
+double PairCoverage::weight_of_new(const Json& axes) const {
+  double weight = 0;
+  for (const auto& [pair, of_pair] : pairs_of(axes))
+    if (!seen_.contains(pair)) weight += of_pair;
+  return weight;
 }
 
 void PairCoverage::take(const Json& axes) { seen_.merge(pairs_of(axes)); }

@@ -1,6 +1,5 @@
 #pragma once
-#include <cstddef>
-#include <set>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -10,17 +9,18 @@ namespace patchbench::harness {
 
 /// Pairwise coverage (combinatorial testing): which pairs of values of two axes the drawn cases
 /// had. A number stands for its order of size, its parity and, of a power of two, its value; a list
-/// of lengths for how many there are and whether one is 0; all else for itself.
+/// of lengths for how many there are and whether one is 0; all else for itself. A number stands for
+/// several things at once and has many values: in a pair it weighs a quarter of a word.
 class PairCoverage {
  public:
-  /// How many pairs these axes would add.
-  std::size_t num_new(const Json& axes) const;
+  /// The weight of the pairs that these axes would add.
+  double weight_of_new(const Json& axes) const;
   void take(const Json& axes);
 
  private:
   using Pair = std::pair<std::string, std::string>;
-  static std::set<Pair> pairs_of(const Json& axes);
-  std::set<Pair> seen_;
+  static std::map<Pair, double> pairs_of(const Json& axes);
+  std::map<Pair, double> seen_;
 };
 
 }  // namespace patchbench::harness
