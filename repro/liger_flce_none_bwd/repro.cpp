@@ -327,6 +327,27 @@ class LigerPack final : public harness::Pack {
     return right_answer(axes_of(item), inputs);
   }
 
+  /// An element of grad_input is a sum over the classes of terms of both signs. Where there are few
+  /// elements all of them may be far smaller than such a sum is: than the root of the sum of the
+  /// terms' squares, here of the row in which that is smallest.
+  double least_size(const Case& item, const Tensors& inputs, const Tensors&,
+                    const std::string& tensor) const override {
+    const Axes axes = axes_of(item);
+    if (tensor != "grad_input" || is_cost(axes)) return 0;
+    const Tensors wide = in_fp64(inputs);
+    const at::Tensor target = wide.at("target"), weight = wide.at("weight"),
+                     class_weight = optional_input(wide, "class_weight");
+    const at::Tensor logits = at::linear(wide.at("input"), weight, optional_input(wide, "bias"));
+    const Divisors by = divisors(target.ne(axes.options.ignore_index), target, class_weight,
+                                 axes.options, at::kDouble);
+    const at::Tensor of_logits =
+        chunk_loss(logits, target, class_weight, axes.options, by).grad_logits *
+        wide.at("grad_loss").reshape({-1, 1});
+    const at::Tensor squares = at::mv(of_logits.square(), weight.square().mean(1));
+    const at::Tensor given = squares.masked_select(squares.gt(0));
+    return given.numel() == 0 ? 0 : std::sqrt(given.min().item<double>());
+  }
+
   std::map<std::string, int64_t> extents(const Case& item) const override {
     const Axes axes = axes_of(item);
     return {{"tokens", axes.tokens}, {"hidden", axes.hidden}, {"vocab", axes.vocab}};

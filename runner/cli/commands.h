@@ -40,12 +40,13 @@ void run_scan(const std::function<void()>& work);
 ScanReport environment_report(const Context& context, const std::string& path);
 /// mitigations doctor: scan under its first name; hidden.
 CLI::App* add_mitigations_command(CLI::App& app, Context& context);
-void add_triage_command(CLI::App& app, Context& context);   // triage
-void add_bundle_command(CLI::App& app, Context& context);   // bundle
-void add_export_command(CLI::App& app, Context& context);   // export
-void add_goodput_command(CLI::App& app, Context& context);  // goodput
-void add_explore_command(CLI::App& app, Context& context);  // explore
-void add_sweep_command(CLI::App& app, Context& context);    // sweep …
-void add_replay_command(CLI::App& app, Context& context);   // replay
+void add_triage_command(CLI::App& app, Context& context);      // triage
+void add_bundle_command(CLI::App& app, Context& context);      // bundle
+void add_export_command(CLI::App& app, Context& context);      // export
+void add_goodput_command(CLI::App& app, Context& context);     // goodput
+void add_explore_command(CLI::App& app, Context& context);     // explore
+void add_sweep_command(CLI::App& app, Context& context);       // sweep …
+void add_replay_command(CLI::App& app, Context& context);      // replay
+void add_completion_command(CLI::App& app, Context& context);  // completion
 
 }  // namespace patchbench::cli

@@ -148,6 +148,7 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   add_goodput_command(app, context);
   add_explore_command(app, context);
   add_sweep_command(app, context);
+  add_completion_command(app, context);
   add_judge_command(app, context)->group("");
   add_replay_command(app, context);
   add_env_command(app, context);

@@ -250,9 +250,11 @@ RunContext make_run_context(const Setup& setup, const Subject& subject,
 }
 
 /// Whether the judge makes region mutants of this subject's outputs. A subject that is wrong on
-/// purpose has none.
-bool can_have_regions(const Subject& subject, const std::string& corrupt) {
+/// purpose has none; a release is asked by itself where it is one with the fix.
+bool can_have_regions(const RunOptions& options, const Subject& subject,
+                      const std::string& corrupt) {
   return subject == SubjectKind::kPatched || subject == SubjectKind::kMitigated ||
+         (subject == SubjectKind::kUpstream && options.is_only_drawn) ||
          (subject == SubjectKind::kOp && corrupt.empty());
 }
 
@@ -455,7 +457,8 @@ std::vector<std::string> words_of(const Context& context, const Setup& setup,
        setup.device, "--seed", std::to_string(options.seed), "--work", (folder / "work").string(),
        "--repeat", std::to_string(options.repeats), "--records-fd", std::to_string(kRecordsFd)});
   if (!corrupt.empty()) argv.insert(argv.end(), {"--corrupt", corrupt});
-  if (options.wants_regions && can_have_regions(subject, corrupt)) argv.emplace_back("--regions");
+  if (options.wants_regions && can_have_regions(options, subject, corrupt))
+    argv.emplace_back("--regions");
   if (options.num_drawn > 0) add_drawing(setup, options, subject, argv);
   return argv;
 }

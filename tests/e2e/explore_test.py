@@ -40,7 +40,8 @@ def test_conditions_written_to_get_past_the_ranges_are_seen(tmp_path: Path) -> N
     done = subprocess.run([*words, *where], capture_output=True, text=True)
     assert done.returncode == 0 and "2 of 2 conditions seen" in done.stdout, done.stdout + done.stderr
     done = subprocess.run([*words, "--draw", "20", "--where", "head_dim_qk == 4096"], capture_output=True, text=True)
-    assert done.returncode == 3 and "not seen: where head_dim_qk == 4096 (no drawn case of any subject is there)" in done.stdout, done.stdout
+    assert done.returncode == 3, done.stdout
+    assert "not seen: where head_dim_qk == 4096 (no drawn case of any subject is there)" in done.stdout, done.stdout
 
 
 def test_the_trigger_is_found_and_a_red_case_is_small(tmp_path: Path) -> None:
