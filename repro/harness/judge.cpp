@@ -9,6 +9,7 @@
 #include "harness/axes.h"
 #include "harness/compare.h"
 #include "harness/corrupt.h"
+#include "harness/guard_bands.h"
 #include "harness/layouts.h"
 #include "harness/tensor_file.h"
 
@@ -174,6 +175,7 @@ PreparedCase prepare_inputs(const Pack& pack, const Case& item, Tensors inputs,
   PreparedCase prepared;
   prepared.item = &item;
   prepared.inputs = std::move(inputs);
+  if (item.is_isolated) prepared.bands = lay_bands(prepared.inputs, item.name, request.seed);
   prepared.inputs_sha256 = digest_of(prepared.inputs);
   prepared.oracle = pack.oracle(item, prepared.inputs);
   prepared.plain = plain_of(pack, item, prepared.inputs, request);
@@ -227,6 +229,8 @@ Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Req
   }
   observation.reason = wrong_set(answer.outputs, prepared.plain);
   if (!observation.reason.empty()) return observation;
+  observation.reason = wrong_bands(answer.bands, prepared.bands);
+  if (!observation.reason.empty()) return observation;
   Judgement judgement{
       prepared.inputs, std::move(answer.outputs), prepared.oracle, prepared.plain, {}};
   const double epsilon = epsilon_of(pack.dtype(item));
@@ -242,6 +246,8 @@ Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Req
                                         gradient_times(item) / base->gradient_times, *element,
                                         epsilon));
   }
+  for (const auto& [name, laid] : prepared.bands)
+    judgement.measures.push_back(band_layer(name, answer.bands.at(name), laid));
   judgement.measures.insert(judgement.measures.end(), relations.begin(), relations.end());
   conclude(pack, prepared, request, std::move(judgement), observation);
   return observation;

@@ -13,6 +13,7 @@ struct PreparedCase {
   const Case* item = nullptr;  ///< not owned, never null
   Tensors inputs, oracle, plain;
   std::string inputs_sha256;
+  Tensors bands = {};  ///< input -> its guard bands as they were laid; of isolated cases alone
 };
 
 /// Makes inputs, oracle and plain computation of one case for the request's seed and device.
@@ -45,7 +46,8 @@ struct Related {
 /// grad_* has one layer more, "linear": max |G - f B| / max |f B| for the base's output B and the
 /// ratio f of the factors, at most the element's limit and at most 16 epsilons: a factor
 /// that is a power of two commutes with every rounding, so that the order of sums alone is left.
-/// `relations` are further layers (relations.h).
+/// `relations` are further layers (relations.h). An isolated case has one layer "guard_band" for
+/// each input (guard_bands.h).
 Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Request& request,
                        int repeat, Answer answer, const Related* base = nullptr,
                        const std::vector<Measure>& relations = {});

@@ -54,6 +54,11 @@ using InProcessSubject = std::function<Tensors(const Case&, const Tensors& input
 struct Judgement {
   Tensors inputs, got, oracle, plain;
   std::vector<Measure> measures;  ///< every layer of every tensor
+  /// Whether the subject wrote to a guard band of an input (isolated cases; guard_bands.h).
+  bool has_damaged_band() const {
+    return std::any_of(measures.begin(), measures.end(),
+                       [](const Measure& m) { return m.layer == "guard_band" && !m.pass; });
+  }
   /// Whether no layer of the tensor failed; true of one that was not measured.
   bool is_right(const std::string& tensor) const {
     return std::none_of(measures.begin(), measures.end(),

@@ -14,6 +14,7 @@
 #include "harness/axes.h"
 #include "harness/corrupt.h"
 #include "harness/explore.h"
+#include "harness/guard_bands.h"
 #include "harness/judge.h"
 #include "harness/meter.h"
 #include "harness/records.h"
@@ -63,6 +64,8 @@ Answer run_in_process(const InProcessSubject& subject, const SubjectCase& asked,
   try {
     for (auto& [name, tensor] : subject(*asked.item, inputs))
       answer.outputs.emplace(name, tensor.detach().cpu());
+    for (const auto& [name, laid] : asked.bands)
+      answer.bands.emplace(name, bands_around(inputs.at(name), laid.size(1)).cpu());
     answer.state = Answer::State::kOutputs;
   } catch (const UnsupportedCase& e) {
     answer.state = Answer::State::kUnsupported;
@@ -99,10 +102,10 @@ class Run {
     }
   }
 
-  /// One process (or none) for all cases, in groups of bounded size on a GPU. A CUDA error poisons
-  /// the context of the cases after it, so on a GPU a case without an answer gets a process of its
-  /// own (one that raised has answered); starting one per case from the beginning costs 5 to 10 s
-  /// of imports each.
+  /// One process (or none) for all cases but the isolated ones, in groups of bounded size on a GPU.
+  /// A CUDA error poisons the context of the cases after it, so on a GPU a case without an answer
+  /// gets a process of its own (one that raised has answered); starting one per case from the
+  /// beginning costs 5 to 10 s of imports each.
   void all() {
     std::vector<const Case*> chosen;
     for (const Case& item : request_.cases) {
@@ -132,6 +135,10 @@ class Run {
     std::vector<PreparedCase> group;
     int64_t group_bytes = 0;
     for (const Case* item : chosen) {
+      if (item->is_isolated) {
+        batch({prepare_case(pack_, *item, request_)});
+        continue;
+      }
       group.push_back(prepare_case(pack_, *item, request_));
       group_bytes += bytes_of(group.back().inputs) + bytes_of(group.back().plain);
       if (request_.device == "cpu" || group_bytes < kGroupBytes) continue;
@@ -162,6 +169,7 @@ class Run {
       Answer wrong;
       wrong.state = Answer::State::kOutputs;
       wrong.outputs = std::move(outputs);
+      wrong.bands = right.bands;
       Request mutated = request_;
       mutated.subject = request_.subject.region_mutant(region);
       Observation seen = judge_case(pack_, one, mutated, 0, std::move(wrong));
@@ -208,7 +216,7 @@ class Run {
     if (prepared.empty()) return;
     std::vector<SubjectCase> handed;
     for (const PreparedCase& one : prepared)
-      handed.push_back({one.item, one.inputs, bytes_of(one.plain)});
+      handed.push_back({one.item, one.inputs, bytes_of(one.plain), one.bands});
     for (int repeat = 0; repeat < request_.repeats; ++repeat) {
       std::map<std::string, Answer> answers = answers_of(handed);
       for (const PreparedCase& one : prepared)

@@ -57,7 +57,7 @@ SubjectCommand read_command(const std::filesystem::path& file) {
 }
 
 Case read_case(const Json& json, const std::string& where) {
-  static const std::set<std::string> keys = {"name", "role", "axes", "judged_on"};
+  static const std::set<std::string> keys = {"name", "role", "axes", "judged_on", "isolated"};
   for (const auto& [key, value] : json.items()) {
     if (!keys.contains(key)) refuse_request(where + ": unknown key '" + key + "'");
   }
@@ -66,6 +66,7 @@ Case read_case(const Json& json, const std::string& where) {
   item.role = role_from(json.at("role").get<std::string>());
   item.axes = json.at("axes");
   item.judged_on = json.at("judged_on").get<std::vector<std::string>>();
+  item.is_isolated = json.value("isolated", false);
   if (!item.axes.is_object()) refuse_request(where + ": axes wants an object");
   if (item.name.empty() || item.name.size() > 80 ||
       item.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != std::string::npos) {

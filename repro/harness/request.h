@@ -52,9 +52,9 @@ struct Request {
 /// Parses the words after the program's name. Throws Error(kUsage) with one line.
 Request parse_request(const std::vector<std::string>& words);
 
-/// The cases file: {"slug", "classes", "cases": [{"name", "role", "axes", "judged_on"}],
-/// and, where they are wanted, "waived_regions", "conditions", "spaces" and "given"}. Throws
-/// Error(kUsage).
+/// The cases file: {"slug", "classes", "cases": [{"name", "role", "axes", "judged_on",
+/// "isolated"?}], and, where they are wanted, "waived_regions", "conditions", "spaces" and
+/// "given"}. Throws Error(kUsage).
 void read_cases(const std::filesystem::path& file, Request& request);
 
 /// The whole of a regular file of ours. Throws Error(kUsage).

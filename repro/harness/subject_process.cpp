@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "exec/process.h"
+#include "harness/guard_bands.h"
 #include "harness/subject_report.h"
 #include "harness/tensor_file.h"
 
@@ -128,6 +129,8 @@ void write_work_folder(const std::filesystem::path& work, const std::string& dev
     for (const auto& [name, tensor] : one.inputs) {
       const std::string storage = one.item->name + "/" + name;
       inputs[name] = view_json(tensor, storage);
+      if (const auto bands = one.bands.find(name); bands != one.bands.end())
+        inputs[name]["guard"] = bands->second.size(1);
       storages.emplace(storage, storage_of(tensor));
     }
     list.push_back({{"name", one.item->name}, {"axes", one.item->axes}, {"inputs", inputs}});
@@ -143,6 +146,7 @@ std::map<std::string, Answer> read_answers(const std::filesystem::path& work,
   for (const SubjectCase& one : cases) {
     asked.push_back(one.item->name);
     limit += 4 * static_cast<std::size_t>(one.output_bytes);
+    for (const auto& [name, bands] : one.bands) limit += bands.nbytes();
   }
   const SubjectReport report =
       parse_subject_report(read_untrusted(work / "subject.json", kMaxReport), asked);
@@ -164,6 +168,7 @@ std::map<std::string, Answer> read_answers(const std::filesystem::path& work,
     if (said.status == "ok") {
       answer.state = Answer::State::kOutputs;
       answer.outputs = std::move(outputs[name]);
+      answer.bands = take_bands(answer.outputs);
     } else if (said.status == "unsupported") {
       answer.state = Answer::State::kUnsupported;
       answer.reason = said.reason;

@@ -14,6 +14,7 @@ struct SubjectCase {
   const Case* item = nullptr;  ///< not owned, never null
   Tensors inputs;              ///< on the CPU
   int64_t output_bytes = 0;    ///< of the right outputs: bounds what is read back
+  Tensors bands = {};          ///< input -> the guard bands that lie around it
 };
 
 /// Writes the inputs and the list of cases into a work folder, and removes what an earlier process

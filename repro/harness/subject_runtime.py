@@ -40,7 +40,8 @@ class Unsupported(Exception):
 class Case:
     """One case: its axes and its input tensors, on the device, strides and offsets as the judge made them.
 
-    `numbers` is the subject's to fill: at most 16 amounts that go into the record as it says them.
+    `numbers` is the subject's to fill: at most 16 amounts that go into the record as it says them. `guarded` holds the whole
+    storage of each input that lies between guard bands, and the length of a band.
     """
 
     name: str
@@ -48,6 +49,11 @@ class Case:
     tensors: dict[str, torch.Tensor]
     device: str
     numbers: dict[str, float] = field(default_factory=dict)
+    guarded: dict[str, tuple[torch.Tensor, int]] = field(default_factory=dict)
+
+    def bands(self) -> dict[str, torch.Tensor]:
+        """The guard bands of each guarded input as they are now: [2, length], before and after its storage."""
+        return {name: torch.stack([flat[:length], flat[-length:]]) for name, (flat, length) in self.guarded.items()}
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -87,11 +93,11 @@ def write_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 def case_of(entry: dict[str, Any], storages: dict[str, torch.Tensor], device: str) -> Case:
     """One case of a plan on its device, views rebuilt on their storages."""
-    tensors = {
-        name: torch.as_strided(storages[v["storage"]].to(device), v["sizes"], v["strides"], v["offset"])
-        for name, v in entry["inputs"].items()
-    }
-    return Case(entry["name"], entry["axes"], tensors, device)
+    views = entry["inputs"]
+    flat = {name: storages[v["storage"]].to(device) for name, v in views.items()}
+    tensors = {name: torch.as_strided(flat[name], v["sizes"], v["strides"], v["offset"]) for name, v in views.items()}
+    guarded = {name: (flat[name], v["guard"]) for name, v in views.items() if "guard" in v}
+    return Case(entry["name"], entry["axes"], tensors, device, guarded=guarded)
 
 
 def works(device: str) -> bool:
@@ -142,6 +148,7 @@ def run_case(subject: Any, case: Case) -> tuple[dict[str, Any], dict[str, torch.
         report["numbers"] = case.numbers
     if is_cuda:
         report["peak_bytes"] = torch.cuda.max_memory_allocated(case.device) - held
+    outputs = outputs | {f"guard/{name}": bands for name, bands in case.bands().items()}
     return report, {f"{case.name}/{name}": tensor for name, tensor in outputs.items()}
 
 

@@ -122,11 +122,11 @@ class Builder {
       const std::string pointer = item("/cases", i) + "/name";
       const std::string name = word(pointer);
       if (manifest_.find_case(name) != nullptr) fail(pointer, "this case stands twice");
-      manifest_.cases.push_back({name, role_from(rows[i].at("role").get<std::string>()),
-                                 rows[i].at("axes"),
-                                 rows[i].at("judged_on").get<std::vector<std::string>>(),
-                                 rows[i].value("subjects", std::vector<std::string>()),
-                                 rows[i].value("upstream", std::string()), ""});
+      manifest_.cases.push_back(
+          {name, role_from(rows[i].at("role").get<std::string>()), rows[i].at("axes"),
+           rows[i].at("judged_on").get<std::vector<std::string>>(),
+           rows[i].value("subjects", std::vector<std::string>()),
+           rows[i].value("upstream", std::string()), "", rows[i].value("isolated", false)});
       if (rows[i].contains("upstream")) need_upstream(item("/cases", i) + "/upstream");
     }
   }

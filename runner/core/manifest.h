@@ -36,6 +36,9 @@ struct Case {
   std::vector<std::string> subjects;   ///< those it is for ("upstream", "op", "model"); empty: all
   std::string upstream;                ///< of several, the one whose code it runs; empty: every one
   std::string left;                    ///< why the mitigation has no answer to it; empty: it has
+  /// A process of its own, and guard bands around its inputs: the code under test may write past
+  /// its tensors.
+  bool is_isolated = false;
   bool counts_on(std::string_view device_kind) const;
   /// `subject` with its kind in front: patched, mitigated and mutants are upstream, but for what
   /// the mitigation leaves.

@@ -1,5 +1,7 @@
 #include "core/window.h"
 
+#include <set>
+
 namespace patchbench {
 namespace {
 
@@ -50,6 +52,36 @@ std::vector<Interval> intervals_of(const std::vector<ReleaseState>& releases) {
     first = last;
   }
   return intervals;
+}
+
+std::vector<ReleaseState> states_in_class(
+    const std::string& failure_class, const std::vector<ReleaseState>& releases,
+    const std::map<std::string, std::vector<Observation>>& seen) {
+  const auto is_counted = [](const Observation& o) {
+    return o.role == CaseRole::kTrigger && o.counts && o.subject == SubjectKind::kUpstream;
+  };
+  std::set<std::string> cases;  // that show the class in some release
+  for (const auto& [version, observations] : seen) {
+    for (const Observation& o : observations) {
+      if (is_counted(o) && o.seen == Seen::kPresent && o.failure_class == failure_class)
+        cases.insert(o.case_name);
+    }
+  }
+  std::vector<ReleaseState> states = releases;
+  for (ReleaseState& release : states) {
+    const auto found = seen.find(release.version);
+    if (release.state.is_open() || found == seen.end()) continue;
+    bool is_present = false, is_answered = false;
+    for (const Observation& o : found->second) {
+      if (!is_counted(o) || !cases.contains(o.case_name)) continue;
+      is_present |= o.seen == Seen::kPresent && o.failure_class == failure_class;
+      is_answered |= o.seen != Seen::kUnsupported;
+    }
+    release.state = is_present                     ? BugState(failure_class)
+                    : is_answered || cases.empty() ? BugState(BugStatus::kAbsent)
+                                                   : BugState(BugStatus::kUnsupported);
+  }
+  return states;
 }
 
 }  // namespace patchbench

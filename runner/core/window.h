@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,5 +32,13 @@ struct Interval {
 /// Intervals over releases in their order, oldest first. Nothing is assumed of unmeasured releases:
 /// they end an interval's certainty (`has_gap`), they never join one silently.
 std::vector<Interval> intervals_of(const std::vector<ReleaseState>& releases);
+
+/// The states of the same releases by one failure class alone. A release may be in several classes
+/// at once, and its verdict names the first of them; `seen` holds what each verdict rests on, by
+/// version. Present where a trigger that counts shows the class; unsupported where the release has
+/// no answer to any case that shows it in another release; absent else. Open releases stay open.
+std::vector<ReleaseState> states_in_class(
+    const std::string& failure_class, const std::vector<ReleaseState>& releases,
+    const std::map<std::string, std::vector<Observation>>& seen);
 
 }  // namespace patchbench

@@ -219,8 +219,8 @@ class Section {
     Shape& shape = shapes_[text];
     places_[node.text] = {&shape, shape.values.size()};
     shape.values.push_back(&node);
+    shape.holes.push_back(holes);
     for (const Node* hole : holes) collect(*hole);
-    shape.holes.push_back(std::move(holes));
   }
 
   bool is_shared(std::string_view text) const {

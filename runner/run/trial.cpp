@@ -76,6 +76,7 @@ Json cases_document(const Setup& setup, const RunOptions& options, const Subject
                      {"role", role_name(c.role)},
                      {"axes", c.axes},
                      {"judged_on", c.judged_on}});
+    if (c.is_isolated) cases.back()["isolated"] = true;
   }
   if (options.is_only_drawn || !options.given.empty()) cases.clear();
   Json waived = Json::array(), spaces = Json::array();

@@ -377,6 +377,7 @@ void show_windows(const Context& context, const std::string& slug) {
   Json documents = Json::array();
   for (const TierWindow& window : windows) {
     documents.push_back(window_json(window));
+    documents.back()["classes"] = class_windows_json(class_windows(verdicts, pack, window));
     if (window.device != "cpu") documents.back()["costs"] = costs_json(costs_of(verdicts, window));
   }
   if (context.json) {
@@ -394,6 +395,9 @@ void show_windows(const Context& context, const std::string& slug) {
     if (use.from_environment) continue;
     context.out() << render_windows(verdicts, pack, use, windows);
     for (const TierWindow& window : windows) {
+      const std::vector<ClassWindow> classes = class_windows(verdicts, pack, window);
+      if (window.upstream == use.name && classes.size() > 1)
+        context.out() << window.device << ", by class:\n" << class_windows_text(classes);
       if (window.upstream == use.name)
         context.out() << render_costs(costs_of(verdicts, window), window.device);
     }

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/window.h"
 #include "report/advisory.h"
 #include "report/claim_lint.h"
 #include "report/markdown.h"
@@ -150,7 +151,9 @@ class Body {
   Json classes(const std::vector<Standing>& standing) const {
     std::set<std::string> seen;
     for (const Standing& one : standing) {
-      if (one.outcome.sentinel == Sentinel::kBugReproduced) seen.insert(one.outcome.argument);
+      if (one.outcome.sentinel != Sentinel::kBugReproduced) continue;
+      seen.insert(one.outcome.argument);
+      seen.merge(classes_shown(one.entry->record));
     }
     Json rows = Json::array();
     for (const std::string& name : facts_.manifest.classes_order) {
@@ -158,6 +161,35 @@ class Body {
         rows.push_back({{"name", name}, {"meaning", stated(facts_.manifest.classes.at(name), {})}});
     }
     return rows;
+  }
+
+  /// What a verdict rests on, as far as it is there.
+  std::vector<Observation> observations_of(const Record& verdict) const {
+    std::vector<Observation> seen;
+    for (const std::string& digest : cited_by(verdict)) {
+      const ledger::Entry* entry = facts_.book.find(digest);
+      if (entry != nullptr) seen.push_back(observation_of(entry->record));
+    }
+    return seen;
+  }
+
+  /// The failure classes of a reproduction's red triggers: its verdict names the first of them.
+  std::set<std::string> classes_shown(const Record& verdict) const {
+    std::set<std::string> names;
+    for (const Observation& o : observations_of(verdict)) {
+      if (o.seen == Seen::kPresent && o.role == CaseRole::kTrigger && o.counts)
+        names.insert(o.failure_class);
+    }
+    return names;
+  }
+
+  /// The states of a release: its failure classes, or the one state that it has.
+  std::set<std::string> states_of(const BugState& state, const Record& verdict) const {
+    if (state == BugStatus::kUnresolved && has_no_such_code(observations_of(verdict)))
+      return {BugState(BugStatus::kUnsupported).text()};
+    std::set<std::string> names = {state.text()};
+    if (state == BugStatus::kPresent) names.merge(classes_shown(verdict));
+    return names;
   }
 
   static std::string written(double value) {
@@ -182,12 +214,15 @@ class Body {
         {"digest", cite(entry)}};
   }
 
-  /// The first red triggers and the first control of each reproduction.
+  /// The first red triggers of each class, as many of them all as fit, and the first control of
+  /// each reproduction.
   Json cases(const std::vector<Standing>& standing) {
     Json rows = Json::array();
     for (const Standing& one : standing) {
       if (one.asked.question != Question::kReproduce) continue;
-      std::size_t num_red = 0;
+      const std::size_t num_each = std::max<std::size_t>(
+          1, kMaxCases / std::max<std::size_t>(1, classes_shown(one.entry->record).size()));
+      std::map<std::string, std::size_t> num_red;
       bool has_control = false;
       for (const std::string& digest : cited_by(one.entry->record)) {
         const ledger::Entry* entry = facts_.book.find(digest);
@@ -195,9 +230,9 @@ class Body {
         const Observation o = observation_of(entry->record);
         const bool is_red = o.seen == Seen::kPresent && o.role == CaseRole::kTrigger;
         const bool is_control = o.seen == Seen::kAbsent && o.role == CaseRole::kControl;
-        if (is_red && num_red < kMaxCases) {
+        if (is_red && num_red[o.failure_class] < num_each) {
           rows.push_back(case_row(*entry, o));
-          ++num_red;
+          ++num_red[o.failure_class];
         } else if (is_control && !has_control) {
           rows.push_back(case_row(*entry, o));
           has_control = true;
@@ -214,9 +249,12 @@ class Body {
       for (const report::AdvisoryRelease& release :
            measured_releases(facts_.book, facts_.manifest, facts_.pins.upstream(use.name))) {
         for (const report::DeviceState& state : release.states) {
-          auto& [versions, digests] = lists[{state.device, state.state.text()}];
-          versions += (versions.empty() ? use.name + " " : ", ") + release.version;
-          digests += (digests.empty() ? "" : ", ") + cite(*facts_.book.find(state.digest));
+          const ledger::Entry& entry = *facts_.book.find(state.digest);
+          for (const std::string& name : states_of(state.state, entry.record)) {
+            auto& [versions, digests] = lists[{state.device, name}];
+            versions += (versions.empty() ? use.name + " " : ", ") + release.version;
+            digests += (digests.empty() ? "" : ", ") + cite(entry);
+          }
         }
       }
       for (const auto& [key, list] : lists)

@@ -1,6 +1,7 @@
 #include "status/windows.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -106,6 +107,50 @@ std::string window_text(const TierWindow& window) {
   return text + (window.is_open() ? "; open at the newest release"
                  : good.empty()   ? "; no good release after it measured"
                                   : "; first good " + good);
+}
+
+std::vector<ClassWindow> class_windows(const VerdictIndex& verdicts, const Manifest& pack,
+                                       const TierWindow& window) {
+  std::map<std::string, std::vector<Observation>> seen;
+  for (const ReleaseState& release : window.states) {
+    if (!release.record.empty())
+      seen[release.version] = cited_observations(verdicts.archive, release.record);
+  }
+  std::vector<ClassWindow> windows;
+  for (const std::string& name : pack.classes_order) {
+    std::vector<Interval> intervals = intervals_of(states_in_class(name, window.states, seen));
+    if (!intervals.empty()) windows.push_back({name, std::move(intervals)});
+  }
+  return windows;
+}
+
+std::string class_windows_text(const std::vector<ClassWindow>& windows) {
+  std::string text;
+  for (const ClassWindow& window : windows) {
+    std::vector<std::string> ranges;
+    for (const Interval& i : window.intervals) {
+      ranges.push_back((i.first_bad == i.last_bad ? i.first_bad : i.first_bad + "-" + i.last_bad) +
+                       (i.has_gap ? " (gap)" : ""));
+    }
+    const std::string& good = window.intervals.back().first_good_after;
+    text += fmt::format("{} {}; {}\n", window.failure_class, fmt::join(ranges, ", "),
+                        good.empty() ? "no good release after it measured" : "first good " + good);
+  }
+  return text;
+}
+
+Json class_windows_json(const std::vector<ClassWindow>& windows) {
+  Json classes = Json::object();
+  for (const ClassWindow& window : windows) {
+    for (const Interval& i : window.intervals) {
+      classes[window.failure_class].push_back({{"first_bad", i.first_bad},
+                                               {"last_bad", i.last_bad},
+                                               {"last_good_before", i.last_good_before},
+                                               {"first_good_after", i.first_good_after},
+                                               {"has_gap", i.has_gap}});
+    }
+  }
+  return classes;
 }
 
 Json window_json(const TierWindow& window) {

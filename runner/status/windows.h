@@ -29,6 +29,18 @@ struct SourceState {
 std::vector<SourceState> sources_of(const VerdictIndex& verdicts, const Manifest& pack,
                                     const UpstreamUse& use);
 
+/// The window of one failure class, for a pack whose releases may be in several at once.
+struct ClassWindow {
+  std::string failure_class;
+  std::vector<Interval> intervals;
+};
+/// Of every class that a release of the window shows, in the manifest's order.
+std::vector<ClassWindow> class_windows(const VerdictIndex& verdicts, const Manifest& pack,
+                                       const TierWindow& window);
+/// "row_zero_gradient 2.2.0-2.7.0; first good 2.8.0", one line a class.
+std::string class_windows_text(const std::vector<ClassWindow>& windows);
+Json class_windows_json(const std::vector<ClassWindow>& windows);
+
 /// "0.3.0-0.5.2 reduction_ignored, 0.6.3-0.8.1 wrong_gradients; first good 0.8.2".
 std::string window_text(const TierWindow& window);
 Json window_json(const TierWindow& window);

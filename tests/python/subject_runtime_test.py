@@ -132,3 +132,18 @@ def test_cuda_code_of_an_exception_is_kept() -> None:
 def test_wrong_words_exit_with_2(count: int) -> None:
     command = [sys.executable, str(HARNESS / "subject_runtime.py"), *["x"] * count]
     assert subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 2
+
+
+def test_guard_bands_come_back_as_the_subject_left_them(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    runtime.write_safetensors(tmp_path / "work" / "inputs.safetensors", {"s": torch.arange(7.0)})
+    view = {"storage": "s", "sizes": [3], "strides": [1], "offset": 2, "guard": 2}
+    plan = {"device": "cpu", "cases": [{"name": "a", "axes": {}, "inputs": {"x": view}}]}
+    (tmp_path / "work" / "cases.json").write_text(json.dumps(plan))
+    past = "torch.as_strided(case.tensors['x'], [1], [1], case.tensors['x'].storage_offset() + 3).fill_(9.0)"
+    (tmp_path / "subject.py").write_text(
+        f"import torch\nPACKAGE = 'torch'\ndef run(case):\n    {past}\n    return {{'y': case.tensors['x'].clone()}}\n"
+    )
+    subprocess.run([sys.executable, HARNESS / "subject_runtime.py", tmp_path / "subject.py", tmp_path / "work"], check=True)
+    outputs = runtime.read_safetensors(tmp_path / "work" / "outputs.safetensors")
+    assert outputs["a/y"].tolist() == [2, 3, 4] and outputs["a/guard/x"].tolist() == [[0, 1], [9, 6]]

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -86,6 +87,13 @@ TEST(EvidenceRows, AnyShapeOfARecordComesBack) {
       R"({"a":[[1,"x"],[2,"y"]],"b":"[0,[]]"})",
       R"({"why":"see {\"$\":1} and \\\"{\"$\":7}\" here, [], [1] \\"})",
   };
+  // What is in a hole has the shape of what holds it.
+  Rows nested;
+  for (int i = 0; i < 16; ++i)
+    nested.push_back(fmt::format(
+        R"({{"a":{{"some_long_key":{{"some_long_key":"some long text","z":1}},"z":{}}},"n":{}}})",
+        i / 2, i));
+  EXPECT_EQ(rows_of(pack_rows(nested)), nested);
   Rows many;
   for (int i = 0; i < 9; ++i) many.insert(many.end(), rows.begin(), rows.end());
   EXPECT_EQ(rows_of(pack_rows(rows)), rows);

@@ -86,6 +86,8 @@ TEST(Manifest, ReadsEveryPart) {
   EXPECT_EQ(manifest.find_case("sum")->role, CaseRole::kSilent);
   EXPECT_TRUE(manifest.find_case("sum")->counts_on("cpu"));
   EXPECT_FALSE(manifest.find_case("bf16")->counts_on("cpu"));
+  EXPECT_TRUE(manifest.find_case("bf16")->is_isolated);
+  EXPECT_FALSE(manifest.find_case("fp32")->is_isolated);
   EXPECT_EQ(manifest.find_case("absent"), nullptr);
   EXPECT_EQ(manifest.bounds.at("fp32").at("peak_bytes_max"), 1000);
   EXPECT_EQ(manifest.environments, Json::array({"torch"}));

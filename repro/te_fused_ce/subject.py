@@ -1,0 +1,47 @@
+"""Calls the release's fused cross entropy, whatever its argument list, and returns loss and gradient."""
+
+from __future__ import annotations
+
+import inspect
+
+import stand_in
+import torch
+from absent import optional_module
+from subject_runtime import Case, Unsupported
+
+stand_in.install()
+
+PACKAGE = "transformer_engine"
+MODULE = optional_module("transformer_engine.pytorch.cross_entropy")
+
+
+def arguments(case: Case, logits: torch.Tensor) -> list[object]:
+    """The positional arguments of this release's forward, as many as the case needs: a caller names ignore_idx where its value is
+    not the default."""
+    axes = case.axes
+    if MODULE is None:
+        raise Unsupported("this release has no fused cross entropy")
+    named = [logits, case.tensors["labels"], axes["label_smoothing"], axes["reduction"] == "mean", None]
+    parameters = inspect.signature(MODULE.CrossEntropyFunction.forward).parameters
+    if axes["ignored"] != "none" and "ignore_idx" not in parameters:
+        raise Unsupported("this release's forward has no argument ignore_idx")
+    if "ignore_idx" in parameters and axes["ignore_index"] != parameters["ignore_idx"].default:
+        named.append(axes["ignore_index"])
+    return named
+
+
+def run(case: Case) -> dict[str, torch.Tensor]:
+    """Loss and the gradient of the logits; grad_loss reaches the backward as it is, strides included. Where the axis `answer` asks for
+    it, the logits as forward left them instead of the gradient."""
+    logits = case.tensors["logits"].detach().requires_grad_()
+    words = arguments(case, logits)
+    loss = MODULE.CrossEntropyFunction.apply(*words)
+    grad_loss = case.tensors["grad_loss"]
+    # From 2.12.0 on the mean has the shape [1].
+    shaped = loss.detach().reshape(grad_loss.shape)
+    if case.axes.get("answer") == "logits_after":
+        return {"loss": shaped, "logits_after": logits.detach().clone()}
+    grad = grad_loss if loss.shape == grad_loss.shape else grad_loss.reshape(loss.shape)
+    for _ in range(case.axes.get("backwards", 1)):
+        (grad_logits,) = torch.autograd.grad(loss, logits, grad, retain_graph=True)
+    return {"loss": shaped, "grad_logits": grad_logits.clone()}

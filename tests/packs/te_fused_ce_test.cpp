@@ -1,0 +1,244 @@
+// patchbench::cross_entropy against torch's own composition in fp64, on every device of this
+// machine and in its plain form.
+#include <cmath>
+
+#include "harness/compare.h"
+#include "harness/inputs.h"
+#include "packs/op_test.h"
+#include "te_fused_ce/model.h"
+#include "te_fused_ce/op.h"
+
+namespace patchbench::te_fused_ce_test {
+namespace {
+
+using harness::Tensors;
+using op_test::devices;
+using op_test::Fallback;
+using op_test::Form;
+using op_test::refusal;
+using ops::te_fused_ce::cross_entropy;
+using ops::te_fused_ce::CrossEntropyOptions;
+using te_fused_ce::Options;
+using te_fused_ce::reference;
+
+constexpr int64_t kIgnore = -100;
+
+/// One problem; what a name does not say is as in the first lines.
+struct CeCase {
+  std::string name;
+  int64_t batch = 3, seqlen = 5, vocab = 67;
+  std::string reduction = "none", layout = "row_major";
+  double label_smoothing = 0;
+  bool is_confident = false;
+};
+
+std::vector<CeCase> cases() {
+  return {{.name = "none"},
+          {.name = "mean", .reduction = "mean"},
+          {.name = "none_smoothing", .label_smoothing = 0.1},
+          {.name = "mean_smoothing_all", .reduction = "mean", .label_smoothing = 1},
+          {.name = "one_class", .vocab = 1},
+          {.name = "one_row", .batch = 1, .seqlen = 1, .vocab = 9},
+          {.name = "beyond_a_block", .batch = 2, .seqlen = 3, .vocab = 1031},
+          {.name = "model_vocab", .batch = 1, .seqlen = 4, .vocab = 32000},
+          {.name = "transposed", .layout = "transposed"},
+          {.name = "sliced", .layout = "sliced"},
+          {.name = "classes_strided", .layout = "classes_strided"},
+          {.name = "expanded", .layout = "expanded"},
+          {.name = "confident", .is_confident = true},
+          {.name = "confident_smoothing", .label_smoothing = 0.1, .is_confident = true}};
+}
+
+at::Tensor laid(const at::Tensor& x, const std::string& layout) {
+  if (layout == "transposed") return x.transpose(0, 1).contiguous().transpose(0, 1);
+  if (layout == "sliced") return at::cat({x, x}, 1).narrow(1, 0, x.size(1));
+  if (layout == "classes_strided") return x.transpose(0, 2).contiguous().transpose(0, 2);
+  if (layout == "expanded") return x.narrow(0, 0, 1).expand_as(x);
+  return x;
+}
+
+/// A third of the labels is ignored; grad_loss differs by row and is transposed in memory.
+Tensors inputs_of(const CeCase& c, at::ScalarType type, const std::string& device) {
+  const auto draw = [&](const char* tensor) { return harness::Draw(3, c.name + "/" + tensor); };
+  at::Tensor labels = draw("labels").integers({c.batch, c.seqlen}, 0, c.vocab);
+  at::Tensor x = draw("logits").normal({c.batch, c.seqlen, c.vocab});
+  if (c.is_confident)
+    x.scatter_add_(2, labels.unsqueeze(2), at::full({c.batch, c.seqlen, 1}, 12.0, x.options()));
+  if (c.batch * c.seqlen > 1) labels.view(-1).slice(0, 1, labels.numel(), 3).fill_(kIgnore);
+  at::Tensor grad = draw("grad").uniform({c.seqlen, c.batch}, -1, 1).to(at::kFloat).t();
+  if (c.reduction == "mean") grad = at::full({}, 0.625);
+  return {{"logits", harness::view_on(laid(x.to(type), c.layout), at::Device(device))},
+          {"labels", labels.t().contiguous().t().to(device)},
+          {"grad_loss", grad.to(device)}};
+}
+
+Tensors run(const Tensors& inputs, const CrossEntropyOptions& options, int num_backwards = 1) {
+  const at::Tensor x = inputs.at("logits").detach().requires_grad_();
+  const at::Tensor loss = cross_entropy(x, inputs.at("labels"), options);
+  at::Tensor grad;
+  for (int i = 0; i < num_backwards; ++i)
+    grad = torch::autograd::grad({loss}, {x}, {inputs.at("grad_loss")}, num_backwards > 1)[0];
+  return {{"loss", loss.detach()}, {"grad_logits", grad}};
+}
+
+Tensors in_fp64(const Tensors& inputs) {
+  Tensors wide;
+  for (const auto& [name, tensor] : inputs)
+    wide.emplace(name, tensor.is_floating_point() ? tensor.cpu().to(at::kDouble) : tensor.cpu());
+  return wide;
+}
+
+constexpr harness::Tolerances kRight = {
+    Tolerance{2, 2, "sums in another order than the plain one's"},
+    Tolerance{2, 2, "sums in another order than the plain one's"},
+    Tolerance{2, 1e-3, "of second order"}, Tolerance{2, 2, "a plain value that is exact"}};
+
+void expect_right(const Tensors& got, const Tensors& inputs, const CeCase& c) {
+  const Options options{c.reduction, kIgnore, c.label_smoothing};
+  const Tensors right = reference(in_fp64(inputs), options), plain = reference(inputs, options);
+  const auto type = inputs.at("logits").scalar_type();
+  for (const auto& [name, tensor] : right) {
+    if (type == at::kDouble) {
+      // The reference rounds as the op does, and its p - 1 loses digits that the op's expm1 keeps.
+      EXPECT_TRUE(got.at(name).cpu().allclose(tensor, 1e-10, 1e-14)) << name;
+      continue;
+    }
+    for (const Measure& m : harness::compare(name, got.at(name).cpu(), tensor, plain.at(name).cpu(),
+                                             kRight, harness::epsilon_of(type)))
+      EXPECT_TRUE(m.pass) << name << " " << m.layer << " " << m.got << " > " << m.limit << " "
+                          << m.where;
+  }
+}
+
+using Point = std::tuple<CeCase, std::string, at::ScalarType, Form>;
+class CrossEntropy : public testing::TestWithParam<Point> {};
+
+TEST_P(CrossEntropy, IsFloat64sWithinThePlainError) {
+  const auto& [c, device, type, form] = GetParam();
+  const Fallback fallback("te_fused_ce", form);
+  const Tensors inputs = inputs_of(c, type, device);
+  const CrossEntropyOptions options{.reduction = c.reduction, .label_smoothing = c.label_smoothing};
+  expect_right(run(inputs, options), inputs, c);
+  expect_right(run(inputs, options, 2), inputs, c);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CrossEntropy,
+                         testing::Combine(testing::ValuesIn(cases()), testing::ValuesIn(devices()),
+                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16,
+                                                          at::kDouble),
+                                          testing::Values(Form::kChosen, Form::kPlain)),
+                         op_test::point_name<testing::TestParamInfo<Point>>);
+
+TEST(CrossEntropyOp, KeepsTheDigitsOfAConfidentRow) {
+  // 1 - p is 2^-30: the difference of two rounded numbers near 1 would be 0.
+  const at::Tensor x =
+      at::tensor({20.79441541679836, 0.0}, at::kFloat).view({1, 1, 2}).requires_grad_();
+  const at::Tensor loss = cross_entropy(x, at::zeros({1, 1}, at::kLong), {.reduction = "sum"});
+  const at::Tensor grad = torch::autograd::grad({loss}, {x})[0];
+  EXPECT_NEAR(loss.item<double>() * 0x1p30, 1, 1e-5);
+  EXPECT_NEAR(grad.flatten()[0].item<double>() * 0x1p30, -1, 1e-5);
+}
+
+TEST(CrossEntropyOp, SelectsIgnoredRowsAwayWhateverTheirGradient) {
+  for (const Form form : {Form::kChosen, Form::kPlain}) {
+    const Fallback fallback("te_fused_ce", form);
+    Tensors inputs = inputs_of({.name = "none"}, at::kFloat, "cpu");
+    const at::Tensor ignored = inputs.at("labels").eq(kIgnore);
+    inputs["grad_loss"] = inputs.at("grad_loss").masked_fill(ignored, INFINITY);
+    const Tensors got = run(inputs, {.reduction = "none"});
+    EXPECT_TRUE(got.at("grad_logits").isfinite().all().item<bool>());
+    EXPECT_EQ(got.at("grad_logits").index({ignored}).abs().max().item<double>(), 0);
+    EXPECT_EQ(got.at("loss").index({ignored}).abs().max().item<double>(), 0);
+  }
+}
+
+TEST(CrossEntropyOp, OfAVocabularyOverRanksIsTheWholeOnes) {
+  for (const double smoothing : {0.0, 0.1}) {
+    const CeCase c{.name = "ranks", .vocab = 60, .label_smoothing = smoothing};
+    const Tensors inputs = inputs_of(c, at::kFloat, "cpu");
+    const at::Tensor x = inputs.at("logits"), labels = inputs.at("labels");
+    const CrossEntropyOptions options{.reduction = "none", .label_smoothing = smoothing};
+    std::vector<at::Tensor> statistics, grads;
+    for (int64_t rank = 0; rank < 4; ++rank)
+      statistics.push_back(ops::te_fused_ce::cross_entropy_statistics(x.narrow(2, 15 * rank, 15),
+                                                                      labels, 15 * rank));
+    const at::Tensor all = ops::te_fused_ce::cross_entropy_combine(at::stack(statistics));
+    for (int64_t rank = 0; rank < 4; ++rank)
+      grads.push_back(ops::te_fused_ce::cross_entropy_backward(
+          inputs.at("grad_loss"), all, x.narrow(2, 15 * rank, 15), labels, 15 * rank, 60, options));
+    expect_right({{"loss", ops::te_fused_ce::cross_entropy_loss(all, labels, 60, options)},
+                  {"grad_logits", at::cat(grads, 2)}},
+                 inputs, c);
+  }
+}
+
+TEST(CrossEntropyOp, TakesTheLogitsPlaceWhereItIsAskedTo) {
+  for (const Form form : {Form::kChosen, Form::kPlain}) {
+    const Fallback fallback("te_fused_ce", form);
+    const CeCase c{.name = "none"};
+    const Tensors inputs = inputs_of(c, at::kBFloat16, "cpu");
+    const at::Tensor x = inputs.at("logits").clone().requires_grad_();
+    const CrossEntropyOptions options{.reduction = "none", .overwrites_logits = true};
+    const at::Tensor loss = cross_entropy(x, inputs.at("labels"), options);
+    EXPECT_TRUE(x.equal(inputs.at("logits"))) << "forward leaves them";
+    const at::Tensor grad = torch::autograd::grad({loss}, {x}, {inputs.at("grad_loss")})[0];
+    EXPECT_EQ(grad.data_ptr(), x.data_ptr());
+    expect_right({{"loss", loss.detach()}, {"grad_logits", grad}}, inputs, c);
+    const at::Tensor again = cross_entropy(x, inputs.at("labels"), options);
+    EXPECT_EQ(refusal([&] { torch::autograd::grad({again}, {x}, {inputs.at("grad_loss")}, true); }),
+              "cross_entropy: a graph that is kept for another backward needs the logits; set "
+              "overwrites_logits to False");
+  }
+}
+
+TEST(CrossEntropyOp, IsNotDifferentiableTwice) {
+  const Tensors inputs = inputs_of({.name = "none"}, at::kFloat, "cpu");
+  const at::Tensor x = inputs.at("logits").detach().requires_grad_();
+  const at::Tensor loss = cross_entropy(x, inputs.at("labels"), {.reduction = "sum"});
+  const at::Tensor grad = torch::autograd::grad({loss}, {x}, {}, true, true)[0];
+  EXPECT_NE(refusal([&] { torch::autograd::grad({grad.sum()}, {x}); }), "nothing was refused");
+}
+
+TEST(CrossEntropyOp, RefusesByName) {
+  const at::Tensor x = at::zeros({2, 3, 4}), y = at::zeros({2, 3}, at::kLong);
+  EXPECT_EQ(refusal([&] { cross_entropy(x[0], y); }),
+            "cross_entropy: logits must have 3 axes [b, s, v], got 2");
+  EXPECT_EQ(refusal([&] { cross_entropy(x, y[0]); }),
+            "cross_entropy: labels must have 2 axes [b, s], got 1");
+  EXPECT_EQ(refusal([&] { cross_entropy(x, y.t()); }),
+            "cross_entropy: labels must have shape [2, 3], got [3, 2]");
+  EXPECT_EQ(refusal([&] { cross_entropy(x.to(at::kInt), y); }),
+            "cross_entropy: logits must have dtype float32, float16, bfloat16 or float64, got "
+            "int32");
+  EXPECT_EQ(refusal([&] { cross_entropy(x, y.to(at::kInt)); }),
+            "cross_entropy: labels must have dtype int64, got int32");
+  EXPECT_EQ(refusal([&] { cross_entropy(x, y, {.reduction = "max"}); }),
+            "cross_entropy: reduction must be none, mean or sum, got max");
+  EXPECT_EQ(refusal([&] { cross_entropy(x, y, {.label_smoothing = 2}); }),
+            "cross_entropy: label_smoothing must lie in [0, 1], got 2");
+  EXPECT_EQ(refusal([&] { cross_entropy(x, y + 4); }),
+            "cross_entropy: labels[0, 0] must lie in [0, 4) or be ignore_index -100, got 4");
+  EXPECT_EQ(refusal([&] { cross_entropy(x.narrow(2, 0, 0), y); }),
+            "cross_entropy: logits must have at least 1 class, got 0");
+}
+
+TEST(CrossEntropyOp, OfNoRowsIsEmpty) {
+  const at::Tensor x = at::zeros({0, 3, 4}).requires_grad_();
+  const at::Tensor loss = cross_entropy(x, at::zeros({0, 3}, at::kLong), {.reduction = "none"});
+  EXPECT_EQ(loss.sizes(), (std::vector<int64_t>{0, 3}));
+}
+
+// The defects of the releases, one by one: each is red on the inputs of its class alone.
+TEST(FusedModel, WithoutADefectIsTheReference) {
+  for (const CeCase& c : cases()) {
+    const Tensors inputs = inputs_of(c, at::kDouble, "cpu");
+    const Options options{c.reduction, kIgnore, c.label_smoothing};
+    const Tensors right = reference(inputs, options), got = fused(inputs, options, {});
+    for (const auto& [name, tensor] : right)
+      EXPECT_TRUE(got.at(name).allclose(tensor, 1e-10, 1e-12)) << c.name << " " << name;
+    EXPECT_TRUE(got.at("logits_after").equal(inputs.at("logits"))) << c.name;
+  }
+}
+
+}  // namespace
+}  // namespace patchbench::te_fused_ce_test
