@@ -15,8 +15,8 @@ import sanitize  # noqa: E402
 TOOL = """#!/usr/bin/env python3
 import os, subprocess, sys, time
 words = sys.argv[1:]
-if "--version" in words or words[-1] == "true":
-    sys.exit("--kernel-name" in words)
+if "--version" in words or "--kernel-name" in words:
+    sys.exit(1)
 tool, log = (words[words.index(option) + 1] for option in ("--tool", "--log-file"))
 command = words[next(i for i, word in enumerate(words) if word.startswith("/") and word != log) :]
 name = os.path.basename(command[0])
