@@ -115,7 +115,8 @@ if [ -z "$host_only" ]; then
   if command -v podman >/dev/null; then
     for lock in "$root"/env/locks/*.txt; do
       case ${lock##*/} in
-        tools.txt | wheels.txt | judge.txt) ;;
+        # torch 2.15: env/try_ops.sh fetches it.
+        tools.txt | wheels.txt | judge.txt | torch-2.15.txt) ;;
         *) python3 "$root/env/fetch.py" env "$lock" --tag cp311 >/dev/null || missing=2 ;;
       esac
     done

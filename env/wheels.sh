@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Builds wheels into dist/, on Debian 12: env/wheels.sh [NAME...]    default: all but patchbench-judge, which needs torch
+# Builds wheels into dist/, on Debian 12: env/wheels.sh [NAME...]    default: all but patchbench-judge and -ops, which need torch
 #   patchbench              the static program, what it reads, `import patchbench` (pyproject.toml)
 #   patchbench-py           the compiled module for CPython 3.11 and 3.13, and its sdist (runner/python/native)
 #   patchbench-judge        the reproducers as one program, bound to the locked torch (repro/wheel)
 #   patchbench-mitigations  the runtime fixes, Python alone (mitigations)
+#   patchbench-ops          the ops for torch 2.11 and later (packs/python), with CUDA halves where nvcc is
 # Compiled with the packages of env/policy.json and the locked wheels of env/locks/wheels.txt; nothing is published.
 # Exit: 0 built (a path a line on stdout), 1 not, 2 usage.
 set -u
@@ -57,7 +58,15 @@ one() { # NAME
       headers=$(python313_headers) && module 311 /usr/include && module 313 "$headers" &&
         build runner/python/native sdist patchbench-py-sdist
       ;;
-    *) sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    patchbench-ops)
+      # Preset cuda needs no GPU.
+      local preset=cpu library
+      { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; } && preset=cuda
+      library=$("$root/env/build.sh" $preset patchbench_ops_wheel)/wheel/libpatchbench_ops.so && [ -f "$library" ] &&
+        (cd "$root/packs/python" && PATCHBENCH_OPS_LIB=$library python3 -c "import build_wheel as b
+print('$root/dist/' + b.build_wheel('$root/dist'))")
+      ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 }
 

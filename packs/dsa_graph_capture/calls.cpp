@@ -11,11 +11,16 @@ using OptionalTensor = std::optional<Tensor>;
 
 Tensor topk_to_index_mask(const Tensor& topk_indices, int64_t seqlen_k,
                           std::optional<at::ScalarType> dtype, const OptionalTensor& out_of_range) {
+  using Type = std::optional<at::ScalarType>;
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("patchbench::topk_to_index_mask", "")
-                             .typed<Tensor(const Tensor&, c10::SymInt,
-                                           std::optional<at::ScalarType>, const OptionalTensor&)>();
-  return op.call(topk_indices, seqlen_k, dtype, out_of_range);
+                             .typed<Tensor(const Tensor&, c10::SymInt, Type)>();
+  static const auto reporting =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("patchbench::topk_to_index_mask", "out_of_range")
+          .typed<Tensor(const Tensor&, c10::SymInt, Type, const Tensor&)>();
+  return out_of_range ? reporting.call(topk_indices, seqlen_k, dtype, *out_of_range)
+                      : op.call(topk_indices, seqlen_k, dtype);
 }
 
 Tensor& topk_to_index_mask_(Tensor& index_mask, const Tensor& topk_indices,

@@ -164,8 +164,8 @@ void run(const char* name, const Tensor& mask, const Tensor& topk_indices,
            : open_on_cpu<int64_t>(name, mask, indices, flag);
 }
 
-Tensor fill_mask(const Tensor& topk_indices, int64_t seqlen_k, std::optional<ScalarType> dtype,
-                 const OptionalTensor& out_of_range) {
+Tensor filled_mask(const Tensor& topk_indices, int64_t seqlen_k, std::optional<ScalarType> dtype,
+                   const OptionalTensor& out_of_range) {
   const char* name = "topk_to_index_mask";
   const ScalarType type = dtype.value_or(kFloat);
   check_inputs(name, topk_indices, seqlen_k, out_of_range);
@@ -174,6 +174,15 @@ Tensor fill_mask(const Tensor& topk_indices, int64_t seqlen_k, std::optional<Sca
       empty({topk_indices.size(0), topk_indices.size(1), seqlen_k}, topk_indices, type);
   run(name, mask, topk_indices, out_of_range, Start::kFresh);
   return mask;
+}
+
+Tensor fill_mask(const Tensor& topk_indices, int64_t seqlen_k, std::optional<ScalarType> dtype) {
+  return filled_mask(topk_indices, seqlen_k, dtype, std::nullopt);
+}
+
+Tensor fill_mask_and_report(const Tensor& topk_indices, int64_t seqlen_k,
+                            std::optional<ScalarType> dtype, const Tensor& out_of_range) {
+  return filled_mask(topk_indices, seqlen_k, dtype, out_of_range);
 }
 
 void open_mask(const Tensor& index_mask, const Tensor& topk_indices,
@@ -192,9 +201,14 @@ std::string mask_path(const Tensor& topk_indices) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(patchbench, m) {
+  // Two schemas: Inductor of torch 2.11 to 2.15 cannot lower a call that returns a tensor and
+  // leaves out every tensor that it may write to (tests/python/ops_modes_test.py).
   m.def(
-      "topk_to_index_mask(Tensor topk_indices, SymInt seqlen_k, *, ScalarType? dtype=None, "
-      "Tensor(a!)? out_of_range=None) -> Tensor");
+      "topk_to_index_mask(Tensor topk_indices, SymInt seqlen_k, *, ScalarType? dtype=None) -> "
+      "Tensor");
+  m.def(
+      "topk_to_index_mask.out_of_range(Tensor topk_indices, SymInt seqlen_k, *, "
+      "ScalarType? dtype=None, Tensor(a!) out_of_range) -> Tensor");
   m.def(
       "topk_to_index_mask_(Tensor(a!) index_mask, Tensor topk_indices, *, "
       "Tensor(b!)? out_of_range=None) -> ()");
@@ -207,11 +221,13 @@ STABLE_TORCH_LIBRARY_IMPL(patchbench, CompositeExplicitAutograd, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(patchbench, CPU, m) {
   m.impl("topk_to_index_mask", &boxed<fill_mask>);
+  m.impl("topk_to_index_mask.out_of_range", &boxed<fill_mask_and_report>);
   m.impl("topk_to_index_mask_", &boxed<open_mask>);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(patchbench, CUDA, m) {
   m.impl("topk_to_index_mask", &boxed<fill_mask>);
+  m.impl("topk_to_index_mask.out_of_range", &boxed<fill_mask_and_report>);
   m.impl("topk_to_index_mask_", &boxed<open_mask>);
 }
 

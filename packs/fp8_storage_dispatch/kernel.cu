@@ -7,7 +7,7 @@
 #include "sm90_forward.h"
 #include "sm90_rows_forward.h"
 
-// sm_90a alone: what each kernel does stands at the head of its file, the backward's in
+// sm_90a only. The head of each file says what its kernel does, the backward's in
 // packs/kernel/sm90/mla_backward.h. Limits, checked in op.cpp: head_dim 576/512, batch and
 // num_heads / 64 below 65536, seqlen_q below 2^31.
 namespace patchbench::ops::fp8_storage_dispatch {
@@ -58,7 +58,7 @@ cudaError_t launch_forward(const SparseMla& problem, uint16_t* out, float* lse,
   if (num_items(problem) == 0) return cudaSuccess;
   if (problem.kv_scale != nullptr) {
     int64_t grid = 0;
-    const cudaError_t status = sm90::grid_of(num_items(problem), grid);
+    const cudaError_t status = sm90::persistent_grid(num_items(problem), grid);
     if (status != cudaSuccess) return status;
     return launch(problem.kv_scale_stride != 0 ? sparse_mla_forward_rows_kernel<true>
                                                : sparse_mla_forward_rows_kernel<false>,

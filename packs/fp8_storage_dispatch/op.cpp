@@ -189,7 +189,7 @@ Tensor dequantize(const Tensor& payload, const OptionalTensor& scale) {
 struct Gathered {
   Tensor q;              // [rows, num_heads, 576]
   Tensor k;              // [rows, topk, 576]
-  Tensor logits;         // [rows, num_heads, topk], in units of log2, -inf where there is no key
+  Tensor logits;         // [rows, num_heads, topk], in units of log2, -inf for an invalid index
   Tensor index, is_key;  // [rows, topk]
 };
 
@@ -245,15 +245,15 @@ void forward_plain(const Operands& o, const Tensor& out, const Tensor& lse) {
   lse.zero_();
   for_queries(o, [&](int64_t b, int64_t first, int64_t rows) {
     const Gathered g = gather(o, b, first, rows);
-    const Tensor top =
+    const Tensor row_max =
         g.logits.amax({-1}, true).maximum(double{std::numeric_limits<float>::lowest()});
-    const Tensor p = (g.logits - top).exp2();
+    const Tensor p = (g.logits - row_max).exp2();
     const Tensor sum = p.sum({-1}, true);
     const Tensor value = p.matmul(g.k.narrow(-1, 0, kHeadDimV));
     out[b]
         .narrow(0, first, rows)
         .copy_(value / sum.maximum(double{std::numeric_limits<float>::min()}));
-    lse[b].narrow(0, first, rows).copy_(where(sum.gt(0), sum.log2() + top, 0.0).squeeze(-1));
+    lse[b].narrow(0, first, rows).copy_(where(sum.gt(0), sum.log2() + row_max, 0.0).squeeze(-1));
   });
 }
 

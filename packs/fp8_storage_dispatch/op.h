@@ -32,9 +32,9 @@ at::Tensor dequantize_mla(const Fp8Storage& storage);
 ///
 /// q [batch, seqlen_q, num_heads, 576] as "tensor" or "token", or bfloat16 beside a "block" kv;
 /// kv [batch, seqlen_k, 1, 576 or 656]; topk_indices [batch, seqlen_q, 1, topk] int32. An index
-/// outside [0, seqlen_k) is no key; one that occurs twice counts twice; a query without a key gives
-/// out = 0, lse = 0. Returns out [batch, seqlen_q, num_heads, 512] bfloat16 and lse [batch,
-/// seqlen_q, num_heads] float32. Sums in float32. Not differentiable here:
+/// outside [0, seqlen_k) is invalid and skipped; one that occurs twice counts twice; a query
+/// without a key gives out = 0, lse = 0. Returns out [batch, seqlen_q, num_heads, 512] bfloat16 and
+/// lse [batch, seqlen_q, num_heads] float32. Sums in float32. Not differentiable here:
 /// patchbench_ops.sparse_mla_fp8 is, in Python, of dense operands.
 ///
 /// On CUDA of compute capability 9.0 one kernel reads the stored bytes; nothing is dequantised in

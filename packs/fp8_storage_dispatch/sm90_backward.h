@@ -5,13 +5,13 @@
 #include "../kernel/sm90/mla_backward.h"
 #include "sm90_forward.h"
 
-// What the backward works on: the stored bytes, made bfloat16 of the same value on their way to
-// shared memory. A row's scale stays float32; those of 656 bytes go to the value (exact if they are
-// powers of two). dS is of weights rounded to bfloat16, where out is of half precision's: that is
-// an error of each key's own. Grid: num_items.
+// Operands of the backward: the stored bytes, converted to bfloat16 on their way to shared memory,
+// without a change of value. The scale of a row stays float32; the block scales of the 656-byte
+// layout are multiplied into the values (exact for powers of two). dS uses P rounded to bfloat16,
+// while out uses P rounded to float16: an independent error of each key. Grid: num_items.
 namespace patchbench::ops::fp8_storage_dispatch {
 
-/// Follows what the backward has in shared memory.
+/// Lies behind the shared memory of sm90::backward_cta.
 struct BackwardScales {
   float query[kRows], key[2][kRows];  ///< of the keys, by tile
 };
@@ -19,72 +19,72 @@ constexpr int64_t kBackwardBytes =
     backward_bytes(kHeadDim, kHeadDimV) + static_cast<int64_t>(sizeof(BackwardScales));
 static_assert(kBackwardBytes <= 227 * 1024, "a CTA of sm_90 has 227 KiB");
 
-/// A thread's part of row `row` of 576 bytes, to blocks of shared memory from `to` on; zeros where
-/// there is none. All loads are under way before the first is used.
-PB_DEVICE void put_row(const void* rows, int64_t row, bool is_row, const Place& place,
-                       uint32_t to) {
+/// Loads this thread's part of row `row` (576 bytes) as bfloat16 to the blocks from `to` on; zeros
+/// if not is_row. All loads are issued before the first value is used.
+PB_DEVICE void load_row_as_bf16(const void* rows, int64_t row, bool is_row, const RowSlice& slice,
+                                uint32_t to) {
   constexpr int kPieces = kHeadDim / 64;
-  const uint8_t* from = static_cast<const uint8_t*>(rows) + row * kHeadDim + place.chunk * 16;
-  Chunk bytes[kPieces];
+  const uint8_t* from = static_cast<const uint8_t*>(rows) + row * kHeadDim + slice.chunk * 16;
+  Vec128 bytes[kPieces];
   PB_UNROLL
   for (int piece = 0; piece < kPieces; ++piece)
-    bytes[piece] = is_row ? load_chunk(from + piece * 64) : Chunk();
+    bytes[piece] = is_row ? load_128(from + piece * 64) : Vec128();
   PB_UNROLL
   for (int piece = 0; piece < kPieces; ++piece)
-    store_wide(to + static_cast<uint32_t>(piece) * kBlockBytes, place, bytes[piece], 1.0f);
+    store_as_bf16(to + static_cast<uint32_t>(piece) * kBlockBytes, slice, bytes[piece], 1.0f);
 }
 
-/// The scale of a row, which sums are divided by: one next to 0 is as good as 0 where it is small.
+/// The scale of a row, as a divisor: a magnitude below 2^-60 becomes 2^-60.
 PB_DEVICE float divisible_scale(const float* scales, int64_t stride, int64_t row, bool is_row) {
   const float scale = is_row ? scales[row * stride] : 1.0f;
   return fabsf(scale) < 0x1p-60f ? 0x1p-60f : scale;
 }
 
-/// Keys with one scale each, or of 656 bytes.
+/// kIsBlock: keys of 656 bytes; otherwise keys with one scale for each, or for all.
 template <bool kIsBlock>
 struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
   using CtaOperands::CtaOperands;
   static constexpr int kBlocks = num_blocks(kHeadDim);
-  static constexpr bool kAddsBeside = false;
-  Place place;
+  static constexpr bool kOverlapsAdds = false;
+  RowSlice slice;
   int32_t slot = -1;
 
   PB_DEVICE BackwardScales& scales() const {
-    return *reinterpret_cast<BackwardScales*>(&places.shared() + 1);
+    return *reinterpret_cast<BackwardScales*>(&smem.shared() + 1);
   }
 
   PB_DEVICE void load_q_tile() const {
-    const int64_t row = cta.first_row + place.row;
-    const bool is_row = place.row < cta.num_rows;
+    const int64_t row = cta.first_row + slice.row;
+    const bool is_row = slice.row < cta.num_rows;
     float scale = 1.0f;
     if (p.q_scale == nullptr) {
-      load_query<Form::kBlockDenseQuery>(p, cta, place, places.query());
+      load_query<Form::kBlockDenseQuery>(p, cta, slice, smem.q_tile());
     } else {
-      put_row(p.q, row, is_row, place, places.query());
+      load_row_as_bf16(p.q, row, is_row, slice, smem.q_tile());
       scale = divisible_scale(p.q_scale, p.q_scale_stride, row, is_row);
     }
-    if (place.chunk == 0) scales().query[place.row] = scale;
+    if (slice.chunk == 0) scales().query[slice.row] = scale;
     const auto* from = reinterpret_cast<const uint8_t*>(g.grad_out + row * kHeadDimV);
-    copy_row<kHeadDimV / 32>(from + place.chunk * 16, is_row, place, places.grad_out());
-    // Where there is no tile, the scales are what is read next.
-    named_barrier_sync(kSlopeTeam, kSlopeThreads);
+    copy_row<kHeadDimV / 32>(from + slice.chunk * 16, is_row, slice, smem.grad_out_tile());
+    // The scales are read next, also when there is no tile.
+    named_barrier_sync(kDqBarrier, kDqThreads);
   }
 
-  PB_DEVICE void read_slots(int64_t tile) { slot = slot_of(p, cta, place, tile); }
+  PB_DEVICE void read_slots(int64_t tile) { slot = index_at(p, cta, slice, tile); }
   PB_DEVICE void load_k_tile(int64_t tile) const {
     const int32_t index = slot < 0 || slot >= p.seqlen_k ? -1 : slot;
     const int64_t row = cta.batch * p.seqlen_k + index;
     if constexpr (kIsBlock) {
       KeyPart<Form::kBlockDenseQuery> key;
-      key.load(p, cta, place, index);
-      key.store_wide_row(place, places.keys());
+      key.load(p, cta, slice, index);
+      key.store_row_as_bf16(slice, smem.k_tile());
     } else {
-      put_row(p.kv, row, index >= 0, place, places.keys());
+      load_row_as_bf16(p.kv, row, index >= 0, slice, smem.k_tile());
     }
-    if (place.chunk != 0) return;
-    places.shared().index[tile % 2][place.row] = index;
+    if (slice.chunk != 0) return;
+    smem.shared().index[tile % 2][slice.row] = index;
     if constexpr (!kIsBlock)
-      scales().key[tile % 2][place.row] =
+      scales().key[tile % 2][slice.row] =
           divisible_scale(p.kv_scale, p.kv_scale_stride, row, index >= 0);
   }
 

@@ -4,40 +4,40 @@
 
 #include "sm90_rows_loads.h"
 
-// The forward over keys of 576 e4m3 with one scale each, or one for all. Include the primitives
-// first. 384 threads, one CTA per SM, which takes every gridDim.x-th item: 64 heads of one query,
-// whose keys pass by in tiles of 64.
-//   Warpgroup 2 copies: the query, and keys as they are stored, into four places.
-//   Warpgroups 0 and 1: the first has tiles 0, 2, ..., the second the others. Of its own tile each
-//   forms the logits [64, 64] on FP8 tensor cores, 32 registers a thread, and P, in half precision.
-//   Of out^T [512, 64] it has 256 rows, 128 registers a thread, to which all tiles are added in
-//   order: V^T P^T, V^T from registers, P^T from shared memory.
-// V^T is made of the stored bytes as they are read: ldmatrix transposes pairs of columns, a
-// permutation of bytes takes them apart, and e4m3 is exact in half precision. V is never written
-// back. Rows 16 w + i and i + 8 of 64 of V^T are columns 2 i and 2 i + 1 of the 16 of warp w.
-// Hopper sums e4m3 products in fewer than 24 bits: every kSumSteps of 32 columns they are added to
-// a float32 register.
-// P is exp2 of the logit and of log2 of the key's scale, so that V is of the bytes alone, over a
-// base of the row: a whole number, raised when weights leave half precision, and sums with it. What
-// rounding takes of a weight is at most 2^-12 of it, or 2^-32 of the base's: less than out's, so
-// that means are taken with the weights before it.
-// Shared memory: four tiles of keys, the query, four of P, and 5.5 KiB: 222 KiB.
-// Rounded to half precision: P. To bfloat16: out. Sums, bases and lse are float32.
+// The forward over keys of 576 e4m3 with one scale for each key, or one for all. Include the
+// primitives first. 384 threads, one CTA per SM, persistent: a CTA takes every gridDim.x-th item.
+// An item is 64 heads of one query; the keys come in tiles of 64.
+//   Warpgroup 2, the producer, loads the query, and keys as they are stored, into four stages.
+//   Warpgroups 0 and 1, the consumers: warpgroup 0 has tiles 0, 2, ..., warpgroup 1 has the others.
+//   A consumer computes S [64, 64] of its own tile on FP8 tensor cores, 32 registers a thread, and
+//   P in float16. Of out^T [512, 64] it has 256 rows, 128 registers a thread, to which all tiles
+//   are added in order: V^T P^T, V^T from registers, P^T from shared memory.
+// V^T is made from the stored bytes as they are read: ldmatrix transposes pairs of columns, a byte
+// permutation separates them, and e4m3 is exact in float16. V is never written back. Rows 16 w + i
+// and 16 w + i + 8 of 64 rows of V^T are columns 2 i and 2 i + 1 of the 16 columns of warp w.
+// Hopper sums e4m3 products in fewer than 24 bits: after every kSumSteps of 32 columns they are
+// added to a float32 register.
+// P is exp2 of the logit plus log2 of the key's scale, minus the base of the row, so that V needs
+// no scale. The base is a whole number, raised when P leaves the range of float16; sums are
+// rescaled with it. Rounding takes at most 2^-12 of a P, or 2^-32 at the base: less than the
+// rounding of out, so out is divided by the sum of P before rounding.
+// Shared memory: four K tiles, the query, four P tiles, and 5.5 KiB: 222 KiB.
+// Rounded to float16: P. Rounded to bfloat16: out. Sums, bases and lse are float32.
 namespace patchbench::ops::fp8_storage_dispatch {
 
-/// A thread's rows: their bases, and sums over the thread's own columns of the tiles of its
-/// warpgroup.
-struct RowSums {
+/// The two rows of a thread: their bases, and sums over this thread's columns of its warpgroup's
+/// tiles.
+struct RowStats {
   float base[2] = {-INFINITY, -INFINITY};  ///< -inf before the first key
   float sum[2] = {0, 0};                   ///< of P
 
-  /// What is subtracted from a logit.
+  /// The value that is subtracted from a logit.
   PB_DEVICE float shift(int half) const {
-    // -inf - -inf is no number.
-    return (base[half] == -INFINITY ? 0.0f : base[half]) - kBaseWeight;
+    // -inf - -inf is NaN.
+    return (base[half] == -INFINITY ? 0.0f : base[half]) - kBaseLog2P;
   }
-  /// Takes a base that is no lower; returns what earlier sums are worth.
-  PB_DEVICE float raise(int half, float higher) {
+  /// Sets a base that is at least as large; returns the factor for earlier sums.
+  PB_DEVICE float update(int half, float higher) {
     const float alpha = base[half] == -INFINITY ? 1.0f : exp2_of(base[half] - higher);
     base[half] = higher;
     sum[half] *= alpha;
@@ -45,7 +45,8 @@ struct RowSums {
   }
 };
 
-/// To units of log2, the key's scale among them; where all have one, but for the row's `scale`.
+/// Converts S to units of log2 and adds the key scales. If all keys share one scale, the row's
+/// `scale` is applied later.
 template <bool kIsToken>
 PB_DEVICE void scale_logits(float (&s)[32], const float (&scale)[2], const KeyScales& keys,
                             int negative, bool has_gaps, const Fragment& f) {
@@ -69,48 +70,49 @@ PB_DEVICE void scale_logits(float (&s)[32], const float (&scale)[2], const KeySc
   }
 }
 
-/// Those of all tiles so far, of which the last is the other warpgroup's.
-PB_DEVICE void take_bases(const RowsShared& shared, const Fragment& f, RowSums& sums) {
+/// Loads the bases after all tiles so far; the other warpgroup processed the last one.
+PB_DEVICE void load_row_bases(const RowsShared& shared, const Fragment& f, RowStats& stats) {
   PB_UNROLL
-  for (int half = 0; half < 2; ++half) sums.raise(half, shared.base[f.row + 8 * half]);
+  for (int half = 0; half < 2; ++half) stats.update(half, shared.base[f.row + 8 * half]);
 }
 
-/// Raises the bases of rows to the highest logits; they become whole numbers: P before its rounding
-/// is then the same but for powers of two whatever the base. Returns what to note.
+/// Raises the bases of the rows to the largest logits, rounded up to whole numbers: then a new base
+/// only changes P by a power of two. Returns the flags to store.
 template <bool kIsToken>
-PB_DEVICE uint32_t raise_bases(const float (&s)[32], const float (&scale)[2], RowsShared& shared,
-                               uint32_t place, const Fragment& f, RowSums& sums) {
+PB_DEVICE uint32_t raise_row_bases(const float (&s)[32], const float (&scale)[2],
+                                   RowsShared& shared, uint32_t p_stage, const Fragment& f,
+                                   RowStats& stats) {
   bool has_grown = false;
-  // All lanes of a row have read its base.
+  // All lanes of a row have read the old base.
   sync_warp();
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
-    float top = s[2 * half];
+    float tile_max = s[2 * half];
     PB_UNROLL
-    for (int i = 2 * half; i < 32; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
-    top = ceilf(quad_max(kIsToken ? top : top * scale[half]));
+    for (int i = 2 * half; i < 32; i += 4) tile_max = fmaxf(tile_max, fmaxf(s[i], s[i + 1]));
+    tile_max = ceilf(quad_max(kIsToken ? tile_max : tile_max * scale[half]));
     float alpha = 1;
-    if (top > sums.base[half]) alpha = sums.raise(half, top);
+    if (tile_max > stats.base[half]) alpha = stats.update(half, tile_max);
     has_grown |= alpha != 1.0f;
     if (f.quad != 0) continue;
-    shared.base[f.row + 8 * half] = sums.base[half];
-    shared.alpha[place][f.row + 8 * half] = alpha;
+    shared.base[f.row + 8 * half] = stats.base[half];
+    shared.alpha[p_stage][f.row + 8 * half] = alpha;
   }
-  return any_in_warp(has_grown) ? kRaised | kRescale : kRaised;
+  return any_sync(has_grown) ? kRaised | kRescale : kRaised;
 }
 
-/// Logits to P over the bases, which goes to shared memory. Returns the sums of P and of weights.
+/// S to P relative to the bases, stored in shared memory. Returns the sums of P divided by the key
+/// scales, and of P.
 template <bool kIsToken>
-PB_DEVICE void write_weights(const float (&s)[32], const float (&scale)[2],
-                             const RowsPlaces& places, uint32_t stage, uint32_t place,
-                             const Fragment& f, const RowSums& sums, float (&sum)[2],
-                             float (&weight)[2]) {
-  const KeyScales& keys = places.shared().keys[stage];
+PB_DEVICE void store_p(const float (&s)[32], const float (&scale)[2], const RowsSmem& smem,
+                       uint32_t stage, uint32_t p_stage, const Fragment& f, const RowStats& stats,
+                       float (&sum)[2], float (&unscaled_sum)[2]) {
+  const KeyScales& keys = smem.shared().keys[stage];
   const int lane = thread_index() % 32, warp = thread_index() / 32 % 4;
   const uint32_t to =
-      shared_address(places.weights(place)) + in_block(warp * 16 + lane % 16, lane / 16 * 16);
+      shared_address(smem.p_tile(p_stage)) + swizzled_offset(warp * 16 + lane % 16, lane / 16 * 16);
   PB_UNROLL
-  for (int half = 0; half < 2; ++half) sum[half] = weight[half] = 0;
+  for (int half = 0; half < 2; ++half) sum[half] = unscaled_sum[half] = 0;
   PB_UNROLL
   for (int i = 0; i < 32; i += 8) {
     uint32_t rounded[4];
@@ -118,56 +120,57 @@ PB_DEVICE void write_weights(const float (&s)[32], const float (&scale)[2],
     for (int j = 0; j < 4; ++j) {
       const int at = i + 2 * j, half = j % 2;
       const float factor = kIsToken ? 1.0f : scale[half];
-      const float first = exp2_flushed(fmaf(s[at], factor, -sums.shift(half)));
-      const float second = exp2_flushed(fmaf(s[at + 1], factor, -sums.shift(half)));
-      rounded[j] = pack_half(first, second);
-      weight[half] += first + second;
+      const float first = exp2_ftz(fmaf(s[at], factor, -stats.shift(half)));
+      const float second = exp2_ftz(fmaf(s[at + 1], factor, -stats.shift(half)));
+      rounded[j] = pack_f16(first, second);
+      unscaled_sum[half] += first + second;
       if (!kIsToken) continue;
       const float* inverse = &keys.inverse[f.column(at)];
       sum[half] = fmaf(first, inverse[0], fmaf(second, inverse[1], sum[half]));
     }
-    // Blocks start at multiples of 1024: two chunks on is another bit, swizzled or not.
-    store_rows(to ^ i / 8 * 32, rounded);
+    // Blocks are aligned to 1024 bytes: an offset of two 16-byte units flips one address bit, with
+    // or without the swizzle.
+    stmatrix(to ^ i / 8 * 32, rounded);
   }
   PB_UNROLL
   for (int half = 0; half < 2; ++half)
-    if (!kIsToken) sum[half] = weight[half];
+    if (!kIsToken) sum[half] = unscaled_sum[half];
 }
 
-/// Logits to P, which goes to shared memory.
+/// S to P, stored in shared memory; raises the bases first where needed.
 template <bool kIsToken>
-PB_DEVICE void soften(const float (&s)[32], const float (&scale)[2], const RowsPlaces& places,
-                      uint32_t stage, uint32_t place, const Fragment& f, RowSums& sums) {
-  RowsShared& shared = places.shared();
-  float sum[2], weight[2];
-  write_weights<kIsToken>(s, scale, places, stage, place, f, sums, sum, weight);
+PB_DEVICE void softmax_tile(const float (&s)[32], const float (&scale)[2], const RowsSmem& smem,
+                            uint32_t stage, uint32_t p_stage, const Fragment& f, RowStats& stats) {
+  RowsShared& shared = smem.shared();
+  float sum[2], unscaled_sum[2];
+  store_p<kIsToken>(s, scale, smem, stage, p_stage, f, stats, sum, unscaled_sum);
   const auto is_low = [&](int half) {
-    return weight[half] >= kMostWeight || sums.base[half] == -INFINITY;
+    return unscaled_sum[half] >= kMaxRowSum || stats.base[half] == -INFINITY;
   };
-  uint32_t note = 0;
-  if (any_in_warp(is_low(0) || is_low(1))) {
-    note = raise_bases<kIsToken>(s, scale, shared, place, f, sums);
-    write_weights<kIsToken>(s, scale, places, stage, place, f, sums, sum, weight);
+  uint32_t flags = 0;
+  if (any_sync(is_low(0) || is_low(1))) {
+    flags = raise_row_bases<kIsToken>(s, scale, shared, p_stage, f, stats);
+    store_p<kIsToken>(s, scale, smem, stage, p_stage, f, stats, sum, unscaled_sum);
   }
   if (thread_index() % 32 == 0)
-    shared.has_grown[place][thread_index() / 32 % 4] = static_cast<uint8_t>(note);
+    shared.has_grown[p_stage][thread_index() / 32 % 4] = static_cast<uint8_t>(flags);
   PB_UNROLL
-  for (int half = 0; half < 2; ++half) sums.sum[half] += sum[half];
+  for (int half = 0; half < 2; ++half) stats.sum[half] += sum[half];
 }
 
-/// The bytes of 64 rows of V^T, those of block m of the warpgroup's, over a stage's keys.
-PB_DEVICE void load_bytes(uint32_t (&bytes)[2][4], const RowsPlaces& places, const Fragment& f,
-                          uint32_t stage, int m) {
+/// Loads the bytes of 64 rows of V^T, block m of this warpgroup, for the keys of a stage.
+PB_DEVICE void load_v_bytes(uint32_t (&bytes)[2][4], const RowsSmem& smem, const Fragment& f,
+                            uint32_t stage, int m) {
   const int lane = thread_index() % 32, warp = thread_index() / 32 % 4;
-  const uint32_t block = places.block(4 * stage + 2 * f.warpgroup + m / 2);
+  const uint32_t block = smem.block(4 * stage + 2 * f.warpgroup + m / 2);
   PB_UNROLL
   for (int half = 0; half < 2; ++half)
-    ldmatrix_trans(bytes[half], block + in_block(32 * half + lane, m % 2 * 64 + warp * 16));
+    ldmatrix_trans(bytes[half], block + swizzled_offset(32 * half + lane, m % 2 * 64 + warp * 16));
 }
 
-/// What the four warps that weighed the tile noted of their rows.
+/// The flags that the four warps stored with P of this tile.
 PB_DEVICE uint32_t growth_of(const RowsShared& shared, uint32_t count) {
-  return *reinterpret_cast<const uint32_t*>(shared.has_grown[count % kPlaces]);
+  return *reinterpret_cast<const uint32_t*>(shared.has_grown[count % kPStages]);
 }
 
 PB_DEVICE void rescale(float (&o)[4][32], const float (&alpha)[kRows], uint32_t has_grown,
@@ -185,62 +188,62 @@ PB_DEVICE void rescale(float (&o)[4][32], const float (&alpha)[kRows], uint32_t 
   }
 }
 
-/// Adds tile `count` of all the CTA's. Products of the tile before are under way unless it
-/// `is_first`; the last of its own stay so.
+/// Issues the products of the CTA's tile `count`. Unless kIsFirst, products of the previous tile
+/// are in flight; the last products of this tile stay in flight.
 template <bool kIsFirst>
-PB_DEVICE void add_tile(const RowsPlaces& places, const Fragment& f, uint32_t count,
-                        float (&o)[4][32], uint32_t (&values)[kBuffers][16]) {
-  RowsShared& shared = places.shared();
-  const uint32_t place = count % kPlaces, stage = count % kStages;
+PB_DEVICE void issue_pv(const RowsSmem& smem, const Fragment& f, uint32_t count, float (&o)[4][32],
+                        uint32_t (&values)[kBuffers][16]) {
+  RowsShared& shared = smem.shared();
+  const uint32_t p_stage = count % kPStages, stage = count % kStages;
   uint32_t bytes[2][4];
-  load_bytes(bytes, places, f, stage, 0);
-  const uint64_t weights = smem_desc(shared_address(places.weights(place)));
+  load_v_bytes(bytes, smem, f, stage, 0);
+  const uint64_t p_desc = smem_desc(shared_address(smem.p_tile(p_stage)));
   PB_UNROLL
   for (int m = 0; m < 4; ++m) {
     uint32_t(&mine)[16] = values[m % kBuffers];
     if (!kIsFirst || m >= kBuffers) wgmma_wait<kBuffers - 1>(mine, o[(m + 4 - kBuffers) % 4]);
     PB_UNROLL
-    for (int i = 0; i < 8; ++i) widen(bytes[i / 4][i % 4], mine[2 * i], mine[2 * i + 1]);
-    pin(mine);
+    for (int i = 0; i < 8; ++i) e4m3_to_f16(bytes[i / 4][i % 4], mine[2 * i], mine[2 * i + 1]);
+    warpgroup_fence_operand(mine);
     wgmma_fence(o[m]);
     PB_UNROLL
     for (int step = 0; step < 4; ++step)
-      wgmma_half(o[m], mine + 4 * step, ahead(weights, step * kStepColumns), true);
+      wgmma_rs_f16(o[m], mine + 4 * step, advance_smem_desc(p_desc, step * kStepColumns), true);
     wgmma_commit();
-    if (m < 3) load_bytes(bytes, places, f, stage, m + 1);
+    if (m < 3) load_v_bytes(bytes, smem, f, stage, m + 1);
   }
-  arrive_as_warp(shared.free[stage]);
+  mbarrier_arrive_warp(shared.free[stage]);
 }
 
-/// Adds tile `count` and, where it `has_next`, that after it.
-PB_DEVICE void add_tiles(const RowsPlaces& places, const Fragment& f, uint32_t count, bool has_next,
-                         float (&o)[4][32]) {
-  RowsShared& shared = places.shared();
-  const auto wait_for_weights = [&](uint32_t tile) {
-    wait_for(shared.weights_full[tile % kPlaces], static_cast<int>(tile / kPlaces % 2));
+/// Adds tile `count` and, if has_next, the next one.
+PB_DEVICE void accumulate_pv(const RowsSmem& smem, const Fragment& f, uint32_t count, bool has_next,
+                             float (&o)[4][32]) {
+  RowsShared& shared = smem.shared();
+  const auto wait_for_p = [&](uint32_t tile) {
+    mbarrier_wait(shared.p_full[tile % kPStages], static_cast<int>(tile / kPStages % 2));
   };
-  wait_for_weights(count);
-  if (has_next) wait_for_weights(count + 1);
+  wait_for_p(count);
+  if (has_next) wait_for_p(count + 1);
   PB_ROLLED
   for (bool is_done = false; !is_done; ++count) {
-    rescale(o, shared.alpha[count % kPlaces], growth_of(shared, count), f);
+    rescale(o, shared.alpha[count % kPStages], growth_of(shared, count), f);
     uint32_t values[kBuffers][16];
-    add_tile<true>(places, f, count, o, values);
+    issue_pv<true>(smem, f, count, o, values);
     const bool is_pair = has_next && (growth_of(shared, count + 1) & kAnyRescale) == 0;
     is_done = is_pair || !has_next;
     has_next = false;
-    if (is_pair) add_tile<false>(places, f, ++count, o, values);
+    if (is_pair) issue_pv<false>(smem, f, ++count, o, values);
     wgmma_wait(o[0], o[1], o[2], o[3]);
     PB_UNROLL
-    for (int i = 0; i < kBuffers; ++i) pin(values[i]);
+    for (int i = 0; i < kBuffers; ++i) warpgroup_fence_operand(values[i]);
   }
 }
 
-/// Logits of a tile, in units of the stored bytes.
-PB_DEVICE void dot_bytes(float (&s)[32], const RowsPlaces& places, uint32_t stage) {
-  const uint64_t query = smem_desc(places.at(kStages, 0)), keys = smem_desc(places.at(stage, 0));
-  const uint64_t query_rope = smem_desc(places.at(kStages, 16));
-  const uint64_t keys_rope = smem_desc(places.at(stage, 16));
+/// S of a tile, in units of the stored bytes.
+PB_DEVICE void compute_logits(float (&s)[32], const RowsSmem& smem, uint32_t stage) {
+  const uint64_t query = smem_desc(smem.at(kStages, 0)), keys = smem_desc(smem.at(stage, 0));
+  const uint64_t query_rope = smem_desc(smem.at(kStages, 16));
+  const uint64_t keys_rope = smem_desc(smem.at(stage, 16));
   PB_UNROLL
   for (int first = 0; first < kAllSteps; first += kSumSteps) {
     float sum[32];
@@ -248,8 +251,8 @@ PB_DEVICE void dot_bytes(float (&s)[32], const RowsPlaces& places, uint32_t stag
     PB_UNROLL
     for (int step = first; step < first + kSumSteps && step < kAllSteps; ++step) {
       const uint32_t at = step % 16 / 4 * kBlockBytes + step % 4 * kStepColumns;
-      wgmma_e4m3<64>(sum, ahead(step < 16 ? query : query_rope, at),
-                     ahead(step < 16 ? keys : keys_rope, at), step > first);
+      wgmma_ss_e4m3<64>(sum, advance_smem_desc(step < 16 ? query : query_rope, at),
+                        advance_smem_desc(step < 16 ? keys : keys_rope, at), step > first);
     }
     wgmma_commit();
     wgmma_wait(sum);
@@ -258,24 +261,24 @@ PB_DEVICE void dot_bytes(float (&s)[32], const RowsPlaces& places, uint32_t stag
   }
 }
 
-/// out and lse, from the sums over all keys.
+/// Stores out and lse.
 PB_DEVICE void store_results(uint16_t* out, float* lse, const Cta& cta, const Fragment& f,
-                             const RowSums& sums, RowsShared& shared, int parity, float value_scale,
-                             const float (&o)[4][32]) {
+                             const RowStats& stats, RowsShared& shared, int parity,
+                             float value_scale, const float (&o)[4][32]) {
   auto& all_sums = shared.sum[parity];
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const float sum = quad_sum(sums.sum[half]);
+    const float sum = quad_sum(stats.sum[half]);
     if (f.quad == 0) all_sums[f.warpgroup][f.row + 8 * half] = sum;
   }
-  // Both warpgroups' sums are read next.
+  // The sums of both warpgroups are read next.
   named_barrier_sync(kSumsBarrier, kRowsConsumers);
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = f.row + 8 * half;
     if (f.warpgroup != 0 || f.quad != 0 || row >= cta.num_rows) continue;
     const float sum = all_sums[0][row] + all_sums[1][row];
-    lse[cta.first_row + row] = sum == 0.0f ? 0.0f : log2_of(sum) + sums.shift(half);
+    lse[cta.first_row + row] = sum == 0.0f ? 0.0f : log2_of(sum) + stats.shift(half);
   }
   const int column = f.warpgroup * 256 + thread_index() / 32 % 4 * 16 + f.row % 8 * 2;
   PB_UNROLL
@@ -289,40 +292,40 @@ PB_DEVICE void store_results(uint16_t* out, float* lse, const Cta& cta, const Fr
       PB_UNROLL
       for (int m = 0; m < 4; ++m)
         *reinterpret_cast<uint32_t*>(out + (cta.first_row + head) * kHeadDimV + column + 64 * m) =
-            pack(o[m][i + e] * inverse, o[m][i + e + 2] * inverse);
+            pack_bf16(o[m][i + e] * inverse, o[m][i + e + 2] * inverse);
     }
   }
 }
 
-/// Forms P of tile `count`.
+/// Computes P of tile `count`.
 template <bool kIsToken>
-PB_DEVICE void weigh_tile(const RowsPlaces& places, const Fragment& f, const float (&scale)[2],
-                          int negative, uint32_t count, bool is_first, bool is_last,
-                          RowSums& sums) {
-  RowsShared& shared = places.shared();
-  const uint32_t stage = count % kStages, place = count % kPlaces;
+PB_DEVICE void compute_p_tile(const RowsSmem& smem, const Fragment& f, const float (&scale)[2],
+                              int negative, uint32_t count, bool is_first, bool is_last,
+                              RowStats& stats) {
+  RowsShared& shared = smem.shared();
+  const uint32_t stage = count % kStages, p_stage = count % kPStages;
   float s[32];
-  wait_for(shared.full[stage], static_cast<int>(count / kStages % 2));
-  // What others copied is what the products read.
+  mbarrier_wait(shared.full[stage], static_cast<int>(count / kStages % 2));
+  // The products read what other threads copied.
   fence_async_proxy();
-  dot_bytes(s, places, stage);
-  if (is_last) arrive_as_warp(shared.query_free);
+  compute_logits(s, smem, stage);
+  if (is_last) mbarrier_arrive_warp(shared.query_free);
   scale_logits<kIsToken>(s, scale, shared.keys[stage], negative,
                          *reinterpret_cast<const uint32_t*>(shared.has_gaps[stage]) != 0, f);
   if (!is_first) {
-    const uint32_t before = (count - 1) % kPlaces;
-    wait_for(shared.weights_full[before], static_cast<int>((count - 1) / kPlaces % 2));
-    if (shared.has_grown[before][thread_index() / 32 % 4] != 0) take_bases(shared, f, sums);
+    const uint32_t before = (count - 1) % kPStages;
+    mbarrier_wait(shared.p_full[before], static_cast<int>((count - 1) / kPStages % 2));
+    if (shared.has_grown[before][thread_index() / 32 % 4] != 0) load_row_bases(shared, f, stats);
   }
-  soften<kIsToken>(s, scale, places, stage, place, f, sums);
+  softmax_tile<kIsToken>(s, scale, smem, stage, p_stage, f, stats);
   fence_async_proxy();
-  arrive_as_warp(shared.weights_full[place]);
+  mbarrier_arrive_warp(shared.p_full[p_stage]);
 }
 
 template <bool kIsToken>
-PB_DEVICE void consume(const SparseMla& p, uint16_t* out, float* lse, const RowsPlaces& places,
+PB_DEVICE void consume(const SparseMla& p, uint16_t* out, float* lse, const RowsSmem& smem,
                        const Items& items) {
-  RowsShared& shared = places.shared();
+  RowsShared& shared = smem.shared();
   const Fragment f;
   const int tiles = num_tiles(p);
   uint32_t count = 0;
@@ -338,42 +341,42 @@ PB_DEVICE void consume(const SparseMla& p, uint16_t* out, float* lse, const Rows
       const float query_scale =
           row < cta.num_rows ? p.q_scale[(cta.first_row + row) * p.q_scale_stride] : 1.0f;
       scale[half] = query_scale * value_scale * p.softmax_scale * kLog2e;
-      // Maxima are taken before scaling, and -inf times 0 is no number.
+      // row_max is taken before scaling, and -inf * 0 is NaN.
       if (kIsToken) continue;
       negative |= scale[half] < 0.0f ? 1 << half : 0;
       scale[half] = fmaxf(fabsf(scale[half]), 1e-37f);
     }
-    RowSums sums;
+    RowStats stats;
     float o[4][32] = {};  // [rows of V^T, heads] by 64 rows
-    wait_for(shared.query_full, parity);
-    if (f.warpgroup >= tiles) arrive_as_warp(shared.query_free);
-    // Each turn takes one of its own, and adds that before and that; the last may have but the one
-    // before.
+    mbarrier_wait(shared.query_full, parity);
+    if (f.warpgroup >= tiles) mbarrier_arrive_warp(shared.query_free);
+    // Each iteration computes P of one own tile, and adds the tile before it and the tile itself.
+    // The last iteration may only have the tile before.
     for (int tile = f.warpgroup; tile < tiles + 1 && tiles > 0; tile += 2) {
       if (tile < tiles)
-        weigh_tile<kIsToken>(places, f, scale, negative, count + tile, tile == 0, tile + 2 >= tiles,
-                             sums);
-      add_tiles(places, f, count + (tile > 0 ? tile - 1 : 0), tile > 0 && tile < tiles, o);
+        compute_p_tile<kIsToken>(smem, f, scale, negative, count + tile, tile == 0,
+                                 tile + 2 >= tiles, stats);
+      accumulate_pv(smem, f, count + (tile > 0 ? tile - 1 : 0), tile > 0 && tile < tiles, o);
     }
-    if (tiles > 0) take_bases(shared, f, sums);
-    store_results(out, lse, cta, f, sums, shared, parity, value_scale, o);
+    if (tiles > 0) load_row_bases(shared, f, stats);
+    store_results(out, lse, cta, f, stats, shared, parity, value_scale, o);
     parity ^= 1;
   }
 }
 
-/// `storage`: kRowsBytes at a multiple of 1024.
+/// `storage`: kRowsBytes, aligned to 1024 bytes.
 template <bool kIsToken>
 PB_DEVICE void rows_forward_cta(const SparseMla& p, uint16_t* out, float* lse, const Items& items,
                                 unsigned char* storage) {
-  const RowsPlaces places{storage};
-  start_barriers(places.shared());
+  const RowsSmem smem{storage};
+  init_mbarriers(smem.shared());
   const int warpgroup = warp_broadcast(thread_index() / 128);
   if (warpgroup == 2) {
-    lower_registers<kRowsProducerRegisters>();
-    produce<kIsToken>(p, places, items);
+    warpgroup_reg_dealloc<kRowsProducerRegisters>();
+    produce<kIsToken>(p, smem, items);
   } else {
-    raise_registers<kRowsConsumerRegisters>();
-    consume<kIsToken>(p, out, lse, places, items);
+    warpgroup_reg_alloc<kRowsConsumerRegisters>();
+    consume<kIsToken>(p, out, lse, smem, items);
   }
 }
 

@@ -8,7 +8,7 @@
 namespace patchbench::ops {
 
 /// Nothing in here is recorded for autograd. Without it the torch calls of a plain form would be:
-/// the ABI has no key for ops below autograd.
+/// the ABI has no dispatch key below autograd.
 class NoGrad {
  public:
   NoGrad() : was_enabled_(aoti_torch_grad_mode_is_enabled()) {

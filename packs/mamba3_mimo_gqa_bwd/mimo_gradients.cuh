@@ -446,7 +446,7 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_kernel(MimoBackward problem
   __syncthreads();
   fill_turned<kN>(problem, c, head, q, problem.q_bias, turns, shared.q);
   fill_turned<kN>(problem, c, head, k, problem.k_bias, turns, shared.k);
-  wait_for_copies();
+  cp_async_wait_all();
   // And each other's rows and copies.
   __syncthreads();
   const Work<kN, kP> work{.problem = problem,

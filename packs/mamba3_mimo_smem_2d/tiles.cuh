@@ -63,7 +63,7 @@ __device__ void cp_async(void* to, const void* from, bool is_valid) {
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
-__device__ void wait_for_copies() {
+__device__ void cp_async_wait_all() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
@@ -333,7 +333,7 @@ __device__ void wait_for_operands(Tiles<scalar_t, kR, kN>& tiles, const Plan& pl
   if (plan.operands == Copy::kTma) {
     wait_for_phase(&tiles.operands_full, index & 1);
   } else {
-    wait_for_copies<0>();
+    cp_async_wait_all<0>();
     // Others' copies have landed too.
     __syncthreads();
   }
@@ -361,7 +361,7 @@ class ProductStream {
     if (plan_.products == Copy::kTma) {
       wait_for_phase(&tiles_.products_full[stage], step_ / kStages & 1);
     } else {
-      wait_for_copies<kStages - 2>();
+      cp_async_wait_all<kStages - 2>();
     }
     // Others' copies have landed, and all have left the step before.
     __syncthreads();

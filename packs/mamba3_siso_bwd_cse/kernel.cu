@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(ScanShared<scalar_t, kN, kSlice>::kWarps * 32,
   const int period = max(static_cast<int>(problem.chunks_per_cta), 1);
   float* decay = shared.decay[warp];
   for (int c = num_chunks - 1; c >= 0; --c) {
-    wait_for_copies<kStages - 2>();
+    cp_async_wait_all<kStages - 2>();
     // All threads' copies of this chunk have landed, and all have used the one whose room is next.
     __syncthreads();
     load(c - (kStages - 1));
@@ -429,17 +429,17 @@ __global__ void __launch_bounds__(kThreads,
   {
     square_t e, t;
     const bool is_above = square_t::first_column() >= square_t::end_row();
-    wait_for_copies<2>();
+    cp_async_wait_all<2>();
     // grad_out and v of all threads have landed, and warp 0's decays are visible.
     __syncthreads();
     if (!is_above) multiply<scalar_t, kAs, kT, kP, kP, kP>(e, shared.grad_out, shared.v);
-    wait_for_copies<1>();
+    cp_async_wait_all<1>();
     // q and k have landed.
     __syncthreads();
     if (!is_above) multiply<scalar_t, kAs, kT, kN, kN, kN>(t, shared.q, shared.k);
     mask<scalar_t>(e, t, is_above, problem.grad_qk_dot + chunk.scalar, chunk.length, shared);
   }
-  wait_for_copies<0>();
+  cp_async_wait_all<0>();
   // The states have landed; all warps read the masked E and T.
   __syncthreads();
 

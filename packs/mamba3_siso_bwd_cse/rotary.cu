@@ -4,7 +4,7 @@
 #include <type_traits>
 
 // The primitives that the others are written over come first.
-#include "../kernel/sm90/wgmma.cuh"
+#include "../kernel/sm90/barrier.cuh"
 
 #include "rotary_cta.h"
 

@@ -5,7 +5,8 @@
 #include "rotary.cuh"
 
 // What the three kernels of the rotary backward do in a CTA of 256 threads. Include the primitives
-// first: kernel/sm90/wgmma.cuh, or a host's own. Formulas: rotary.h. n, r: head_dim_qk, num_angles.
+// first: kernel/sm90/barrier.cuh, or the emulator. Formulas: rotary.h. n, r: head_dim_qk,
+// num_angles.
 //
 // turn_cta   grid (num_groups, blocks, batch). A CTA takes a group's heads for one block of tokens,
 //   32 at a time. Sixteen lanes hold a token's row, each n / 32 elements of either half; the first
@@ -16,7 +17,7 @@
 // sum_cta    grid (h (2 n + r) / 256). A thread has a column of `sums`: a bias gradient over all
 //   blocks; of grad_cumsum what the blocks after each one sum to, in its place.
 // angle_cta  grid (h r / 512, blocks, batch). A thread walks a block's tokens backwards with the
-//   running sums of two angles; the lanes of a head trade their parts of grad_dt.
+//   running sums of two angles; the lanes of a head exchange their parts of grad_dt.
 // Rounded to bfloat16: grad_q, grad_k, grad_angles. All else is float32, grad_cumsum between the
 // kernels, too: it sums to nearly nothing, for y does not change where all angles do.
 namespace patchbench::ops::mamba3_siso_bwd_cse::rotary {
@@ -32,9 +33,9 @@ constexpr int kStages = 4;  // of the sums over tokens: two heads', and two more
 constexpr int kAhead = 8;   // loads under way together in the other two
 constexpr float kLog2e = 1.4426950408889634f, kPi = 3.141592653589793f;
 
-PB_DEVICE float sigmoid(float x) { return inverse_of(1.0f + exp2_of(-kLog2e * x)); }
+PB_DEVICE float sigmoid(float x) { return rcp_approx(1.0f + exp2_of(-kLog2e * x)); }
 PB_DEVICE float tanh_of(float x) {
-  return 1.0f - 2.0f * inverse_of(1.0f + exp2_of(2 * kLog2e * x));
+  return 1.0f - 2.0f * rcp_approx(1.0f + exp2_of(2 * kLog2e * x));
 }
 
 /// What a token's head has beside its rows: mixed = gamma grad_qk_dot.
@@ -82,7 +83,7 @@ struct Row {
   }
   PB_DEVICE float at(int i) const {
     const uint32_t word = half[i / kEach].of[i % kEach / 2];
-    return i % 2 == 0 ? low_of(word) : high_of(word);
+    return i % 2 == 0 ? bf16_low(word) : bf16_high(word);
   }
 };
 /// Rounds a lane's elements of a row.
@@ -96,7 +97,7 @@ PB_DEVICE void store_row(const float (&values)[kN / 16], void* tensor, uint32_t 
     Part<uint32_t, kEach / 2> words;
     PB_UNROLL
     for (int j = 0; j < kEach; j += 2)
-      words.of[j / 2] = pack(values[i * kEach + j], values[i * kEach + j + 1]);
+      words.of[j / 2] = pack_bf16(values[i * kEach + j], values[i * kEach + j + 1]);
     to[i * kRowLanes] = words;
   }
 }
@@ -127,12 +128,12 @@ PB_DEVICE float sum_of_four(const float (&values)[4], int lane) {
   PB_UNROLL
   for (int i = 0; i < 2; ++i) {
     two[i] = is_high ? values[2 + i] : values[i];
-    two[i] += shuffle_xor(is_high ? values[i] : values[2 + i], 8);
+    two[i] += shfl_xor_sync(is_high ? values[i] : values[2 + i], 8);
   }
   float sum = is_odd ? two[1] : two[0];
-  sum += shuffle_xor(is_odd ? two[0] : two[1], 4);
-  sum += shuffle_xor(sum, 2);
-  return sum + shuffle_xor(sum, 1);
+  sum += shfl_xor_sync(is_odd ? two[0] : two[1], 4);
+  sum += shfl_xor_sync(sum, 2);
+  return sum + shfl_xor_sync(sum, 1);
 }
 
 /// A half warp's two tokens.
@@ -211,7 +212,7 @@ struct Turner {
         // The remainder keeps the index inside where the branch is not taken.
         const uint32_t word = reads.angles[j][i / kEach % shape_t::kTurned];
         float sine, cosine;
-        sin_cos_of(i / 2 % kPairs == 0 ? low_of(word) : high_of(word), sine, cosine);
+        sincos_approx(i / 2 % kPairs == 0 ? bf16_low(word) : bf16_high(word), sine, cosine);
         const float from_q = u0, from_k = w0;
         u0 = cosine * from_q + sine * u1;
         u1 = cosine * u1 - sine * from_q;
@@ -288,13 +289,13 @@ struct Turner {
       PB_UNROLL
       for (int x = 0; x < kEach; ++x) {
         part.of[x] = is_upper ? sum_k[i + x] : sum_q[i + x];
-        part.of[x] += shuffle_xor(is_upper ? sum_q[i + x] : sum_k[i + x], kRowLanes);
+        part.of[x] += shfl_xor_sync(is_upper ? sum_q[i + x] : sum_k[i + x], kRowLanes);
       }
       *reinterpret_cast<Part<float, kEach>*>(&to.of[(is_upper ? kN : 0) + column(i)]) = part;
     }
     PB_UNROLL
     for (int i = 0; i < kAngles; ++i) {
-      const float sum = sum_angles[i] + shuffle_xor(sum_angles[i], kRowLanes);
+      const float sum = sum_angles[i] + shfl_xor_sync(sum_angles[i], kRowLanes);
       if (!is_upper) to.of[2 * kN + angle(i)] = sum;
     }
   }
@@ -412,24 +413,24 @@ PB_DEVICE void sum_cta(const RotaryBackward& p, int64_t cta) {
 /// Sums eight values over kLanes neighbours: lane l has that of index l / (kLanes / 8).
 template <int kLanes>
 PB_DEVICE float sum_of_eight(const float (&values)[kAhead], int lane) {
-  static_assert(kAhead == 8 && kLanes >= 8 && kLanes <= 32, "three trades, and whole warps");
+  static_assert(kAhead == 8 && kLanes >= 8 && kLanes <= 32, "three exchanges, and whole warps");
   float four[4], two[2];
   const bool bits[3] = {(lane & kLanes / 2) != 0, (lane & kLanes / 4) != 0,
                         (lane & kLanes / 8) != 0};
   PB_UNROLL
   for (int i = 0; i < 4; ++i) {
     four[i] = bits[0] ? values[4 + i] : values[i];
-    four[i] += shuffle_xor(bits[0] ? values[i] : values[4 + i], kLanes / 2);
+    four[i] += shfl_xor_sync(bits[0] ? values[i] : values[4 + i], kLanes / 2);
   }
   PB_UNROLL
   for (int i = 0; i < 2; ++i) {
     two[i] = bits[1] ? four[2 + i] : four[i];
-    two[i] += shuffle_xor(bits[1] ? four[i] : four[2 + i], kLanes / 4);
+    two[i] += shfl_xor_sync(bits[1] ? four[i] : four[2 + i], kLanes / 4);
   }
   float sum = bits[2] ? two[1] : two[0];
-  sum += shuffle_xor(bits[2] ? two[0] : two[1], kLanes / 8);
+  sum += shfl_xor_sync(bits[2] ? two[0] : two[1], kLanes / 8);
   PB_UNROLL
-  for (int step = kLanes / 16; step > 0; step /= 2) sum += shuffle_xor(sum, step);
+  for (int step = kLanes / 16; step > 0; step /= 2) sum += shfl_xor_sync(sum, step);
   return sum;
 }
 
@@ -445,7 +446,7 @@ template <int kN, int kR>
 PB_DEVICE void angle_cta(const RotaryBackward& p, int64_t cta, int64_t block, int64_t batch) {
   constexpr int kLanes = kR / 2, kColumns = Shape<kN, kR>::kColumns;
   const int64_t pair = cta * kThreads + thread_index();
-  const bool is_active = pair < p.num_heads * kLanes;  // the others trade in vain
+  const bool is_active = pair < p.num_heads * kLanes;  // the others only take part in the exchange
   const int64_t head = is_active ? pair / kLanes : 0;
   const int lane = static_cast<int>(pair % kLanes);
   const int64_t begin = block * p.block_tokens, after = begin + p.block_tokens;
@@ -472,7 +473,7 @@ PB_DEVICE void angle_cta(const RotaryBackward& p, int64_t cta, int64_t block, in
     }
     PB_UNROLL
     for (int i = 0; i < kAhead; ++i) {
-      const float turn[2] = {tanh_of(low_of(angles[i])), tanh_of(high_of(angles[i]))};
+      const float turn[2] = {tanh_of(bf16_low(angles[i])), tanh_of(bf16_high(angles[i]))};
       sum[0] += grads[i].of[0];
       sum[1] += grads[i].of[1];
       parts[i] = kPi * (sum[0] * turn[0] + sum[1] * turn[1]);
@@ -480,7 +481,8 @@ PB_DEVICE void angle_cta(const RotaryBackward& p, int64_t cta, int64_t block, in
       if (token < begin || !is_active) continue;
       const float by = kPi * dt[i];
       static_cast<uint32_t*>(p.grad_angles)[first + static_cast<uint32_t>(token) * stride] =
-          pack(by * sum[0] * (1.0f - turn[0] * turn[0]), by * sum[1] * (1.0f - turn[1] * turn[1]));
+          pack_bf16(by * sum[0] * (1.0f - turn[0] * turn[0]),
+                    by * sum[1] * (1.0f - turn[1] * turn[1]));
     }
     const float total = sum_of_eight<kLanes>(parts, lane);
     const int64_t token = end - 1 - lane / (kLanes / 8);

@@ -58,7 +58,7 @@ __device__ void cp_async(void* to, const void* from, bool is_valid) {
 }
 __device__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
-__device__ void wait_for_copies() {
+__device__ void cp_async_wait_all() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 

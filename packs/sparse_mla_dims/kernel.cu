@@ -9,7 +9,7 @@
 #include "sm90_backward.h"
 #include "sm90_forward.h"
 
-// sm_90a alone: what each kernel does stands at the head of its file. Limits, checked in op.cpp:
+// sm_90a only. The head of each file says what its kernel does. Limits, checked in op.cpp:
 // head_dim_qk at most 576, head_dim_v at most 512, multiples of 16; is_launchable.
 namespace patchbench::ops::sparse_mla_dims {
 namespace {
@@ -64,7 +64,7 @@ cudaError_t launch_forward(const SparseMla& problem, const SparseMlaResults& res
                            cudaStream_t stream) {
   if (num_items(problem) == 0) return cudaSuccess;
   int64_t grid = 0;
-  const cudaError_t status = sm90::grid_of(num_items(problem), grid);
+  const cudaError_t status = sm90::persistent_grid(num_items(problem), grid);
   if (status != cudaSuccess) return status;
   constexpr decltype(&sparse_mla_forward_kernel<1>) kKernels[] = {
       sparse_mla_forward_kernel<1>, sparse_mla_forward_kernel<2>, sparse_mla_forward_kernel<3>,

@@ -89,7 +89,7 @@ struct Operands {
 struct Gathered {
   Tensor q;              // [queries, num_heads, head_dim_qk]
   Tensor k, v;           // [queries, topk, head_dim_qk or head_dim_v]; v is a view of k
-  Tensor logits;         // [queries, num_heads, topk], in units of log2, -inf where there is no key
+  Tensor logits;         // [queries, num_heads, topk], in units of log2, -inf for an invalid index
   Tensor index, is_key;  // [queries, topk]
 };
 
@@ -103,7 +103,7 @@ Gathered gather(const Operands& o, int64_t batch, int64_t first, int64_t count) 
   g.q = o.q[batch].narrow(0, first, count).to(type);
   const Tensor rows = o.kv[batch].squeeze(1).index_select(0, g.index.view({-1})).to(type);
   g.k = rows.view({count, index.size(1), rows.size(1)});
-  // Key 0 stands in where there is none: times zero it would still pass on an infinity.
+  // Key 0 replaces an invalid one. Its product with zero would still pass on an infinity.
   g.k.masked_fill_(is_none.unsqueeze(-1), 0);
   g.v = g.k.narrow(-1, 0, o.head_dim_v);
   g.logits = g.q.matmul(g.k.mT()).mul_(o.softmax_scale * kLog2e);
@@ -133,15 +133,15 @@ void forward_plain(const Operands& o, const Triple& results) {
   for (const Tensor& tensor : {out, lse, remainder}) tensor.zero_();
   for_queries(o, [&](int64_t b, int64_t first, int64_t count) {
     const Gathered g = gather(o, b, first, count);
-    // A query without a key has the maximum -inf, and -inf - -inf is no number.
-    const Tensor top =
+    // A query without a valid index has row_max -inf, and -inf - -inf is NaN.
+    const Tensor row_max =
         g.logits.amax({-1}, true).maximum(double{std::numeric_limits<float>::lowest()});
-    const Tensor p = g.logits.sub_(top).exp2_();
+    const Tensor p = g.logits.sub_(row_max).exp2_();
     const Tensor sum = p.sum({-1}, true);
     const Tensor value = p.matmul(g.v);
     value.div_(sum.maximum(double{std::numeric_limits<float>::min()}));
     const Tensor rounded = out[b].narrow(0, first, count).copy_(value);
-    lse[b].narrow(0, first, count).copy_(where(sum.gt(0), sum.log2() + top, 0.0).squeeze(-1));
+    lse[b].narrow(0, first, count).copy_(where(sum.gt(0), sum.log2() + row_max, 0.0).squeeze(-1));
     if (remainder.dim() > 1) remainder[b].narrow(0, first, count).copy_(value.sub_(rounded));
   });
 }

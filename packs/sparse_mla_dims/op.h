@@ -16,8 +16,8 @@ namespace patchbench::ops::sparse_mla_dims {
 /// q [batch, seqlen_q, num_heads, head_dim_qk] and kv [batch, seqlen_k, 1, head_dim_qk], both
 /// bfloat16, float16, float32 or float64, any strides; topk_indices [batch, seqlen_q, 1, topk]
 /// int32. head_dim_qk at most 576, head_dim_v at most 512 and head_dim_qk, both multiples of 16
-/// (equal ones too: no rope). An index outside [0, seqlen_k) is no key; one that occurs twice
-/// counts twice; a query without a key gives out = 0, lse = 0 and no gradient.
+/// (equal ones too: no rope). An index outside [0, seqlen_k) is invalid and skipped; one that
+/// occurs twice counts twice; a query without a key gives out = 0, lse = 0 and no gradient.
 ///
 /// Returns out [batch, seqlen_q, num_heads, head_dim_v] in q's dtype, lse [batch, seqlen_q,
 /// num_heads] and out_remainder: what rounding took from out, in out's shape and dtype, so that

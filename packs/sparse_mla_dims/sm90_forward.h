@@ -2,48 +2,49 @@
 #include <cmath>
 #include <cstdint>
 
+#include "../kernel/sm90/softmax.h"
 #include "sm90_loads.h"
 
-// The forward. 384 threads, one CTA per SM, which takes every gridDim.x-th item: 64 heads of one
-// query, whose keys pass by in tiles of 64.
-//   Warpgroup 2 copies: the query, and the keys as soon as a part of their place is free.
-//   Warpgroups 0 and 1: the first has tiles 0, 2, ..., the second the others. Of its own tile each
-//   forms the logits [64, 64], 32 registers a thread, and P. Of out it has the first or the last
-//   kHalf blocks of 64 columns, 32 kHalf registers a thread, to which all tiles are added in order:
-//   its own, with P from registers, and the other's, with P from shared memory.
-// Tiles go in pairs: both warpgroups form their logits; the second forms its P as soon as the
-// first's maxima are there; then each adds both tiles to its half of out. What a warpgroup has
-// summed is rescaled when a maximum grew. Maxima are rounded up to whole numbers: P before its
-// rounding is then the same but for powers of two whatever the maximum was when its key came by,
-// and who rounds P again gets these weights.
-// A tile's place is free in three sets of columns: those that are no values after the logits, those
-// that warpgroup 0 multiplies as values, and those of warpgroup 1, after their products; so they
-// are copied, the tile's own warpgroup's before the other's, and their logits formed.
-// The last block of the query is in registers, 16 a thread: its place holds the second's P. So it
-// is copied last, when the next query and the first tile are under way.
-// Shared memory: blocks of two tiles of keys, of the query, P, and 2.1 KiB: 226 KiB at 576.
-// Rounded to bfloat16: P, out, and what that left. Sums, maxima and lse are float32.
+// The forward. 384 threads, one CTA per SM, persistent: a CTA takes every gridDim.x-th item. An
+// item is 64 heads of one query; the keys come in tiles of 64.
+//   Warpgroup 2, the producer, loads the query, and K tiles into two stages.
+//   Warpgroups 0 and 1, the consumers: warpgroup 0 has tiles 0, 2, ..., warpgroup 1 has the others.
+//   A consumer computes S [64, 64] and P of its own tile, 32 registers a thread. It accumulates its
+//   half of the columns of out, kHalf blocks of 64, 32 kHalf registers a thread, over all tiles in
+//   order: its own with P from registers, the other's with P from shared memory.
+// Tiles are processed in pairs. Both consumers compute S. Warpgroup 1 computes P as soon as
+// warpgroup 0 has stored its row_max. Then each adds both tiles to its half of out, rescaled when
+// row_max grew. row_max is rounded up to a whole number: then a new row_max only changes P by a
+// power of two, and the backward, which rounds P again, gets the same bits.
+// A stage is released in three sets of columns: the columns that are not part of V after S; the V
+// columns of warpgroup 0 and those of warpgroup 1 after their products. Loads follow the same
+// order, the tile's own warpgroup first.
+// The last block of the query is kept in registers, 16 a thread, because its shared memory holds P
+// of warpgroup 1. It is loaded last, after the rest of the next query and the first tile have been
+// started.
+// Shared memory: two K tiles, the query, P, and 2.1 KiB: 226 KiB at 576.
+// Rounded to bfloat16: P, out, and out_remainder. Sums, row_max and lse are float32.
 namespace patchbench::ops::sparse_mla_dims {
 
 constexpr int kForwardThreads = 384, kConsumers = 256;
-/// Of a thread.
+/// Registers of a thread.
 constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 3 * kLaunchRegisters,
               "a warpgroup waits for ever for registers that the CTA was not launched with");
-/// Of a tile: columns without values, and two sets of those with.
+/// Parts of a K tile: columns outside of V (set kNoValues), and two sets of V columns.
 constexpr int kParts = 3, kNoValues = 2;
-/// kTop: the first warpgroup's maxima are there. kWeights + a warpgroup: P of its tile is, with its
-/// maxima. kSums: both have theirs.
-enum ForwardBarrier { kTop = 1, kWeights = 2, kSums = 4 };
+/// Named barriers. kRowMaxReady: warpgroup 0 has stored its row_max. kPStored + w: warpgroup w has
+/// stored P and row_max of its tile. kRowSumReady: both have stored their sums.
+enum ForwardBarrier { kRowMaxReady = 1, kPStored = 2, kRowSumReady = 4 };
 
 struct ForwardShared {
-  int32_t index[2][kRows];  ///< of the keys, by place
-  float top[2][kRows];      ///< maxima after the warpgroup's last tile
-  float sum[2][kRows], weight[2][kRows];
-  Barrier full[2][kParts];            ///< of a place's parts
-  Barrier free[2][3];                 ///< of a place's sets
-  Barrier query_full, query_free[2];  ///< all but the last block, and that
-  alignas(4) uint8_t has_gaps[2][4];  ///< whether some slots of a tile have no key, by warp
+  int32_t index[2][kRows];  ///< of the keys, by stage
+  float row_max[2][kRows];  ///< after the last tile of the warpgroup
+  float row_sum[2][kRows], rounded_sum[2][kRows];
+  Mbarrier full[2][kParts];            ///< one for each part of a stage
+  Mbarrier free[2][3];                 ///< one for each set of a stage
+  Mbarrier query_full, query_free[2];  ///< [0]: all blocks but the last; [1]: the last
+  alignas(4) uint8_t has_gaps[2][4];   ///< whether a tile has invalid indices, by warp
 };
 
 PB_CONSTEXPR int64_t forward_bytes(int head_dim_qk) {
@@ -51,18 +52,16 @@ PB_CONSTEXPR int64_t forward_bytes(int head_dim_qk) {
          static_cast<int64_t>(sizeof(ForwardShared));
 }
 
-/// Where things lie in shared memory.
-struct ForwardPlaces {
+/// Shared memory of a CTA.
+struct ForwardSmem {
   int blocks;
   unsigned char* storage;
-  PB_DEVICE uint32_t keys(int place) const {
-    return shared_address(storage) + place * blocks * kBlockBytes;
+  PB_DEVICE uint32_t k_tile(int stage) const {
+    return shared_address(storage) + stage * blocks * kBlockBytes;
   }
-  PB_DEVICE uint32_t query() const { return keys(2); }
-  PB_DEVICE unsigned char* last_of_query() const {
-    return storage + (3 * blocks - 1) * kBlockBytes;
-  }
-  PB_DEVICE unsigned char* weights(int warpgroup) const {
+  PB_DEVICE uint32_t q_tile() const { return k_tile(2); }
+  PB_DEVICE unsigned char* q_last_block() const { return storage + (3 * blocks - 1) * kBlockBytes; }
+  PB_DEVICE unsigned char* p_tile(int warpgroup) const {
     return storage + (3 * blocks - warpgroup) * kBlockBytes;
   }
   PB_DEVICE ForwardShared& shared() const {
@@ -70,8 +69,8 @@ struct ForwardPlaces {
   }
 };
 
-/// One part of a tile: its set of columns, and their blocks, as far as there are any. `mine`: the
-/// tile's warpgroup.
+/// Part `part` of a K tile: its set of columns and the blocks of that set. `mine`: the warpgroup
+/// that owns the tile.
 template <int kHalf>
 struct Part {
   int set, begin, end;
@@ -83,7 +82,7 @@ struct Part {
         end(set == kNoValues ? kMaxBlocks : begin + kHalf) {}
 };
 
-/// The items of one CTA.
+/// The items of one CTA: first, first + step, ...
 struct Items {
   int64_t first, step;
 };
@@ -92,188 +91,185 @@ PB_CONSTEXPR int num_tiles(const SparseMla& p) {
   return static_cast<int>((p.topk + kRows - 1) / kRows);
 }
 
-PB_DEVICE void start_barriers(ForwardShared& shared) {
+PB_DEVICE void init_mbarriers(ForwardShared& shared) {
   if (thread_index() == 0) {
     constexpr int kCopiers = kForwardThreads - kConsumers;
     PB_UNROLL
-    for (int place = 0; place < 2; ++place) {
-      // Each copying thread with its copies, and once more with the indices.
+    for (int stage = 0; stage < 2; ++stage) {
+      // Each producer thread arrives with its copies; for part 1 it arrives once more after it has
+      // stored the indices.
       PB_UNROLL
       for (int part = 0; part < kParts; ++part)
-        start_barrier(shared.full[place][part], part == 1 ? 2 * kCopiers : kCopiers);
+        mbarrier_init(shared.full[stage][part], part == 1 ? 2 * kCopiers : kCopiers);
       PB_UNROLL
-      for (Barrier& barrier : shared.free[place]) start_barrier(barrier, kConsumers / 2 / 32);
+      for (Mbarrier& barrier : shared.free[stage]) mbarrier_init(barrier, kConsumers / 2 / 32);
     }
-    start_barrier(shared.query_full, kForwardThreads - kConsumers);
+    mbarrier_init(shared.query_full, kForwardThreads - kConsumers);
     PB_UNROLL
-    for (Barrier& barrier : shared.query_free) start_barrier(barrier, kConsumers / 32);
+    for (Mbarrier& barrier : shared.query_free) mbarrier_init(barrier, kConsumers / 32);
   }
-  // Nobody uses a barrier before it is there.
+  // No thread may use a barrier before it is initialised.
   sync_threads();
 }
 
-/// One arrival a warp, all of whose threads are done with what it frees.
-PB_DEVICE void arrive_as_warp(Barrier& barrier) {
-  sync_warp();
-  if (thread_index() % 32 == 0) arrive(barrier);
-}
+using KvLoader = RowLoader<kConsumers, kForwardThreads - kConsumers>;
 
-using Copiers = Team<kConsumers, kForwardThreads - kConsumers>;
-
-/// Notes which keys a tile has.
-PB_DEVICE void note_tile(const int32_t (&index)[Copiers::kEach], ForwardShared& shared, int place) {
-  const Copiers team;
+/// Stores the indices of a tile, and for each warp whether some are invalid.
+PB_DEVICE void store_tile_indices(const int32_t (&index)[KvLoader::kEach], ForwardShared& shared,
+                                  int stage) {
+  const KvLoader loader;
   bool has_gap = false;
   PB_UNROLL
-  for (int i = 0; i < Copiers::kEach; ++i) has_gap |= index[i] < 0;
-  has_gap = any_in_warp(has_gap);
-  team.note_indices(index, shared.index[place]);
-  if (team.thread % 32 == 0) shared.has_gaps[place][team.thread / 32] = has_gap ? 1 : 0;
+  for (int i = 0; i < KvLoader::kEach; ++i) has_gap |= index[i] < 0;
+  has_gap = any_sync(has_gap);
+  loader.store_indices(index, shared.index[stage]);
+  if (loader.thread % 32 == 0) shared.has_gaps[stage][loader.thread / 32] = has_gap ? 1 : 0;
 }
 
-/// Copies a tile's parts from this one on, each when its set is free.
-template <int kHalf, int kPlace, int kPart = 0>
-PB_DEVICE void copy_parts(const SparseMla& p, const ForwardPlaces& places,
-                          const Copiers::Rows& rows, const int32_t (&index)[Copiers::kEach],
-                          int parity) {
-  constexpr Part<kHalf> kThis(kPart, kPlace);
-  ForwardShared& shared = places.shared();
-  wait_for(shared.free[kPlace][kThis.set], parity);
-  Copiers().template copy<kThis.begin, kThis.end>(rows, p.head_dim_qk, places.blocks,
-                                                  places.keys(kPlace));
-  arrive_with_copies(shared.full[kPlace][kPart]);
+/// Loads the parts of a tile from kPart on, each when its set is free.
+template <int kHalf, int kStage, int kPart = 0>
+PB_DEVICE void load_parts(const SparseMla& p, const ForwardSmem& smem, const KvLoader::Rows& rows,
+                          const int32_t (&index)[KvLoader::kEach], int parity) {
+  constexpr Part<kHalf> kThis(kPart, kStage);
+  ForwardShared& shared = smem.shared();
+  mbarrier_wait(shared.free[kStage][kThis.set], parity);
+  KvLoader().template load_blocks<kThis.begin, kThis.end>(rows, p.head_dim_qk, smem.blocks,
+                                                          smem.k_tile(kStage));
+  cp_async_mbarrier_arrive(shared.full[kStage][kPart]);
   if constexpr (kPart == 1) {
-    // Whoever read the last tile's has freed this set since.
-    note_tile(index, shared, kPlace);
-    arrive(shared.full[kPlace][kPart]);
+    // All readers of the previous indices have released this set.
+    store_tile_indices(index, shared, kStage);
+    mbarrier_arrive(shared.full[kStage][kPart]);
   }
   if constexpr (kPart + 1 < kParts)
-    copy_parts<kHalf, kPlace, kPart + 1>(p, places, rows, index, parity);
+    load_parts<kHalf, kStage, kPart + 1>(p, smem, rows, index, parity);
 }
 
-/// Copies the query's last block, when its place holds no P that is read.
-PB_DEVICE void copy_last_of_query(const SparseMla& p, const ForwardPlaces& places, const Cta& cta,
-                                  int parity) {
-  const Copiers team;
-  const int last = places.blocks - 1;
-  Copiers::Rows heads = team.find_query(p, cta);
+/// Loads the last block of the query, when P in the same shared memory is no longer read.
+PB_DEVICE void load_q_last_block(const SparseMla& p, const ForwardSmem& smem, const Cta& cta,
+                                 int parity) {
+  const KvLoader loader;
+  const int last = smem.blocks - 1;
+  KvLoader::Rows heads = loader.query_rows(p, cta);
   PB_UNROLL
   for (const uint16_t*& first : heads.first) first += last * kColumns;
-  wait_for(places.shared().query_free[1], parity);
-  team.copy<0, 1>(heads, p.head_dim_qk - last * kColumns, 1, places.query() + last * kBlockBytes);
-  arrive_with_copies(places.shared().query_full);
+  mbarrier_wait(smem.shared().query_free[1], parity);
+  loader.load_blocks<0, 1>(heads, p.head_dim_qk - last * kColumns, 1,
+                           smem.q_tile() + last * kBlockBytes);
+  cp_async_mbarrier_arrive(smem.shared().query_full);
 }
 
 template <int kHalf>
-PB_DEVICE void produce(const SparseMla& p, const ForwardPlaces& places, const Items& items) {
-  const Copiers team;
-  int free_parities = 3, query_parity = 1;  // of a place, a bit each
+PB_DEVICE void produce(const SparseMla& p, const ForwardSmem& smem, const Items& items) {
+  const KvLoader loader;
+  int free_parities = 3, query_parity = 1;  // free_parities: one bit for each stage
   for (int64_t item = items.first; item < num_items(p); item += items.step) {
     const Cta cta(p, item);
-    int32_t next[Copiers::kEach];
-    team.read_slots(p, cta, 0, next);
-    wait_for(places.shared().query_free[0], query_parity);
-    team.copy<0, kMaxBlocks>(team.find_query(p, cta), p.head_dim_qk, places.blocks - 1,
-                             places.query());
+    int32_t next[KvLoader::kEach];
+    loader.read_slots(p, cta, 0, next);
+    mbarrier_wait(smem.shared().query_free[0], query_parity);
+    loader.load_blocks<0, kMaxBlocks>(loader.query_rows(p, cta), p.head_dim_qk, smem.blocks - 1,
+                                      smem.q_tile());
     for (int tile = 0; tile < num_tiles(p); ++tile) {
-      int32_t index[Copiers::kEach];
-      team.keys_of(p, next, index);
-      const Copiers::Rows rows = team.find_keys(p, cta, index);
-      if (tile + 1 < num_tiles(p)) team.read_slots(p, cta, tile + 1, next);
+      int32_t index[KvLoader::kEach];
+      loader.valid_indices(p, next, index);
+      const KvLoader::Rows rows = loader.key_rows(p, cta, index);
+      if (tile + 1 < num_tiles(p)) loader.read_slots(p, cta, tile + 1, next);
       const int parity = free_parities >> tile % 2 & 1;
       if (tile % 2 == 0) {
-        copy_parts<kHalf, 0>(p, places, rows, index, parity);
+        load_parts<kHalf, 0>(p, smem, rows, index, parity);
       } else {
-        copy_parts<kHalf, 1>(p, places, rows, index, parity);
+        load_parts<kHalf, 1>(p, smem, rows, index, parity);
       }
       free_parities ^= 1 << tile % 2;
-      // It is free last.
-      if (tile == 0) copy_last_of_query(p, places, cta, query_parity);
+      // Its shared memory is released last.
+      if (tile == 0) load_q_last_block(p, smem, cta, query_parity);
     }
-    if (num_tiles(p) == 0) copy_last_of_query(p, places, cta, query_parity);
+    if (num_tiles(p) == 0) load_q_last_block(p, smem, cta, query_parity);
     query_parity ^= 1;
   }
 }
 
-/// A thread's rows: their maxima so far, and sums over the thread's own columns of the tiles of its
-/// warpgroup.
-struct Sums {
-  float top[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {0, 0};     ///< of P
-  float weight[2] = {0, 0};  ///< of P as it is multiplied, rounded
+/// Softmax state of the two rows of a thread: row_max, and sums over this thread's columns of its
+/// warpgroup's tiles.
+struct RowStats {
+  float row_max[2] = {-INFINITY, -INFINITY};
+  float row_sum[2] = {0, 0};      ///< sum of P
+  float rounded_sum[2] = {0, 0};  ///< of the rounded P
 
   PB_DEVICE float base(int half) const {
-    // Before the first key the maximum is -inf, and -inf - -inf is no number.
-    return top[half] == -INFINITY ? 0.0f : top[half];
+    // Before the first valid key row_max is -inf, and -inf - -inf is NaN.
+    return row_max[half] == -INFINITY ? 0.0f : row_max[half];
   }
-  /// Takes a maximum that is no lower; `alpha` is what earlier sums are worth.
-  PB_DEVICE void raise(int half, float higher, float (&alpha)[2]) {
-    const float before = top[half];
-    top[half] = higher;
+  /// Sets row_max to a value that is at least as large. `alpha` rescales earlier sums.
+  PB_DEVICE void update(int half, float higher, float (&alpha)[2]) {
+    const float before = row_max[half];
+    row_max[half] = higher;
     alpha[half] = exp2_of(before - base(half));
-    sum[half] *= alpha[half];
-    weight[half] *= alpha[half];
+    row_sum[half] *= alpha[half];
+    rounded_sum[half] *= alpha[half];
   }
 };
 
-/// Maxima are taken before scaling; -inf times 0 is no number.
-PB_DEVICE float magnitude(float scale) { return fmaxf(fabsf(scale), 1e-37f); }
+/// row_max is taken before scaling, and -inf * 0 is NaN: the scale is never 0.
+PB_DEVICE float abs_scale(float scale) { return fmaxf(fabsf(scale), 1e-37f); }
 
 template <int kCount>
 PB_DEVICE void rescale(float (&o)[kCount], const float (&alpha)[2]) {
-  if (!any_in_warp(alpha[0] != 1.0f || alpha[1] != 1.0f)) return;
+  if (!any_sync(alpha[0] != 1.0f || alpha[1] != 1.0f)) return;
   PB_UNROLL
   for (int i = 0; i < kCount; ++i) o[i] *= alpha[i / 2 % 2];
 }
 
-/// The maxima of a tile's logits in a thread's rows, scaled and rounded up. Of what is no key the
-/// logits become -inf, those of a negative scale their negatives.
-PB_DEVICE void find_highest(float (&s)[32], float signed_scale, const ForwardShared& shared,
-                            int place, const Fragment& f, float (&highest)[2]) {
+/// The row maxima of a tile, scaled and rounded up. Logits of invalid indices become -inf. For a
+/// negative scale the logits are negated.
+PB_DEVICE void find_tile_max(float (&s)[32], float signed_scale, const ForwardShared& shared,
+                             int stage, const Fragment& f, float (&tile_max)[2]) {
   if (signed_scale < 0) {
     PB_UNROLL
     for (int i = 0; i < 32; ++i) s[i] = -s[i];
   }
-  if (*reinterpret_cast<const uint32_t*>(shared.has_gaps[place]) != 0) {
+  if (*reinterpret_cast<const uint32_t*>(shared.has_gaps[stage]) != 0) {
     PB_UNROLL
     for (int i = 0; i < 32; ++i)
-      if (shared.index[place][f.column(i)] < 0) s[i] = -INFINITY;
+      if (shared.index[stage][f.column(i)] < 0) s[i] = -INFINITY;
   }
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
-    highest[half] = s[2 * half];
+    tile_max[half] = s[2 * half];
     PB_UNROLL
     for (int i = 2 * half; i < 32; i += 4)
-      highest[half] = fmaxf(highest[half], fmaxf(s[i], s[i + 1]));
-    highest[half] = ceilf(quad_max(highest[half]) * magnitude(signed_scale));
+      tile_max[half] = fmaxf(tile_max[half], fmaxf(s[i], s[i + 1]));
+    tile_max[half] = ceilf(quad_max(tile_max[half]) * abs_scale(signed_scale));
   }
 }
 
-/// Logits to P, for the products in `own` and in shared memory at `p`.
-PB_DEVICE void soften(const float (&s)[32], float signed_scale, const Fragment& f, unsigned char* p,
-                      Sums& sums, uint32_t (&own)[16]) {
-  const float scale = magnitude(signed_scale);
+/// S to P: packed in `own` for this warpgroup's product, and stored at `p` for the other's.
+PB_DEVICE void softmax_tile(const float (&s)[32], float signed_scale, const Fragment& f,
+                            unsigned char* p, RowStats& stats, uint32_t (&own)[16]) {
+  const float scale = abs_scale(signed_scale);
   PB_UNROLL
   for (int i = 0; i < 32; i += 2) {
     const int half = i / 2 % 2;
-    const float base = sums.base(half);
-    const float first = exp2_flushed(fmaf(s[i], scale, -base));
-    const float second = exp2_flushed(fmaf(s[i + 1], scale, -base));
-    own[i / 2] = pack(first, second);
-    sums.sum[half] += first + second;
-    *reinterpret_cast<uint32_t*>(p + in_block(f.row + 8 * half, 2 * f.column(i))) = own[i / 2];
+    const float base = stats.base(half);
+    const float first = exp2_ftz(fmaf(s[i], scale, -base));
+    const float second = exp2_ftz(fmaf(s[i + 1], scale, -base));
+    own[i / 2] = pack_bf16(first, second);
+    stats.row_sum[half] += first + second;
+    *reinterpret_cast<uint32_t*>(p + swizzled_offset(f.row + 8 * half, 2 * f.column(i))) =
+        own[i / 2];
   }
 }
 
-/// P as it is multiplied, to the sums; not while it is an operand in registers.
-PB_DEVICE void add_weights(const uint32_t (&own)[16], Sums& sums) {
+/// Adds the rounded P to the sums. Not while wgmma reads `own`.
+PB_DEVICE void add_rounded_sum(const uint32_t (&own)[16], RowStats& stats) {
   PB_UNROLL
-  for (int i = 0; i < 16; ++i) sums.weight[i % 2] += low_of(own[i]) + high_of(own[i]);
+  for (int i = 0; i < 16; ++i) stats.rounded_sum[i % 2] += bf16_low(own[i]) + bf16_high(own[i]);
 }
 
-/// Word i of a quad's thread j becomes word j of its thread i: of four groups of eight columns a
-/// thread has one whole, where it had two columns of each.
-PB_DEVICE void transpose_in_quad(Chunk& c, const Fragment& f) {
+/// 4 x 4 transpose within a quad: word i of thread j becomes word j of thread i. A thread then
+/// holds eight consecutive columns.
+PB_DEVICE void transpose_in_quad(Vec128& c, const Fragment& f) {
   PB_UNROLL
   for (int mask = 1; mask < 4; mask *= 2) {
     const bool is_upper = (f.quad & mask) != 0;
@@ -281,7 +277,7 @@ PB_DEVICE void transpose_in_quad(Chunk& c, const Fragment& f) {
     for (int i = 0; i < 4; ++i) {
       if ((i & mask) != 0) continue;
       uint32_t &low = c.words[i], &high = c.words[i + mask];
-      const uint32_t other = shuffle_xor(is_upper ? low : high, mask);
+      const uint32_t other = shfl_xor_sync(is_upper ? low : high, mask);
       if (is_upper) {
         low = other;
       } else {
@@ -291,40 +287,40 @@ PB_DEVICE void transpose_in_quad(Chunk& c, const Fragment& f) {
   }
 }
 
-/// From the sums over all keys: lse of a thread's rows, and what makes o a mean. A mean is taken
-/// with the weights that the values were multiplied by: else what rounding does to the weight of a
-/// key that holds most of the mass would stay in out, and so in Delta.
-PB_DEVICE void close_sums(const Fragment& f, const Sums& sums, ForwardShared& shared,
-                          float (&lse)[2], float (&inverse)[2]) {
+/// lse of the thread's rows, and the factor that turns `o` into out. out is divided by the sum of
+/// the rounded P, because V was multiplied by the rounded P. Otherwise the rounding error of a
+/// dominant key stays in out, and so in Delta.
+PB_DEVICE void finalize_rows(const Fragment& f, const RowStats& stats, ForwardShared& shared,
+                             float (&lse)[2], float (&inverse)[2]) {
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const float sum = quad_sum(sums.sum[half]), weight = quad_sum(sums.weight[half]);
+    const float sum = quad_sum(stats.row_sum[half]), rounded = quad_sum(stats.rounded_sum[half]);
     if (f.quad != 0) continue;
-    shared.sum[f.warpgroup][f.row + 8 * half] = sum;
-    shared.weight[f.warpgroup][f.row + 8 * half] = weight;
+    shared.row_sum[f.warpgroup][f.row + 8 * half] = sum;
+    shared.rounded_sum[f.warpgroup][f.row + 8 * half] = rounded;
   }
-  // Both warpgroups' sums are read next.
-  named_barrier_sync(kSums, kConsumers);
+  // The sums of both warpgroups are read next.
+  named_barrier_sync(kRowSumReady, kConsumers);
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = f.row + 8 * half;
-    const float sum = shared.sum[0][row] + shared.sum[1][row];
-    const float weight = shared.weight[0][row] + shared.weight[1][row];
-    lse[half] = sum == 0.0f ? 0.0f : log2_of(sum) + sums.top[half];
-    inverse[half] = sum == 0.0f ? 0.0f : 1.0f / weight;
+    const float sum = shared.row_sum[0][row] + shared.row_sum[1][row];
+    const float rounded = shared.rounded_sum[0][row] + shared.rounded_sum[1][row];
+    lse[half] = sum == 0.0f ? 0.0f : log2_of(sum) + stats.row_max[half];
+    inverse[half] = sum == 0.0f ? 0.0f : 1.0f / rounded;
   }
-  // Where an item has one tile, nothing else keeps a warpgroup from writing the next one's before
-  // the other has read these.
-  named_barrier_sync(kSums, kConsumers);
+  // If an item has one tile, no other barrier keeps a warpgroup from overwriting these sums before
+  // the other has read them.
+  named_barrier_sync(kRowSumReady, kConsumers);
 }
 
-/// out, what its rounding took, and lse.
+/// Stores out, out_remainder (what rounding removed from out) and lse.
 template <int kHalf>
 PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, const Cta& cta,
-                             const Fragment& f, const Sums& sums, ForwardShared& shared,
+                             const Fragment& f, const RowStats& stats, ForwardShared& shared,
                              const float (&o)[32 * kHalf]) {
   float lse[2], inverse[2];
-  close_sums(f, sums, shared, lse, inverse);
+  finalize_rows(f, stats, shared, lse, inverse);
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = f.row + 8 * half;
@@ -333,216 +329,217 @@ PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, cons
     const int64_t first = (cta.first_row + row) * p.head_dim_v;
     PB_UNROLL
     for (int m = 0; m < 2 * kHalf; ++m) {
-      Chunk out, rest;
+      Vec128 out, rest;
       PB_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int i = 16 * m + 4 * j + 2 * half;
         const float low = o[i] * inverse[half], high = o[i + 1] * inverse[half];
-        out.words[j] = pack(low, high);
-        rest.words[j] = pack(low - low_of(out.words[j]), high - high_of(out.words[j]));
+        out.words[j] = pack_bf16(low, high);
+        rest.words[j] = pack_bf16(low - bf16_low(out.words[j]), high - bf16_high(out.words[j]));
       }
       transpose_in_quad(out, f);
       transpose_in_quad(rest, f);
       const int column = (f.warpgroup * kHalf + m / 2) * kColumns + m % 2 * 32 + f.quad * 8;
       if (row >= cta.num_rows || column >= p.head_dim_v) continue;
-      store_chunk(r.out + first + column, out);
-      store_chunk(r.out_remainder + first + column, rest);
+      store_128(r.out + first + column, out);
+      store_128(r.out_remainder + first + column, rest);
     }
   }
 }
 
-/// Starts the logits' last block, of which the query's part is in registers.
-PB_DEVICE void multiply_last(float (&s)[32], const uint32_t (&last)[16], uint32_t k) {
+/// Issues the last block of S, with the query from registers.
+PB_DEVICE void issue_qk_last(float (&s)[32], const uint32_t (&last)[16], uint32_t k) {
   PB_UNROLL
   for (int step = 0; step < 4; ++step)
-    wgmma_of_registers<64, Major::kK>(s, last + 4 * step, smem_desc(k + step * kStepColumns), true);
+    wgmma_rs<64, Major::kK>(s, last + 4 * step, smem_desc(k + step * kStepColumns), true);
 }
 
-/// Logits of the warpgroup's tile, part by part as they come. `num_left`: tiles, this one included.
+/// S of the warpgroup's tile, part by part as the loads complete. `num_left`: tiles that are left,
+/// this one included.
 template <int kHalf, int kMine>
-PB_DEVICE void multiply_keys(float (&s)[32], const ForwardPlaces& places,
-                             const uint32_t (&last)[16], int parity, int num_left) {
-  const int before = places.blocks - 1;
-  ForwardShared& shared = places.shared();
-  const uint32_t q = places.query(), k = places.keys(kMine);
+PB_DEVICE void compute_logits(float (&s)[32], const ForwardSmem& smem, const uint32_t (&last)[16],
+                              int parity, int num_left) {
+  const int before = smem.blocks - 1;
+  ForwardShared& shared = smem.shared();
+  const uint32_t q = smem.q_tile(), k = smem.k_tile(kMine);
   PB_UNROLL
   for (float& logit : s) logit = 0;
   wgmma_fence(s);
   PB_ROLLED
   for (int i = 0; i < kParts; ++i) {
     const Part<kHalf> part(i, kMine);
-    wait_for(shared.full[kMine][i], parity);
-    // What others copied is what the products read.
+    mbarrier_wait(shared.full[kMine][i], parity);
+    // The products read what other threads copied.
     fence_async_proxy();
-    dot_rows(s, q + part.begin * kBlockBytes, k + part.begin * kBlockBytes,
-             (part.end < before ? part.end : before) - part.begin, true);
-    if (part.begin <= before && before < part.end) multiply_last(s, last, k + before * kBlockBytes);
+    mma_abt(s, q + part.begin * kBlockBytes, k + part.begin * kBlockBytes,
+            (part.end < before ? part.end : before) - part.begin, true);
+    if (part.begin <= before && before < part.end) issue_qk_last(s, last, k + before * kBlockBytes);
   }
   wgmma_commit();
   wgmma_wait(s);
-  arrive_as_warp(shared.free[kMine][kNoValues]);
-  if (num_left <= 2) arrive_as_warp(shared.query_free[0]);
+  mbarrier_arrive_warp(shared.free[kMine][kNoValues]);
+  if (num_left <= 2) mbarrier_arrive_warp(shared.query_free[0]);
 }
 
-/// A block of 64 columns of 64 rows as an operand in registers.
-PB_DEVICE void load_fragments(uint32_t (&a)[16], const unsigned char* block, const Fragment& f) {
+/// Loads a [64, 64] block as the A operand of wgmma_rs.
+PB_DEVICE void load_a_fragment(uint32_t (&a)[16], const unsigned char* block, const Fragment& f) {
   PB_UNROLL
   for (int i = 0; i < 16; ++i)
-    a[i] = *reinterpret_cast<const uint32_t*>(block +
-                                              in_block(f.row + i % 2 * 8, 2 * f.column(2 * i)));
+    a[i] = *reinterpret_cast<const uint32_t*>(
+        block + swizzled_offset(f.row + i % 2 * 8, 2 * f.column(2 * i)));
 }
 
-/// What a warpgroup has of the item under way.
+/// Softmax state and accumulator of a warpgroup for the current item.
 template <int kHalf>
-struct Share {
-  Sums sums;
+struct Accumulator {
+  RowStats stats;
   float o[32 * kHalf] = {};
 };
 
-/// Takes the other warpgroup's maxima; `alpha` is what o is worth.
+/// Takes over the other warpgroup's row_max. `alpha` rescales `o`.
 template <int kHalf, int kMine>
-PB_DEVICE void raise_to_others(const ForwardShared& shared, const Fragment& f, Share<kHalf>& share,
-                               float (&alpha)[2]) {
+PB_DEVICE void take_other_max(const ForwardShared& shared, const Fragment& f,
+                              Accumulator<kHalf>& acc, float (&alpha)[2]) {
   PB_UNROLL
   for (int half = 0; half < 2; ++half)
-    share.sums.raise(half, shared.top[1 - kMine][f.row + 8 * half], alpha);
+    acc.stats.update(half, shared.row_max[1 - kMine][f.row + 8 * half], alpha);
 }
 
-/// Starts to add the other warpgroup's last tile to o.
+/// Issues o += P V of the other warpgroup's last tile.
 template <int kHalf, int kMine>
-PB_DEVICE void add_others(const ForwardPlaces& places, Share<kHalf>& share) {
-  wgmma_fence(share.o);
-  multiply_rows<Major::kK, 64 * kHalf>(share.o, shared_address(places.weights(1 - kMine)),
-                                       places.keys(1 - kMine) + kMine * kHalf * kBlockBytes, true);
+PB_DEVICE void issue_pv_other(const ForwardSmem& smem, Accumulator<kHalf>& acc) {
+  wgmma_fence(acc.o);
+  mma_ab<Major::kK, 64 * kHalf>(acc.o, shared_address(smem.p_tile(1 - kMine)),
+                                smem.k_tile(1 - kMine) + kMine * kHalf * kBlockBytes, true);
   wgmma_commit();
 }
 
-/// Adds the other warpgroup's last tile, whose place is free then.
+/// Waits for that product and releases the stage.
 template <int kHalf, int kMine>
-PB_DEVICE void finish_others(const ForwardPlaces& places, Share<kHalf>& share) {
-  wgmma_wait(share.o);
-  arrive_as_warp(places.shared().free[1 - kMine][kMine]);
+PB_DEVICE void finish_pv_other(const ForwardSmem& smem, Accumulator<kHalf>& acc) {
+  wgmma_wait(acc.o);
+  mbarrier_arrive_warp(smem.shared().free[1 - kMine][kMine]);
 }
 
-/// Starts to add a tile of the warpgroup's own to o.
+/// Issues o += P V of the warpgroup's own tile.
 template <int kHalf, int kMine>
-PB_DEVICE void add_own(const ForwardPlaces& places, const uint32_t (&own)[16],
-                       Share<kHalf>& share) {
-  wgmma_fence(share.o);
+PB_DEVICE void issue_pv_own(const ForwardSmem& smem, const uint32_t (&own)[16],
+                            Accumulator<kHalf>& acc) {
+  wgmma_fence(acc.o);
   PB_UNROLL
   for (int step = 0; step < kRows / 16; ++step)
-    wgmma_of_registers<64 * kHalf, Major::kMn>(
-        share.o, own + 4 * step,
-        smem_desc(places.keys(kMine) + kMine * kHalf * kBlockBytes + step * kStepRows), true);
+    wgmma_rs<64 * kHalf, Major::kMn>(
+        acc.o, own + 4 * step,
+        smem_desc(smem.k_tile(kMine) + kMine * kHalf * kBlockBytes + step * kStepRows), true);
   wgmma_commit();
 }
 
-/// Adds one tile of the warpgroup's own, and the other's before or after it, if any. The second
-/// forms its P as soon as the first's maxima are there.
+/// Processes one tile of this warpgroup, and the other's tile before or after it, if there is one.
+/// Warpgroup 1 computes P as soon as row_max of warpgroup 0 is stored.
 template <int kHalf, int kMine>
-PB_DEVICE void take_tile(const ForwardPlaces& places, Fragment& f, float scale,
-                         const uint32_t (&last)[16], int parity, int num_left,
-                         Share<kHalf>& share) {
-  ForwardShared& shared = places.shared();
-  float s[32], highest[2], others_alpha[2], alpha[2];
+PB_DEVICE void process_tile(const ForwardSmem& smem, Fragment& f, float scale,
+                            const uint32_t (&last)[16], int parity, int num_left,
+                            Accumulator<kHalf>& acc) {
+  ForwardShared& shared = smem.shared();
+  float s[32], tile_max[2], other_alpha[2], alpha[2];
   uint32_t own[16];
-  multiply_keys<kHalf, kMine>(s, places, last, parity, num_left);
-  f.renew();
-  find_highest(s, scale, shared, kMine, f, highest);
+  compute_logits<kHalf, kMine>(s, smem, last, parity, num_left);
+  f.rematerialize();
+  find_tile_max(s, scale, shared, kMine, f, tile_max);
   if constexpr (kMine == 1) {
-    named_barrier_sync(kTop, kConsumers);
-    raise_to_others<kHalf, kMine>(shared, f, share, others_alpha);
+    named_barrier_sync(kRowMaxReady, kConsumers);
+    take_other_max<kHalf, kMine>(shared, f, acc, other_alpha);
   }
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
-    share.sums.raise(half, fmaxf(share.sums.top[half], highest[half]), alpha);
-    if (f.quad == 0) shared.top[kMine][f.row + 8 * half] = share.sums.top[half];
+    acc.stats.update(half, fmaxf(acc.stats.row_max[half], tile_max[half]), alpha);
+    if (f.quad == 0) shared.row_max[kMine][f.row + 8 * half] = acc.stats.row_max[half];
   }
-  if constexpr (kMine == 0) arrive_at(kTop, kConsumers);
-  if constexpr (kMine == 0) rescale(share.o, alpha);
-  if constexpr (kMine == 1) rescale(share.o, others_alpha);
-  soften(s, scale, f, places.weights(kMine), share.sums, own);
+  if constexpr (kMine == 0) named_barrier_arrive(kRowMaxReady, kConsumers);
+  if constexpr (kMine == 0) rescale(acc.o, alpha);
+  if constexpr (kMine == 1) rescale(acc.o, other_alpha);
+  softmax_tile(s, scale, f, smem.p_tile(kMine), acc.stats, own);
   fence_async_proxy();
-  arrive_at(kWeights + kMine, kConsumers);
+  named_barrier_arrive(kPStored + kMine, kConsumers);
   if constexpr (kMine == 1) {
-    named_barrier_sync(kWeights, kConsumers);
-    add_others<kHalf, kMine>(places, share);
-    add_weights(own, share.sums);
-    finish_others<kHalf, kMine>(places, share);
-    rescale(share.o, alpha);
+    named_barrier_sync(kPStored, kConsumers);
+    issue_pv_other<kHalf, kMine>(smem, acc);
+    add_rounded_sum(own, acc.stats);
+    finish_pv_other<kHalf, kMine>(smem, acc);
+    rescale(acc.o, alpha);
   }
-  add_own<kHalf, kMine>(places, own, share);
-  wgmma_wait(share.o, own);
-  arrive_as_warp(shared.free[kMine][kMine]);
+  issue_pv_own<kHalf, kMine>(smem, own, acc);
+  wgmma_wait(acc.o, own);
+  mbarrier_arrive_warp(shared.free[kMine][kMine]);
   if constexpr (kMine == 0) {
-    add_weights(own, share.sums);
+    add_rounded_sum(own, acc.stats);
     if (num_left == 1) return;
-    named_barrier_sync(kWeights + 1, kConsumers);
-    raise_to_others<kHalf, kMine>(shared, f, share, others_alpha);
-    rescale(share.o, others_alpha);
-    add_others<kHalf, kMine>(places, share);
-    finish_others<kHalf, kMine>(places, share);
+    named_barrier_sync(kPStored + 1, kConsumers);
+    take_other_max<kHalf, kMine>(shared, f, acc, other_alpha);
+    rescale(acc.o, other_alpha);
+    issue_pv_other<kHalf, kMine>(smem, acc);
+    finish_pv_other<kHalf, kMine>(smem, acc);
   }
 }
 
-/// Adds the first warpgroup's last tile where the second has none after it.
+/// Warpgroup 1 adds the last tile of warpgroup 0 when it has no tile of its own after it.
 template <int kHalf>
-PB_DEVICE void take_last_of_first(const ForwardPlaces& places, const Fragment& f,
-                                  Share<kHalf>& share) {
+PB_DEVICE void process_last_tile(const ForwardSmem& smem, const Fragment& f,
+                                 Accumulator<kHalf>& acc) {
   float alpha[2];
-  named_barrier_sync(kTop, kConsumers);
-  raise_to_others<kHalf, 1>(places.shared(), f, share, alpha);
-  rescale(share.o, alpha);
-  named_barrier_sync(kWeights, kConsumers);
-  add_others<kHalf, 1>(places, share);
-  finish_others<kHalf, 1>(places, share);
+  named_barrier_sync(kRowMaxReady, kConsumers);
+  take_other_max<kHalf, 1>(smem.shared(), f, acc, alpha);
+  rescale(acc.o, alpha);
+  named_barrier_sync(kPStored, kConsumers);
+  issue_pv_other<kHalf, 1>(smem, acc);
+  finish_pv_other<kHalf, 1>(smem, acc);
 }
 
 template <int kHalf, int kMine>
-PB_DEVICE void consume(const SparseMla& p, const SparseMlaResults& r, const ForwardPlaces& places,
+PB_DEVICE void consume(const SparseMla& p, const SparseMlaResults& r, const ForwardSmem& smem,
                        const Items& items) {
-  ForwardShared& shared = places.shared();
+  ForwardShared& shared = smem.shared();
   Fragment f;
   const float scale = p.softmax_scale * kLog2e;
   int parity = 0, query_parity = 0;
   for (int64_t item = items.first; item < num_items(p); item += items.step) {
-    wait_for(shared.query_full, query_parity);
+    mbarrier_wait(shared.query_full, query_parity);
     query_parity ^= 1;
     uint32_t last[16];
-    load_fragments(last, places.last_of_query(), f);
+    load_a_fragment(last, smem.q_last_block(), f);
     fence_async_proxy();
-    Share<kHalf> share;
+    Accumulator<kHalf> acc;
     for (int tile = kMine; tile < num_tiles(p); tile += 2) {
-      take_tile<kHalf, kMine>(places, f, scale, last, parity, num_tiles(p) - tile, share);
+      process_tile<kHalf, kMine>(smem, f, scale, last, parity, num_tiles(p) - tile, acc);
       parity ^= 1;
     }
-    if (num_tiles(p) <= kMine) arrive_as_warp(shared.query_free[0]);
-    // Of the second's P, which stands in the query's last block, nothing is read from here on.
-    arrive_as_warp(shared.query_free[1]);
+    if (num_tiles(p) <= kMine) mbarrier_arrive_warp(shared.query_free[0]);
+    // P of warpgroup 1 shares memory with the last block of the query. It is not read after this
+    // point.
+    mbarrier_arrive_warp(shared.query_free[1]);
     if constexpr (kMine == 1)
-      if (num_tiles(p) % 2 == 1) take_last_of_first<kHalf>(places, f, share);
-    store_forward<kHalf>(p, r, Cta(p, item), f, share.sums, shared, share.o);
+      if (num_tiles(p) % 2 == 1) process_last_tile<kHalf>(smem, f, acc);
+    store_forward<kHalf>(p, r, Cta(p, item), f, acc.stats, shared, acc.o);
   }
 }
 
-/// `storage`: forward_bytes at a multiple of 1024. kHalf: half the blocks of out, rounded up. Where
-/// they are odd the second warpgroup's last block is of whatever follows the values, and not
-/// stored.
+/// `storage`: forward_bytes, aligned to 1024 bytes. kHalf: half of the blocks of out, rounded up.
+/// If their count is odd, the last block of warpgroup 1 reads columns behind V and is not stored.
 template <int kHalf>
 PB_DEVICE void forward_cta(const SparseMla& p, const SparseMlaResults& r, const Items& items,
                            unsigned char* storage) {
-  const ForwardPlaces places{num_blocks(p.head_dim_qk), storage};
-  start_barriers(places.shared());
+  const ForwardSmem smem{num_blocks(p.head_dim_qk), storage};
+  init_mbarriers(smem.shared());
   const int warpgroup = warp_broadcast(thread_index() / 128);
   if (warpgroup == 2) {
-    lower_registers<kProducerRegisters>();
-    produce<kHalf>(p, places, items);
+    warpgroup_reg_dealloc<kProducerRegisters>();
+    produce<kHalf>(p, smem, items);
   } else if (warpgroup == 0) {
-    raise_registers<kConsumerRegisters>();
-    consume<kHalf, 0>(p, r, places, items);
+    warpgroup_reg_alloc<kConsumerRegisters>();
+    consume<kHalf, 0>(p, r, smem, items);
   } else {
-    raise_registers<kConsumerRegisters>();
-    consume<kHalf, 1>(p, r, places, items);
+    warpgroup_reg_alloc<kConsumerRegisters>();
+    consume<kHalf, 1>(p, r, smem, items);
   }
 }
 

@@ -4,13 +4,13 @@
 #include "../kernel/sm90/layout.h"
 #include "kernel.cuh"
 
-/// What a CTA works for, and how it comes into shared memory.
+/// The work item of a CTA, and the loads of its operands to shared memory.
 namespace patchbench::ops::sparse_mla_dims {
 
 // The names of the primitives and of the tiles.
 using namespace sm90;  // NOLINT: all of it
 
-/// 64 heads of one query, for which a CTA works: `item` of num_items.
+/// Work item `item` of num_items: 64 heads of one query.
 struct Cta {
   int64_t batch, query;  // query: in [0, batch * seqlen_q)
   int64_t first_head, num_rows;
@@ -30,27 +30,28 @@ PB_CONSTEXPR int64_t num_items(const SparseMla& p) {
 
 constexpr int kMaxBlocks = 9;  // of 576 columns
 
-/// Threads that copy together, eight to a row: warps of a CTA from `first` on.
+/// kCount consecutive threads from kFirst on that load rows together, eight threads a row.
 template <int kFirst, int kCount>
-struct Team {
+struct RowLoader {
   static constexpr int kEach = kRows / (kCount / 8);  ///< rows of a thread
   static_assert(kCount % 64 == 0, "a thread's rows are alike in the swizzle");
-  /// Where a thread's part of rows starts; where there is none, some address.
+  /// The address of this thread's part of each row; any valid address where the row does not exist.
   struct Rows {
     const uint16_t* first[kEach];
     bool is_row[kEach];
   };
   int thread = thread_index() - kFirst;
   PB_DEVICE int row(int i) const { return thread / 8 + i * (kCount / 8); }
-  /// Of a block's.
+  /// The first column of this thread within a block.
   PB_DEVICE int first_column() const { return thread % 8 * 8; }
 
-  /// Starts the copy of blocks kBegin ... of 64 rows, none from kEnd or `end` on. Zeros are what is
-  /// no row, and columns from `columns` on, a multiple of 8. Addresses are constants from a row's
-  /// on: else each copy waits until the one before has read its own.
+  /// Starts the copies of blocks kBegin to kEnd - 1, and no block from `end` on, of 64 rows.
+  /// Missing rows and columns from `columns` on (a multiple of 8) become zeros. Offsets from the
+  /// row address are compile-time constants: otherwise each copy waits for the address of the one
+  /// before.
   template <int kBegin, int kEnd>
-  PB_DEVICE void copy(const Rows& rows, int columns, int end, uint32_t to) const {
-    const uint32_t at = to + in_block(row(0), 2 * first_column());
+  PB_DEVICE void load_blocks(const Rows& rows, int columns, int end, uint32_t to) const {
+    const uint32_t at = to + swizzled_offset(row(0), 2 * first_column());
     PB_UNROLL
     for (int block = kBegin; block < kEnd; ++block) {
       if (block >= end) break;
@@ -62,8 +63,8 @@ struct Team {
     }
   }
 
-  /// Of the CTA's heads: `first` is the first element of the first.
-  PB_DEVICE Rows find_heads(const uint16_t* first, int64_t stride, int64_t num_rows) const {
+  /// Rows of the heads of the CTA. `first`: the first element of the first head.
+  PB_DEVICE Rows head_rows(const uint16_t* first, int64_t stride, int64_t num_rows) const {
     Rows rows;
     PB_UNROLL
     for (int i = 0; i < kEach; ++i) {
@@ -72,15 +73,15 @@ struct Team {
     }
     return rows;
   }
-  PB_DEVICE Rows find_query(const SparseMla& p, const Cta& cta) const {
-    return find_heads(p.q + cta.batch * p.q_stride_batch +
-                          (cta.query - cta.batch * p.seqlen_q) * p.q_stride_query +
-                          cta.first_head * p.q_stride_head,
-                      p.q_stride_head, cta.num_rows);
+  PB_DEVICE Rows query_rows(const SparseMla& p, const Cta& cta) const {
+    return head_rows(p.q + cta.batch * p.q_stride_batch +
+                         (cta.query - cta.batch * p.seqlen_q) * p.q_stride_query +
+                         cta.first_head * p.q_stride_head,
+                     p.q_stride_head, cta.num_rows);
   }
 
-  /// What stands in slots 64 * tile ... 64 * tile + 63, of those this thread's; -1 beyond the last.
-  /// Nothing is done with it yet: it need not be there before keys_of.
+  /// Reads this thread's indices of tile `tile`; -1 beyond topk. The values are first used in
+  /// valid_indices, so that the loads overlap other work.
   PB_DEVICE void read_slots(const SparseMla& p, const Cta& cta, int64_t tile,
                             int32_t (&slots)[kEach]) const {
     PB_UNROLL
@@ -89,20 +90,19 @@ struct Team {
       slots[i] = slot < p.topk ? p.indices[cta.query * p.topk + slot] : -1;
     }
   }
-  /// The keys that slots name, -1 where there is none.
-  PB_DEVICE void keys_of(const SparseMla& p, const int32_t (&slots)[kEach],
-                         int32_t (&index)[kEach]) const {
+  /// The index of each key, -1 where it is invalid.
+  PB_DEVICE void valid_indices(const SparseMla& p, const int32_t (&slots)[kEach],
+                               int32_t (&index)[kEach]) const {
     PB_UNROLL
     for (int i = 0; i < kEach; ++i)
       index[i] = slots[i] < 0 || slots[i] >= p.seqlen_k ? -1 : slots[i];
   }
-  PB_DEVICE void note_indices(const int32_t (&index)[kEach], int32_t (&noted)[kRows]) const {
+  PB_DEVICE void store_indices(const int32_t (&index)[kEach], int32_t (&stored)[kRows]) const {
     PB_UNROLL
     for (int i = 0; i < kEach; ++i)
-      if (thread % 8 == 0) noted[row(i)] = index[i];
+      if (thread % 8 == 0) stored[row(i)] = index[i];
   }
-  PB_DEVICE Rows find_keys(const SparseMla& p, const Cta& cta,
-                           const int32_t (&index)[kEach]) const {
+  PB_DEVICE Rows key_rows(const SparseMla& p, const Cta& cta, const int32_t (&index)[kEach]) const {
     Rows rows;
     PB_UNROLL
     for (int i = 0; i < kEach; ++i) {

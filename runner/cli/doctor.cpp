@@ -187,7 +187,8 @@ std::vector<DoctorFinding> environments(const Context& context, const std::strin
   std::vector<fs::path> locks = entries_of(context.root / "env/locks");
   // The others are no environment of a subject.
   std::erase_if(locks, [](const fs::path& lock) {
-    return lock.stem() == "tools" || lock.stem() == "wheels" || lock.stem() == "judge";
+    const std::string stem = lock.stem();
+    return stem == "tools" || stem == "wheels" || stem == "judge" || stem == "torch-2.15";
   });
   std::vector<DoctorFinding> found;
   for (const fs::path& lock : locks) {

@@ -82,24 +82,24 @@ struct Shown {
 };
 inline int lane_index() { return Machine::running().thread() % Machine::kWarp; }
 template <typename T>
-T shuffle_from(T value, int lane) {
+T shfl_sync(T value, int lane) {
   return Shown<T>::exchange(value, [lane](const T* warp) { return warp[lane]; });
 }
 template <typename T>
 T __shfl_sync(unsigned, T value, int lane) {
-  return shuffle_from(value, lane);
+  return shfl_sync(value, lane);
 }
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
-  return shuffle_from(value, lane_index() ^ mask);
+  return shfl_sync(value, lane_index() ^ mask);
 }
 template <typename T>
 T __shfl_up_sync(unsigned, T value, int by) {
-  return shuffle_from(value, lane_index() >= by ? lane_index() - by : lane_index());
+  return shfl_sync(value, lane_index() >= by ? lane_index() - by : lane_index());
 }
 template <typename T>
 T __shfl_down_sync(unsigned, T value, int by) {
-  return shuffle_from(value, lane_index() + by < Machine::kWarp ? lane_index() + by : lane_index());
+  return shfl_sync(value, lane_index() + by < Machine::kWarp ? lane_index() + by : lane_index());
 }
 
 inline int __clz(int value) { return std::countl_zero(static_cast<unsigned>(value)); }
@@ -125,7 +125,7 @@ inline void cp_async(void* to, const void* from) {
   check_word(reinterpret_cast<uintptr_t>(from));
   Machine::running().copy(shared_address(to), from, true);
 }
-inline void wait_for_copies() { Machine::running().wait_for_copies(); }
+inline void cp_async_wait_all() { Machine::running().cp_async_wait_all(); }
 
 template <bool kIsTransposed>
 void ldmatrix(uint32_t (&r)[4], uint32_t row) {

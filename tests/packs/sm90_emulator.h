@@ -17,11 +17,11 @@
 #include <utility>
 #include <vector>
 
-/// A host's own primitives for what is written over packs/kernel/sm90/wgmma.cuh: one CTA of
-/// some warpgroups, each thread a fiber that runs until it must wait for others. Products read
-/// shared memory by their descriptors, as the PTX manual describes the 128-byte swizzle. What is
-/// asynchronous happens as early or as late as it may, and threads take turns in either order, so
-/// that a barrier or a wait that is missing shows.
+/// A host's own primitives for what is written over packs/kernel/sm90 (ptx, barrier, wgmma): one
+/// CTA of some warpgroups, each thread a fiber that runs until it must wait for others. Products
+/// read shared memory by their descriptors, as the PTX manual describes the 128-byte swizzle. What
+/// is asynchronous happens as early or as late as it may, and threads take turns in either order,
+/// so that a barrier or a wait that is missing shows.
 namespace patchbench::sm90_emulator {
 
 struct Timing {
@@ -86,22 +86,22 @@ class Machine {
   }
 
   /// The barriers that lie in shared memory, by address.
-  void start_barrier(uint32_t at, int count) {
+  void mbarrier_init(uint32_t at, int count) {
     if (!barriers_.emplace(at, Phases{.count = count}).second)
       throw std::logic_error("a barrier is started twice");
   }
-  void arrive(uint32_t at) {
+  void mbarrier_arrive(uint32_t at) {
     count_arrival(started(at));
     if (timing_.is_first_preferred) yield();
   }
   /// Arrives once this thread's copies so far have happened.
-  void arrive_with_copies(uint32_t at) {
-    if (!are_copies_late()) return arrive(at);
+  void cp_async_mbarrier_arrive(uint32_t at) {
+    if (!are_copies_late()) return mbarrier_arrive(at);
     Fiber& fiber = fibers_[static_cast<size_t>(thread_)];
     started(at).arrivals.push_back({&fiber, fiber.copies.size()});
     ++num_steps_;
   }
-  void wait_for(uint32_t at, int parity) {
+  void mbarrier_wait(uint32_t at, int parity) {
     Phases& barrier = started(at);
     ++num_steps_;
     while (barrier.parity == parity) {
@@ -113,8 +113,8 @@ class Machine {
     }
   }
 
-  uint32_t shuffle(uint32_t value, int mask) { return shuffle_from(value, thread_ % kWarp ^ mask); }
-  uint32_t shuffle_from(uint32_t value, int lane) {
+  uint32_t shuffle(uint32_t value, int mask) { return shfl_sync(value, thread_ % kWarp ^ mask); }
+  uint32_t shfl_sync(uint32_t value, int lane) {
     lanes_[static_cast<size_t>(thread_)] = value;
     meet(kWarp, [] {});
     const uint32_t other = lanes_[static_cast<size_t>(thread_ - thread_ % kWarp + lane)];
@@ -138,7 +138,7 @@ class Machine {
     meet(kWarp, [] {});
   }
 
-  void store_rows(uint32_t to, const uint32_t* words) {
+  void stmatrix(uint32_t to, const uint32_t* words) {
     lanes_[static_cast<size_t>(thread_)] = to;
     meet(kWarp, [] {});
     const int lane = thread_ % kWarp, first = thread_ - lane;
@@ -154,7 +154,7 @@ class Machine {
     if (!are_copies_late()) return perform(copy);
     fibers_[static_cast<size_t>(thread_)].copies.push_back(copy);
   }
-  void wait_for_copies() {
+  void cp_async_wait_all() {
     Fiber& fiber = fibers_[static_cast<size_t>(thread_)];
     perform_copies(fiber, fiber.copies.size());
   }
@@ -404,99 +404,106 @@ inline void sync_warp() {
   Machine::running().meet(Machine::kWarp, [] {});
 }
 inline void named_barrier_sync(int id, int count) { Machine::running().meet_at(id, count, true); }
-inline void arrive_at(int id, int count) { Machine::running().meet_at(id, count, false); }
+inline void named_barrier_arrive(int id, int count) {
+  Machine::running().meet_at(id, count, false);
+}
 template <int kCount>
-void lower_registers() {}
+void warpgroup_reg_dealloc() {}
 template <int kCount>
-void raise_registers() {}
+void warpgroup_reg_alloc() {}
 template <typename T>
-T shuffle_xor(T value, int mask) {
+T shfl_xor_sync(T value, int mask) {
   return std::bit_cast<T>(Machine::running().shuffle(std::bit_cast<uint32_t>(value), mask));
 }
-inline int shuffle_from(int value, int lane) {
-  return static_cast<int>(Machine::running().shuffle_from(static_cast<uint32_t>(value), lane));
+inline int shfl_sync(int value, int lane) {
+  return static_cast<int>(Machine::running().shfl_sync(static_cast<uint32_t>(value), lane));
 }
-inline bool any_in_warp(bool value) {
+inline bool any_sync(bool value) {
   float any = value ? 1.0f : 0.0f;
-  for (int mask = 1; mask < Machine::kWarp; mask *= 2) any += shuffle_xor(any, mask);
+  for (int mask = 1; mask < Machine::kWarp; mask *= 2) any += shfl_xor_sync(any, mask);
   return any != 0;
 }
 inline float exp2_of(float value) { return std::exp2(value); }
-inline float exp2_flushed(float value) { return value < -126 ? 0.0f : std::exp2(value); }
+inline float exp2_ftz(float value) { return value < -126 ? 0.0f : std::exp2(value); }
 inline float log2_of(float value) { return std::log2(value); }
-inline float inverse_of(float value) { return 1.0f / value; }
-inline void sin_cos_of(float angle, float& sine, float& cosine) {
+inline float rcp_approx(float value) { return 1.0f / value; }
+inline void sincos_approx(float angle, float& sine, float& cosine) {
   sine = std::sin(angle);
   cosine = std::cos(angle);
 }
 
-inline float low_of(uint32_t pair) {
+inline float bf16_low(uint32_t pair) {
   return c10::detail::f32_from_bits(static_cast<uint16_t>(pair));
 }
-inline float high_of(uint32_t pair) { return low_of(pair >> 16); }
-inline uint32_t pack(float low, float high) {
+inline float bf16_high(uint32_t pair) { return bf16_low(pair >> 16); }
+inline uint32_t pack_bf16(float low, float high) {
   return c10::BFloat16(low).x | static_cast<uint32_t>(c10::BFloat16(high).x) << 16;
 }
 
-inline uint32_t pack_half(float low, float high) {
+inline uint32_t pack_f16(float low, float high) {
   return c10::Half(low).x | static_cast<uint32_t>(c10::Half(high).x) << 16;
 }
-inline void widen(uint32_t bytes, uint32_t& even, uint32_t& odd) {
+inline void e4m3_to_f16(uint32_t bytes, uint32_t& even, uint32_t& odd) {
   const auto value = [&](int i) {
     return c10::detail::fp8e4m3fn_to_fp32_value(static_cast<uint8_t>(bytes >> 8 * i));
   };
-  even = pack_half(value(0), value(2));
-  odd = pack_half(value(1), value(3));
+  even = pack_f16(value(0), value(2));
+  odd = pack_f16(value(1), value(3));
 }
 
 inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(pointer) -
                                Machine::running().shared());
 }
-inline void decode(uint32_t bytes, float& low, float& high) {
+inline void e4m3_to_f32(uint32_t bytes, float& low, float& high) {
   low = c10::detail::fp8e4m3fn_to_fp32_value(static_cast<uint8_t>(bytes));
   high = c10::detail::fp8e4m3fn_to_fp32_value(static_cast<uint8_t>(bytes >> 8));
 }
 
-struct alignas(16) Chunk {
+struct alignas(16) Vec128 {
   uint32_t words[4] = {};
 };
-inline Chunk load_chunk(const void* from) {
-  Chunk c;
+inline Vec128 load_128(const void* from) {
+  Vec128 c;
   std::memcpy(c.words, from, sizeof(c.words));
   return c;
 }
-inline void store_chunk(uint32_t to, const Chunk& c) {
+inline void store_128(uint32_t to, const Vec128& c) {
   std::memcpy(Machine::running().shared() + to, c.words, sizeof(c.words));
 }
-inline void store_chunk(void* to, const Chunk& c) { std::memcpy(to, c.words, sizeof(c.words)); }
+inline void store_128(void* to, const Vec128& c) { std::memcpy(to, c.words, sizeof(c.words)); }
 inline void ldmatrix_trans(uint32_t (&words)[4], uint32_t from) {
   Machine::running().ldmatrix_trans(words, from);
 }
-inline void store_rows(uint32_t to, const uint32_t* words) {
-  Machine::running().store_rows(to, words);
-}
+inline void stmatrix(uint32_t to, const uint32_t* words) { Machine::running().stmatrix(to, words); }
 inline void cp_async(uint32_t to, const void* from, bool is_valid) {
   Machine::running().copy(to, from, is_valid);
 }
-inline void wait_for_copies() { Machine::running().wait_for_copies(); }
+inline void cp_async_wait_all() { Machine::running().cp_async_wait_all(); }
 inline void fence_async_proxy() {}
 
-struct Barrier {
+struct Mbarrier {
   uint64_t state;
 };
-inline void start_barrier(Barrier& barrier, int count) {
-  Machine::running().start_barrier(shared_address(&barrier), count);
+inline void mbarrier_init(Mbarrier& barrier, int count) {
+  Machine::running().mbarrier_init(shared_address(&barrier), count);
 }
-inline void arrive(Barrier& barrier) { Machine::running().arrive(shared_address(&barrier)); }
-inline void arrive_with_copies(Barrier& barrier) {
-  Machine::running().arrive_with_copies(shared_address(&barrier));
+inline void mbarrier_arrive(Mbarrier& barrier) {
+  Machine::running().mbarrier_arrive(shared_address(&barrier));
 }
-inline void wait_for(Barrier& barrier, int parity) {
-  Machine::running().wait_for(shared_address(&barrier), parity);
+inline void cp_async_mbarrier_arrive(Mbarrier& barrier) {
+  Machine::running().cp_async_mbarrier_arrive(shared_address(&barrier));
+}
+inline void mbarrier_wait(Mbarrier& barrier, int parity) {
+  Machine::running().mbarrier_wait(shared_address(&barrier), parity);
 }
 
-inline void add_four(float* to, float a, float b, float c, float d) {
+inline void mbarrier_arrive_warp(Mbarrier& barrier) {
+  sync_warp();
+  if (thread_index() % 32 == 0) mbarrier_arrive(barrier);
+}
+
+inline void atomic_add_f32x4(float* to, float a, float b, float c, float d) {
   to[0] += a;
   to[1] += b;
   to[2] += c;
@@ -505,7 +512,7 @@ inline void add_four(float* to, float a, float b, float c, float d) {
 
 enum class Major { kK = 0, kMn = 1 };
 template <typename T>
-void pin(T&) {}
+void warpgroup_fence_operand(T&) {}
 template <typename... Accumulators>
 void wgmma_fence(Accumulators&...) {}
 inline void wgmma_commit() { Machine::running().commit_products(); }
@@ -514,7 +521,7 @@ void wgmma_wait(Accumulators&...) {
   Machine::running().wait_for_products(kPending);
 }
 template <int kN, Major kA, Major kB>
-void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulates) {
+void wgmma_ss(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulates) {
   Machine::running().multiply({.n = kN,
                                .is_a_transposed = kA == Major::kMn,
                                .is_b_transposed = kB == Major::kMn,
@@ -524,7 +531,7 @@ void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulates) {
                               d);
 }
 template <int kN, Major kB>
-void wgmma_of_registers(float (&d)[kN / 2], const uint32_t* a, uint64_t b, bool accumulates) {
+void wgmma_rs(float (&d)[kN / 2], const uint32_t* a, uint64_t b, bool accumulates) {
   Machine::running().multiply({.n = kN,
                                .is_b_transposed = kB == Major::kMn,
                                .accumulates = accumulates,
@@ -532,13 +539,13 @@ void wgmma_of_registers(float (&d)[kN / 2], const uint32_t* a, uint64_t b, bool 
                                .b = b},
                               d, a);
 }
-inline void wgmma_half(float (&d)[32], const uint32_t* a, uint64_t b, bool accumulates) {
+inline void wgmma_rs_f16(float (&d)[32], const uint32_t* a, uint64_t b, bool accumulates) {
   Machine::running().multiply(
       {.n = 64, .is_half = true, .accumulates = accumulates, .is_a_in_registers = true, .b = b}, d,
       a);
 }
 template <int kN>
-void wgmma_e4m3(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulates) {
+void wgmma_ss_e4m3(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulates) {
   Machine::running().multiply(
       {.n = kN, .is_e4m3 = true, .accumulates = accumulates, .a = a, .b = b}, d);
 }

@@ -153,15 +153,15 @@ def test_a_backward_has_no_gradient() -> None:
 
 def test_deterministic_mode_refuses_atomic_adds() -> None:
     refuse = patchbench_ops.library.refuse_atomic_adds
-    refuse("sparse_mla_backward", True)
+    refuse("sparse_mla_backward", lambda: True)
     torch.use_deterministic_algorithms(True)
     try:
-        refuse("sparse_mla_backward", False)
+        refuse("sparse_mla_backward", lambda: False)
         with pytest.raises(RuntimeError, match="sparse_mla_backward does not have a deterministic implementation"):
-            refuse("sparse_mla_backward", True)
+            refuse("sparse_mla_backward", lambda: True)
         torch.use_deterministic_algorithms(True, warn_only=True)
         with pytest.warns(UserWarning, match="sparse_mla_backward"):
-            refuse("sparse_mla_backward", True)
+            refuse("sparse_mla_backward", lambda: True)
     finally:
         torch.use_deterministic_algorithms(False)
 

@@ -31,8 +31,8 @@ def load() -> None:
 
 
 def has(name: str) -> bool:
-    """Whether the library holds patchbench::<name>."""
-    return hasattr(torch.ops.patchbench, name)
+    """Whether the library holds patchbench::<name>, with or without an overload."""
+    return hasattr(torch.ops.patchbench, name.split(".")[0])
 
 
 def fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -58,9 +58,12 @@ def not_differentiable(*names: str) -> None:
         torch.library.register_autograd(f"patchbench::{name}", refuse)
 
 
-def refuse_atomic_adds(name: str, is_atomic: bool) -> None:
-    """In torch's deterministic mode an operator that adds atomically raises RuntimeError, or warns where the mode only warns."""
-    if not is_atomic or not torch.are_deterministic_algorithms_enabled():
+def refuse_atomic_adds(name: str, is_atomic: Callable[[], bool]) -> None:
+    """In torch's deterministic mode an operator that adds atomically raises RuntimeError, or warns where the mode only warns.
+
+    `is_atomic` is asked in that mode alone: the operators that name a path return text, which a full graph cannot hold.
+    """
+    if not torch.are_deterministic_algorithms_enabled() or not is_atomic():
         return
     text = (
         f"patchbench::{name} does not have a deterministic implementation on this GPU: its kernel adds atomically. "

@@ -23,6 +23,8 @@ def topk_to_index_mask(
     RuntimeError names a wrong argument. Bitwise deterministic. One launch on the current stream, capturable in a CUDA graph. Not
     differentiable: a mask has no gradient. Source: derived here; the semantics are those of Megatron-LM's dsa_masking.py at 0.19.2.
     """
+    if out_of_range is None:
+        return _OPS.topk_to_index_mask(topk_indices, seqlen_k, dtype=dtype)
     return _OPS.topk_to_index_mask(topk_indices, seqlen_k, dtype=dtype, out_of_range=out_of_range)
 
 
@@ -43,6 +45,7 @@ def topk_to_index_mask_path(topk_indices: Tensor) -> str:
 
 
 @fake("topk_to_index_mask")
+@fake("topk_to_index_mask.out_of_range")
 def _(topk_indices: Tensor, seqlen_k: int, *, dtype: torch.dtype | None = None, out_of_range: Tensor | None = None) -> Tensor:
     return topk_indices.new_empty((*topk_indices.shape[:2], seqlen_k), dtype=dtype or torch.float32)
 

@@ -91,8 +91,11 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any
 
 def _backward(ctx: Any, grad_out: Tensor, *unused: Any) -> tuple[Tensor | None, Tensor | None, None]:
     out, remainder, lse, q, kv, topk_indices = ctx.saved_tensors
-    is_kernel = q.is_cuda and sparse_mla_path(q, out.shape[3], ctx.modes["staging"]) == "cuda"
-    refuse_atomic_adds("sparse_mla_backward", is_kernel and ctx.needs_input_grad[1])
+
+    def is_atomic() -> bool:
+        return ctx.needs_input_grad[1] and q.is_cuda and sparse_mla_path(q, out.shape[3], ctx.modes["staging"]) == "cuda"
+
+    refuse_atomic_adds("sparse_mla_backward", is_atomic)
     wanted = list(ctx.needs_input_grad[:2])
     grads = _OPS.sparse_mla_backward(
         grad_out, out, remainder, lse, q, kv, topk_indices, softmax_scale=ctx.scale, **ctx.modes, output_mask=wanted
