@@ -18,6 +18,7 @@ Numbers have three digits. The same records give the same bytes.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -34,7 +35,8 @@ STATUS_BEGIN, STATUS_END = "<!-- status -->\n", "<!-- /status -->\n"
 SCALES = {"": 1.0, "GiB": 2.0**-30, "us": 1e3, "TB/s": 1e-3}
 # Of a drawing: its width, a release, a device, what is left of the releases, what is above them.
 WIDTH, COLUMN, ROW, LEFT, NAMES = 900, 24, 22, 132, 58
-COLOURS = ["#b22222", "#e08214", "#7b3294", "#8c510a"]  # the failure classes, in the manifest's order
+# The failure classes, in the manifest's order, again from the first where a pack has more.
+COLOURS = ["#b22222", "#e08214", "#7b3294", "#8c510a", "#c51b7d", "#2166ac", "#e7298a", "#666600"]
 OTHERS = {"absent": "right", "unsupported": "no such code", "unresolved": "no answer", "not_measured": "not measured"}
 
 
@@ -124,7 +126,8 @@ def device_name(device: str) -> str:
 def drawing(slug: str, windows: list[dict[str, Any]]) -> str:
     """Every locked version of each upstream, oldest on the left; a row for each kind of device. Upstreams share a line where they fit."""
     classes = [one["name"] for one in json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())["classes"]]
-    colours = dict(zip(classes, COLOURS, strict=False)) | {"absent": "#1a7837", "unsupported": "#777777", "unresolved": "#444444"}
+    colours = dict(zip(classes, itertools.cycle(COLOURS), strict=False))
+    colours |= {"absent": "#1a7837", "unsupported": "#777777", "unresolved": "#444444", "not_measured": "#aaaaaa"}
     paths: dict[str, str] = {}
     texts, x, y, down, width = [], 0, 8, 0, 0
     for upstream in dict.fromkeys(window["upstream"] for window in windows):
@@ -153,7 +156,7 @@ def drawing(slug: str, windows: list[dict[str, Any]]) -> str:
     drawn = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y + 4}" font-family="sans-serif" font-size="11">']
     drawn.append(f'<rect width="{width}" height="{y + 4}" fill="white"/>')
     for state in sorted(paths, key=[*classes, *OTHERS].index):
-        drawn.append(f'<path fill="{colours.get(state, "#aaaaaa")}" d="{paths[state]}"><title>{OTHERS.get(state, state)}</title></path>')
+        drawn.append(f'<path fill="{colours[state]}" d="{paths[state]}"><title>{OTHERS.get(state, state)}</title></path>')
     return "\n".join([*drawn, *texts, "</svg>", ""])
 
 
