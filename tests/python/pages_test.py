@@ -48,6 +48,15 @@ def test_a_number_that_the_block_of_figures_has_is_not_in_the_prose() -> None:
         assert not measured & said, f"{page}: {measured & said}"
 
 
+def test_a_link_of_a_page_leads_to_a_file() -> None:
+    links = 0
+    for page in [*PAGES, *ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "runner/README.md"]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / link).is_file(), f"{page}: {link}"
+            links += 1
+    assert links > len(PAGES)
+
+
 def cycle_counts(value: object) -> list[int]:
     """The counts of cycles an item that a document's texts give, those that it calls withdrawn left out."""
     if isinstance(value, dict):
