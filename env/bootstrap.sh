@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepares a machine (Debian 12 or 13; Ubuntu 24.04 is untried): Debian packages, locked wheels, upstream releases, base image.
 # Usage: env/bootstrap.sh [--yes] [--host-only] [--tests] [--wheels]
-#   --yes        do not ask before apt-get (also where CI=true, and where there is no terminal to ask on)
+#   --yes        do not ask before apt-get (also where CI=true, and where no terminal can be asked)
 #   --host-only  the runner's packages alone: no wheels, no releases, no image
 #   --tests      what the tests alone need, too: a Slurm to start on this machine
 #   --wheels     what env/wheels.sh alone needs, too: archives that the static program links

@@ -466,7 +466,7 @@ def verify(folder: Path) -> None:
     if not marker.exists():
         raise FetchError(2, f"{folder}: not an unpacked environment (no patchbench-env.json)")
     files = json.loads(marker.read_text())["files"]
-    # Bytecode that an interpreter wrote beside its source is no part of a wheel; what a wheel brought is checked.
+    # Bytecode that an interpreter wrote next to its source is not part of a wheel; the files of a wheel are checked.
     present = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
     extra = {name for name in present - set(files) - {marker.name} if "__pycache__" not in Path(name).parts}
     if extra:

@@ -34,7 +34,7 @@ class Site(NamedTuple):
 
 
 class Names:
-    """What the names of one file stand for, by its imports."""
+    """The dotted names that the names of one file mean, by its imports."""
 
     def __init__(self, tree: ast.AST):
         self.known: dict[str, str] = {}
@@ -119,7 +119,7 @@ def dynamic_axes(tree: ast.AST, names: Names) -> Iterator[tuple[int, str]]:
 
 
 def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a scope without those of the functions in it."""
+    """The nodes of a scope, without the nodes of the functions in it."""
     for child in ast.iter_child_nodes(scope):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -229,7 +229,7 @@ def sources(paths: list[Path]) -> Iterator[Path]:
 
 
 def sites_of(path: Path) -> Iterator[Site]:
-    """What one file holds. Raises SyntaxError or ValueError where it is no Python of this interpreter's."""
+    """The findings of one file. Raises SyntaxError or ValueError if this interpreter cannot parse it."""
     text = path.read_bytes()
     tree = ast.parse(text, str(path))
     lines = text.decode("utf-8", "replace").splitlines()
@@ -246,7 +246,7 @@ def over_limit(sites: list[Site]) -> list[Site]:
     found = []
     for rule in FINDERS:
         of_rule = [s for s in sites if s.rule == rule]
-        # Each site of this rule already stands for more axes than the limit.
+        # Each site of this rule already has more axes than the limit.
         if len(of_rule) > (0 if rule == "one_dynamic_axis" else limits[rule]):
             found += of_rule
     return found

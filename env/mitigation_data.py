@@ -44,7 +44,7 @@ RECORDS = module_from(ROOT / "env" / "records.py")
 
 
 def constants_of(path: Path) -> dict[str, Any]:
-    """The constants that a mitigation's module assigns from constants alone, those of megatron.py included."""
+    """The constants that a mitigation's module assigns from constants alone, megatron.py's included."""
     known: dict[str, Any] = {"MODE_AUTO": "auto"}
     for file in (PACKAGE / "megatron.py", path):
         for node in ast.parse(file.read_text()).body:

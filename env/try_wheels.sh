@@ -36,7 +36,7 @@ inside() {
     shift
     if said=$("$@" 2>&1); then echo "ok: $what"; else echo "FAILED: $what: $said" | tail -n 15; failed=1; fi
   }
-  # Processor time of what this shell has run, in ms: other work on the machine does not count.
+  # Processor time of this shell's commands, in ms: other work on the machine does not count.
   milliseconds() { awk '{print ($16 + $17) * 10}' "/proc/$$/stat"; }
   ! command -v gcc cc c++ >/dev/null || { echo "FAILED: this root has a compiler"; exit 1; }
   python3 -m venv /tmp/venv || exit 1

@@ -1,4 +1,4 @@
-"""What the packs' pages say of times, against the files of the evidence, and what they call owed, against the list of it."""
+"""The form of the packs' pages, what evidence says of cycles, and what pages call owed, against the list of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = ROOT / "reports" / "evidence"
 OWED = EVIDENCE / "OWED.md"
+PAGES = sorted(manifest.parent / "README.md" for manifest in (ROOT / "packs").glob("*/manifest.json"))
 MOST_CLOCK_HZ, SMS = 1.98e9, 132  # of an H200
 
 
@@ -31,41 +32,29 @@ def sparse_mla(name: str) -> list[dict]:
     return report["rows"] if "rows" in report else report["runs"]
 
 
-def test_fp8s_share_of_bf16_is_said_by_layout_and_length_as_the_evidence_has_it() -> None:
-    of = {
-        "per tensor": "tensor",
-        "per token": "token",
-        "656 bytes, e4m3 query": "block, e4m3 query",
-        "656 bytes, bfloat16 query": "block, bfloat16 query",
-    }
-    fp8 = {}
-    for keys, name in (("8192", "bench-h200.json"), ("65536", "bench-65536-h200.json")):
-        report = json.loads((EVIDENCE / "fp8_storage_dispatch" / name).read_text())
-        assert report["shape"] == [1024, 128, 2048, int(keys)]
-        fp8 |= {(keys, row["layout"]): row["median_ms"] for row in report["rows"] if row["what"] == "forward"}
-    bf16 = {
-        str(r["shape"][2]): r["patchbench forward"]["ms"][0]
-        for r in sparse_mla("bench-peers-h200.json")
-        if r["shape"][:2] + r["shape"][3:] == [1, 1024, 128, 2048, 576, 512, "uniform"]
-    }
-    rows = table(ROOT / "packs" / "fp8_storage_dispatch" / "README.md", "keys")
-    assert {(keys, of[layout]) for keys, layout, *_ in rows} == set(fp8)
-    for keys, layout, *said in rows:
-        ours, theirs = fp8[keys, of[layout]], bf16[keys]
-        assert said == [f"{ours:.2f}", f"{theirs:.2f}", f"{ours / theirs:.2f}"], (keys, layout)
+def test_a_packs_page_is_one_screen_under_five_headings() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        assert re.findall(r"^## (.+)", text, re.M) == ["Bug", "Cause", "Fix", "Limits", "Retirement"], page
+        assert len(text.splitlines()) <= 80, page
 
 
-def test_the_new_backward_is_given_from_the_run_that_timed_it_and_has_no_ratio_to_a_peer() -> None:
-    page = ROOT / "packs" / "sparse_mla_dims" / "README.md"
-    rows = table(page, "backward, ms, 128 heads unless stated")
-    # Two processes each: the page has the mean of their medians.
-    timed = [
-        [sum(process[0] for process in row[f"backward, {build}"]) / 2 for build in ("before", "these kernels")]
-        for row in sparse_mla("bench-h200.json")[0]["rows"]
-    ]
-    measured = {tuple(f"{ms:.1f}" if ms > 10 else f"{ms:.2f}" for ms in row) for row in timed}
-    assert len(rows) == 6 and {(before, after) for _, before, after in rows} <= measured
-    assert "come from\ndifferent runs" in page.read_text()
+def test_a_number_that_the_block_of_figures_has_is_not_in_the_prose() -> None:
+    for page in PAGES:
+        before, _, rest = page.read_text().partition("<!-- figures")
+        block, _, after = rest.partition("<!-- /figures -->")
+        measured = {cell for line in block.splitlines() for cell in line.split(" | ") if re.fullmatch(r"[\d.e+-]+", cell) and "." in cell}
+        said = {word.strip(".,;:()") for word in (before + after).split()}
+        assert not measured & said, f"{page}: {measured & said}"
+
+
+def test_a_link_of_a_page_leads_to_a_file() -> None:
+    links = 0
+    for page in [*PAGES, *ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "runner/README.md"]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / link).is_file(), f"{page}: {link}"
+            links += 1
+    assert links > len(PAGES)
 
 
 def cycle_counts(value: object) -> list[int]:
