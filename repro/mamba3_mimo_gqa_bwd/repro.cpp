@@ -455,15 +455,23 @@ class MimoPack : public harness::Pack {
   }
 
   /// A token that sees itself alone turns q and k alike: no angle changes anything, and where no
-  /// sequence has two tokens all that is left of the terms is their rounding.
+  /// sequence has two tokens all that is left of the terms is their rounding. Its state is dt
+  /// sigmoid(trap) x k, so that dt grad_dt is the sum of the products of q and grad_q, which have
+  /// both signs; grad_trap is a part of it.
   double least_size(const Case& item, const Tensors& inputs, const Tensors& oracle,
                     const std::string& tensor) const override {
     // What is rounded to float16 has no relative precision below its smallest normal number.
     const double smallest = low_dtype(item) == at::kHalf ? 0x1p-14 : 0;
-    if (!is_backward(item) || tensor != "grad_angles") return smallest;
+    const bool is_scale = tensor == "grad_dt" || tensor == "grad_trap";
+    if (!is_backward(item) || (tensor != "grad_angles" && !is_scale)) return smallest;
     for (const int64_t length : seqlens_of(item))
       if (length > 1) return smallest;
     const auto most = [](const Tensor& x) { return x.abs().max().to(at::kDouble).item<double>(); };
+    if (is_scale) {
+      const double terms =
+          most(oracle.at("grad_q")) * (most(inputs.at("q")) + most(inputs.at("q_bias")));
+      return std::max(tensor == "grad_dt" ? terms / most(inputs.at("dt")) : terms, smallest);
+    }
     double terms = 0;
     for (const std::string name : {"q", "k", "q_bias", "k_bias"})
       terms += most(oracle.at("grad_" + name)) * most(inputs.at(name));
