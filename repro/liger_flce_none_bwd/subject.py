@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import stand_in
 import torch
 from live_storages import LiveStorages
-from subject_runtime import Case, Unsupported
+from subject_runtime import Case
 
 stand_in.install()
 
-from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction as Flce  # noqa: E402
+from liger_flce import loss_of  # noqa: E402
 
 PACKAGE = "liger_kernel"
 PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
@@ -31,45 +30,15 @@ class Meter(LiveStorages):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
-def arguments(case: Case, leaves: dict[str, torch.Tensor], reduction: str) -> list[object]:
-    """The positional arguments of this release's forward; Unsupported if it lacks one that the case needs."""
-    axes = case.axes
-    wanted = {
-        "_input": leaves["input"],
-        "weight": leaves["weight"],
-        "target": case.tensors["target"],
-        "bias": leaves.get("bias"),
-        "ignore_index": axes["ignore_index"],
-        "reduction": reduction,
-        "label_smoothing": axes["label_smoothing"],
-    }
-    optional = {
-        "ce_weight": case.tensors.get("class_weight"),
-        "lse_square_scale": axes["lse_square_scale"] or None,
-        "softcap": axes["softcap"] or None,
-    }
-    wanted |= {name: value for name, value in optional.items() if value is not None}
-    parameters = dict(list(inspect.signature(Flce.forward).parameters.items())[1:])
-    for name in wanted:
-        if name not in parameters:
-            raise Unsupported(f"this release's forward has no argument {name}")
-    return [wanted.get(name, parameter.default) for name, parameter in parameters.items()]
-
-
 def leaves_of(case: Case) -> dict[str, torch.Tensor]:
     return {n: case.tensors[n].detach().requires_grad_() for n in ("input", "weight", "bias") if n in case.tensors}
-
-
-def first(result: Any) -> torch.Tensor:
-    """The loss of what a release returns."""
-    return result[0] if isinstance(result, tuple) else result
 
 
 def gradients(case: Case) -> dict[str, torch.Tensor]:
     """Loss and gradients of `(loss * grad_loss).sum()`; grad_loss reaches the backward as it is, strides included. Of several
     backwards through one graph (axis `backwards`) the last one's."""
     leaves = leaves_of(case)
-    loss = first(Flce.apply(*arguments(case, leaves, case.axes["reduction"])))
+    loss = loss_of(case, leaves, case.axes["reduction"])
     grad_loss = case.tensors["grad_loss"]
     output, words = (loss, (grad_loss,)) if loss.shape == grad_loss.shape else ((loss * grad_loss).sum(), ())
     num_backwards = case.axes.get("backwards", 1)
@@ -89,7 +58,7 @@ def cost(case: Case, reduction: str) -> dict[str, float]:
     leaves = leaves_of(case)
     grad_loss = case.tensors["grad_loss"] if reduction == "none" else case.tensors["grad_loss"].new_ones(())
     with Meter(*case.tensors.values(), *leaves.values()) as meter:
-        loss = first(Flce.apply(*arguments(case, leaves, reduction)))
+        loss = loss_of(case, leaves, reduction)
         forward, forward_peak, forward_held = meter.num_multiplied, meter.peak, meter.now()
         grads = torch.autograd.grad(loss, list(leaves.values()), grad_loss)
     del grads
