@@ -87,13 +87,6 @@ def test_compiled_equals_eager_bitwise(dynamic: bool) -> None:
     assert all(torch.equal(g, w) for g, w in pairs)
 
 
-def test_autocast_does_not_change_it() -> None:
-    t = operands()
-    wanted = scan(t, None)[0]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(scan(t, None)[0], wanted)
-
-
 def test_the_rotary_backward_is_that_of_the_forward_in_fp64() -> None:
     """float64 against autograd of the formulas; float32 against float64."""
     generator = torch.Generator().manual_seed(4)
