@@ -50,7 +50,8 @@ def judged(program: str, venv: Path, liger: str, ledger: Path) -> dict[str, Any]
     words = [program, "--json", "reproduce", "liger_flce_none_bwd", "--python", str(venv), "--device", "cpu"]
     done = subprocess.run(words, stdout=subprocess.PIPE, env=os.environ | {"PATCHBENCH_LEDGER": str(ledger)}, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    row |= {"liger_kernel": liger, "sentinel": json.loads(done.stdout)["sentinel"] if done.stdout else f"exit {done.returncode}"}
+    said = json.loads(done.stdout) if done.stdout else {"sentinel": f"exit {done.returncode}", "why": ""}
+    row |= {"liger_kernel": liger, "sentinel": said["sentinel"], "why": said["why"]}
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return row | {"wall_s": round(time.monotonic() - started, 1), "cpu_s": round(cpu, 1)}
 
