@@ -19,6 +19,9 @@ target_link_directories(patchbench_torch INTERFACE ${torch_dir}/lib)
 target_link_libraries(patchbench_torch INTERFACE torch_cpu c10)
 target_link_options(patchbench_torch INTERFACE -Wl,--allow-shlib-undefined -Wl,-rpath,${torch_dir}/lib)
 target_compile_definitions(patchbench_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+# torch's error messages hold __FILE__: no path of this machine goes into a wheel.
+target_compile_options(patchbench_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${torch_dir}/include/=
+  -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>)
 
 if(PATCHBENCH_CUDA)
   set(CMAKE_CUDA_ARCHITECTURES OFF)
@@ -59,8 +62,5 @@ endfunction()
 # later torch. Hidden: the ABI's header-only classes are a copy for each library.
 function(use_stable_abi target)
   target_compile_definitions(${target} PRIVATE TORCH_TARGET_VERSION=0x020b000000000000)
-  # The ABI's error messages hold __FILE__: no path of this machine goes into a wheel.
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${torch_dir}/include/=
-    -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>)
   set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 endfunction()

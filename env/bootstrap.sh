@@ -3,7 +3,7 @@
 # Usage: env/bootstrap.sh [--yes] [--host-only] [--tests] [--wheels]
 #   --yes        do not ask before apt-get (also where CI=true, and where no terminal can be asked)
 #   --host-only  the runner's packages alone: no wheels, no releases, no image
-#   --tests      what the tests alone need, too: a Slurm to start on this machine
+#   --tests      what the tests alone need, too: a Slurm to start on this machine, the schema of CycloneDX
 #   --wheels     what env/wheels.sh alone needs, too: archives that the static program links
 # Goes on as far as it can: what is missing is said with the command that brings it. A second run takes no time.
 # Exit: 0 all is there, 1 something is missing (said on stderr), 2 usage.
@@ -108,7 +108,7 @@ for package in $(packages_for headers); do
 done
 if [ -z "$host_only" ]; then
   say "locked wheels (torch 2.11.0 and what it needs: 2.5 GiB to fetch once, 4.4 GiB on disk), tools, upstream releases"
-  for lock in torch-2.11 tools wheels; do
+  for lock in torch-2.11 tools wheels ${tests:+schemas}; do
     python3 "$root/env/fetch.py" env "$root/env/locks/$lock.txt" >/dev/null || missing=2
   done
   # The base image has Python 3.11, whatever this machine has.
@@ -116,7 +116,7 @@ if [ -z "$host_only" ]; then
     for lock in "$root"/env/locks/*.txt; do
       case ${lock##*/} in
         # torch 2.15: env/try_ops.sh fetches it.
-        tools.txt | wheels.txt | judge.txt | torch-2.15.txt) ;;
+        tools.txt | wheels.txt | schemas.txt | judge.txt | torch-2.15.txt) ;;
         *) python3 "$root/env/fetch.py" env "$lock" --tag cp311 >/dev/null || missing=2 ;;
       esac
     done

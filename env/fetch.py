@@ -426,7 +426,7 @@ def fetch_env(lock: Path, tag: str) -> Path:
     with locked(CACHE / "env" / f"{final.name}.lock"):
         if (final / "patchbench-env.json").exists():
             return final
-        tmp = final.with_suffix(".tmp")
+        tmp = final.with_name(f"{final.name}.tmp")  # a suffix would be all that follows the dot of torch-2.11
         shutil.rmtree(tmp, ignore_errors=True)
         tmp.mkdir(parents=True)
         PROGRESS = Progress(bytes_to_fetch(lock))
@@ -449,14 +449,17 @@ def fetch_env(lock: Path, tag: str) -> Path:
         say(f"unpacks {len(wheels)} wheels")
         PROGRESS = None
         files: dict[str, str] = {}
-        for wheel in wheels:
-            files.update(unpack(wheel, tmp))
+        for row, wheel in zip(rows, wheels, strict=True):
+            try:
+                files.update(unpack(wheel, tmp))
+            except FileNotFoundError:  # a run for another environment had the same wheel, and threw it away
+                files.update(unpack(one(row), tmp))
         record = {"lock": lock.name, "tag": tag, "wheels": sorted(w.name for w in wheels), "files": files}
         (tmp / "patchbench-env.json").write_text(json.dumps(record, sort_keys=True))
         shutil.rmtree(final, ignore_errors=True)
         os.replace(tmp, final)
         for wheel in wheels:
-            shutil.rmtree(wheel.parent)
+            shutil.rmtree(wheel.parent, ignore_errors=True)
     return final
 
 

@@ -3,7 +3,12 @@
 # none) and fmt (a shared object alone). Prints the folder: lib/, include/, notices/.
 # Usage: env/static_libraries.sh
 # Sources are Debian's own, by sha256, from the mirror that apt uses. Without HTTPS and SSH: `git` does all fetching.
-# libgit2 has the fixes of Debian's patch series that the archive holds; a newer series is two new lines below.
+# libgit2 has the fixes of Debian's patch series deb12u1. Bookworm's newest series is deb12u2 (bookworm-security, October 2026), whose
+# source no mirror here serves (404 on 2026-11-25; its .debian.tar.xz, under updates/main/libg/libgit2, has the sha256
+# 6a05d338adb95329616650f71d9cb3622d2e7c4a8f2767b7bbf08c36eb87e284). Of its four fixes three are in code that the program does not
+# call: CVE-2026-53584 (submodule paths), CVE-2026-53586 (HTTP redirects), CVE-2026-5917 (SSH, which is not compiled). The fourth,
+# CVE-2026-53585, limits the memory that a delta of a pack may ask for; the program reads packs that `git` fetched from the
+# repositories of env/pins.json. tests/python/static_libraries_test.py holds the first three. A newer series is one changed line below.
 # Exit: 0 built or already there, 1 not, 4 not possible here (needs Debian 12).
 set -u
 umask 022

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs the wheels of dist/ into bare Debian roots without a compiler and without a network, and runs what they promise.
 # Usage: env/try_wheels.sh [SUITE...]    default: bullseye bookworm trixie (glibc 2.31, 2.36, 2.41)
-# env/wheels.sh builds the wheels; of patchbench-py and patchbench-judge what is in dist/ is tried. The roots (debootstrap) lie in the
-# cache. Only their making has a network. The judge runs where its environments (env/fetch.py env env/locks/judge.txt, and torch-2.11
-# for the suite's interpreter) and Liger-Kernel 0.8.0 are in the cache.
+# env/wheels.sh builds the wheels; of patchbench-py and patchbench-judge what is in dist/ is tried. The roots (debootstrap) and the
+# libtorch of the judge (env/locks/judge.txt, 518 MiB) lie in the cache. Only their making has a network. The judge runs in the suites
+# for whose interpreter the environment torch-2.11 is in the cache: env/bootstrap.sh brings that of Python 3.11, which is bookworm's;
+# python3 env/fetch.py env env/locks/torch-2.11.txt --tag cp313 brings trixie's. torch has no wheel for bullseye's Python 3.9.
 # Exit: 0 all green, 1 something is not, 4 not possible here (needs root, debootstrap and bwrap).
 set -u
 umask 022
@@ -17,13 +18,18 @@ done
 bwrap --ro-bind / / true 2>/dev/null || { say "bwrap may not make namespaces here"; exit 4; }
 compgen -G "$root/dist/patchbench-[0-9]*.whl" >/dev/null || { say "no wheel in dist/; run env/wheels.sh"; exit 1; }
 
+# libtorch for a judge that brings none; its libraries know no Python, so that one interpreter's serve all.
+if compgen -G "$root/dist/patchbench_judge-*.whl" >/dev/null; then
+  python3 "$root/env/fetch.py" env "$root/env/locks/judge.txt" --tag cp311 >/dev/null || say "the libtorch of the judge could not be fetched"
+fi
+
 make_root() { # SUITE TREE
   local log=$cache/debian/wheels-$1.log
   say "makes a root of $1 with debootstrap (minutes, once)"
   rm -rf --one-file-system "$2" "$2.part"
   mkdir -p "$cache/debian"
   # In a mount namespace of its own: what debootstrap mounts is gone with it, even if it is killed.
-  unshare --mount debootstrap --variant=minbase --include=python3,python3-venv "$1" "$2.part" >"$log" 2>&1 ||
+  unshare --mount debootstrap --variant=minbase --include=python3,python3-venv,python3-pytest "$1" "$2.part" >"$log" 2>&1 ||
     { tail -n 5 "$log" >&2; say "debootstrap failed; log: $log"; return 1; }
   mv "$2.part" "$2"
 }
@@ -42,11 +48,11 @@ inside() {
   python3 -m venv /tmp/venv || exit 1
   export PATH=/tmp/venv/bin:$PATH VIRTUAL_ENV=/tmp/venv
   local started
-  started=$(milliseconds)
+  SECONDS=0 started=$(milliseconds)
   try "pip install patchbench" pip install -q --no-index --find-links /mnt patchbench
   try "first scan" patchbench scan
   local took=$(($(milliseconds) - started))
-  try "from pip to the first answer in $took ms of processor time, at most 10000" test $took -le 10000
+  try "from pip to the first answer in $SECONDS s, $took ms of processor time, of which at most 10000" test $took -le 10000
   try "the program needs no shared library" sh -c '! ldd /tmp/venv/bin/patchbench'
   try list patchbench list
   try show patchbench show liger_flce_none_bwd
@@ -60,6 +66,9 @@ inside() {
   try "third-party notices" sh -c 'test -s /tmp/venv/lib/python3*/site-packages/patchbench-*.dist-info/licenses/third-party/libgit2'
   try "import patchbench" python -c 'import patchbench as p, sys
 assert len(p.packs()) == 8 and p.windows() and p.verdicts() and len(p.scan().answers) == 8 and "torch" not in sys.modules'
+  try "the same hits as text, SARIF, VEX and the other formats, with their advice" python /opt/installed_check.py formats
+  # The root's own pytest: 6.0 in bullseye, 7.2 in bookworm, 8.3 in trixie.
+  try "the pytest plugin" env PYTHONPATH=/usr/lib/python3/dist-packages python /opt/installed_check.py plugin
   try "a hit in a requirements file" python -c 'import patchbench as p
 open("/tmp/r.txt", "w").write("liger-kernel==0.8.0\n")
 assert [a.slug for a in p.scan("/tmp/r.txt").hits] == ["liger_flce_none_bwd"]'
@@ -77,12 +86,27 @@ assert [a.slug for a in p.scan("/tmp/r.txt").hits] == ["liger_flce_none_bwd"]'
 
 # A user's stack (torch of the cache, Liger-Kernel 0.8.0) is judged without a compiler and, in this root, without bubblewrap.
 judge() {
+  SECONDS=0
   try "pip install patchbench-judge" pip install -q --no-index --find-links /mnt patchbench-judge
   python3 -m venv /tmp/stack && echo /media >"$(echo /tmp/stack/lib/python3*/site-packages)/torch.pth"
   try "a stack with the release" /tmp/stack/bin/pip install -q --no-index --no-deps /tmp/liger_kernel-0.8.0-py3-none-any.whl
   try "reproduce --python" sh -c 'patchbench reproduce liger_flce_none_bwd --python /tmp/stack --device cpu >/tmp/judged 2>&1 || { cat /tmp/judged; exit 1; }'
+  echo "from pip to the first verdict: $SECONDS s"
   try "its verdict" grep -q 'BUG_REPRODUCED(wrong_gradients)' /tmp/judged
   try "marked unisolated" grep -q unisolated /tmp/judged
+  cat >/tmp/mine.py <<'END'
+def double(x):
+    y = x * 2
+    return y if x.shape[0] <= 20 else y * 1.01
+
+
+def right(x):
+    return x * 2
+END
+  echo '{"axes": {"rows": {"from": 1, "to": 40}}, "tensors": {"x": {"shape": ["rows", 8]}}}' >/tmp/axes.json
+  try "explore finds a planted fault" sh -c 'patchbench explore mine:double --against mine:right --axes /tmp/axes.json \
+    --python /tmp/stack --device cpu >/tmp/explored 2>&1; test $? = 1 || { cat /tmp/explored; exit 1; }'
+  try "and says where it is" grep -q 'rows > 20' /tmp/explored
 }
 
 # What of the cache the judge needs, as mounts: the torch of the interpreter, the lock of libtorch, the release.
@@ -95,7 +119,25 @@ judge_mounts() { # TAG
     --ro-bind "$release" "/tmp/${release##*/}"
 }
 
+# Programs and libraries of the wheels that hold a path of the machine that built them, as messages with __FILE__ do.
+paths_in_wheels() {
+  python3 - "$root/" "$HOME/" "$root"/dist/*.whl <<'END'
+import sys
+import zipfile
+
+folders, wheels = sys.argv[1:3], sys.argv[3:]
+for name in wheels:
+    with zipfile.ZipFile(name) as wheel:
+        for member in wheel.namelist():
+            data = wheel.read(member)
+            found = [folder for folder in folders if data.startswith(b"\x7fELF") and folder.encode() in data]
+            if found:
+                print(f"{name}: {member} holds {found[0]}")
+END
+}
+
 failed=0
+if found=$(paths_in_wheels) && [ -z "$found" ]; then echo "ok: no binary holds a path of this machine"; else echo "FAILED: $found"; failed=1; fi
 [ $# = 0 ] && set -- bullseye bookworm trixie
 for suite; do
   tree=$cache/debian/wheels-$suite-$(declare -f make_root | sha256sum | cut -c1-12)

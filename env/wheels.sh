@@ -15,8 +15,9 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/patchbench
 say() { printf 'wheels: %s\n' "$*" >&2; }
 logs=$root/build/wheels
 mkdir -p "$root/dist" "$logs"
-# Every clone of the repository on this machine takes the same objects from ccache.
-export CCACHE_BASEDIR=$root
+# Every clone of the repository on this machine takes the same objects from ccache, which tells compilers apart by their names: the
+# backend would take g++, and CMake takes c++ where nobody says.
+export CCACHE_BASEDIR=$root CC=cc CXX=c++
 backend=$(python3 "$root/env/fetch.py" env "$root/env/locks/wheels.txt") || { say "the build backend could not be fetched"; exit 1; }
 
 # build FOLDER KIND LOG: one wheel or sdist by the folder's own backend (PEP 517), without a network.

@@ -17,7 +17,8 @@ namespace {
 
 /// `explore_function REQUEST.json RECORDS_FD`. REQUEST.json: {"axes": what axes.json holds,
 /// "function" and "reference": "module:function", "python", "call": the path of call.py, "work",
-/// "device", "seed", "draw", "seconds", "given": axes that are judged instead of drawn ones}.
+/// "device", "seed", "draw", "seconds", "given": axes that are judged instead of drawn ones,
+/// "library_path": the user's LD_LIBRARY_PATH}.
 /// Writes observations as a reproducer does, and what is drawn from to WORK/space.json.
 class Program {
  public:
@@ -30,6 +31,11 @@ class Program {
   void run(int records_fd) {
     const harness::Request request = request_of(records_fd);
     const std::filesystem::path work = words_.at("work").get<std::string>();
+    // This program may have been started with a libtorch of its own; the user's torch finds its
+    // own libraries.
+    const std::string library_path = words_.at("library_path");
+    library_path.empty() ? ::unsetenv("LD_LIBRARY_PATH")
+                         : ::setenv("LD_LIBRARY_PATH", library_path.c_str(), 1);
     std::filesystem::create_directories(work);
     std::ofstream(work / "space.json") << pack_.plan().space;
     for (const Json& axes : request.given) {

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <iostream>
 #include <map>
@@ -14,6 +13,7 @@
 #include "job/cache_picks.h"
 #include "job/cache_sync.h"
 #include "report/table.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 void add_cache_command(CLI::App& app, Context& context);
@@ -123,7 +123,7 @@ void list_cache(const Context& context) {
   for (const auto& [key, sum] : groups)
     table.add({key.first, key.second.empty() ? "nothing" : key.second, std::to_string(sum.first),
                mib(sum.second)});
-  context.out() << table.render(report::style_of(STDOUT_FILENO));
+  context.out() << table.render(table_style(context));
   context.out() << fmt::format("{}: {} MiB\n", context.cache.string(), mib(total));
 }
 

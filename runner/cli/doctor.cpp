@@ -20,6 +20,7 @@
 #include "exec/sandbox.h"
 #include "report/table.h"
 #include "run/programs.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 namespace {
@@ -318,9 +319,7 @@ void doctor(const Context& context) {
     table.color(1, f.is_there ? report::Color::kGreen : report::Color::kYellow);
     if (!f.get.empty()) commands += fmt::format("  {:<16} {}\n", f.part, f.get);
   }
-  report::Style style = report::style_of(STDOUT_FILENO);
-  style.width = 100;
-  context.out() << table.render(style);
+  context.out() << table.render(table_style(context));
   if (!commands.empty()) context.out() << "\nTo get what is missing:\n" << commands;
 }
 

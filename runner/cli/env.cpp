@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <iostream>
 #include <memory>
@@ -11,6 +10,7 @@
 #include "exec/probe.h"
 #include "exec/sandbox.h"
 #include "report/table.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 void add_cache_command(CLI::App& app, Context& context);
@@ -48,7 +48,7 @@ void images(const Context& context, bool ensure) {
   if (context.json) {
     print_json(context, list);
   } else if (table.num_rows() > 0) {
-    context.out() << table.render(report::style_of(STDOUT_FILENO));
+    context.out() << table.render(table_style(context));
   }
 }
 

@@ -14,6 +14,7 @@
 #include "job/policy.h"
 #include "job/policy_print.h"
 #include "report/table.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 void add_env_policy_commands(CLI::App& env, Context& context);
@@ -122,7 +123,7 @@ void show_findings(Context& context, const std::vector<job::Finding>& found) {
     print_json(context, {{"findings", list}, {"not_ok", bad}, {"unknown", unknown}});
     return;
   }
-  context.out() << table.render(report::style_of(STDOUT_FILENO));
+  context.out() << table.render(table_style(context));
   context.out() << fmt::format("\n{} rules, {} missing or different, {} unknown here{}\n",
                                found.size(), bad, unknown,
                                bad == 0 ? "" : "; patchbench env explain RULE says why");
@@ -178,7 +179,7 @@ void explain(const Context& context, const std::string& name) {
   }
   report::Table table({"rule", rule.name});
   for (const auto& [title, text] : rows) table.add({title, text});
-  context.out() << table.render(report::style_of(STDOUT_FILENO));
+  context.out() << table.render(table_style(context));
 }
 
 [[noreturn]] void lint(const Context& context, const std::vector<std::string>& paths) {

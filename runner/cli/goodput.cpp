@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <iostream>
@@ -10,6 +9,7 @@
 #include "core/file_text.h"
 #include "job/goodput.h"
 #include "report/table.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 namespace {
@@ -43,7 +43,7 @@ void show(const Context& context, const Json& compared) {
              std::to_string(before.at("peak_memory_bytes").get<int64_t>() >> 20),
              std::to_string(after.at("peak_memory_bytes").get<int64_t>() >> 20)});
   table.add({"adapter", before.at("adapter"), after.at("adapter")});
-  context.out() << table.render(report::style_of(STDOUT_FILENO));
+  context.out() << table.render(table_style(context));
   const std::string keep = compared.at("keep");
   context.out() << fmt::format("\nafter / before: {:.4f}, 95 % within {:.4f} to {:.4f}: {}\n",
                                compared.at("ratio").get<double>(),

@@ -1,7 +1,6 @@
 #include "ledger/ledger.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -19,6 +18,7 @@
 #include "ledger/jsonl.h"
 #include "report/record_line.h"
 #include "report/table.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 namespace {
@@ -279,7 +279,7 @@ void list(const Context& context, const LedgerOptions& words) {
                          {"unsigned_imports", apart.to_json({"row"})}});
     return;
   }
-  const report::Style style = report::style_of(STDOUT_FILENO);
+  const report::Style style = table_style(context);
   if (counted.num_rows() > 0) context.out() << counted.render(style);
   if (apart.num_rows() > 0)
     context.out() << "unsigned imports (never counted):\n" << apart.render(style);

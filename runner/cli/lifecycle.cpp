@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <iostream>
@@ -9,6 +8,7 @@
 #include "core/error.h"
 #include "report/table.h"
 #include "status/due.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 namespace {
@@ -52,7 +52,7 @@ void run_lifecycle(Context& context, const LifecycleOptions& words) {
   if (context.json) {
     print_json(context, {{"on", today}, {"packs", rows}});
   } else {
-    context.out() << table.render(report::style_of(STDOUT_FILENO));
+    context.out() << table.render(table_style(context));
   }
 }
 

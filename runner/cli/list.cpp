@@ -12,6 +12,7 @@
 #include "report/table.h"
 #include "status/behaviour.h"
 #include "status/due.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 void add_status_command(CLI::App& app, Context& context);
@@ -70,7 +71,7 @@ void list_packs(const Context& context) {
                     {"upstreams", upstreams},
                     {"cells", cells}});
   }
-  context.out() << (context.json ? rows.dump(2) + "\n" : table.render());
+  context.out() << (context.json ? rows.dump(2) + "\n" : table.render(table_style(context)));
 }
 
 /// What answers for each surface: of a pack its op or edit and the mitigation that puts it into a
@@ -100,7 +101,7 @@ void list_catalog(const Context& context) {
     for (const Json& donor : catalog.value("donors", Json::array()))
       add(catalog, slug, donor.at("name"), "donor", donor.at("backend_contract"));
   }
-  context.out() << (context.json ? rows.dump(2) + "\n" : table.render());
+  context.out() << (context.json ? rows.dump(2) + "\n" : table.render(table_style(context)));
 }
 
 std::string joined(const std::vector<std::string>& words) {

@@ -1,4 +1,3 @@
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -8,6 +7,7 @@
 #include "core/error.h"
 #include "report/scan_text.h"
 #include "report/table.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 namespace {
@@ -46,10 +46,7 @@ void doctor(Context& context, const DoctorOptions& options) {
     document.erase("answers");
     return print_json(context, document);
   }
-  const report::Style style = report::style_of(STDOUT_FILENO);
-  context.out() << report::scan_text(
-      report, context.exit_code,
-      {.width = ::isatty(STDOUT_FILENO) == 1 ? style.width : 0, .is_colored = style.is_colored});
+  context.out() << report::scan_text(report, context.exit_code, table_style(context));
 }
 
 }  // namespace

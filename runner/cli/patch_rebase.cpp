@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <iostream>
 #include <map>
@@ -10,6 +9,7 @@
 #include "core/error.h"
 #include "git/rebase.h"
 #include "report/table.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 namespace {
@@ -136,7 +136,7 @@ void run_rebase(Context& context, const PatchRebaseOptions& words) {
                          {"first_break_later", breaks.later}});
     return;
   }
-  context.out() << table_of(rows, pack).render(report::style_of(STDOUT_FILENO));
+  context.out() << table_of(rows, pack).render(table_style(context));
   if (!breaks.earlier.empty())
     context.out() << "going back, breaks first at " << breaks.earlier << "\n";
   if (!breaks.later.empty()) context.out() << "going on, breaks first at " << breaks.later << "\n";
@@ -192,7 +192,7 @@ void run_together(const Context& context, const PatchRebaseOptions& words) {
   } else if (rows.empty()) {
     context.out() << "no pack has edits for this\n";
   } else {
-    context.out() << table.render(report::style_of(STDOUT_FILENO));
+    context.out() << table.render(table_style(context));
   }
 }
 

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <iostream>
 #include <memory>
@@ -12,6 +11,7 @@
 #include "core/release_index.h"
 #include "exec/process.h"
 #include "report/table.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 namespace {
@@ -134,7 +134,7 @@ void print_text(const Context& context, const Result& result) {
       complete += complete_sentence(one);
   }
   if (!lines.empty()) {
-    context.out() << table.render(report::style_of(STDOUT_FILENO)) << "\n"
+    context.out() << table.render(table_style(context)) << "\n"
                   << (result.is_written ? "written to env/pins.json:\n"
                                         : "lines for env/pins.json (--write puts them in):\n")
                   << lines << "their cells are unmeasured until: patchbench window SLUG --resume\n";

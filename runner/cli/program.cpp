@@ -124,6 +124,7 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   app.add_option("--ledger", context.ledger,
                  "ledger file (default: $PATCHBENCH_LEDGER or the user's state folder)");
   app.add_flag("--json", context.json, "one JSON document on stdout instead of a table");
+  app.add_flag("--plain", context.plain, "tables with tabs between the cells, for programs");
   app.footer(
       "Exit: 0 done, 1 turned down (validate, verify), 2 usage, 3 unresolved, 4 not runnable "
       "here.\n"

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <iostream>
@@ -14,6 +13,7 @@
 #include "ledger/evidence.h"
 #include "report/table.h"
 #include "run/verdicts.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 namespace {
@@ -243,7 +243,7 @@ void print(const Context& context, const Recorded& recorded, const std::vector<L
                                 {"same", is_same},
                                 {"observations", rows},
                                 {"verdict", verdict.empty() ? "as recorded" : verdict}});
-  context.out() << table.render(report::style_of(STDOUT_FILENO));
+  context.out() << table.render(table_style(context));
   if (!verdict.empty()) context.out() << fmt::format("verdict: {}\n", verdict);
   context.out() << fmt::format("{}: {} bitwise, {} within tolerance, {} differ\n",
                                is_same ? "same" : "differs", counts[Replayed::How::kBitwise],

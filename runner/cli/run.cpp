@@ -20,6 +20,7 @@
 #include "run/trial_render.h"
 #include "run/verdicts.h"
 #include "run/window_run.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 namespace {
@@ -169,7 +170,8 @@ Reported reproduce_one(const Context& context, const RunVerbOptions& words,
       if (memory) reported.document["memory"] = further_json(*memory);
       if (words.explain) reported.document["explained"] = explained;
     } else {
-      context.out() << render_trials(setup, answer.trials, answer.question, answer.outcome);
+      context.out() << render_trials(setup, answer.trials, answer.question, answer.outcome,
+                                     table_style(context));
       if (memory) context.out() << further_text(*memory);
       if (words.explain) context.out() << explanation_text(explained);
     }
@@ -367,7 +369,8 @@ void add_validate(CLI::App& app, Context& context) {
       documents.push_back(context.json ? answer_json(setup, answer) : Json());
       if (context.json && regression) documents.back()["regression"] = further_json(*regression);
       if (!context.json) {
-        context.out() << render_trials(setup, answer.trials, answer.question, answer.outcome);
+        context.out() << render_trials(setup, answer.trials, answer.question, answer.outcome,
+                                       table_style(context));
         if (regression) context.out() << further_text(*regression);
       }
       write_reports(*words, setup, answer);
@@ -418,7 +421,8 @@ void add_claim(CLI::App& app, Context& context) {
       documents.back()["claim"] = row.claim;
       if (!context.json)
         context.out() << row.test->name << ": " << row.claim << "\n"
-                      << render_trials(setup, answer.trials, answer.question, answer.outcome)
+                      << render_trials(setup, answer.trials, answer.question, answer.outcome,
+                                       table_style(context))
                       << "\n";
       if (!answer.outcome.sentinel) context.exit_code = 3;
     }

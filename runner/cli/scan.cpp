@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -17,6 +16,7 @@
 #include "report/table.h"
 #include "status/code_sites.h"
 #include "status/scan.h"
+#include "status/table_style.h"
 #include "status/verdict_records.h"
 
 namespace patchbench::cli {
@@ -30,7 +30,7 @@ constexpr std::chrono::minutes kCodeLimit{10};
 struct ScanOptions {
   std::vector<std::string> paths, roots, code, vex, fail_on;
   std::string format = "table", config, db, write_db;
-  bool allows_unknown = false, only_fixable = false, is_plain = false;
+  bool allows_unknown = false, only_fixable = false;
 };
 
 std::vector<Manifest> all_packs(const Context& context) {
@@ -170,12 +170,7 @@ void print(const Context& context, const ScanOptions& options, const ScanReport&
   } else if (format == "github") {
     context.out() << report::scan_github(report);
   } else {
-    const report::Style style = report::style_of(STDOUT_FILENO);
-    const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
-    context.out() << report::scan_text(report, context.exit_code,
-                                       {.width = is_terminal ? style.width : 0,
-                                        .is_colored = style.is_colored,
-                                        .is_plain = options.is_plain});
+    context.out() << report::scan_text(report, context.exit_code, table_style(context));
   }
 }
 
@@ -207,7 +202,6 @@ void add_options(CLI::App& command, ScanOptions& options) {
                   "or github")
       ->check(
           CLI::IsMember({"table", "json", "sarif", "cyclonedx", "openvex", "markdown", "github"}));
-  command.add_flag("--plain", options.is_plain, "the table alone, tab-separated");
   command
       .add_option("--fail-on", options.fail_on,
                   "impacts that set exit status 1 (default: silent_wrong,memory_corruption,crash)")

@@ -15,6 +15,7 @@
 #include "status/agreement.h"
 #include "status/behaviour.h"
 #include "status/status_page.h"
+#include "status/table_style.h"
 #include "status/verdict_index.h"
 
 namespace patchbench::cli {
@@ -217,7 +218,7 @@ void print_details(const Context& context, const VerdictIndex& verdicts, const M
                  run.num == 1 ? first : fmt::format("{}-{} ({})", first, run.last, run.num),
                  run.verdict, when(run.started)});
     }
-    if (table.num_rows() > 0) context.out() << table.render(report::style_of(STDOUT_FILENO));
+    if (table.num_rows() > 0) context.out() << table.render(table_style(context));
     context.out() << "\n";
   }
 }
@@ -227,7 +228,7 @@ void print_windows(const Context& context, const VerdictIndex& verdicts) {
     const std::vector<TierWindow> windows = windows_of(verdicts, pack);
     for (const UpstreamUse& use : pack.upstreams) {
       if (use.from_environment) continue;
-      context.out() << render_windows(verdicts, pack, use, windows) << "\n";
+      context.out() << render_windows(verdicts, pack, use, windows, table_style(context)) << "\n";
     }
   }
 }
@@ -309,7 +310,7 @@ void print_changes(Context& context, const VerdictIndex& verdicts, const StatusO
   } else if (changes.empty()) {
     context.out() << "nothing changed since " << words.since << "\n";
   } else {
-    context.out() << table.render(report::style_of(STDOUT_FILENO));
+    context.out() << table.render(table_style(context));
   }
 }
 

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <iostream>
 #include <map>
@@ -10,6 +9,7 @@
 #include "report/table.h"
 #include "run/sweep_plan.h"
 #include "run/sweep_run.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 namespace {
@@ -59,7 +59,7 @@ void print_sweep(const Context& context, const Json& sweep) {
   for (const auto& [key, list] : versions)
     table.add({key[0], key[2], key[3], std::to_string(list.size()),
                fmt::format("{} {}", key[1], fmt::join(list, " "))});
-  context.out() << table.render(report::style_of(STDOUT_FILENO));
+  context.out() << table.render(table_style(context));
   const Json& counts = sweep.at("counts");
   context.out() << fmt::format("{}: {} done, {} running, {} waiting{}\n",
                                sweep.at("dir").get<std::string>(), counts.at("done").dump(),
@@ -130,7 +130,7 @@ void start(Context& context, const SweepOptions& words) {
       table.add({c.slug, c.upstream, c.version, c.device});
     }
     if (context.json) return print_json(context, cells);
-    context.out() << table.render(report::style_of(STDOUT_FILENO));
+    context.out() << table.render(table_style(context));
     return;
   }
   const SweepFolder sweep =

@@ -19,6 +19,7 @@
 #include "job/triage.h"
 #include "job/triage_rules.h"
 #include "report/table.h"
+#include "status/table_style.h"
 
 namespace patchbench::cli {
 namespace {
@@ -145,7 +146,7 @@ std::string ranks_text(const Json& ranks) {
 }
 
 void show_tables(const Context& context, const Json& report) {
-  const report::Style style = report::style_of(STDOUT_FILENO);
+  const report::Style style = table_style(context);
   report::Table rules({"rule", "action", "count", "by rank"});
   for (const Json& r : report.at("rules")) {
     if (r.at("count") > 0)

@@ -3,18 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
-
-#include "report/table.h"
 
 namespace patchbench::report {
 namespace {
 
 constexpr std::size_t kDigestDigits = 12;
-
-int width_of(const ScanStyle& style) {
-  return style.width == 0 ? std::numeric_limits<int>::max() / 4 : style.width;
-}
 
 /// Text of others on one line: control characters become spaces.
 std::string one_line(std::string text) {
@@ -184,20 +177,22 @@ std::string site_sentence(const CodeSite& site) {
                      : fmt::format("{}: {}", place, site.text);
 }
 
-std::string scan_text(const ScanReport& report, int exit_code, const ScanStyle& style) {
+std::string scan_text(const ScanReport& report, int exit_code, const Style& style) {
   const Table table = table_of(report);
-  if (style.is_plain) return table.render_tabs();
-  const int width = width_of(style);
+  if (style.is_plain) return table.render(style);
+  const int width = style.width;
   std::string text;
-  if (table.num_rows() > 0)
-    text += table.render({.width = width, .is_colored = style.is_colored}) + "\n";
+  if (table.num_rows() > 0) text += table.render(style) + "\n";
   for (const ScanAnswer& one : report.answers) {
     if (one.state == ScanState::kHit) text += hit_paragraphs(one, width);
   }
   text += open_paragraphs(report, width);
   for (const std::string& note : report.notes) text += paragraph("note: ", note, width);
   if (const std::string command = report.command(); !command.empty()) {
-    text += report.has_mitigations ? "\n" : "\npip install ./mitigations\n";
+    text += report.has_mitigations ? "\n"
+                                   : "\npatchbench-mitigations is not among these packages: pip "
+                                     "takes its wheel, or mitigations/ of "
+                                     "a clone\n";
     text += command + "\n\n";
   }
   return text + paragraph("", sum_of(report, exit_code), width);

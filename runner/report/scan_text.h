@@ -2,19 +2,13 @@
 #include <string>
 
 #include "core/scan_report.h"
+#include "report/table.h"
 
 namespace patchbench::report {
 
-/// How the text is laid out.
-struct ScanStyle {
-  int width = 80;  ///< columns; 0: rows and paragraphs are never wrapped
-  bool is_colored = false;
-  bool is_plain = false;  ///< the table alone, tab-separated
-};
-
 /// The answers for people: a table, then what each hit means and what to do, what is unknown, what
-/// is ignored, and the day of the verdicts.
-std::string scan_text(const ScanReport& report, int exit_code, const ScanStyle& style);
+/// is ignored, and the day of the verdicts. In the plain style the table alone.
+std::string scan_text(const ScanReport& report, int exit_code, const Style& style);
 
 /// The same for a page or a pull request, in GitHub's Markdown.
 std::string scan_markdown(const ScanReport& report, int exit_code);

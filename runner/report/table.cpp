@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/observation.h"
+#include "core/slug.h"
 
 namespace patchbench::report {
 namespace {
@@ -116,6 +117,34 @@ std::string snake_case(std::string_view title) {
   return key;
 }
 
+bool is_name_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+/// Where the name begins that `at` lies in: letters, digits and "_".
+std::size_t name_begin(std::string_view text, std::size_t at) {
+  while (at > 0 && is_name_char(text[at - 1])) --at;
+  return at;
+}
+std::size_t name_end(std::string_view text, std::size_t at) {
+  while (at < text.size() && is_name_char(text[at])) ++at;
+  return at;
+}
+
+/// Columns of the longest slug of several words in a text; what is longer than a slug may be is a
+/// digest.
+int longest_slug(std::string_view text) {
+  std::size_t longest = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const std::string name(text.substr(at, name_end(text, at) - at));
+    at += name.size();
+    if (name.size() <= longest || name.find('_') == name.npos) continue;
+    try {
+      longest = Slug(name).str().size();
+    } catch (const Error&) {  // it is no slug
+    }
+  }
+  return static_cast<int>(longest);
+}
+
 void trim_end(std::string& line) { line.erase(line.find_last_not_of(' ') + 1); }
 
 std::string padding(int columns) {
@@ -134,20 +163,6 @@ int display_width(std::string_view text) {
   return width;
 }
 
-std::string elide(std::string_view text, int width) {
-  if (display_width(text) <= width) return std::string(text);
-  std::string out;
-  int used = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const Glyph glyph = glyph_at(text, at);
-    if (used + glyph.width > width - 1) break;
-    out += glyph.bytes;
-    used += glyph.width;
-    at += glyph.bytes.size();
-  }
-  return width < 1 ? "" : out + "…";
-}
-
 std::vector<std::string> wrap(std::string_view text, int width) {
   std::vector<std::string> lines;
   std::string line;
@@ -163,9 +178,16 @@ std::vector<std::string> wrap(std::string_view text, int width) {
     at += glyph.bytes.size();
     if (used + glyph.width > width && !line.empty()) {
       const bool is_space = glyph.bytes == " ";
-      const std::string rest =
-          last_space == std::string::npos || is_space ? "" : line.substr(last_space + 1);
-      line.resize(line.size() - rest.size());
+      std::size_t cut = line.size();
+      if (!is_space && last_space != std::string::npos) {
+        cut = last_space + 1;
+      } else if (is_name_char(glyph.bytes.front())) {
+        const std::size_t begin = name_begin(line, line.size());
+        const std::size_t length = line.size() - begin + name_end(text, at) - at + 1;
+        if (begin > 0 && length <= static_cast<std::size_t>(width)) cut = begin;
+      }
+      const std::string rest = line.substr(cut);
+      line.resize(cut);
       trim_end(line);
       lines.push_back(line);
       restart(rest);
@@ -193,7 +215,8 @@ std::string paragraph(std::string_view lead, std::string_view text, int width) {
 Style style_of(int descriptor) {
   const char* no_color = std::getenv("NO_COLOR");
   const bool is_refused = no_color != nullptr && *no_color != '\0';
-  return {.is_colored = !is_refused && ::isatty(descriptor) == 1};
+  if (::isatty(descriptor) != 1) return {.width = kNoLimit};
+  return {.is_colored = !is_refused};
 }
 
 Table::Table(std::vector<std::string> titles) : titles_(std::move(titles)) {}
@@ -225,24 +248,33 @@ std::vector<bool> Table::numeric_columns() const {
 }
 
 std::vector<int> Table::widths(int total) const {
-  std::vector<int> widths;
+  std::vector<int> widths, spare;  // what a column may give up
   for (std::size_t column = 0; column < titles_.size(); ++column) {
-    int width = display_width(titles_[column]);
-    for (const Row& row : rows_) width = std::max(width, display_width(row.cells[column]));
+    int width = display_width(titles_[column]), least = kMinColumn;
+    for (const Row& row : rows_) {
+      width = std::max(width, display_width(row.cells[column]));
+      least = std::max(least, longest_slug(row.cells[column]));
+    }
     widths.push_back(width);
+    spare.push_back(width - least);
   }
   int sum = kGap * (static_cast<int>(widths.size()) - 1);
   for (const int width : widths) sum += width;
   while (sum > total) {
-    const auto widest = std::max_element(widths.begin(), widths.end());
-    if (widest == widths.end() || *widest <= kMinColumn) break;
-    --*widest;
+    std::size_t widest = widths.size();
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      if (spare[i] > 0 && (widest == widths.size() || widths[i] > widths[widest])) widest = i;
+    }
+    if (widest == widths.size()) break;
+    --widths[widest];
+    --spare[widest];
     --sum;
   }
   return widths;
 }
 
 std::string Table::render(const Style& style) const {
+  if (style.is_plain) return render_tabs();
   const std::vector<int> columns = widths(style.width);
   const std::vector<bool> numeric = numeric_columns();
   std::string out;
@@ -250,9 +282,7 @@ std::string Table::render(const Style& style) const {
     std::vector<std::vector<std::string>> lines;
     std::size_t height = 1;
     for (std::size_t i = 0; i < columns.size(); ++i) {
-      const bool wraps = style.overflow == Overflow::kWrap;
-      lines.push_back(wraps ? wrap(cells[i], columns[i])
-                            : std::vector<std::string>{elide(cells[i], columns[i])});
+      lines.push_back(wrap(cells[i], columns[i]));
       height = std::max(height, lines.back().size());
     }
     for (std::size_t k = 0; k < height; ++k) {

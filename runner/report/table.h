@@ -1,4 +1,5 @@
 #pragma once
+#include <limits>
 #include <set>
 #include <string>
 #include <string_view>
@@ -15,18 +16,18 @@ int display_width(std::string_view text);
 /// A colour of a whole cell; shown only where Style says so, never the only carrier of a meaning.
 enum class Color { kNone, kGreen, kRed, kYellow, kGrey };
 
-/// What to do with text that does not fit.
-enum class Overflow { kWrap, kElide };
+/// A width that no text reaches.
+constexpr int kNoLimit = std::numeric_limits<int>::max() / 4;
 
 /// How a table is printed.
 struct Style {
   int width = 80;  ///< columns that the widest line may take
   bool is_colored = false;
-  Overflow overflow = Overflow::kWrap;
+  bool is_plain = false;  ///< for programs: cells whole and separated by tabs
 };
 
-/// The style for a descriptor: coloured only on a terminal with NO_COLOR unset (or empty); 80
-/// columns.
+/// The style for a descriptor. On a terminal 80 columns, coloured with NO_COLOR unset (or empty);
+/// into a pipe or a file one row a line, whatever its length.
 Style style_of(int descriptor);
 
 /// A small table for people: one header line, one line per row. A column of numbers is aligned
@@ -42,10 +43,9 @@ class Table {
   std::size_t num_rows() const { return rows_.size(); }
 
   /// The table, each line ended by a line feed and free of trailing spaces. While a line is too
-  /// wide the widest column gives up space, down to 8 columns each.
+  /// wide the widest column gives up space, down to 8 columns or its longest slug: a slug is never
+  /// broken.
   std::string render(const Style& style = {}) const;
-  /// The table for programs of lines: one row a line, cells whole and separated by tabs.
-  std::string render_tabs() const;
   /// One object per row, keyed by the titles in snake_case. Cells are texts, but for JSON numbers
   /// in the columns of these keys: a digest of digits alone is no number.
   Json to_json(const std::set<std::string>& numbers = {}) const;
@@ -57,17 +57,15 @@ class Table {
   };
   std::vector<int> widths(int total) const;
   std::vector<bool> numeric_columns() const;
+  std::string render_tabs() const;
   std::vector<std::string> titles_;
   std::vector<Row> rows_;
 };
 
 /// Text broken into lines of at most `width` columns, at spaces where there are any, else within a
-/// word.
+/// word, where a slug that fits stays whole.
 std::vector<std::string> wrap(std::string_view text, int width);
 /// A paragraph with a hanging indent: `lead` in front of its first line, spaces in front of the
 /// others; each line ends with a line feed.
 std::string paragraph(std::string_view lead, std::string_view text, int width = 80);
-/// Text cut to `width` columns, ending in "…" if something was cut.
-std::string elide(std::string_view text, int width);
-
 }  // namespace patchbench::report

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "exec/process.h"
 #include "report/table.h"
 #include "run/names.h"
+#include "run/programs.h"
 
 namespace patchbench {
 namespace {
@@ -264,15 +266,16 @@ FunctionSearch search_function(const Context& context, const FunctionOptions& op
   check_target(options.reference, "--against");
   FunctionSearch search;
   search.plan = parse_json(read_file(options.axes), options.axes.string());
-  const fs::path program = context.bin / "explore_function";
-  if (!fs::exists(program))
+  const Program program = search_program(context);
+  if (program.file.empty())
     throw Error(ErrorCode::kNotRunnable,
-                "explore_function is not built (preset host has no torch); run ./patchbench or "
-                "build the cpu preset");
+                "explore_function is not there: preset host has no torch, build preset cpu; beside "
+                "an installed patchbench, install patchbench-judge");
   search.device = chosen_device(options.device);
   const std::string python = interpreter_of(options);
   const SearchFolder folder;
   const fs::path request = folder.path() / "request.json";
+  const char* library_path = std::getenv("LD_LIBRARY_PATH");
   write_whole(request, Json{{"axes", search.plan},
                             {"function", options.function},
                             {"reference", options.reference},
@@ -283,11 +286,14 @@ FunctionSearch search_function(const Context& context, const FunctionOptions& op
                             {"seed", options.seed},
                             {"draw", options.given.empty() ? options.num_drawn : 0},
                             {"seconds", options.seconds},
-                            {"given", options.given}}
+                            {"given", options.given},
+                            {"library_path", library_path == nullptr ? "" : library_path}}
                            .dump());
   progress("starts " + python + " twice: for the function and for its reference");
   exec::Command command;
-  command.argv = {program.string(), request.string(), std::to_string(kSearchRecordsFd)};
+  command.argv = program.argv;
+  command.argv.insert(command.argv.end(), {request.string(), std::to_string(kSearchRecordsFd)});
+  if (program.is_of_wheel) command.env["LD_LIBRARY_PATH"] = libtorch_for(context, {}).string();
   command.records_fd_in_child = kSearchRecordsFd;
   command.on_record = [&](const std::string& line) {
     take(Observation::from_json(parse_json(line, "explore_function")), search);

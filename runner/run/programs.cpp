@@ -8,13 +8,23 @@ namespace fs = std::filesystem;
 /// The release that the judge of the wheel is compiled for, as its distribution is named.
 constexpr const char* kTorch = "torch-2.11.0.dist-info";
 
+/// A program of a build, else what the judge of the wheel has under a word.
+Program of_build_or_wheel(const Context& context, const std::string& name,
+                          const std::string& word) {
+  const fs::path own = context.bin / name, wheel = context.bin / "patchbench-judge";
+  if (fs::exists(own)) return {own, {own.string()}};
+  if (fs::exists(wheel)) return {wheel, {wheel.string(), word}, true};
+  return {};
+}
+
 }  // namespace
 
 Program judge_program(const Context& context, const std::string& slug) {
-  const fs::path own = context.bin / ("repro_" + slug), of_all = context.bin / "patchbench-judge";
-  if (fs::exists(own)) return {own, {own.string()}};
-  if (fs::exists(of_all)) return {of_all, {of_all.string(), slug}, true};
-  return {};
+  return of_build_or_wheel(context, "repro_" + slug, slug);
+}
+
+Program search_program(const Context& context) {
+  return of_build_or_wheel(context, "explore_function", "explore_function");
 }
 
 Program sandbox_program(const Context& context) {

@@ -424,7 +424,7 @@ Setup LocalRunner::prepare(const Context& context, const RunOptions& options) {
   } else {
     prepare_host(context, options, setup);
   }
-  if (judge.is_for_all_packs) setup.libtorch = libtorch_for(context, setup.environment);
+  if (judge.is_of_wheel) setup.libtorch = libtorch_for(context, setup.environment);
   setup.run_id = sha256_hex(fmt::format("{} {} {} {}", slug, setup.started, ::getpid(),
                                         std::random_device{}()))
                      .substr(0, 16);

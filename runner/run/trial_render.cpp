@@ -1,12 +1,10 @@
 #include "run/trial_render.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <map>
 
-#include "report/table.h"
 #include "run/drawn.h"
 
 namespace patchbench {
@@ -116,7 +114,8 @@ bool is_mutants(const Trial& trial) {
 }  // namespace
 
 std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
-                          const QuestionContext& question, const Outcome& outcome) {
+                          const QuestionContext& question, const Outcome& outcome,
+                          const report::Style& style) {
   std::string text = headline(setup, trials) + "\n";
   const auto shown =
       std::count_if(trials.begin(), trials.end(), [](const Trial& t) { return !is_mutants(t); });
@@ -141,8 +140,7 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
       }
     }
   }
-  text += table.render(report::style_of(STDOUT_FILENO)) + mutants + region_line(trials) +
-          drawn_text(setup, trials) + costs;
+  text += table.render(style) + mutants + region_line(trials) + drawn_text(setup, trials) + costs;
   text += outcome.text();
   if (!outcome.alias.empty()) text += " = " + outcome.alias;
   return text + (outcome.why.empty() ? "" : ": " + outcome.why) + "\n";

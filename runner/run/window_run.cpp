@@ -1,7 +1,6 @@
 #include "run/window_run.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -18,6 +17,7 @@
 #include "run/verdicts.h"
 #include "status/agreement.h"
 #include "status/cost_history.h"
+#include "status/table_style.h"
 #include "status/verdict_index.h"
 
 namespace patchbench {
@@ -210,7 +210,7 @@ void print_window(const Context& context, const Json& window) {
   for (const Json& r : window.at("releases")) {
     table.add({r.at("version"), r.at("date"), r.at("state"), r.at("why")});
   }
-  context.out() << table.render(report::style_of(STDOUT_FILENO));
+  context.out() << table.render(table_style(context));
   for (const Json& i : window.at("intervals")) {
     const auto or_none = [&](const char* key) {
       return i.at(key).get<std::string>().empty() ? "none measured" : i.at(key).get<std::string>();
@@ -342,7 +342,7 @@ void print_plans(const Context& context, const Json& plans) {
     table.add({plan.at("slug"), plan.at("upstream"), plan.at("known").dump(),
                std::to_string(plan.at("to_measure").size()), plan.at("on_other_cases").dump()});
   }
-  context.out() << table.render(report::style_of(STDOUT_FILENO));
+  context.out() << table.render(table_style(context));
   context.out() << fmt::format("{} releases would be run; nothing was\n", num_runs);
 }
 
@@ -393,13 +393,14 @@ void show_windows(const Context& context, const std::string& slug) {
   }
   for (const UpstreamUse& use : pack.upstreams) {
     if (use.from_environment) continue;
-    context.out() << render_windows(verdicts, pack, use, windows);
+    context.out() << render_windows(verdicts, pack, use, windows, table_style(context));
     for (const TierWindow& window : windows) {
       const std::vector<ClassWindow> classes = class_windows(verdicts, pack, window);
       if (window.upstream == use.name && classes.size() > 1)
         context.out() << window.device << ", by class:\n" << class_windows_text(classes);
       if (window.upstream == use.name)
-        context.out() << render_costs(costs_of(verdicts, window), window.device);
+        context.out() << render_costs(costs_of(verdicts, window), window.device,
+                                      table_style(context));
     }
   }
 }

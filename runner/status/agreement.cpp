@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <map>
 #include <set>
-
-#include "report/table.h"
 
 namespace patchbench {
 
@@ -87,7 +84,8 @@ std::vector<std::string> disagreement_lines(const VerdictIndex& verdicts, const 
 }
 
 std::string render_windows(const VerdictIndex& verdicts, const Manifest& pack,
-                           const UpstreamUse& use, const std::vector<TierWindow>& windows) {
+                           const UpstreamUse& use, const std::vector<TierWindow>& windows,
+                           const report::Style& style) {
   const Upstream& upstream = verdicts.pins.upstream(use.name);
   std::string out =
       fmt::format("{:02} {} · {}, {} locked {}\n", pack.number, pack.slug.str(), use.name,
@@ -119,7 +117,7 @@ std::string render_windows(const VerdictIndex& verdicts, const Manifest& pack,
       tallies += report::paragraph("  gaps ", fmt::format("{}", fmt::join(gaps, " ")));
   }
   if (table.num_rows() == 0) return out + "  no release measured\n";
-  out += table.render(report::style_of(STDOUT_FILENO)) + tallies;
+  out += table.render(style) + tallies;
   for (const std::string& line : tier_disagreements(windows, sources_of(verdicts, pack, use), use))
     out += report::paragraph("tiers disagree ", line);
   return out;

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "report/table.h"
 #include "status/windows.h"
 
 namespace patchbench {
@@ -22,6 +23,7 @@ std::vector<std::string> disagreement_lines(const VerdictIndex& verdicts, const 
 
 /// The windows of a pack on one upstream as a table, with what is missing and what disagrees.
 std::string render_windows(const VerdictIndex& verdicts, const Manifest& pack,
-                           const UpstreamUse& use, const std::vector<TierWindow>& windows);
+                           const UpstreamUse& use, const std::vector<TierWindow>& windows,
+                           const report::Style& style);
 
 }  // namespace patchbench

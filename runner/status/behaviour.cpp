@@ -1,7 +1,6 @@
 #include "status/behaviour.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <iostream>
 #include <map>
@@ -11,6 +10,7 @@
 #include "core/record.h"
 #include "ledger/evidence.h"
 #include "report/table.h"
+#include "status/table_style.h"
 
 namespace patchbench {
 namespace {
@@ -111,7 +111,7 @@ void show_behaviour(const Context& context, const std::string& slug) {
     if (!context.json)
       context.out() << upstream << " · " << device << " · " << order.size()
                     << (order.size() == 1 ? " version\n" : " versions\n")
-                    << table.render(report::style_of(STDOUT_FILENO)) << "\n";
+                    << table.render(table_style(context)) << "\n";
   }
   if (context.json) print_json(context, documents);
   if (documents.empty() && !context.json)

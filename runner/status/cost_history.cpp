@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <map>
 
-#include "report/table.h"
-
 namespace patchbench {
 namespace {
 
@@ -103,7 +101,8 @@ Json costs_json(const TierCosts& costs) {
   return {{"cases", costs.cases}, {"releases", releases}, {"changes", changes}};
 }
 
-std::string render_costs(const TierCosts& costs, const std::string& device) {
+std::string render_costs(const TierCosts& costs, const std::string& device,
+                         const report::Style& style) {
   if (costs.releases.empty() || costs.cases.empty()) return "";
   report::Table table({"release", "state", "s", "peak MiB"});
   for (const ReleaseCost& one : costs.releases) {
@@ -115,7 +114,7 @@ std::string render_costs(const TierCosts& costs, const std::string& device) {
       report::paragraph(device + ": ",
                         fmt::format("what each release said of itself in {} cases that all ran",
                                     costs.cases.size()));
-  out += table.render(report::style_of(STDOUT_FILENO));
+  out += table.render(style);
   for (const auto& [name, ranges] : costs.changes) {
     std::string text;
     for (const CostRange& range : ranges) {

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "report/table.h"
 #include "status/verdict_index.h"
 #include "status/windows.h"
 
@@ -33,6 +34,7 @@ TierCosts costs_of(const VerdictIndex& verdicts, const TierWindow& window);
 
 Json costs_json(const TierCosts& costs);
 /// A table by release and a line a change; "" without costs.
-std::string render_costs(const TierCosts& costs, const std::string& device);
+std::string render_costs(const TierCosts& costs, const std::string& device,
+                         const report::Style& style);
 
 }  // namespace patchbench

@@ -35,6 +35,7 @@ struct Context {
   std::filesystem::path cache;   ///< $XDG_CACHE_HOME/patchbench
   std::filesystem::path ledger;  ///< --ledger
   bool json = false;             ///< --json: one JSON document on stdout, nothing else
+  bool plain = false;            ///< --plain: the cells of a table are separated by tabs
   int exit_code = 0;
   Output output;
   const Clock* clock = &system_clock();

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from answers import ROOT
-from scan_test import LIGER, document, install, scan, uv_lock
+from answers import PROGRAM, ROOT
+from scan_test import CACHE, LIGER, document, install, scan, uv_lock
+
+sys.path.insert(0, str(ROOT / "tests/python"))
+import installed_check  # noqa: E402
 
 ID = "PATCHBENCH-09-liger-kernel"
 
@@ -85,6 +91,39 @@ def test_cyclonedx_says_what_is_known_of_each_product(folder: Path) -> None:
     assert analysis[ID, "pkg:pypi/liger-kernel@0.8.0"] == "exploitable"
     assert analysis["PATCHBENCH-01-megatron-core", "pkg:pypi/megatron-core@99.0"] == "in_triage"
     assert analysis["PATCHBENCH-05-mamba-ssm", "pkg:pypi/mamba-ssm@2.3.1"] == "not_affected"
+
+
+def cyclonedx_errors(*documents: str) -> list[str]:
+    """What the published schema has against each document, "" for nothing. cyclonedx-python-lib carries the schema."""
+    lock, folders = ROOT / "env/locks/schemas.txt", CACHE.parent / "env"
+    named = subprocess.run([sys.executable, ROOT / "env/fetch.py", "names", lock], capture_output=True, text=True, check=True)
+    names = named.stdout.split()
+    site = next((folders / name for name in names if f"-cp3{sys.version_info[1]}-" in name and (folders / name).exists()), None)
+    if site is None:
+        pytest.skip("the validator is not in the cache; run env/bootstrap.sh --tests")
+    words = """import json, sys
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+print(json.dumps([str(JsonStrictValidator(SchemaVersion.V1_6).validate_str(one) or "") for one in json.load(sys.stdin)]))"""
+    found = subprocess.run([sys.executable, "-c", words], input=json.dumps(documents), env={**os.environ, "PYTHONPATH": str(site)},
+                           capture_output=True, text=True, check=True)  # fmt: skip
+    return json.loads(found.stdout)
+
+
+def test_cyclonedx_holds_its_published_schema(folder: Path) -> None:
+    """Hits, right and unknown releases, packages that are not pinned, ignored packs, our edit, and nothing at all."""
+    (folder / ".patchbench.toml").write_text(f'[[ignore]]\npack = "{LIGER}"\nreason = "a, b"\nuntil = 2999-01-01\n')
+    (folder / "r.txt").write_text("numpy>=1\nliger-kernel==0.8.0\ntransformer-engine==2.20.2\nmegatron-core==0.19.2\n")
+    (folder / "none.txt").write_text("numpy==1.0\n")
+    documents = [scan(name, "--format", "cyclonedx", cwd=folder).stdout for name in ("uv.lock", "r.txt", "none.txt")]
+    assert cyclonedx_errors(*documents) == ["", "", ""]
+    wrong = json.loads(documents[0])
+    wrong["vulnerabilities"][0]["analysis"]["state"] = "hit"
+    assert "hit" in cyclonedx_errors(json.dumps(wrong))[0]
+
+
+def test_every_format_has_the_same_hits(tmp_path: Path) -> None:
+    assert installed_check.check_formats(str(PROGRAM), tmp_path)
 
 
 def test_openvex_is_read_back(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tarfile
 import time
 import zipfile
 from pathlib import Path
@@ -46,6 +47,10 @@ def released(package: str, version: str) -> dict[str, bytes]:
     path = CACHE / pin["sha256"] / pin["file"]
     if not path.exists():
         pytest.skip(f"{pin['file']} is not in the cache")
+    if path.name.endswith(".tar.gz"):  # a source release: its files are below one folder
+        with tarfile.open(path) as source:
+            files = {one.name.partition("/")[2]: source.extractfile(one) for one in source if one.name.endswith(".py") and one.isfile()}
+            return {name: file.read() for name, file in files.items() if file}
     with zipfile.ZipFile(path) as wheel:
         return {name: wheel.read(name) for name in wheel.namelist() if name.endswith(".py")}
 
@@ -174,6 +179,19 @@ def test_files_decide_where_they_are_at_hand(tmp_path: Path) -> None:
     assert one(tmp_path / "m") == (1, {("0.8.0", "hit")})
     (site(install(tmp_path / "l", "numpy", "1.0")) / "dev.pth").write_text(f"{tmp_path}/checkout/src\n")
     assert one(tmp_path / "l") == (1, {("", "hit")})
+
+
+def test_a_megatron_from_git_with_one_file_changed_is_unknown_to_the_packs_of_that_file(tmp_path: Path) -> None:
+    git = {"url": "https://example.org/Megatron-LM.git", "vcs_info": {"vcs": "git", "commit_id": "1" * 40}}
+    released_files = released("megatron-core", "0.19.2")
+    dsa = "megatron/core/transformer/experimental_attention_variant/dsa.py"
+    for changed, state in (("", "hit"), ("megatron/core/optimizer/__init__.py", "hit"), (dsa, "unknown")):
+        files = released_files | ({changed: released_files[changed] + b"\n# local\n"} if changed else {})
+        venv = install(tmp_path / (changed or "as_it_is"), "megatron-core", "0.20.0rc0", files, **git)
+        install(venv, "tilelang", "0.1.9")
+        rows = {one["slug"]: one["state"] for one in document(venv)[1]["answers"] if one["package"] == "megatron-core"}
+        assert rows["dsa_graph_capture"] == state, changed
+        assert rows["sparse_mla_dims"] == rows["sparse_mla_pdp_precision"] == "hit", changed
 
 
 def test_our_edit_is_no_hit_and_half_of_it_is_unknown(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ class Index:
         self.files: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
         self.break_after, self.pause_s, self.is_dead = 0, 0.0, False
+        self.held, self.is_free = "", threading.Event()  # a file that is not sent before
         index = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -64,6 +65,8 @@ class Index:
         request.send_header("Content-Length", str(len(body) - start))
         request.end_headers()
         sent = body[start:]
+        if name == self.held:
+            self.is_free.wait(60)
         if self.break_after and request.path.startswith("/files/"):
             sent, self.break_after = sent[: self.break_after], 0
         if self.is_dead and request.path.startswith("/files/"):
@@ -202,6 +205,23 @@ def test_an_environment_is_unpacked_as_an_installer_would(index: Index, cache: P
     asked = len(index.requests)
     assert fetch(index, cache, "env", tmp_path / "toy.txt", "--tag", "cp311")[:2] == (0, folder)
     assert len(index.requests) == asked
+
+
+def test_two_environments_may_share_a_wheel(index: Index, cache: Path, tmp_path: Path) -> None:
+    """Each throws its wheels away once they are unpacked; the other fetches what is gone again. Names with dots are two folders."""
+    shared, index.held = "a-1-py3-none-any.whl", "b-1-py3-none-any.whl"
+    index.files = {shared: wheel({"a.py": b""}), index.held: wheel({"b.py": b""})}
+    rows = [f"{name[0]}==1 --hash=sha256:{sha(body)}" for name, body in index.files.items()]
+    both, one = (lock_of(tmp_path, *lines).rename(tmp_path / name) for name, lines in (("toy-2.11.txt", rows), ("toy-2.15.txt", rows[:1])))
+    first = start(index, cache, "env", both, "--tag", "cp311")
+    kept = cache / "files" / sha(index.files[shared]) / shared
+    while not kept.exists():
+        assert first.poll() is None
+    assert fetch(index, cache, "env", one, "--tag", "cp311")[0] == 0 and not kept.exists()
+    assert [path.name.startswith("toy-2.11-cp311-") for path in (cache / "env").glob("*.tmp")] == [True]
+    index.is_free.set()
+    folder = Path(first.communicate(timeout=60)[0].strip())
+    assert first.returncode == 0 and (folder / "a.py").exists() and (folder / "b.py").exists()
 
 
 def test_an_environment_shows_how_far_it_is_and_goes_on_after_a_break(index: Index, cache: Path, tmp_path: Path) -> None:

@@ -36,10 +36,18 @@ TEST_F(Programs, AJudgeOfOnePackComesBeforeThatOfAll) {
   EXPECT_TRUE(judge_program(context_, "some_pack").file.empty());
   const std::string of_all = put("patchbench-judge");
   EXPECT_EQ(judge_program(context_, "some_pack").argv, (Words{of_all, "some_pack"}));
-  EXPECT_TRUE(judge_program(context_, "some_pack").is_for_all_packs);
+  EXPECT_TRUE(judge_program(context_, "some_pack").is_of_wheel);
   const std::string own = put("repro_some_pack");
   EXPECT_EQ(judge_program(context_, "some_pack").argv, Words{own});
-  EXPECT_FALSE(judge_program(context_, "some_pack").is_for_all_packs);
+  EXPECT_FALSE(judge_program(context_, "some_pack").is_of_wheel);
+}
+
+TEST_F(Programs, TheSearchOfAFunctionIsInTheJudgeOfTheWheel) {
+  EXPECT_TRUE(search_program(context_).file.empty());
+  const std::string wheel = put("patchbench-judge");
+  EXPECT_EQ(search_program(context_).argv, (Words{wheel, "explore_function"}));
+  const std::string own = put("explore_function");
+  EXPECT_EQ(search_program(context_).argv, Words{own});
 }
 
 TEST_F(Programs, TheProgramIsTheSandboxWhereThereIsNoOther) {

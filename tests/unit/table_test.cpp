@@ -66,13 +66,30 @@ TEST(Table, WrapsTheWidestColumnToEightyColumns) {
   EXPECT_NE(joined.find("masked_fp32"), std::string::npos) << "a narrow column was broken";
 }
 
-TEST(Table, ElidesWhereAsked) {
-  Table table({"case", "why"});
-  table.add({"a", std::string(200, 'x')});
-  const auto lines = lines_of(table.render({.width = 40, .overflow = Overflow::kElide}));
-  ASSERT_EQ(lines.size(), 2u);
-  EXPECT_EQ(display_width(lines[1]), 40);
-  EXPECT_TRUE(lines[1].ends_with("…"));
+TEST(Table, NoWidthBreaksASlug) {
+  Table table({"pack", "what", "line"});
+  table.add({"sparse_mla_pdp_precision", "fp8_storage_dispatch in mitigated:named_cases",
+             "PATCHBENCH_MITIGATE=liger_flce_none_bwd,mamba3_siso_bwd_cse"});
+  for (const int width : {20, 40, 60, 80, 120}) {
+    const std::string text = table.render({.width = width});
+    for (const char* slug : {"sparse_mla_pdp_precision", "fp8_storage_dispatch", "named_cases",
+                             "liger_flce_none_bwd", "mamba3_siso_bwd_cse"})
+      EXPECT_NE(text.find(slug), std::string::npos) << slug << " at " << width << ":\n" << text;
+  }
+}
+
+TEST(Table, AWordThatIsNoSlugGivesItsRowTheWidth) {
+  Table table({"pack", "digest"});
+  table.add({"sparse_mla_dims", std::string(64, 'a') + "_" + std::string(64, 'b')});
+  for (const std::string& line : lines_of(table.render({.width = 40})))
+    EXPECT_LE(display_width(line), 40) << line;
+}
+
+TEST(Table, PlainIsOneRowALineWithTabsWhateverTheWidth) {
+  Table table({"pack", "why"});
+  table.add({"sparse_mla_dims", "a\ttab and a\nline " + std::string(200, 'x')});
+  EXPECT_EQ(table.render({.width = 20, .is_plain = true}),
+            "pack\twhy\nsparse_mla_dims\ta tab and a line " + std::string(200, 'x') + "\n");
 }
 
 TEST(Table, WideCharactersAreNotSplitAtTheEdge) {
@@ -112,6 +129,16 @@ TEST(Table, ColoursOnlyWhereTheStyleSays) {
   EXPECT_EQ(table.to_json()[0]["state"], "red");
 }
 
+TEST(Style, IntoAPipeARowIsOneLine) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  Table table({"why", "line"});
+  table.add({std::string(500, 'x'), std::string(500, 'y')});
+  EXPECT_EQ(lines_of(table.render(style_of(ends[1]))).size(), 2u);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
 TEST(Style, ColoursNeedATerminalAndNoColorUnset) {
   ::unsetenv("NO_COLOR");
   int ends[2];
@@ -122,6 +149,7 @@ TEST(Style, ColoursNeedATerminalAndNoColorUnset) {
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
   if (terminal < 0) GTEST_SKIP() << "this machine has no pseudo-terminals";
   EXPECT_TRUE(style_of(terminal).is_colored);
+  EXPECT_EQ(style_of(terminal).width, 80);
   ::setenv("NO_COLOR", "1", 1);
   EXPECT_FALSE(style_of(terminal).is_colored);
   ::setenv("NO_COLOR", "", 1);
@@ -157,10 +185,11 @@ TEST(Wrap, BreaksAtSpacesElseWithinAWord) {
   EXPECT_EQ(wrap("", 4), Lines{""});
 }
 
-TEST(Elide, CutsToTheWidth) {
-  EXPECT_EQ(elide("abcdef", 6), "abcdef");
-  EXPECT_EQ(elide("abcdef", 4), "abc…");
-  EXPECT_EQ(elide("日本語", 4), "日…");
+TEST(Wrap, BreaksInFrontOfANameThatFits) {
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(wrap("pack=a_slug,b_slug", 11), (Lines{"pack=a_slug", ",b_slug"}));
+  EXPECT_EQ(wrap("pack=a_slug,b_slug", 9), (Lines{"pack=", "a_slug,", "b_slug"}));
+  EXPECT_EQ(wrap("pack=a_slug", 4), (Lines{"pack", "=a_s", "lug"}));
 }
 
 }  // namespace

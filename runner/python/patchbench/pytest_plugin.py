@@ -18,6 +18,10 @@ from patchbench.environment_scan import Answer, Scan, State, scan
 from patchbench.program import PatchbenchError
 from patchbench.status import packs
 
+# What is kept on an item and on the configuration. pytest's own stash is not in pytest 6, and a plugin that cannot be imported ends
+# every session there.
+_GONE, _LINES = "patchbench_gone", "patchbench_lines"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds `--patchbench-scan`."""
@@ -63,12 +67,10 @@ def _apply(item: pytest.Item, mark: pytest.Mark) -> None:
         reason = f"{slug}: {_release(hits[0])} is hit: {hits[0].why}"
         item.add_marker(pytest.mark.xfail(reason=reason, strict=mark.kwargs.get("strict", True)))
     elif answers and all(a.state is State.NOT_HIT for a in answers):
-        item.stash[_GONE] = f"{slug}: {_release(answers[0])} is not hit any more ({answers[0].why}); take the mark upstream_hit away"
+        why = f"{slug}: {_release(answers[0])} is not hit any more ({answers[0].why}); take the mark upstream_hit away"
+        setattr(item, _GONE, why)
     elif answers:
         item.add_marker(pytest.mark.xfail(reason=f"{slug}: nothing is known of {_release(answers[0])}", strict=False))
-
-
-_GONE = pytest.StashKey[str]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -84,7 +86,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fails a test whose bug is gone."""
-    gone = item.stash.get(_GONE, None)
+    gone = getattr(item, _GONE, None)
     if gone is not None:
         pytest.fail(gone, pytrace=False)
 
@@ -97,19 +99,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return
     try:
         found = _scanned()
-        config.stash[_LINES] = [f"{a.slug}: {_release(a)} is hit: {a.why}" for a in found.hits]
+        lines = [f"{a.slug}: {_release(a)} is hit: {a.why}" for a in found.hits]
     except PatchbenchError as e:
-        config.stash[_LINES] = [f"the scan failed: {e}"]
-    if config.stash[_LINES] and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        lines = [f"the scan failed: {e}"]
+    setattr(config, _LINES, lines)
+    if lines and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-_LINES = pytest.StashKey[list]()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Says what the scan found."""
-    lines = config.stash.get(_LINES, None)
+    lines = getattr(config, _LINES, None)
     if lines is None:
         return
     terminalreporter.section("patchbench scan")
