@@ -33,7 +33,7 @@ def stack_of(torch: str) -> Path:
     venv = STACKS / f"torch-{torch}"
     if not (venv / "patchbench-stack").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True)
-        install(venv, f"torch=={torch}", "numpy")
+        install(venv, f"torch=={torch}", "numpy", "packaging")
         (venv / "patchbench-stack").touch()
     return venv
 

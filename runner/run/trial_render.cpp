@@ -42,8 +42,7 @@ void add_rows(report::Table& table, const Trial& trial, const QuestionContext& q
     if (!o.failure_class.empty() && o.failure_class != question.classes.front())
       seen += " " + o.failure_class;
     if (m == nullptr || o.seen == Seen::kUnsupported || o.seen == Seen::kUnresolved) {
-      table.add({name, expectation_name(expectation_of(o, question)), seen, o.reason.substr(0, 40),
-                 "", "", ""});
+      table.add({name, expectation_name(expectation_of(o, question)), seen, o.reason, "", "", ""});
     } else {
       table.add({name, expectation_name(expectation_of(o, question)), seen, m->tensor,
                  fmt::format("{:.1e}", m->got), fmt::format("{:.0e}", m->plain),
