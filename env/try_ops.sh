@@ -17,7 +17,8 @@ for lock in torch-2.11 torch-2.15; do
   site=$(python3 "$root/env/fetch.py" env "$root/env/locks/$lock.txt") && python3 -m venv "$scratch/$lock" || exit 1
   python=$scratch/$lock/bin/python
   echo "$site" >"$(echo "$scratch/$lock"/lib/python3*/site-packages)/torch.pth"
-  # With its dependencies: pip must find them in the environment.
+  # With its dependencies: pip must find them in the environment, where venv's own setuptools would hide the locked one.
+  "$python" -m pip uninstall -qy setuptools
   "$python" -m pip install -q --disable-pip-version-check --no-index "$wheel" || { say "$lock: pip does not take the wheel"; failed=1; continue; }
   (cd "$scratch" && env -u PATCHBENCH_OPS_LIB PYTHONPATH="$tools" "$python" -m pytest -q -p no:cacheprovider "${tests[@]}") || failed=1
   (cd "$scratch" && "$python" -c 'import patchbench_ops, torch; print(f"torch {torch.__version__}: {patchbench_ops.library.path()}")') || failed=1

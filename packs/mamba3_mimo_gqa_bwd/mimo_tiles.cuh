@@ -106,7 +106,7 @@ __device__ void multiply(Part<kWidth>& part, const bf16* a, const bf16* b, int k
 }
 
 /// Rounds the part and stores its rows below num_rows, `stride` elements apart. Four lanes hold the
-/// column pairs of a row's tiles; they trade them, so that each stores 16 (or 8) neighbouring
+/// column pairs of a row's tiles; they exchange them, so that each stores 16 (or 8) neighbouring
 /// bytes.
 template <int kWidth>
 __device__ void store(const Part<kWidth>& part, bf16* to, int64_t stride, int num_rows) {

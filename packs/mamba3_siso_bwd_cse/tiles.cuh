@@ -162,7 +162,7 @@ __device__ void multiply(tiling_t& result, const scalar_t* a, const scalar_t* b,
 }
 
 /// Rounds the result and stores rows below `num_rows`. Four lanes hold the column pairs of a row's
-/// tiles; they trade them, so that each stores 16 (or 8) neighbouring bytes.
+/// tiles; they exchange them, so that each stores 16 (or 8) neighbouring bytes.
 template <typename scalar_t, typename tiling_t>
 __device__ void store(const tiling_t& result, scalar_t* to, int64_t stride, int num_rows) {
   const int x = static_cast<int>(threadIdx.x) % 4;
