@@ -323,7 +323,7 @@ void run_status(Context& context, const StatusOptions& words) {
   const VerdictIndex verdicts =
       index_verdicts(context, {.slug = words.slug, .before = {}, .with_ledger = !is_committed});
   if (words.summary) {
-    context.out() << status_summary(verdicts);
+    context.out() << (words.slug.empty() ? pack_table(verdicts) : red_pin_table(verdicts));
   } else if (words.markdown) {
     context.out() << status_markdown(verdicts);
   } else if (!words.since.empty()) {
@@ -381,7 +381,7 @@ void add_status_command(CLI::App& app, Context& context) {
   command->add_flag("--markdown", words->markdown,
                     "reports/STATUS.md, from committed evidence alone");
   command->add_flag("--summary", words->summary,
-                    "the README's table, from committed evidence alone");
+                    "the README's table, or the table of a pack's page, from committed evidence");
   command->footer(
       "\"red (class) on H200 ×2\": two runs that count (made here, committed, or signed by a "
       "trusted "

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <filesystem>
+#include <algorithm>
 #include <map>
 #include <optional>
+
+#include "status/windows.h"
 
 namespace patchbench {
 
@@ -37,7 +39,7 @@ std::string status_markdown(const VerdictIndex& verdicts) {
 
 namespace {
 
-/// What one question came to, as the README's table has it; "" for what is not shown there.
+/// What one question came to, as a pack page's table has it; "" for what is not shown there.
 std::string summary_of(const VerdictIndex& verdicts, const Place& place, const Finding& finding) {
   // A verdict about the model or a mutant must not read as one about the release, nor a run of
   // surveys, which has none, as one without an answer.
@@ -53,9 +55,77 @@ struct SummaryRow {
   std::map<Sentinel, int> claims;
 };
 
+/// Of one upstream, the window of the device on which most versions were measured; nullptr for
+/// none.
+const TierWindow* widest(const std::vector<TierWindow>& windows, const std::string& upstream) {
+  const TierWindow* found = nullptr;
+  for (const TierWindow& window : windows) {
+    const auto unknown = [](const TierWindow& one) { return one.count(BugStatus::kNotMeasured); };
+    if (window.upstream != upstream || window.intervals.empty()) continue;
+    if (found == nullptr || unknown(window) < unknown(*found)) found = &window;
+  }
+  return found;
+}
+
+/// "megatron-core 0.16.0 to 0.19.2"; a commit is not named.
+std::string where_text(const TierWindow& window) {
+  const std::string &first = window.intervals.front().first_bad,
+                    &last = window.intervals.back().last_bad;
+  if (first.starts_with("git:")) return window.upstream;
+  return window.upstream + " " + (first == last ? first : first + " to " + last);
+}
+
+/// Where the newest verdicts on the red pins verify a pack's mitigation: by itself, then by mode.
+std::string mitigation_text(const VerdictIndex& verdicts, const Manifest& pack) {
+  if (pack.modes().empty()) return "not needed";
+  std::map<std::string, std::set<std::string>> devices_of;  // mode, or "" where none was asked for
+  for (const auto& [place, cells] : verdicts.board.places()) {
+    const bool is_red_pin =
+        std::any_of(pack.upstreams.begin(), pack.upstreams.end(), [&place](const UpstreamUse& use) {
+          return use.name == place.upstream && use.red_pin == place.version;
+        });
+    if (place.slug != pack.slug.str() || !is_red_pin) continue;
+    for (const auto& [device, cell] : cells) {
+      const Finding* finding = cell.newest();
+      if (finding == nullptr || finding->outcome().sentinel != Sentinel::kMitigationVerified)
+        continue;
+      const std::size_t space = place.asked.find(' ');
+      devices_of[space == std::string::npos ? "" : place.asked.substr(space + 1)].insert(
+          short_device(device));
+    }
+  }
+  std::string text;
+  for (const auto& [mode, devices] : devices_of)
+    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", mode.empty() ? "verified" : mode,
+                        fmt::join(devices, ", "));
+  return text.empty() ? "not verified" : text;
+}
+
 }  // namespace
 
-std::string status_summary(const VerdictIndex& verdicts) {
+std::string pack_table(const VerdictIndex& verdicts) {
+  std::string text =
+      "| pack | what goes wrong | where | fixed in | mitigation |\n|---|---|---|---|---|\n";
+  for (const Manifest& pack : verdicts.packs) {
+    const std::vector<TierWindow> windows = windows_of(verdicts, pack);
+    std::vector<std::string> where, fixed;
+    for (const UpstreamUse& use : pack.upstreams) {
+      const TierWindow* window = widest(windows, use.name);
+      if (window == nullptr) continue;
+      where.push_back(where_text(*window));
+      const std::string& good = window->intervals.back().first_good_after;
+      if (!good.empty()) fixed.push_back(use.name + " " + good);
+    }
+    if (where.empty()) continue;
+    text += fmt::format("| [`{0}`](packs/{0}/README.md) | {1} | {2} | {3} | {4} |\n",
+                        pack.slug.str(), pack.title, fmt::join(where, ", "),
+                        fixed.empty() ? "no release" : fmt::format("{}", fmt::join(fixed, ", ")),
+                        mitigation_text(verdicts, pack));
+  }
+  return text;
+}
+
+std::string red_pin_table(const VerdictIndex& verdicts) {
   std::string text =
       "| pack | red pin | device | verdicts (newest committed record) |\n|---|---|---|---|\n";
   for (const Manifest& pack : verdicts.packs) {

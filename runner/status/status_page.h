@@ -7,7 +7,9 @@ namespace patchbench {
 
 /// reports/STATUS.md: dates, no ages; one row per version, question and device.
 std::string status_markdown(const VerdictIndex& verdicts);
-/// The README's table: what holds on each pack's red pin, per device.
-std::string status_summary(const VerdictIndex& verdicts);
+/// The README's table: a line for each pack that has a verdict, from its manifest and its windows.
+std::string pack_table(const VerdictIndex& verdicts);
+/// A pack page's table: what holds on each red pin, a line for each device.
+std::string red_pin_table(const VerdictIndex& verdicts);
 
 }  // namespace patchbench

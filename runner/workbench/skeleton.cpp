@@ -21,9 +21,9 @@ The upstream file and symbol, and why it is wrong.
 
 What the edits change, and what they leave alone.
 
-## Scope
+## Limits
 
-Claimed, not claimed, held: as the manifest's scope rows say, with the machine each figure comes from.
+What was not run, and what the edits and the op do not take. Claims are the manifest's scope rows.
 
 ## Retirement
 

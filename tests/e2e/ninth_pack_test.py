@@ -58,7 +58,7 @@ def pack_of(words: list[str]) -> NewPack:
 
 
 LOCKED = pack_of(README_WORDS)
-OTHER_VALUES = {"my_bug": "toy_bug", "20": "21", f"{LOCKED.upstream}@{LOCKED.version}={LOCKED.file}": "toy@1.0=toy/twice.py"}
+OTHER_VALUES = {"my_bug": "toy_bug", "90": "91", f"{LOCKED.upstream}@{LOCKED.version}={LOCKED.file}": "toy@1.0=toy/twice.py"}
 NEW = pack_of([OTHER_VALUES.get(word, word) for word in README_WORDS])
 
 

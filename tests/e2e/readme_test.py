@@ -27,6 +27,8 @@ Done = subprocess.CompletedProcess[str]
 SLUG = "liger_flce_none_bwd"
 UNKNOWN = "-Z"
 PROGRAM_WORDS = ("./patchbench", "patchbench", "/abs/patchbench")
+STARTS = (*PROGRAM_WORDS, "./run-tests")
+BEFORE = ("env/wheels.sh", "pip")  # what a reader runs before there is a program: env/try_wheels.sh tries it
 # What a reader puts in the place of a word in capitals; files of these names are in the folder where the commands run.
 PLACEHOLDERS = {
     "SLUG": SLUG,
@@ -81,8 +83,8 @@ def shown_commands(page: str) -> list[Shown]:
             if block is None:
                 block = []
                 continue
-            if block and block[0].text.split()[0] in (*PROGRAM_WORDS, "./run-tests"):
-                found += block
+            if any(shown.text.split()[0] in STARTS for shown in block):
+                found += [shown for shown in block if shown.text.split()[0] not in BEFORE]
             block = None
         elif block is None:
             prose.append((number, line))
@@ -202,7 +204,9 @@ def complaint(words: list[str], desk: Path, environment: dict[str, str]) -> str:
 
 def test_the_page_shows_commands() -> None:
     assert len(OF_PROGRAM) > 20 and any(words[0] == "./run-tests" for _, words in COMMANDS)
-    assert os.access(ROOT / "run-tests", os.X_OK)
+    assert os.access(ROOT / "run-tests", os.X_OK) and os.access(ROOT / "env/wheels.sh", os.X_OK)
+    assert all(words[0] in STARTS or any(word in PROGRAM_WORDS for word in words) for _, words in COMMANDS)
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
     assert subprocess.run(["bash", "-n", ROOT / "run-tests", ROOT / "patchbench"]).returncode == 0
 
 

@@ -203,7 +203,7 @@ def test_only_the_upstream_that_a_mitigation_acts_on_retires_it(run) -> None:
 
 
 def rows_of_summary(text: str, slug: str) -> dict[tuple[str, str], str]:
-    """(pin, device) -> verdicts, of the README's table."""
+    """(pin, device) -> verdicts, of the table of a pack's page."""
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith(f"| `{slug}`")]
     return {(pin, device): verdicts for _, pin, device, verdicts in cells}
 
@@ -220,7 +220,7 @@ def test_a_red_pin_shows_what_ran_with_other_companions(run) -> None:
     cells = [c for c in json.loads(run("--json", "status", slug).stdout)["cells"] if "H200" in c["device"]]
     newest = {c["sentinel"] for c in cells if c["version"].startswith("0.19.2")}
     assert {"FIX_VALIDATED", "MITIGATION_VERIFIED", "NO_REGRESSION"} <= newest
-    row = rows_of_summary(run("status", "--summary").stdout, slug)["megatron-core 0.19.2 with tilelang 0.1.15", "NVIDIA H200 (sm_90)"]
+    row = rows_of_summary(run("status", slug, "--summary").stdout, slug)["megatron-core 0.19.2 with tilelang 0.1.15", "NVIDIA H200 (sm_90)"]
     assert all(sentinel in row for sentinel in newest if not sentinel.startswith("CLAIM_")), row
     claims = [c["sentinel"] for c in cells if c["version"] == "0.19.2 with tilelang 0.1.15" and c["question"].startswith("claim ")]
     for word, name in (("confirmed", "CLAIM_CONFIRMED"), ("refuted", "CLAIM_REFUTED")):
@@ -236,7 +236,7 @@ def test_no_regression_names_the_numbers_that_were_compared(run) -> None:
     slug = "sparse_mla_pdp_precision"
     bounds = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())["bounds"]["lowering"]["ratios_max"]
     said = f"NO_REGRESSION of {', '.join(sorted(bounds))} (case lowering, each at most 1.03 times upstream's)"
-    for words in (["status", "--summary"], ["status", "--markdown"], ["status"], ["claims", slug]):
+    for words in (["status", slug, "--summary"], ["status", "--markdown"], ["status"], ["claims", slug]):
         text = " ".join(run(*words).stdout.replace("`", "").split())
         assert text.count("NO_REGRESSION") == text.count(said) > 0, words
 

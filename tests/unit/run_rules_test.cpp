@@ -382,7 +382,7 @@ TEST(Sweep, WhatTheLedgerAnswersIsNotRun) {
 }
 
 std::string status(FakeWorkbench& bench) {
-  return status_summary(index_verdicts(bench.context, {}));
+  return red_pin_table(index_verdicts(bench.context, {}));
 }
 
 TEST(Status, TheNewestRunOnADeviceStands) {
@@ -394,6 +394,16 @@ TEST(Status, TheNewestRunOnADeviceStands) {
   bench.validated();
   EXPECT_EQ(status(bench).find("FIX_VALIDATED"), std::string::npos) << status(bench);
   EXPECT_NE(status(bench).find("FIX_REJECTED"), std::string::npos) << status(bench);
+}
+
+TEST(Status, ThePackTableHasOneLineForAPackWithAVerdict) {
+  FakeWorkbench bench;
+  const auto table = [&bench] { return pack_table(index_verdicts(bench.context, {})); };
+  EXPECT_EQ(std::ranges::count(table(), '\n'), 2) << table();
+  bench.reproduced();
+  bench.validated();
+  EXPECT_EQ(std::ranges::count(table(), '\n'), 3) << table();
+  EXPECT_NE(table().find("| no release |"), std::string::npos) << table();
 }
 
 TEST(Status, AnotherDevicesRunIsARowOfItsOwn) {
