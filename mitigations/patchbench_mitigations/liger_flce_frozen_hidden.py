@@ -80,7 +80,7 @@ def observed_state(function: type) -> tuple[str, str]:
         leaf = given[name].requires_grad_()
         try:
             loss = function.apply(*(given.get(p.name, p.default) for p in parameters))
-        except UnboundLocalError as error:
+        except (UnboundLocalError, AttributeError) as error:
             return "forward_raises", f"forward raises: {error}"
         (got,) = torch.autograd.grad(loss[0] if isinstance(loss, tuple) else loss, leaf, allow_unused=True)
         if got is None:

@@ -133,15 +133,20 @@ class FrozenHiddenPack final : public harness::Pack {
     return is_missing ? "gradient_missing" : "";
   }
 
-  /// "forward_raises": hidden is frozen, and forward reads a local variable that was never set.
+  /// "forward_raises": hidden is frozen, and forward reads a gradient that was never made: a local
+  /// variable that was never set, or, where a bias is given, None.
   std::string classify_error(const Case& item, const Json& exception) const override {
+    const Axes axes = axes_of(item);
     const Json frames = exception.value("frames", Json::array());
-    if (axes_of(item).trained.hidden || frames.empty()) return "";
+    if (axes.trained.hidden || frames.empty()) return "";
     const Json& last = frames.back();
-    const bool is_forward =
-        last.value("file", "").ends_with("liger_kernel/ops/fused_linear_cross_entropy.py") &&
-        last.value("function", "") == "fused_linear_cross_entropy_forward";
-    return is_forward && exception.value("type", "") == "UnboundLocalError" ? "forward_raises" : "";
+    if (!last.value("file", "").ends_with("liger_kernel/ops/fused_linear_cross_entropy.py"))
+      return "";
+    const std::string type = exception.value("type", ""), function = last.value("function", "");
+    const bool is_unset =
+        type == "UnboundLocalError" && function == "fused_linear_cross_entropy_forward";
+    const bool is_none = type == "AttributeError" && function == "forward" && axes.has_bias;
+    return is_unset || is_none ? "forward_raises" : "";
   }
 };
 

@@ -11,22 +11,23 @@ SLUG = "liger_flce_frozen_hidden"
 need_reproducer(SLUG)
 
 HEADS = ("mean_weight", "sum_weight", "mean_weight_and_bias", "mean_bias")
+OF_BIAS = ("mean_weight_and_bias", "mean_bias")
 TRAINED = ("mean_hidden", "mean_hidden_and_weight", "mean_all")
 
 
 @pytest.mark.parametrize(
-    ("version", "head", "none"),
+    ("version", "head", "of_bias", "none"),
     [
-        ("0.6.2", "absent", "undeclared"),
-        ("0.6.3", "forward_raises", "forward_raises"),
-        ("0.8.1", "gradient_missing", "gradient_missing"),
-        ("0.8.5", "gradient_missing", "absent"),
+        ("0.6.2", "absent", "absent", "undeclared"),
+        ("0.6.3", "forward_raises", "forward_raises", "forward_raises"),
+        ("0.7.0", "gradient_missing", "forward_raises", "gradient_missing"),
+        ("0.8.5", "gradient_missing", "gradient_missing", "absent"),
     ],
 )
-def test_each_release_has_its_class(tmp_path: Path, version: str, head: str, none: str) -> None:
+def test_each_release_has_its_class(tmp_path: Path, version: str, head: str, of_bias: str, none: str) -> None:
     chosen = [word for name in (*HEADS, *TRAINED, "none_weight") for word in ("--case", name)]
     _, document = answer(tmp_path, "reproduce", SLUG, "--upstream", version, *chosen, "--device", "cpu")
-    wanted = dict.fromkeys(HEADS, head) | dict.fromkeys(TRAINED, "absent") | {"none_weight": none}
+    wanted = dict.fromkeys(HEADS, head) | dict.fromkeys(OF_BIAS, of_bias) | dict.fromkeys(TRAINED, "absent") | {"none_weight": none}
     assert seen(document, "upstream") == wanted
 
 
