@@ -69,7 +69,7 @@ TEST_P(Model, HasNoGradientOfTheHeadWhereHiddenDecides) {
 }
 
 INSTANTIATE_TEST_SUITE_P(LigerFlceFrozenHidden, Model, testing::Values("mean", "sum", "none"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& each) { return std::string(each.param); });
 
 }  // namespace
 }  // namespace patchbench::liger_flce_frozen_hidden
