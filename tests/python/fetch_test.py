@@ -65,7 +65,7 @@ class Index:
         request.send_header("Content-Length", str(len(body) - start))
         request.end_headers()
         sent = body[start:]
-        if name == self.held:
+        if self.held and name == self.held:
             self.is_free.wait(60)
         if self.break_after and request.path.startswith("/files/"):
             sent, self.break_after = sent[: self.break_after], 0
