@@ -18,9 +18,9 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-LIBRARY = Path(os.environ.get("PATCHBENCH_OPS_LIB") or ROOT / "build" / "cpu" / "wheel" / "libpatchbench_ops.so")
+LIBRARY = Path(os.environ.get("PATCHBENCH_BUILD") or ROOT / "build" / "cpu") / "wheel" / "libpatchbench_ops.so"
 if not LIBRARY.exists():
-    pytest.skip(f"no op library at {LIBRARY}: build patchbench_ops_wheel or set PATCHBENCH_OPS_LIB", allow_module_level=True)
+    pytest.skip(f"no op library at {LIBRARY}: build patchbench_ops_wheel", allow_module_level=True)
 BUILD = "import sys; sys.path.insert(0, sys.argv[1]); import build_wheel; print(build_wheel.build_wheel(sys.argv[2]))"
 USE = """import patchbench_ops, torch
 q, kv = torch.randn(1, 2, 2, 32, requires_grad=True), torch.randn(1, 4, 1, 32, requires_grad=True)

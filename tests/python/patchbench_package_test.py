@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "runner/python"))
 import patchbench  # noqa: E402
 
 PROGRAM = Path(os.environ.get("PATCHBENCH_BUILD") or ROOT / "build/cpu") / "bin/patchbench"
+NUM_PACKS = len(list(ROOT.glob("packs/*/manifest.json")))
 EVIDENCE = ROOT / "reports/evidence/mamba3_mimo_smem_2d/cpu.jsonl"
 NEW_FILE = "Subject: a\n\nFile: a.txt\nBlob: new\nResult: 9766475a4185a151dc9d56d614ffb9aaea3bfd42\n\n0a\nok\n.\nw\n"
 
@@ -35,7 +36,7 @@ def asked(*words: str) -> object:
 
 def test_packs_are_those_of_the_list() -> None:
     packs = patchbench.packs()
-    assert [p.slug for p in packs] == [row["slug"] for row in asked("list")] and len(packs) == 8
+    assert [p.slug for p in packs] == [row["slug"] for row in asked("list")] and len(packs) == NUM_PACKS
     assert all(p.upstreams and p.title and p.number for p in packs)
 
 
@@ -106,7 +107,7 @@ def test_a_scan_knows_a_hit_from_a_release_without_the_bug(tmp_path: Path) -> No
     listed = tmp_path / "requirements.txt"
     listed.write_text("liger-kernel==0.8.0\n")
     found = patchbench.scan(listed)
-    assert [a.slug for a in found.hits] == ["liger_flce_none_bwd"] and found.hits[0].record and found.command
+    assert [a.slug for a in found.hits] == ["liger_flce_none_bwd", "liger_flce_frozen_hidden"] and found.hits[0].record and found.command
     listed.write_text("liger-kernel==99.0\n")
     (answer,) = patchbench.scan(listed).of("liger_flce_none_bwd")
     assert answer.state is patchbench.State.UNKNOWN and answer.why
@@ -126,7 +127,7 @@ def test_an_installed_program_finds_what_lies_with_it(tmp_path: Path) -> None:
     (tmp_path / "share/patchbench").symlink_to(ROOT)
     env = {k: v for k, v in os.environ.items() if k != "PATCHBENCH_ROOT"}
     found = subprocess.run([tmp_path / "bin/patchbench", "--json", "list"], env=env, capture_output=True, text=True, check=True)
-    assert len(json.loads(found.stdout)) == 8
+    assert len(json.loads(found.stdout)) == NUM_PACKS
     (tmp_path / "share/patchbench").unlink()
     (tmp_path / "share/patchbench/packs").mkdir(parents=True)
     empty = subprocess.run([tmp_path / "bin/patchbench", "--json", "list"], env=env, capture_output=True, text=True, check=True)
