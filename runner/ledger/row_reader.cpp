@@ -192,7 +192,7 @@ std::optional<std::string> RowReader::take(std::string_view line) {
       refuse("a definition is {\"$\":N,\"value\":…} with N from 1 on");
     const auto begin = line.find(kValue) + kValue.size();
     Pieces pieces = filled(line.substr(begin, line.size() - 1 - begin));
-    for (const std::string& piece : pieces) defined_bytes_ += piece.size() + sizeof(piece);
+    for (const std::string& piece : pieces) defined_bytes_ += piece.size() + sizeof(std::string);
     if (defined_bytes_ > kMostDefinedBytes) refuse("the definitions of a section exceed 64 MiB");
     if (!definitions_.emplace(id, std::move(pieces)).second)
       refuse(fmt::format("defines {} twice", id));

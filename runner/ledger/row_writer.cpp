@@ -118,9 +118,9 @@ struct Shape {
   std::vector<std::size_t> differing(std::vector<std::size_t> some, std::size_t begin,
                                      std::size_t end) const {
     std::erase_if(some, [&](std::size_t hole) {
-      return std::all_of(holes.begin() + begin, holes.begin() + end, [&](const auto& value) {
-        return value[hole]->text == holes[begin][hole]->text;
-      });
+      for (std::size_t i = begin; i < end; ++i)
+        if (holes[i][hole]->text != holes[begin][hole]->text) return false;
+      return true;
     });
     return some;
   }
@@ -284,7 +284,7 @@ class Section {
     if (row != row_of_digest_.end()) return fmt::format("[-{}]", num_written_ - row->second);
     if (const auto found = ids_.find(node.text); found != ids_.end())
       return fmt::format("[{}]", found->second);
-    const std::string text = node.is_container() ? formed(node) : std::string(node.text);
+    std::string text = node.is_container() ? formed(node) : std::string(node.text);
     if (!is_shared(node.text)) return text;
     const int64_t id = define(text);
     ids_.emplace(node.text, id);
