@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import unicodedata
 from pathlib import Path
 
 import pytest
@@ -29,29 +28,6 @@ def run(tmp_path: Path):
         return subprocess.run([PROGRAM, *words], env=given, capture_output=True, text=True, timeout=600)
 
     return start
-
-
-def columns(line: str) -> int:
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["status"],
-        ["status", "--by", "repository"],
-        ["status", SLUG],
-        ["status", "--windows"],
-        ["status", "--since", "2026-11-21"],
-        ["lifecycle"],
-        ["window", SLUG, "--show"],
-    ],
-)
-def test_fits_eighty_columns(run, words: list[str]) -> None:
-    done = run(*words)
-    assert done.returncode == 0, done.stderr
-    wide = [line for line in done.stdout.splitlines() if columns(line) > 80 and "http" not in line]
-    assert done.stdout and not wide, wide
 
 
 def test_the_window_is_computed_from_the_records(run) -> None:
