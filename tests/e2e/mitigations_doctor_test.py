@@ -228,7 +228,7 @@ def test_the_table_is_one_row_a_line(tmp_path: Path) -> None:
     packages = {"liger_kernel": "0.8.0", "megatron_core": "99.0"}
     words = [PROGRAM, "mitigations", "doctor", "--python", venv(tmp_path, **packages)]
     shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert "patchbench-mitigations is not among these packages" in shown and shown.split("\n\n")[0].count("\n") == 8
+    assert "patchbench-mitigations is not among these packages" in shown and shown.split("\n\n")[0].count("\n") == 9
     said = "no record: newer than 0.19.2, the newest that was measured"
     assert f"unknown: dsa_graph_capture, megatron-core 99.0: {said}\n  patchbench reproduce dsa_graph_capture --upstream 99.0\n" in shown
     assert "hit: wrong_gradients" in shown
