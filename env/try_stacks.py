@@ -4,7 +4,8 @@
   try_stacks.py [--out FILE.json] PROGRAM [TORCH...]    default: 2.12.1 2.13.0 2.14.1 2.15.0
 
 PROGRAM is the `patchbench` of a build or of an installed wheel with patchbench-judge. Each stack is a venv in the cache that pip fills
-from its index (2.5 GiB to fetch, 5 GiB on disk, once). A row of the JSON document is one release of Liger-Kernel on one stack: 0.8.0 must be BUG_REPRODUCED(wrong_gradients), 0.8.5 BUG_ABSENT.
+from its index (2.5 GiB to fetch, 5 GiB on disk, once). A row of the JSON document is one release of Liger-Kernel on one stack: 0.8.0
+must be BUG_REPRODUCED(wrong_gradients), 0.8.5 BUG_ABSENT.
 Exit: 0 every row is so, 1 one is not, 2 usage, or a stack that could not be made.
 """
 
