@@ -8,7 +8,7 @@
 #include "harness/compare.h"
 #include "harness/inputs.h"
 
-/// Fused linear cross entropy, the problem of several packs: axes, inputs, fp64 oracle and limits.
+/// Fused linear cross entropy, for the packs whose bug is in it: axes, inputs, fp64 oracle, limits.
 namespace patchbench::linear_cross_entropy {
 
 /// The scalar arguments of one call.
