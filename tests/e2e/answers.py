@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +62,22 @@ def observed_in_process(tmp_path: Path, slug: str, subject: str, names: set[str]
     done = subprocess.run([BIN / f"repro_{slug}", "--cases", tmp_path / "cases.json", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def on_a_terminal(*words: str, env: dict[str, str], folder: Path | None = None) -> str:
+    """What the program prints where its output is a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([PROGRAM, *words], cwd=folder, env=env, stdout=theirs, stderr=subprocess.DEVNULL) as program:
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                part = os.read(ours, 1 << 16)
+            except OSError:  # the program's end was closed
+                break
+            if not part:
+                break
+            said += part
+        os.close(ours)
+        program.wait()
+    return said.decode().replace("\r\n", "\n")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from answers import on_a_terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("PATCHBENCH_BUILD") or ROOT / "build" / "cpu") / "bin" / "patchbench"
@@ -97,5 +98,5 @@ def test_explain_and_lint_say_what_to_do(tmp_path: Path) -> None:
     found = run("env", "lint", tmp_path)
     assert found.returncode == 1 and "a.py:2: no_suppress_errors_in_code" in found.stdout
     assert json.loads(run("--json", "env", "lint", tmp_path).stdout)["files"] == 1
-    for line in run("env", "check").stdout.splitlines():
+    for line in on_a_terminal("env", "check", env=BARE | {"NO_COLOR": "1"}).splitlines():
         assert len(line) <= 88

@@ -9,12 +9,13 @@ import re
 import shutil
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from answers import PROGRAM, ROOT, records_of  # noqa: E402
+from answers import PROGRAM, ROOT, on_a_terminal, records_of  # noqa: E402
 
 SLUG = "liger_flce_none_bwd"
 
@@ -28,6 +29,31 @@ def run(tmp_path: Path):
         return subprocess.run([PROGRAM, *words], env=given, capture_output=True, text=True, timeout=600)
 
     return start
+
+
+def columns(line: str) -> int:
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["status", "--by", "repository"],
+        ["status", SLUG],
+        ["status", "--windows"],
+        pytest.param(
+            ["status", "--since", "2026-11-21"], marks=pytest.mark.xfail(reason="names of claims are kept whole, too", strict=True)
+        ),
+        ["lifecycle"],
+        ["window", SLUG, "--show"],
+    ],
+)
+def test_fits_eighty_columns_of_a_terminal(tmp_path: Path, words: list[str]) -> None:
+    given = os.environ | {"PATCHBENCH_ROOT": str(ROOT), "PATCHBENCH_LEDGER": str(tmp_path / "ledger.db"), "NO_COLOR": "1"}
+    shown = on_a_terminal(*words, env=given)
+    wide = [line for line in shown.splitlines() if columns(line) > 80 and "http" not in line]
+    assert shown and not wide, wide
 
 
 def test_the_window_is_computed_from_the_records(run) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import subprocess
 from pathlib import Path
 
+import answers
 import pytest
 from answers import PROGRAM, ROOT
 from goodput_test import report
@@ -58,21 +58,7 @@ def printed(folder: Path, *words: str) -> str:
 
 
 def on_a_terminal(folder: Path, *words: str) -> str:
-    ours, theirs = pty.openpty()
-    with subprocess.Popen([PROGRAM, *words], cwd=folder, env=environment(folder), stdout=theirs, stderr=subprocess.DEVNULL) as program:
-        os.close(theirs)
-        said = b""
-        while True:
-            try:
-                part = os.read(ours, 1 << 16)
-            except OSError:  # the program's end was closed
-                break
-            if not part:
-                break
-            said += part
-        os.close(ours)
-        program.wait()
-    return said.decode().replace("\r\n", "\n")
+    return answers.on_a_terminal(*words, env=environment(folder), folder=folder)
 
 
 def rows_of(plain: str) -> list[list[str]]:

@@ -21,7 +21,7 @@ from .mimo import group_reduce_bwd, mamba3_mimo_bwd, mamba3_mimo_qk_dot  # noqa:
 from .siso import mamba3_siso, mamba3_siso_bwd, mamba3_siso_rotary_bwd  # noqa: E402
 from .sparse_mla import sparse_mla, sparse_mla_path  # noqa: E402
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "dequantize_mla",
     "group_reduce_bwd",
