@@ -107,7 +107,7 @@ def test_a_scan_knows_a_hit_from_a_release_without_the_bug(tmp_path: Path) -> No
     listed = tmp_path / "requirements.txt"
     listed.write_text("liger-kernel==0.8.0\n")
     found = patchbench.scan(listed)
-    assert [a.slug for a in found.hits] == ["liger_flce_none_bwd"] and found.hits[0].record and found.command
+    assert [a.slug for a in found.hits] == ["liger_flce_none_bwd", "liger_flce_frozen_hidden"] and found.hits[0].record and found.command
     listed.write_text("liger-kernel==99.0\n")
     (answer,) = patchbench.scan(listed).of("liger_flce_none_bwd")
     assert answer.state is patchbench.State.UNKNOWN and answer.why
