@@ -28,14 +28,16 @@ constexpr const char* kIgnoreFile = ".patchbench.toml";
 constexpr std::chrono::minutes kCodeLimit{10};
 
 struct ScanOptions {
-  std::vector<std::string> paths, roots, code, vex, fail_on;
+  std::vector<std::string> paths, roots, code, packs, vex, fail_on;
   std::string format = "table", config, db, write_db;
   bool allows_unknown = false, only_fixable = false;
 };
 
-std::vector<Manifest> all_packs(const Context& context) {
+/// The packs that are asked: those that are named, else every one.
+std::vector<Manifest> packs_of(const Context& context, const ScanOptions& options) {
   std::vector<Manifest> packs;
-  for (const std::string& slug : context.slugs()) packs.push_back(context.manifest(slug));
+  for (const std::string& slug : options.packs.empty() ? context.slugs() : options.packs)
+    packs.push_back(context.manifest(slug));
   return packs;
 }
 
@@ -89,15 +91,13 @@ std::vector<CodeSite> code_sites(const Context& context, const std::vector<std::
   return all;
 }
 
-void apply_policies(ScanReport& report, const ScanOptions& options, const Context& context,
-                    const std::vector<Manifest>& packs) {
+void apply_policies(ScanReport& report, const ScanOptions& options, const Context& context) {
   for (const std::string& file : options.vex) apply_vex(report, read_file(file), file);
   std::error_code none;
   const std::string file = options.config.empty() ? kIgnoreFile : options.config;
   if (options.config.empty() && !fs::exists(file, none)) return;
-  std::vector<std::string> slugs;
-  for (const Manifest& pack : packs) slugs.push_back(pack.slug.str());
-  apply_ignored(report, ignored_packs(read_file(file), file, slugs), file, context.today());
+  apply_ignored(report, ignored_packs(read_file(file), file, context.slugs()), file,
+                context.today());
 }
 
 /// An input in which nothing was read answers nothing.
@@ -113,16 +113,15 @@ void need_packages(const Inventory& inventory, const std::vector<ScanAnswer>& an
                     "an SBOM, or the root of an image with --root");
 }
 
-ScanReport report_of(const Context& context, const ScanOptions& options,
-                     const std::vector<Manifest>& packs) {
+ScanReport report_of(const Context& context, const ScanOptions& options) {
+  const std::vector<Manifest> packs = packs_of(context, options);
+  const std::vector<std::string> known = context.slugs();
   ScanReport report;
   std::vector<Inventory> inputs = inventories(options);
   const VerdictTable table = verdict_table(context, options.db);
   report.verdicts_of = table.date;
   for (const auto& [slug, pack] : table.packs) {
-    const bool is_known = std::any_of(packs.begin(), packs.end(),
-                                      [&](const Manifest& one) { return one.slug.str() == slug; });
-    if (!is_known)
+    if (std::find(known.begin(), known.end(), slug) == known.end())
       report.unread.push_back(
           fmt::format("pack {} of the verdict table, which this patchbench does "
                       "not have",
@@ -144,7 +143,7 @@ ScanReport report_of(const Context& context, const ScanOptions& options,
   }
   report.has_code = !options.code.empty();
   if (report.has_code) report.code = code_sites(context, options.code, packs);
-  apply_policies(report, options, context, packs);
+  apply_policies(report, options, context);
   return report;
 }
 
@@ -181,8 +180,7 @@ void scan(Context& context, const ScanOptions& options) {
     context.out() << options.write_db << ": verdicts of " << table.date << "\n";
     return;
   }
-  const std::vector<Manifest> packs = all_packs(context);
-  const ScanReport report = report_of(context, options, packs);
+  const ScanReport report = report_of(context, options);
   context.exit_code = scan_exit(report, limits_of(options));
   print(context, options, report);
 }
@@ -196,6 +194,8 @@ void add_options(CLI::App& command, ScanOptions& options) {
   command.add_option("--code", options.code,
                      "Python code below DIR: the calls that meet a pack's condition; alone, no "
                      "environment is scanned");
+  command.add_option("--pack", options.packs, "only these packs are asked (default: every one)")
+      ->delimiter(',');
   command
       .add_option("--format", options.format,
                   "table, json, sarif, cyclonedx, openvex, markdown "
@@ -234,7 +234,7 @@ void run_scan(const std::function<void()>& work) {
 ScanReport environment_report(const Context& context, const std::string& path) {
   ScanOptions options;
   options.paths = {path};
-  return report_of(context, options, all_packs(context));
+  return report_of(context, options);
 }
 
 void add_scan_command(CLI::App& app, Context& context) {
@@ -255,7 +255,7 @@ void add_scan_command(CLI::App& app, Context& context) {
       "  patchbench scan\n"
       "  patchbench scan uv.lock --format sarif\n"
       "  patchbench scan --root /mnt/image --fail-on silent_wrong\n"
-      "  patchbench scan ~/venv --code train/");
+      "  patchbench scan ~/venv --code train/ --pack liger_flce_none_bwd");
   command->callback([options, &context] { run_scan([&] { scan(context, *options); }); });
 }
 

@@ -109,7 +109,7 @@ def test_packages_and_code_together(tmp_path: Path) -> None:
     (tmp_path / "code/train.py").write_text(IMPORT + 'Loss(reduction="none")\n')
     for version, status in (("0.8.0", 1), ("0.8.5", 0), ("99.0", 1)):
         (tmp_path / "uv.lock").write_text(uv_lock(("liger-kernel", version)))
-        assert scan(tmp_path / "uv.lock", "--code", tmp_path / "code").returncode == status, version
+        assert scan(tmp_path / "uv.lock", "--code", tmp_path / "code", "--pack", LIGER).returncode == status, version
     (tmp_path / "uv.lock").write_text(uv_lock(("liger-kernel", "0.8.0")))
     (tmp_path / "code/train.py").write_text("import torch\n")
     assert scan(tmp_path / "uv.lock", "--code", tmp_path / "code").returncode == 1

@@ -33,9 +33,9 @@ def document(*words: Any, **options: Any) -> tuple[int, dict[str, Any]]:
     return found.returncode, json.loads(found.stdout)
 
 
-def states(*words: Any, **options: Any) -> tuple[int, set[tuple[str, str, str, str]]]:
-    """Exit status and (slug, package, version, state) of what is installed."""
-    status, found = document(*words, **options)
+def states(*words: Any, pack: str = LIGER, **options: Any) -> tuple[int, set[tuple[str, str, str, str]]]:
+    """Exit status and (slug, package, version, state) of what is installed, for the packs that are named."""
+    status, found = document(*words, "--pack", pack, **options)
     rows = {(one["slug"], one["package"], one["version"], one["state"]) for one in found["answers"]}
     return status, {row for row in rows if row[3] != "not_installed"}
 
@@ -101,7 +101,7 @@ def test_a_hit_says_what_when_and_what_to_do(tmp_path: Path) -> None:
 def test_exit_statuses_are_its_own(tmp_path: Path, version: str, status: int, state: str) -> None:
     (tmp_path / "uv.lock").write_text(uv_lock(("liger-kernel", version)))
     assert states(tmp_path / "uv.lock") == (status, {(LIGER, "liger-kernel", version, state)})
-    assert scan(tmp_path / "uv.lock", "--allow-unknown").returncode == (0 if status == 3 else status)
+    assert scan(tmp_path / "uv.lock", "--allow-unknown", "--pack", LIGER).returncode == (0 if status == 3 else status)
 
 
 def test_impacts_choose_what_fails(tmp_path: Path) -> None:
@@ -115,10 +115,11 @@ def test_impacts_choose_what_fails(tmp_path: Path) -> None:
 
 
 def test_only_what_can_be_fixed_fails(tmp_path: Path) -> None:
-    """transformer-engine has no release that is right for FP8, and the mitigation acts on megatron-core; te_fused_ce is unknown."""
+    """transformer-engine has no release that is right for FP8, and the mitigation acts on megatron-core."""
     (tmp_path / "uv.lock").write_text(uv_lock(("transformer-engine", "2.20.2")))
-    assert scan(tmp_path / "uv.lock").returncode == 1
-    assert scan(tmp_path / "uv.lock", "--only-fixable", "--allow-unknown").returncode == 0
+    words = (tmp_path / "uv.lock", "--pack", "fp8_storage_dispatch")
+    assert scan(*words).returncode == 1
+    assert scan(*words, "--only-fixable").returncode == 0
     (tmp_path / "uv.lock").write_text(uv_lock(("liger-kernel", "0.8.1")))
     assert scan(tmp_path / "uv.lock", "--only-fixable").returncode == 1
 
@@ -203,8 +204,8 @@ def test_our_edit_is_no_hit_and_half_of_it_is_unknown(tmp_path: Path) -> None:
         pytest.skip(done.stderr)
     edited = {FLCE: (tmp_path / "src" / FLCE).read_bytes()}
     assert edited[FLCE] != bad[FLCE]
-    status, found = document(install(tmp_path / "venv", "liger-kernel", "0.8.0", bad | edited))
-    (one,) = [row for row in found["answers"] if row["slug"] == LIGER]
+    status, found = document(install(tmp_path / "venv", "liger-kernel", "0.8.0", bad | edited), "--pack", LIGER)
+    (one,) = found["answers"]
     assert status == 0 and one["state"] == "not_hit" and one["why"] == "patched: 0001-row-scale" and one["record"]
     assert "not_hit (patched: 0001-row-scale)" in scan(tmp_path / "venv").stdout
     half = b"\n".join(edited[FLCE].split(b"\n")[:-2])
@@ -220,8 +221,8 @@ def test_what_no_name_and_no_file_of_a_record_tells_is_unknown(tmp_path: Path) -
     sources = tmp_path / "sources/megatron_core.egg-info"
     sources.mkdir(parents=True)
     (sources / "PKG-INFO").write_text("Name: megatron-core\nVersion: 0.19.2\n")
-    rows = {(row[0], row[3]) for row in states(tmp_path / "sources")[1]}
-    assert ("sparse_mla_dims", "unknown") in rows, "a folder of sources does not say what else is installed"
+    found = document(tmp_path / "sources", "--pack", "sparse_mla_dims")
+    assert "unknown" in {one["state"] for one in found[1]["answers"]}, "a folder of sources does not say what else is installed"
 
 
 def test_every_environment_of_an_image_is_found(tmp_path: Path) -> None:
@@ -267,6 +268,18 @@ def test_a_venv_with_the_packages_of_its_base_has_them(tmp_path: Path) -> None:
     install(tmp_path / "venv", "numpy", "1.0")
     (tmp_path / "venv/pyvenv.cfg").write_text(f"home = {tmp_path}/base/bin\ninclude-system-site-packages = true\n")
     assert states(tmp_path / "venv") == (1, {(LIGER, "liger-kernel", "0.8.0", "hit")})
+
+
+def test_a_pack_is_asked_alone(tmp_path: Path) -> None:
+    (tmp_path / "uv.lock").write_text(uv_lock(("liger-kernel", "0.8.0"), ("megatron-core", "99.0")))
+    assert {one["slug"] for one in document(tmp_path / "uv.lock")[1]["answers"]} > {LIGER, "sparse_mla_dims"}
+    status, found = document(tmp_path / "uv.lock", "--pack", f"{LIGER},sparse_mla_dims")
+    assert status == 1 and {one["slug"] for one in found["answers"]} == {LIGER, "sparse_mla_dims"}
+    assert document(tmp_path / "uv.lock", "--pack", "sparse_mla_dims")[0] == 3
+    (tmp_path / ".patchbench.toml").write_text('[[ignore]]\npack = "sparse_mla_dims"\nreason = "not used"\nuntil = 2999-01-01\n')
+    assert document("uv.lock", "--pack", LIGER, cwd=tmp_path)[0] == 1
+    wrong = scan(tmp_path / "uv.lock", "--pack", "liger_flce_none_bwb")
+    assert wrong.returncode == 2 and "did you mean liger_flce_none_bwd" in wrong.stderr
 
 
 def test_300_packages_take_a_fraction_of_a_second(tmp_path: Path) -> None:
