@@ -110,9 +110,10 @@ def releases(slug: str, upstream: dict[str, Any], name: str, keys: list[str]) ->
             continue
         one = found.setdefault(version, {})
         if question["question"] == "reproduce" and question["subject"] == "upstream":
-            seen = {"BUG_ABSENT": "absent"}.get(sentinel) or sentinel.partition("(")[2].rstrip(")") or "unsupported"
+            no_answer = "unsupported" if " is unsupported: " in verdict["why"] else "unresolved"
+            seen = {"BUG_ABSENT": "absent"}.get(sentinel) or sentinel.partition("(")[2].rstrip(")") or no_answer
             # What one machine shows, another's not showing it does not take back.
-            if one.get("seen", "unsupported") in ("absent", "unsupported"):
+            if one.get("seen", "unresolved") in ("absent", "unsupported", "unresolved"):
                 one["seen"] = seen
         if sentinel == "MITIGATION_VERIFIED":
             one |= {"mitigated": verdict["digest"], "prefix": pin.get("prefix", "")}
