@@ -200,7 +200,7 @@ std::vector<Gpu> gpus_from_csv(const std::string& text) {
     const std::vector<std::string> cells = split(line, ", ");
     if (cells.size() != 5 || cells[0].find_first_not_of("0123456789") != std::string::npos)
       continue;
-    // "[N/A]" and the like are no figures.
+    // "[N/A]" and the like are not numbers.
     const std::string capability = cells[3].starts_with("[") ? "" : cells[3];
     gpus.push_back({std::atoi(cells[0].c_str()), cells[1], cells[2], capability,
                     std::atoll(cells[4].c_str()) << 20});

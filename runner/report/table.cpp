@@ -50,7 +50,7 @@ bool is_in(const std::array<Range, N>& ranges, uint32_t code) {
                      [&](const Range& r) { return code >= r.first && code <= r.second; });
 }
 
-/// One character of a text: its bytes and the columns it takes. A byte that is no UTF-8 is one
+/// One character of a text: its bytes and the columns it takes. A byte that is not UTF-8 is one
 /// column.
 struct Glyph {
   std::string_view bytes;
@@ -139,7 +139,7 @@ int longest_slug(std::string_view text) {
     if (name.size() <= longest || name.find('_') == name.npos) continue;
     try {
       longest = Slug(name).str().size();
-    } catch (const Error&) {  // it is no slug
+    } catch (const Error&) {  // not a slug
     }
   }
   return static_cast<int>(longest);

@@ -47,7 +47,7 @@ class Table {
   /// broken.
   std::string render(const Style& style = {}) const;
   /// One object per row, keyed by the titles in snake_case. Cells are texts, but for JSON numbers
-  /// in the columns of these keys: a digest of digits alone is no number.
+  /// in the columns of these keys: a digest of digits alone is not a number.
   Json to_json(const std::set<std::string>& numbers = {}) const;
 
  private:

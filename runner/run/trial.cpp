@@ -109,8 +109,8 @@ bool has_ops(const Context& context, const Subject& subject) {
          fs::exists(ops_library(context));
 }
 
-/// "/env-1/z3/lib:": what a wheel links by a path beside its own is found by name where the two
-/// stand apart.
+/// "/env-1/z3/lib:": a library that a wheel links by a path next to its own is found by name where
+/// the two lie in different folders.
 std::string libraries_of(const fs::path& site, const std::string& at) {
   std::string folders;
   for (const auto& package : fs::directory_iterator(site)) {
@@ -171,7 +171,7 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const
   if (!spec.wants_gpu) spec.env["TRITON_INTERPRET"] = "1";
   spec.timeout_s = kSubjectTimeoutS;
   spec.memory_bytes = spec.wants_gpu ? int64_t{64} << 30 : int64_t{8} << 30;
-  // A CUDA process starts hundreds of threads, and where a limit counts per user, runs beside this
+  // A CUDA process starts hundreds of threads, and where a limit counts per user, runs next to this
   // one count too.
   if (spec.wants_gpu) spec.max_processes = 4096;
   spec.log = folder / "subject.log";

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// What the self-test's answer depends on: the judge's binary, the sandbox program, the runtime
-/// beside the subject.
+/// next to the subject.
 std::string selftest_key(const Context& context, const Setup& setup) {
   Sha256 hash;
   for (const fs::path& file :

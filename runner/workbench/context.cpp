@@ -42,7 +42,7 @@ std::vector<std::string> pack_folders(const fs::path& root) {
 std::atomic<bool> is_line_pending = false;
 
 void write_stderr(const std::string& text) {
-  // A progress line that cannot be written is no reason to stop.
+  // A run goes on when a progress line cannot be written.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 

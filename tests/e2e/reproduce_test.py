@@ -201,7 +201,7 @@ def test_status_shows_what_was_recorded(run) -> None:
 
 
 def test_the_committed_evidence_holds(run) -> None:
-    """Every verdict follows from the observations beside it."""
+    """Every verdict follows from the observations of its run."""
     files = sorted((ROOT / "reports/evidence").glob("*/*.jsonl"))
     broken = [done.stdout + done.stderr for file in files if (done := run("ledger", "verify", str(file))).returncode != 0]
     assert files and not broken, broken

@@ -34,7 +34,7 @@ def document(*words: Any, **options: Any) -> tuple[int, dict[str, Any]]:
 
 
 def states(*words: Any, **options: Any) -> tuple[int, set[tuple[str, str, str, str]]]:
-    """Exit status and (slug, package, version, state) of what is installed."""
+    """Exit status and (slug, package, version, state) of each installed package."""
     status, found = document(*words, **options)
     rows = {(one["slug"], one["package"], one["version"], one["state"]) for one in found["answers"]}
     return status, {row for row in rows if row[3] != "not_installed"}
