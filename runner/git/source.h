@@ -48,7 +48,7 @@ Source bring(const Pin& pin, const std::string& package, const Places& places, O
 std::string run_git(const std::filesystem::path& bare, const std::vector<std::string>& arguments,
                     const std::string& what);
 
-/// A line of progress on stderr.
+/// A message on stderr that stays.
 void say(const std::string& text);
 
 /// Makes a bare repository one that may lack file contents which its remote "upstream" has.

@@ -52,9 +52,6 @@ struct Context {
   Pins pins() const;
 };
 
-/// A progress line on stderr (a terminal gets it rewritten in place; elsewhere one line each).
-void progress(const std::string& text);
-
 /// Checks that a word of --since is a day or a time, as a text that compares with a record's
 /// `started`. Throws Error(kUsage).
 void check_since(const std::string& since);
