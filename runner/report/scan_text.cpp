@@ -132,9 +132,17 @@ std::string closing_of(const ScanReport& report) {
   if (const auto hit = first(ScanState::kHit); hit != report.answers.end())
     return closing("A release with a known bug is installed.",
                    report.command().empty() ? "patchbench show " + hit->slug : report.command());
+  const auto site = std::find_if(report.code.begin(), report.code.end(), [](const CodeSite& one) {
+    return one.is_met && one.ignored.empty();
+  });
+  if (site != report.code.end())
+    return closing("The code meets the condition of a known bug.", "patchbench show " + site->slug);
   if (const auto open = first(ScanState::kUnknown); open != report.answers.end())
     return closing("No record tells whether a release is hit.",
                    open->next.empty() ? "patchbench status windows " + open->slug : open->next);
+  if (!report.unread.empty() || !report.code.empty())
+    return closing("Something could not be read: whether it is hit is not known.",
+                   "patchbench scan --help");
   return closing("No release with a known bug was found.", "patchbench env check");
 }
 
