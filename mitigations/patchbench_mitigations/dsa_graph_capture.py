@@ -49,7 +49,7 @@ Function = Callable[..., Any]
 @dataclass(frozen=True)
 class Site:
     """One defect of one function. `takes` are its arguments, `may_take` those that only some releases have; `shows` runs it
-    on a tiny problem and says what was seen ("" for nothing); `replaced` makes the function that stands in for it."""
+    on a tiny problem and says what was seen ("" for nothing); `replaced` makes the function that replaces it."""
 
     module: str
     name: str
@@ -381,7 +381,7 @@ def _shows_host_scalar(function: Function) -> str:
 
 
 def _shows_sentinel(function: Function) -> str:
-    """An index of -1 beside a real one, on the CPU, where a rejection is an exception."""
+    """An index of -1 together with a real one, on the CPU, where a rejection is an exception."""
     indices = torch.tensor([[[0, -1], [-1, 1], [2, 0], [3, -1]]])
     try:
         function(**_loss_words(function, indices))

@@ -91,7 +91,7 @@ def dequantized(site: Site, name: str, operand: Any) -> torch.Tensor:
     """The operand as a plain tensor, counted; a WARNING the first time that its type is seen in this process."""
     try:
         made = _Dense.apply(operand)
-    except (AttributeError, NotImplementedError) as e:  # a storage that is no tensor reports no dtype
+    except (AttributeError, NotImplementedError) as e:  # a storage that is not a tensor reports no dtype
         raise _refusal(site, name, operand, f"it does not dequantise ({(str(e).splitlines() or [''])[0]})") from e
     if is_wrapped_storage(made):
         raise _refusal(site, name, operand, f"its dequantize() gives a {type(made).__name__}")
@@ -142,7 +142,7 @@ def _from_bshd(tensor: torch.Tensor, layout: str) -> torch.Tensor:
 class _SparseMla(torch.autograd.Function):
     """out [batch, seqlen_q, num_heads, 512] bfloat16 and lse float32 (base 2, not differentiable) of the stored operands
     (q, q_scale, kv, kv_scale). The wrappers `query` and `kv` carry the graph alone: their gradients come in `layout`, in
-    bfloat16, which both report, and are those of the dequantised operands."""
+    bfloat16, which both report, and equal the gradients of the dequantised operands."""
 
     @staticmethod
     def forward(ctx: Any, query: Any, kv: Any, stored: Any, indices: torch.Tensor, softmax_scale: float, layout: str) -> Any:
@@ -160,7 +160,7 @@ class _SparseMla(torch.autograd.Function):
 
 
 def _indices_bsgk(given: dict[str, Any]) -> torch.Tensor:
-    """[batch, seqlen_q, 1, topk] int32 of [batch, seqlen_q, topk]; slots from `topk_length` on are no keys."""
+    """[batch, seqlen_q, 1, topk] int32 of [batch, seqlen_q, topk]; slots from `topk_length` on hold no key."""
     indices, length = given["topk_indices"], given.get("topk_length")
     if length is not None:
         if length.shape != indices.shape[:-1]:

@@ -107,7 +107,7 @@ def compare_state(name: str, state: str) -> None:
 
 
 def watch() -> None:
-    """From when torch.distributed is there, `init_process_group` ends with a comparison of what is asked. Idempotent."""
+    """Makes `init_process_group` of torch.distributed end with a comparison of the ranks' modes. Idempotent."""
     if not _watched:
         _watched.append(True)
         when_imported("torch.distributed.distributed_c10d", _compare_after_init)

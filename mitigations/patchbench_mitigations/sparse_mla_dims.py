@@ -96,8 +96,8 @@ def padding(original: Function, hook: Hook) -> Function:
 
 
 class _Kernel:
-    """Stands where SparseMLA stands: the attention in float64 of what it is given, at the dimensions that the kernels have.
-    out[b,s,h] = softmax(scaling q k) v over the slots that are no -1; counts its calls."""
+    """Takes the place of SparseMLA: the attention of its arguments in float64, at the dimensions that the kernels have.
+    out[b,s,h] = softmax(scaling q k) v over the slots that are not -1; counts its calls."""
 
     def __init__(self) -> None:
         self.num_calls = 0

@@ -88,7 +88,7 @@ def with_exact_delta(original: Function, hook: Hook) -> Function:
 
 def _deltas(backward: Function, replaced: Callable[[Function], Function]) -> tuple[torch.Tensor, torch.Tensor]:
     """(the Delta that the release's own backward hands to its kernels, the exact one in float64) on a problem of 8 queries
-    and 16 heads whose keys share a mean; kernels in plain torch stand in for those of TileLang."""
+    and 16 heads whose keys share a mean; kernels in plain torch replace the TileLang kernels."""
     generator = torch.Generator().manual_seed(14)
 
     def normal(*shape: int) -> torch.Tensor:

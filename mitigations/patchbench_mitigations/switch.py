@@ -121,7 +121,7 @@ class Mitigation:
     # ---- the slug's knowledge ----
 
     def meaning(self, mode: str) -> str:
-        """The mode that is meant; "auto" may stand for another."""
+        """The mode that is meant; "auto" may mean another mode."""
         return mode
 
     def op_note(self, mode: str) -> str:

@@ -6,7 +6,7 @@
 
 // mask_fill_kernel: grid (rows, ceil(seqlen_k / kSegment)), one CTA per row and segment of keys.
 //   shared memory: kSegment / 8 = 8 KiB of bitmap, one bit a key; 256 threads
-//   every CTA of a row reads all topk indices of the row and keeps those of its segment, so the
+//   every CTA of a row reads all topk indices of the row and keeps the ones in its segment, so the
 //   indices are read seqlen_k / kSegment times: once up to 65536 keys
 //   limits: rows < 2^31, seqlen_k <= 65535 segments (4.2e9), checked in op.cpp
 // mask_open_kernel: one thread per slot, grid-stride.

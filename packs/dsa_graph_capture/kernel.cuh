@@ -9,7 +9,7 @@
 ///   mask[r, t] = 0 if some k has indices[r, k] = t, else -inf      (fresh)
 ///   mask[r, indices[r, k]] = 0, all else as it was                 (in place)
 ///
-/// r runs over batch x query rows. Negative indices are no keys and are skipped; an index that
+/// r runs over batch x query rows. Negative indices are not keys and are skipped; an index that
 /// occurs twice counts once; an index >= seqlen_k is skipped and sets *out_of_range, which nothing
 /// here ever clears.
 namespace patchbench::ops::dsa_graph_capture {

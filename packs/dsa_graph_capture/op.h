@@ -12,7 +12,7 @@ namespace patchbench::ops::dsa_graph_capture {
 ///
 /// topk_indices [batch, seqlen_q, topk] int32 or int64, any strides (others than contiguous are
 /// copied first). Returns [batch, seqlen_q, seqlen_k], contiguous, float32 or bfloat16. Negative
-/// indices are no keys; a duplicate counts once; a row without a key is -inf throughout.
+/// indices are not keys; a duplicate counts once; a row without a key is -inf throughout.
 ///
 /// An index >= seqlen_k is skipped and sets `out_of_range`, an int32 tensor [1] of the same device
 /// that the caller cleared and reads when it suits, after a graph replay too: nothing here clears
@@ -29,7 +29,7 @@ namespace patchbench::ops::dsa_graph_capture {
 /// "plain". "plain" is a scatter-reduce amax of 0 and -inf in torch; it serves devices below
 /// compute capability 8.0, libraries built without CUDA, and whatever
 /// PATCHBENCH_OP_FALLBACK=dsa_graph_capture forces.
-/// Source: derived here; the semantics are those of the index mask in Megatron-LM's
+/// Source: derived here; the semantics equal the index mask in Megatron-LM's
 /// experimental_attention_variant/dsa_masking.py at 0.19.2.
 at::Tensor topk_to_index_mask(const at::Tensor& topk_indices, int64_t seqlen_k,
                               std::optional<at::ScalarType> dtype = std::nullopt,

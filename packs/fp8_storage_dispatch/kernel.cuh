@@ -32,7 +32,7 @@ struct SparseMla {
   static constexpr int head_dim_qk = kHeadDim, head_dim_v = kHeadDimV;
 };
 
-/// What the backward takes beside the problem and what it gives.
+/// Inputs of the backward besides the problem, and its outputs.
 struct SparseMlaGrads {
   const uint16_t* grad_out = nullptr;  ///< as out
   const uint16_t* out = nullptr;

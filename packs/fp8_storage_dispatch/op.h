@@ -30,7 +30,7 @@ at::Tensor dequantize_mla(const Fp8Storage& storage);
 ///   l[b,s,h,j] = softmax_scale * <q[b,s,h,:], kv[b,t_j,0,:]>,  t_j = topk_indices[b,s,0,j]
 ///   out[b,s,h,:] = sum_j softmax_j(l) kv[b,t_j,0,:512]   lse[b,s,h] = log2 sum_j exp(l)
 ///
-/// q [batch, seqlen_q, num_heads, 576] as "tensor" or "token", or bfloat16 beside a "block" kv;
+/// q [batch, seqlen_q, num_heads, 576] as "tensor" or "token", or bfloat16 with a "block" kv;
 /// kv [batch, seqlen_k, 1, 576 or 656]; topk_indices [batch, seqlen_q, 1, topk] int32. An index
 /// outside [0, seqlen_k) is invalid and skipped; one that occurs twice counts twice; a query
 /// without a key gives out = 0, lse = 0. Returns out [batch, seqlen_q, num_heads, 512] bfloat16 and
@@ -39,11 +39,11 @@ at::Tensor dequantize_mla(const Fp8Storage& storage);
 ///
 /// On CUDA of compute capability 9.0 one kernel reads the stored bytes; nothing is dequantised in
 /// global memory. The forward's logits are products of the bytes themselves, on FP8 tensor cores,
-/// but for the rope of "block" and beside a bfloat16 query; block scales that are no powers of two
+/// but for the rope of "block" and with a bfloat16 query; block scales that are not powers of two
 /// round the value to bfloat16. Those cores keep about 14 bits of a sum of e4m3 products: every 128
 /// columns it goes to float32, and lse is within the larger of 1e-3 and 2^-11 of itself, elsewhere
 /// within 1e-3. On an H200, 1024 queries of 128 heads and 2048 of 8192 keys, the largest error of
-/// lse was 1.0e-4 ("tensor"), 9.3e-5 ("token"), 9.0e-5 ("block" beside a stored query) on normal
+/// lse was 1.0e-4 ("tensor"), 9.3e-5 ("token"), 9.0e-5 ("block" with a stored query) on normal
 /// data and 4.2e-3, 4.2e-3, 5.2e-3 with the query times 4. Elsewhere, and where
 /// PATCHBENCH_OP_FALLBACK=fp8_storage_dispatch forces it, a plain form in torch dequantises the
 /// gathered rows chunk by chunk (sparse_mla_fp8_path: "cuda" or "plain"). Forward and grad_q are

@@ -66,7 +66,7 @@ struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
     if (slice.chunk == 0) scales().query[slice.row] = scale;
     const auto* from = reinterpret_cast<const uint8_t*>(g.grad_out + row * kHeadDimV);
     copy_row<kHeadDimV / 32>(from + slice.chunk * 16, is_row, slice, smem.grad_out_tile());
-    // The scales are read next, also when there is no tile.
+    // The scales are read next, even without a tile.
     named_barrier_sync(kDqBarrier, kDqThreads);
   }
 

@@ -71,7 +71,7 @@ std::string join(const Parts&... parts) {
 /// message are only then evaluated.
 #define PB_CHECK(holds, ...) \
   if (!(holds)) throw std::runtime_error(::patchbench::ops::join(__VA_ARGS__))
-/// The same for an index that lies outside of what it points into: IndexError in Python.
+/// The same for an index that lies outside of its target: IndexError in Python.
 #define PB_CHECK_INDEX(holds, ...) \
   if (!(holds)) throw std::out_of_range(::patchbench::ops::join(__VA_ARGS__))
 

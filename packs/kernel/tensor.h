@@ -265,7 +265,7 @@ class Tensor : public torch::stable::Tensor {
     call<Base>("aten::div_", "Tensor", base(), operand(other).base());
     return *this;
   }
-  /// Holds memory for the sum beside this tensor's own while it runs.
+  /// Holds memory for the sum in addition to this tensor's own while it runs.
   const Tensor& add_(const Tensor& other) const { return copy_(add(other)); }
   const Tensor& sub_(const Tensor& other) const { return copy_(sub(other)); }
   const Tensor& masked_fill_(const Tensor& mask, double value) const {
@@ -287,7 +287,7 @@ class Tensor : public torch::stable::Tensor {
   }
 
   const Base& base() const { return *this; }
-  /// A number as an operand beside this tensor: it does not change the dtype of the result.
+  /// A number as an operand with this tensor: it does not change the dtype of the result.
   Tensor number(double value) const {
     return torch::stable::full({}, value, is_floating_point() ? kDouble : kLong, std::nullopt,
                                torch::stable::Device(torch::headeronly::DeviceType::CPU));

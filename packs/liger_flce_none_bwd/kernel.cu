@@ -42,7 +42,7 @@ __device__ inline float load(__nv_bfloat16 value) { return __bfloat162float(valu
 __device__ inline void store(float& to, float value) { to = value; }
 __device__ inline void store(__nv_bfloat16& to, float value) { to = __float2bfloat16_rn(value); }
 
-/// 16 bytes of a row. Those of bfloat16 are kept as the four registers that they are.
+/// 16 bytes of a row. Bytes of bfloat16 stay in four registers.
 template <typename scalar_t>
 struct Word;
 template <>
@@ -125,7 +125,7 @@ struct WarpSoftmax {
   float max = -std::numeric_limits<float>::infinity();  ///< of the warp
   float sum = 0, ones = 0;                              ///< of the lane
 
-  /// The largest of what the lanes bring.
+  /// The largest value of all lanes.
   static __device__ float largest_in_warp(float largest) {
     for (int offset = kWarp / 2; offset > 0; offset /= 2)
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
@@ -212,7 +212,7 @@ __device__ RowState<scalar_t> state_of_warp(WarpSoftmax<scalar_t> softmax, float
   return state;
 }
 
-/// The state of the whole block of those of its warps, valid in thread 0.
+/// The state of the block from the states of its warps, valid in thread 0.
 template <typename scalar_t>
 __device__ RowState<scalar_t> merge_block(RowState<scalar_t> state) {
   __shared__ float maxima[kWarp], rests[kWarp], weighted[kWarp];

@@ -25,7 +25,7 @@ using OptionalTensor = std::optional<Tensor>;
 
 constexpr std::string_view kSlug = "liger_flce_none_bwd";
 constexpr int64_t kRowChunkBytesCuda = int64_t{256} << 20;
-constexpr int64_t kClassChunkBytesCuda = int64_t{132} << 20;  // beside grad_hidden in float32
+constexpr int64_t kClassChunkBytesCuda = int64_t{132} << 20;  // besides grad_hidden in float32
 constexpr int64_t kChunkBytesCpu = int64_t{64} << 20;
 constexpr int64_t kMaxRoundings = 32;  // of a sum over tiles: fewer err less than plain torch does
 
@@ -84,7 +84,7 @@ Problem problem_of(const Tensor& hidden, const Tensor& weight, const Tensor& tar
   return problem;
 }
 
-/// Which rows are left out. Used to fill, not to multiply: what stands in them may be infinite.
+/// Which rows are left out. Used to fill, not to multiply: their values may be infinite.
 Tensor ignored_rows(const Problem& problem) {
   return problem.target.eq(problem.terms.ignore_index);
 }

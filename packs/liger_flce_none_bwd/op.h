@@ -7,7 +7,7 @@
 
 namespace patchbench::ops::liger_flce_none_bwd {
 
-/// The arguments of `flce` beside its three tensors.
+/// The arguments of `flce` besides its three tensors.
 struct FlceOptions {
   std::optional<at::Tensor> bias;          ///< [vocab], dtype of hidden
   std::optional<at::Tensor> class_weight;  ///< [vocab], any floating dtype; gets no gradient
@@ -22,7 +22,7 @@ struct FlceOptions {
 };
 
 /// Fused linear cross entropy: the loss of logits = hidden @ weight^T + bias, without memory for
-/// logits of [tokens, vocab] beside grad_weight's own. With ce_i and zl_i as in kernel.cuh (0 for
+/// logits of [tokens, vocab] besides grad_weight's own. With ce_i and zl_i as in kernel.cuh (0 for
 /// ignored rows), D = number of valid rows (with class weights: sum of w_t over them) and n =
 /// number of valid rows:
 ///   none: loss[i] = ce_i + zl_i     sum: sum_i of it     mean: sum_i ce_i / D + sum_i zl_i / n
@@ -49,12 +49,12 @@ struct FlceOptions {
 /// gradients in forward, three GEMMs, and hold them for backward; not in bfloat16 on a CPU, on the
 /// plain path or for more than 32 tiles: these go as "none" does. Gradients that nobody wants are
 /// not computed. A graph that is kept for another backward, or traced, costs the whole fourth GEMM,
-/// or copies of what is held.
+/// or copies of held memory.
 ///
-/// Memory beside inputs and gradients: one tile of chunk_bytes (at least one row, or 1 class of
+/// Memory besides inputs and gradients: one tile of chunk_bytes (at least one row, or 1 class of
 /// all rows), and for "none" 4 * tokens * hidden bytes where both grad_hidden and grad_weight of
 /// bfloat16 inputs are wanted (4 * vocab * hidden if tokens > vocab), and where logits are kept one
-/// tile's rows of grad_weight. What is held from forward to backward is no larger than the
+/// tile's rows of grad_weight. Memory held from forward to backward is at most that of the
 /// gradients.
 ///
 /// Ignored rows are selected away, not multiplied by 0: an infinite g_i there does no harm. "mean"

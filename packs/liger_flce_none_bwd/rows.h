@@ -111,7 +111,7 @@ void grad_pass_cpu(const GradPass<T>& pass) {
 
 // ---- the same steps in plain torch ----
 
-/// Whether each target lies in the vocabulary; 0 <= index < vocab stands in where it does not.
+/// Whether each target lies in the vocabulary; where it does not, some 0 <= index < vocab.
 inline std::pair<Tensor, Tensor> target_index(const Tensor& target, int64_t vocab) {
   return {target.ge(0).logical_and(target.lt(vocab)), target.clamp(0, vocab - 1)};
 }
@@ -154,7 +154,7 @@ inline void row_pass_plain(const Problem& problem, const Tensor& logits, const T
 
 /// Row scales of one tile: gradients of the loss by ce_i and zl_i, [rows] each.
 struct Scales {
-  Tensor ce, z;  // z is undefined where there is no z-loss
+  Tensor ce, z;  // z is undefined without a z-loss
 };
 
 inline void grad_pass_plain(const Problem& problem, const Tensor& logits, const Tile& tile,

@@ -46,8 +46,8 @@ inline int64_t step_of(const Problem& problem, Walk walk) {
              : tile_edge(problem.class_tile_elements, problem.tokens, problem.terms.vocab);
 }
 
-/// Logits that forward leaves for backward, in the memory that grad_weight takes over: those of the
-/// classes [0, count * step), tile after tile.
+/// Logits that forward leaves for backward, in the memory that grad_weight takes over: logits of
+/// the classes [0, count * step), tile after tile.
 struct Kept {
   Tensor memory;  // [vocab, features], or null: nothing is kept
   int64_t step = 0, count = 0;
@@ -55,11 +55,11 @@ struct Kept {
   bool has(const Tile& tile) const { return tile.first_class < count * step; }
 };
 
-/// Which logits are kept: as many tiles of equal size as fit, all where there are no more tokens
-/// than features. None where less than half a tile fits.
+/// Which logits are kept: as many tiles of equal size as fit; all if tokens <= features. None where
+/// less than half a tile fits.
 inline Kept kept_of(const Problem& problem) {
   const int64_t vocab = problem.terms.vocab, tokens = problem.tokens;
-  // A product that goes where its own logits lie is made beside them first: the larger one counts.
+  // A product that goes where its own logits lie is made next to them first: the larger one counts.
   const int64_t most =
       tile_edge(problem.class_tile_elements, std::max(tokens, problem.features), vocab);
   const int64_t classes = std::min(vocab, vocab * problem.features / tokens);

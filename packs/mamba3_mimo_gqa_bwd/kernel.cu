@@ -8,7 +8,7 @@
 
 // reduce_rows_kernel: grid (column blocks, row blocks, 2 tensors), 256 threads, no shared memory.
 //   A unit is 8 columns of one output, (rank, group, head_dim / 8) flattened. kLanes threads of a
-//   warp share a unit, each has up to kHeads heads of the group; the others of the warp lie beside
+//   warp share a unit, each has up to kHeads heads of the group; the others of the warp lie next to
 //   it in memory. A thread walks its block of rows with kRows rows of loads in flight, keeps the
 //   bias sums of its heads in registers (8 kHeads floats) and adds its heads to the group's sum,
 //   which the kLanes threads then exchange so that each stores 8 / kLanes columns.

@@ -364,7 +364,7 @@ __device__ void put_steps(const Work<kN, kP>& work, float* grad_d) {
   if (lane == 0) *grad_d = d;
 }
 
-/// y, grad_x and what is made of them.
+/// y, grad_x and the values derived from them.
 template <int kN, int kP>
 __device__ void do_values(const Work<kN, kP>& work, float* partials) {
   auto& shared = work.shared;

@@ -78,7 +78,7 @@ class MimoPlain {
   Tensor tokens(const Tensor& t, int64_t begin, int64_t length) const {
     return t.narrow(1, begin, length).to(wide_).transpose(1, 2).unsqueeze(3);
   }
-  /// A parameter [h, r, width] beside those.
+  /// A parameter [h, r, width] in addition.
   static Tensor beside(const Tensor& parameter) { return parameter.unsqueeze(1).unsqueeze(0); }
   Tensor rows(const Tensor& by_token) const { return by_token.flatten(2, 3); }
   Tensor by_token(const Tensor& of_rows) const { return of_rows.unflatten(2, {-1, ranks_}); }

@@ -93,7 +93,7 @@ struct MimoGradients {
 /// wide dtype; packed, that form reads cu_seqlens on the host. Bitwise deterministic on one path.
 /// Not differentiable.
 ///
-/// Source: derived here by differentiating the recurrence. The arguments are those of mamba-ssm's
+/// Source: derived here by differentiating the recurrence. The arguments equal those in mamba-ssm's
 /// mamba_mimo_bwd_combined at 2.3.2.post1, less the sums of adt, which are made here; the angles
 /// are its running sums.
 MimoGradients mamba3_mimo_bwd(const MimoInputs& inputs, const at::Tensor& grad_out);

@@ -233,7 +233,7 @@ __device__ void add_head(const QkDot& problem, int64_t head, const scalar_t* til
   }
 }
 
-/// The warps' sums, in order, onto those of the span's chunks before this one.
+/// The warps' sums, in order, onto the sums of the span's earlier chunks.
 template <int kR, int kN>
 __device__ void add_partial(const QkDot& problem, int64_t head, bool is_first,
                             const BiasSums<kR, kN>& sums) {
@@ -370,7 +370,7 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
 
 int64_t bytes_of(ElementType type) { return type == ElementType::kFloat32 ? 4 : 2; }
 
-/// Extents and box of a tensor map, the fastest axis first. Strides are those of a contiguous
+/// Extents and box of a tensor map, the fastest axis first. Strides equal those in a contiguous
 /// tensor.
 struct MapShape {
   int rank = 0;
@@ -453,7 +453,7 @@ cudaError_t maps_of(const QkDot& problem, ElementType type, const Plan& plan, Ma
 
 enum class Kernel { kProducts, kGradients, kStaging };
 
-/// What a launch is told beside the problem. `staged` is of kStaging alone.
+/// A launch's arguments besides the problem. `staged` is of kStaging alone.
 struct Request {
   ElementType type;
   Plan plan;

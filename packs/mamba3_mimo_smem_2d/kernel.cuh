@@ -47,7 +47,7 @@ struct Plan {
 };
 /// TMA on compute capability 9.0 with a driver that encodes tensor maps, else cp.async.
 Plan plan_of(const QkDot& problem, ElementType type, Staging staging, int compute_major);
-/// Which tiles are copied: those of q, k and the products, or of the products alone.
+/// Which tiles are copied: q, k and the products, or the products alone.
 enum class Staged { kAll, kProducts };
 /// num_ranks 2, 4 or 8, head_dim 64 or 128, rows, batch and groups below 65536.
 bool is_served(const QkDot& problem);

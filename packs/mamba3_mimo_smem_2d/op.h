@@ -48,7 +48,7 @@ at::Tensor mamba3_mimo_qk_dot(const at::Tensor& q, const at::Tensor& k, const at
 ///   raw_k[b,s,u,h,n] = sum_r grad_qk_dot[b,h,s,r,u] (q[b,s,r,g,n] + q_bias[h,r,n])
 ///   grad_q = sum of raw_q over the heads of a group, grad_q_bias[h,r,n] = sum_{b,s} raw_q; so k
 ///
-/// Sums, paths, staging, determinism and errors as those of mamba3_mimo_qk_dot; two kernels, no
+/// Sums, paths, staging, determinism and errors as in mamba3_mimo_qk_dot; two kernels, no
 /// atomics. Not differentiable.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> mamba3_mimo_qk_dot_bwd(
     const at::Tensor& grad_qk_dot, const at::Tensor& q, const at::Tensor& k,

@@ -14,7 +14,7 @@ constexpr int kRowsPerWarp = kRows / kWarps;  // 8: a warp's rows are whole toke
 constexpr int kStages = 4;                    // tiles of products in flight
 constexpr unsigned kAll = 0xffffffffu;
 
-/// Tensor maps of one launch; those of tensors that are not copied by TMA are not filled.
+/// Tensor maps of one launch; a tensor that TMA does not copy has an empty map.
 struct Maps {
   CUtensorMap q, k, products;
   int operand_rank, product_rank;

@@ -180,7 +180,7 @@ ChunkTensors chunk_tensors(const SisoInputs& in, int64_t begin, int64_t length) 
 }
 
 /// Calls `body(chunk, tensors, begin, length)` for the chunks of one sequence, first to last or
-/// last to first; `chunk` counts those of all sequences.
+/// last to first; `chunk` counts the chunks of all sequences.
 enum class Order { kForwards, kBackwards };
 template <typename Body>
 void for_chunks(const SisoInputs& in, const Sequence& sequence, Order order, const Body& body) {

@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 #endif
 
-/// The backward of what stands before the scan: bias, rotation, scale and angles. No framework
+/// The backward of the steps before the scan: bias, rotation, scale and angles. No framework
 /// header: raw pointers and a stream. Formulas: rotary.h.
 namespace patchbench::ops::mamba3_siso_bwd_cse {
 

@@ -38,7 +38,7 @@ PB_DEVICE float tanh_of(float x) {
   return 1.0f - 2.0f * rcp_approx(1.0f + exp2_of(2 * kLog2e * x));
 }
 
-/// What a token's head has beside its rows: mixed = gamma grad_qk_dot.
+/// What a token's head has besides its rows: mixed = gamma grad_qk_dot.
 struct alignas(16) Factors {
   float scale, mixed, grad_qk_dot, unused;
 };
@@ -52,7 +52,7 @@ struct Shape {
   struct Sums {
     float of[kColumns];
   };
-  /// Of a CTA: stages of the warps' sums, those of each head, and factors of 32 tokens a head.
+  /// Of a CTA: stages of the warps' sums, sums of each head, and factors of 32 tokens a head.
   static constexpr int64_t bytes(int64_t heads) {
     return (kStages * kWarps + heads) * static_cast<int64_t>(sizeof(Sums)) +
            heads * kStep * static_cast<int64_t>(sizeof(Factors));
@@ -69,7 +69,7 @@ PB_DEVICE Part<float, kCount> load_floats(const float* from) {
   return *reinterpret_cast<const Part<float, kCount>*>(from);
 }
 
-/// A lane's elements of a bfloat16 row, first those of the first half.
+/// A lane's elements of a bfloat16 row, the first half first.
 template <int kN>
 struct Row {
   static constexpr int kEach = kN / 32;
@@ -239,7 +239,7 @@ struct Turner {
     sum_k[i] = j == 0 ? w : sum_k[i] + w;
   }
 
-  /// One head: `factors` are those of its 32 tokens.
+  /// One head: `factors` has the factors of its 32 tokens.
   PB_DEVICE void turn_head(const Reads& reads, int head, const Factors* factors) {
     float q_bias[kAll], k_bias[kAll], values[4];
     PB_UNROLL

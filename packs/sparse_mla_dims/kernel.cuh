@@ -29,7 +29,7 @@ struct SparseMlaResults {
   float* lse = nullptr;               ///< [rows], base 2
 };
 
-/// What the backward takes beside the problem and what it gives.
+/// Inputs of the backward besides the problem, and its outputs.
 struct SparseMlaGrads {
   const uint16_t* grad_out = nullptr;       ///< [rows, head_dim_v] bfloat16
   const uint16_t* out = nullptr;            ///< as grad_out

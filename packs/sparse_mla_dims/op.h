@@ -27,7 +27,7 @@ namespace patchbench::ops::sparse_mla_dims {
 ///
 /// On CUDA of compute capability 9.x with shared memory for it (226 KiB a CTA at 576/512), bfloat16
 /// goes to a kernel of warpgroup products, which also rounds P to bfloat16. Elsewhere, and where
-/// PATCHBENCH_OP_FALLBACK=sparse_mla_dims forces it, plain torch, some queries at a time: beside
+/// PATCHBENCH_OP_FALLBACK=sparse_mla_dims forces it, plain torch, some queries at a time: besides
 /// results it holds at most kScratchBytes, or what one query needs (about 16 bytes for each of topk
 /// x head_dim_qk) where that is more. No host synchronisation: capturable. Bitwise deterministic on
 /// one path, but for grad_kv on CUDA.
@@ -57,7 +57,7 @@ constexpr int64_t kScratchBytes = 256 << 20;
 ///                    Where that is nearly all of it "exact", with 16 bits, does not do either:
 ///                    2.7e-2 off in such a row (sparse_mla_pdp_precision), "rounded" 29.
 /// staging  what P and dS are rounded to before they are multiplied, on bfloat16 alone: "bf16", or
-///          "split": a bfloat16 and the bfloat16 of what that left (always in plain torch; on CUDA
+///          "split": a bfloat16 and the bfloat16 of the remainder (always in plain torch; on CUDA
 ///          out, and with it Delta, is still of weights rounded once).
 /// output_mask  which gradients are wanted; the others come back undefined. Plain torch leaves
 /// their

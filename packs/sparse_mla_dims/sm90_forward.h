@@ -17,7 +17,7 @@
 // row_max grew. row_max is rounded up to a whole number: then a new row_max only changes P by a
 // power of two, and the backward, which rounds P again, gets the same bits.
 // A stage is released in three sets of columns: the columns that are not part of V after S; the V
-// columns of warpgroup 0 and those of warpgroup 1 after their products. Loads follow the same
+// columns of warpgroup 0, then of warpgroup 1, after their products. Loads follow the same
 // order, the tile's own warpgroup first.
 // The last block of the query is kept in registers, 16 a thread, because its shared memory holds P
 // of warpgroup 1. It is loaded last, after the rest of the next query and the first tile have been

@@ -7,7 +7,7 @@
 
 namespace patchbench::ops::te_fused_ce {
 
-/// The arguments of `cross_entropy` beside its two tensors.
+/// The arguments of `cross_entropy` besides its two tensors.
 struct CrossEntropyOptions {
   std::string reduction = "mean";  ///< "none", "mean" or "sum"
   int64_t ignore_index = -100;

@@ -62,7 +62,7 @@ def peak_bytes(call: Callable[[], object]) -> int:
 
 
 def need_cuda() -> None:
-    """Ends with exit code 4 where there is no CUDA device."""
+    """Ends with exit code 4 without a CUDA device."""
     if not torch.cuda.is_available():
         print(f"{Path(sys.argv[0]).name}: no CUDA device on this machine", file=sys.stderr)
         sys.exit(4)

@@ -1,4 +1,4 @@
-"""Times patchbench::topk_to_index_mask beside the plain scatter of torch and a fill of the mask's size.
+"""Times patchbench::topk_to_index_mask against the plain scatter of torch and a fill of the mask's size.
 
     PYTHONPATH=repro/bench PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_topk_to_index_mask.py
 

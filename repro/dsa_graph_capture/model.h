@@ -5,7 +5,7 @@
 
 /// The defective scatter of top-k indices into an additive index mask, and forms of it that are
 /// right, in libtorch. All write into index_mask [batch, seqlen_q, seqlen_k] from topk_indices
-/// [batch, seqlen_q, topk]; negative indices are no keys.
+/// [batch, seqlen_q, topk]; negative indices are not keys.
 namespace patchbench::dsa_graph_capture {
 
 /// Chunks of 256 query rows; each asks the host whether it holds a negative index (one scalar
@@ -28,7 +28,7 @@ inline void branching_scatter(const at::Tensor& index_mask, const at::Tensor& to
   }
 }
 
-/// One scatter-reduce: the maximum of what was there and 0 (a key) or -inf (none).
+/// One scatter-reduce: the maximum of the old value and 0 (a key) or -inf (none).
 inline void amax_scatter(const at::Tensor& index_mask, const at::Tensor& topk_indices) {
   const at::Tensor chunk = topk_indices.to(at::kLong);
   const at::Tensor source =

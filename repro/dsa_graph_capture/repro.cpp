@@ -26,7 +26,7 @@ using harness::Tensors;
 
 constexpr double kClosed = -std::numeric_limits<double>::infinity();
 
-/// The axes of each site; a case has exactly those of its site.
+/// The axes of each site; a case has exactly the axes of its site.
 const std::map<std::string, std::vector<std::string>> kAxes = {
     {"index_mask",
      {"batch", "column_zero", "detect", "index_dtype", "pattern", "seqlen_k", "seqlen_q", "topk"}},
@@ -67,7 +67,7 @@ double softmax_scale(int64_t head_dim) { return 1.0 / std::sqrt(static_cast<doub
 
 /// [batch, rows, topk] int64, distinct keys per row, the first slot the row's own key (so that no
 /// row of a causal loss is without one). By pattern: "sentinels": a third of the slots is -1, row 1
-/// has key 0 beside a -1; "all_negative": every slot; "duplicates": keys drawn with repeats.
+/// has key 0 and a -1; "all_negative": every slot; "duplicates": keys drawn with repeats.
 Tensor topk_indices(const Case& item, uint64_t seed, int64_t rows, int64_t keys, bool is_causal) {
   const int64_t batch = extent(item, "batch"), topk = extent(item, "topk");
   const std::string pattern =

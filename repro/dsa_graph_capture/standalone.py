@@ -17,13 +17,13 @@ except ImportError as error:
 
 
 def positions(bounds: torch.Tensor) -> torch.Tensor:
-    """Those of rank 1 of 2, whose 14 tokens the caller knows: nothing has to be read back."""
+    """The values of rank 1 of 2, whose 14 tokens the caller knows: nothing has to be read back."""
     return dsa_layout.build_packed_allgather_cp_local_positions(bounds, 2, 1, bounds.device, 14)
 
 
 if torch.cuda.is_available():
     bounds = torch.tensor([0, 8, 8, 24, 28], dtype=torch.int32, device="cuda")
-    positions(bounds)  # what is made once, at the first call, is no part of a capture
+    positions(bounds)  # the first call makes some tensors once; a capture does not hold them
     try:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             positions(bounds)

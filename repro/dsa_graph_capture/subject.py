@@ -69,7 +69,7 @@ def values_of(site: str, function: Callable[..., Any], words: dict[str, Any]) ->
 
 
 def rewritten(words: dict[str, Any], times: int) -> dict[str, Any]:
-    """The same call on other indices: those of another batch entry, and the packed sequences in another order."""
+    """The same call on other indices: from another batch entry, and the packed sequences in another order."""
     changed = dict(words)
     if "topk_indices" in words:
         changed["topk_indices"] = words["topk_indices"].roll(times, 0).flip(-1)

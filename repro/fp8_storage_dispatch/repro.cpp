@@ -156,7 +156,7 @@ Tensors dispatcher_inputs(const Case& item, uint64_t seed) {
   return inputs;
 }
 
-/// The stored form of both operands beside the dense one, which tells how far from it the result
+/// The stored form of both operands next to the dense one, which tells how far from it the result
 /// is.
 Tensors attention_inputs(const Case& item, uint64_t seed) {
   const int64_t batch = extent(item, "batch"), rows = extent(item, "seqlen_q"),

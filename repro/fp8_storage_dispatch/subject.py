@@ -27,7 +27,7 @@ VERSIONED_DATA_OFFSET = 32
 
 stand_in.install()
 
-# What a consumer may do to one tensor. Those of EXPLICIT ask for a dense tensor in so many words.
+# What a consumer may do to one tensor. The EXPLICIT ones ask for a dense tensor by name.
 CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
     "data_ptr": lambda t: t,
     "dlpack": lambda t: t,
@@ -201,7 +201,7 @@ def received_by_op(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def note_raise(seen: Seen, error: BaseException) -> None:
-    """A raise is an outcome; its type and first line go to the log. That no GPU is there is no outcome."""
+    """A raise is an outcome; its type and first line go to the log. A missing GPU is not an outcome."""
     text = (str(error).splitlines() or [""])[0]
     if not torch.cuda.is_available() and ("NVIDIA driver" in text or "compiled with CUDA" in text):
         raise Unsupported("this release does that on a GPU alone") from error
@@ -217,7 +217,7 @@ def hand_over(seen: Seen, name: str, tensor: torch.Tensor, read: Callable[[torch
 
 
 def run_pointer(given: torch.Tensor, read: Callable[[torch.Tensor], int]) -> Seen:
-    """The pointer of the tensor and of what keeps its storage; `raised` where every one of them refuses."""
+    """The pointer of the tensor and of the object that keeps its storage; `raised` where every one of them refuses."""
     makers: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "itself": lambda t: t,
         "contiguous": lambda t: t.contiguous(),
@@ -396,7 +396,7 @@ def run_attention(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
 
 
 def dense_values(case: Case, name: str) -> torch.Tensor:
-    """What the operand's stored bytes stand for, rounded to bf16, as fp32."""
+    """The values that the operand's stored bytes encode, rounded to bf16, as fp32."""
     short = {"query": "q", "kv": "kv"}[name]
     stored = case.tensors[f"{short}_payload"].view(torch.float8_e4m3fn).float()
     return (stored * case.tensors[f"{short}_scale_inv"]).to(torch.bfloat16).float()
@@ -444,7 +444,7 @@ def run_site(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
 
 
 def run(case: Case) -> dict[str, torch.Tensor]:
-    """Counts of what the consumer was handed, as fp32 scalars; values at the kernel's boundary as fp32 tensors."""
+    """Counts of the consumer's inputs, as fp32 scalars; values at the kernel's boundary as fp32 tensors."""
     if case.device == "cpu":
         torch.set_num_threads(1)  # small tensors: threads that wait for one another cost more than they give
     with stand_in.on_this_device(case.device), dequantise_calls() as calls:

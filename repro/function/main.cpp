@@ -76,7 +76,7 @@ class Program {
     return request;
   }
 
-  /// One side, with its plan beside its work folder.
+  /// One side, with its plan next to its work folder.
   Worker started(const std::string& side) const {
     const std::filesystem::path work = words_.at("work").get<std::string>();
     const std::filesystem::path plan = work / (side + ".json");

@@ -1,4 +1,4 @@
-"""Stands for packages that an upstream imports and that are not installed here, so that its modules can be imported."""
+"""Replaces packages that an upstream imports and that are not installed here, so that its modules can be imported."""
 
 from __future__ import annotations
 

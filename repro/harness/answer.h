@@ -9,7 +9,7 @@ namespace patchbench::harness {
 /// What a subject gave for one case, before anything is judged.
 struct Answer {
   enum class State { kOutputs, kUnsupported, kUnresolved } state = State::kUnresolved;
-  std::string reason;  ///< one line where there are no outputs
+  std::string reason;  ///< one line if no output came
   Tensors outputs;     ///< on the CPU
   Json self_reported = Json::object();
   Json outside = Json::object();  ///< wall_s, peak_bytes, exit: ours

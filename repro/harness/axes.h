@@ -17,7 +17,7 @@ double amount(const Case& item, const std::string& name);
 bool flag(const Case& item, const std::string& name);
 /// Whole numbers of at least 1 that add up to `total`.
 std::vector<int64_t> lengths(const Case& item, const std::string& name, int64_t total);
-/// One of `known`, with did-you-mean; what is no text is taken as JSON spells it.
+/// One of `known`, with did-you-mean; a value that is not text is taken as JSON spells it.
 std::string choice(const Case& item, const std::string& name,
                    const std::vector<std::string>& known);
 /// How often the subject goes backward through one graph, or calls a backward on the same tensors;

@@ -466,7 +466,7 @@ def arguments(words: Sequence[str] | None) -> tuple[_Parser, argparse.Namespace]
 
 
 def load(parser: _Parser, target: str) -> tuple[Callable[..., Any], Callable[[], tuple[list[Any], dict[str, Any]]]]:
-    """MODULE:FUNCTION and what makes its arguments afresh; ends with one line where there is no such function."""
+    """MODULE:FUNCTION and what makes its arguments afresh; ends with one line without such a function."""
     module_name, _, name = target.partition(":")
     sys.path.insert(0, os.getcwd())
     try:

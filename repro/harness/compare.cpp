@@ -145,7 +145,7 @@ Errors errors_of(const at::Tensor& got_any, const at::Tensor& reference_any, dou
   errors.chance = 4 * std::sqrt(shares.square().sum().item<double>());
   const double dot = (got * reference).sum().item<double>();
   const double got_size = (got * got).sum().item<double>();
-  // Of what the terms of its sums come to, the reference is this share.
+  // The reference is this share of the sum of its terms' sizes.
   const double share = std::sqrt(size) / std::max(std::sqrt(size), least_size);
   if (got_size == 0) {
     errors.cosine = errors.scale = share;

@@ -37,7 +37,7 @@ struct Errors {
 };
 Errors errors_of(const at::Tensor& got, const at::Tensor& reference, double least_size = 0);
 
-/// One tensor, in layers: shape and dtype (those of `plain`), inf/nan positions, then element, row,
+/// One tensor, in layers: shape and dtype (as in `plain`), inf/nan positions, then element, row,
 /// cosine, scale, each with limit = k * plain's error + floor_ulp * epsilon. The limit of scale is
 /// at least plain's chance * total, and min(1, chance) times the sum of plain's total and the row's
 /// floor, of which 0.25 % count. Of an all-zero oracle without a `least_size` there is one layer,

@@ -16,7 +16,7 @@ struct Corruption {
 /// Every corruption, in the order in which the self-test runs them.
 const std::vector<Corruption>& all_corruptions();
 
-/// What a corruption may draw from beside the outputs.
+/// What a corruption may draw from besides the outputs.
 struct CorruptionMaterial {
   Tensors inputs;
   Tensors other;                      ///< right outputs of the same case for another seed

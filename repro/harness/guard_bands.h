@@ -23,7 +23,7 @@ Tensors lay_bands(Tensors& inputs, const std::string& case_name, uint64_t seed);
 /// The bands around a tensor as they are now, [2, length], a copy on its device.
 at::Tensor bands_around(const at::Tensor& tensor, int64_t length);
 
-/// Takes the entries "guard/<input>" out of what a subject process left.
+/// Takes the entries "guard/<input>" out of a subject process's outputs.
 Tensors take_bands(Tensors& outputs);
 
 /// Why the bands that came back are not those that were laid, name by name, or "".

@@ -36,6 +36,6 @@ def arguments(case: Case, leaves: dict[str, torch.Tensor], reduction: str) -> li
 
 
 def loss_of(case: Case, leaves: dict[str, torch.Tensor], reduction: str) -> torch.Tensor:
-    """The loss alone of what a release returns."""
+    """The loss alone, from a release's return value."""
     result: Any = Flce.apply(*arguments(case, leaves, reduction))
     return result[0] if isinstance(result, tuple) else result

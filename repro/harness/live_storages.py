@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveStorages(TorchDispatchMode):
-    """Bytes of the storages that came to life while open and are alive: now, and at most. Those of `operands` are left out."""
+    """Bytes of the storages that came to life while open and are alive: now, and at most. Storages of `operands` are left out."""
 
     def __init__(self, *operands: torch.Tensor) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ class ModelRaised : public std::runtime_error {
 /// A subject that runs in the judge's own process: outputs from inputs on the case's device.
 using InProcessSubject = std::function<Tensors(const Case&, const Tensors& inputs)>;
 
-/// What one subject gave for one case, beside what is right.
+/// What one subject gave for one case, and what is right.
 struct Judgement {
   Tensors inputs, got, oracle, plain;
   std::vector<Measure> measures;  ///< every layer of every tensor
@@ -107,7 +107,7 @@ class Pack {
   /// The declared failure class of a judgement that did not pass, "" where none fits. A predicate
   /// on numbers.
   virtual std::string classify(const Case& item, const Judgement& judgement) const = 0;
-  /// The declared failure class of a subject that raised, "" where raising is no failure of this
+  /// The declared failure class of a subject that raised, "" where raising is not a failure of this
   /// pack. A predicate on the type, the CUDA code and the frames of `exception` ({"type",
   /// "cuda_code", "frames": [{"file", "line", "function"}]}), never on its text.
   virtual std::string classify_error(const Case& item, const Json& exception) const {

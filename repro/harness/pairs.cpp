@@ -19,7 +19,7 @@ std::vector<std::string> kinds_of_number(double value) {
   return kinds;
 }
 
-/// What a value of an axis that is no number stands for.
+/// The class of an axis value that is not a number.
 std::vector<std::string> kinds_of(const Json& value) {
   if (!value.is_array()) return {value.dump()};
   const bool has_zero = std::find(value.begin(), value.end(), Json(0)) != value.end();

@@ -8,9 +8,9 @@
 namespace patchbench::harness {
 
 /// Pairwise coverage (combinatorial testing): which pairs of values of two axes the drawn cases
-/// had. A number stands for its order of size, its parity and, of a power of two, its value; a list
-/// of lengths for how many there are and whether one is 0; all else for itself. A number stands for
-/// several things at once and has many values: in a pair it weighs a quarter of a word.
+/// had. A number counts by its order of size, its parity and, of a power of two, its value; a list
+/// of lengths counts by its length and by whether one is 0; any other value counts as it is. A
+/// number has several such properties and many values: in a pair it weighs a quarter of a word.
 class PairCoverage {
  public:
   /// The weight of the pairs that these axes would add.

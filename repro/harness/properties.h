@@ -4,7 +4,7 @@
 
 namespace patchbench::harness {
 
-/// What can be said of a case's inputs beside its axes, for `--explain`: "<tensor>.<property>" ->
+/// What can be said of a case's inputs besides its axes, for `--explain`: "<tensor>.<property>" ->
 /// true or false.
 ///
 ///   uniform            every element is the same

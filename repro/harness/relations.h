@@ -44,7 +44,7 @@ struct Followers {
 std::optional<Followers> followers_of(const Relation& relation, const PreparedCase& base,
                                       const Request& request);
 
-/// Whether every output of what is right for a case is finite: a relation says nothing of others.
+/// Whether every right output of a case is finite: a relation says nothing of other cases.
 bool is_finite(const PreparedCase& base);
 
 /// One layer for each output, named as the relation: max |G - E| / max |E| for the case's output G

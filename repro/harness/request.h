@@ -14,7 +14,7 @@ namespace patchbench::harness {
 struct SubjectCommand {
   std::vector<std::string> argv;
   std::filesystem::path
-      report;  ///< the sandbox's own account, outside of what the subject can write; may be empty
+      report;  ///< the sandbox's own account; the subject cannot write it; may be empty
   double timeout_s = 300;
 };
 
@@ -36,7 +36,7 @@ struct Request {
   std::vector<std::string> waived_regions;  ///< of them, those that are not asked for
   std::vector<std::string> conditions;      ///< regions of drawn cases that are asked for, too
   int num_drawn = 0;                        ///< --draw: cases of each seed, over all spaces
-  uint64_t first_seed = 1, last_seed = 1;   ///< --seeds FIRST-LAST of what is drawn
+  uint64_t first_seed = 1, last_seed = 1;   ///< --seeds FIRST-LAST of drawn cases
   double most_seconds = 0;                  ///< --draw-seconds: then it stops; 0: no limit
   Json spaces = Json::array();              ///< with "count", which gives each its share
   Json given = Json::array();               ///< axes that are judged instead of drawn ones

@@ -112,8 +112,8 @@ int64_t draw_whole(const Range& range, Source& source) {
     const auto lowest = static_cast<int64_t>(std::floor(exponent(range.low)));
     const auto highest = static_cast<int64_t>(std::ceil(exponent(range.high)));
     const int64_t power = int64_t{1} << source.between(lowest, highest);
-    const int64_t beside = source.between(-2, 2);  // three of five times the power itself
-    return range.nearest(power + (std::abs(beside) == 2 ? 0 : beside));
+    const int64_t offset = source.between(-2, 2);  // the power itself in three of five draws
+    return range.nearest(power + (std::abs(offset) == 2 ? 0 : offset));
   }
   const double share = static_cast<double>(source.between(0, 1 << 20)) / (1 << 20);
   return range.nearest(range.low + static_cast<int64_t>(std::expm1(share * std::log1p(width))));
@@ -177,7 +177,7 @@ void draw_axis(const Axis& axis, Json& axes, Source& source) {
   }
 }
 
-/// A value of the form that is right beside the others, as near to the axis's as can be.
+/// A value of the form that is right with the others, as near to the axis's as can be.
 void settle_axis(const Axis& axis, Json& axes) {
   const Json& body = axis.body;
   if (!body.is_object() || !axes.contains(axis.names.front())) return;

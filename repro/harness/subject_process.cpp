@@ -42,7 +42,7 @@ void write_file(const std::filesystem::path& file, const std::string& bytes) {
     throw Error(ErrorCode::kInternal, file.string() + ": cannot be written; is the disk full?");
 }
 
-/// What an earlier process left must not stand in for an output of this one. Never follows a link.
+/// A file of an earlier process must not count as an output of this one. Never follows a link.
 void remove_leftovers(const std::filesystem::path& work) {
   for (const char* name :
        {"inputs.safetensors", "cases.json", "outputs.safetensors", "subject.json"}) {

@@ -161,7 +161,7 @@ def version_of(module: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What the run stood on."""
+    """The versions and the device that the run used."""
     found = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda or "none"}
     for module in ("triton", "tilelang", "numpy"):
         if importlib.util.find_spec(module):

@@ -1,6 +1,6 @@
-// Time and peak memory of patchbench::flce, forward and backward, beside plain torch and, with
-// --beside, another program's rows. Needs a CUDA device; checks sampled rows and columns against
-// fp64 in the same run.
+// Time and peak memory of patchbench::flce, forward and backward, against plain torch, with the
+// rows of another program if one is named. Needs a CUDA device; checks sampled rows and columns
+// against fp64 in the same run.
 #include <ATen/DeviceAccelerator.h>
 #include <torch/torch.h>
 

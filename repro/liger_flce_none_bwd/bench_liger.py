@@ -1,4 +1,4 @@
-"""Times the installed Liger-Kernel at a shape and prints bench.cpp's rows: {"rows": [...]}, for its --beside.
+"""Times the installed Liger-Kernel at a shape and prints bench.cpp's rows: {"rows": [...]}, a file that bench.cpp can read.
 
     PYTHONPATH=repro/bench python3 bench_liger.py [--shape 8192,4096,128256] [--repeats 20]
 

@@ -57,7 +57,7 @@ def liger(reduction: str) -> Loss:
 
 
 def liger_scaled() -> Loss:
-    """Its per-token scaled cross entropy: in CuTe DSL on compute capability 9.0, and nothing else stands for it here."""
+    """Its per-token scaled cross entropy: in CuTe DSL on compute capability 9.0, and nothing else replaces it here."""
     module = importlib.import_module("liger_kernel.ops.fused_linear_scaled_cross_entropy")
     if module._resolve_implementation(torch.device("cuda")) is module._FusedLinearPPOFallbackFunction:
         raise RuntimeError("compute capability is not 9.0: the form in torch would stand for it")

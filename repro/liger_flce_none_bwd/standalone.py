@@ -1,4 +1,4 @@
-"""Gradients of liger-kernel's fused linear cross entropy with reduction="none", beside torch in float64.
+"""Gradients of liger-kernel's fused linear cross entropy with reduction="none", against torch in float64.
 
 Needs: liger-kernel, torch and a GPU (or TRITON_INTERPRET=1 on a CPU). Exit: 0 right, 1 wrong, 2 cannot say.
 """

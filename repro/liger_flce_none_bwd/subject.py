@@ -54,7 +54,7 @@ def consumer(case: Case) -> dict[str, torch.Tensor]:
 
 
 def cost(case: Case, reduction: str) -> dict[str, float]:
-    """Of one call: products, in units of tokens x hidden x vocab, and bytes beside the inputs."""
+    """Of one call: products, in units of tokens x hidden x vocab, and bytes besides the inputs."""
     leaves = leaves_of(case)
     grad_loss = case.tensors["grad_loss"] if reduction == "none" else case.tensors["grad_loss"].new_ones(())
     with Meter(*case.tensors.values(), *leaves.values()) as meter:

@@ -1,4 +1,4 @@
-"""Times patchbench::group_reduce_bwd beside the same sums in torch and a copy of its inputs.
+"""Times patchbench::group_reduce_bwd against the same sums in torch and a copy of its inputs.
 
     PYTHONPATH=repro/bench PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_group_reduce.py
 

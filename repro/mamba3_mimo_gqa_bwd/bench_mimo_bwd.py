@@ -1,4 +1,4 @@
-"""Times patchbench::mamba3_mimo_bwd on the kernel path, beside a copy of what must move.
+"""Times patchbench::mamba3_mimo_bwd on the kernel path, against a copy of the bytes that must move.
 
     PYTHONPATH=repro/bench PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_mimo_bwd.py
 

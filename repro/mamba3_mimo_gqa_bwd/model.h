@@ -4,8 +4,8 @@
 
 #include "harness/pack.h"
 
-/// From the gradient of each head to those of the groups and of the bias, in libtorch: with the
-/// branch that the release lacks, and in forms that are right or wrong. All take raw [batch,
+/// From the gradient of each head to the gradients of the groups and of the bias, in libtorch: with
+/// the branch that the release lacks, and in forms that are right or wrong. All take raw [batch,
 /// seqlen, num_ranks, num_heads, head_dim_qk].
 namespace patchbench::mamba3_mimo_gqa_bwd {
 

@@ -95,8 +95,8 @@ Tensors reduction_inputs(const Case& item, uint64_t seed) {
   return {{"dq", raw("dq")}, {"dk", raw("dk")}};
 }
 
-/// Rows of the layer's input projection before, and with, those of B and C: z, x; B, C; then dt, a,
-/// trap for each head, and the angles, half of head_dim_qk in pairs.
+/// Rows of the layer's input projection before, and with, the rows of B and C: z, x; B, C; then dt,
+/// a, trap for each head, and the angles, half of head_dim_qk in pairs.
 Tensors projection_inputs(const Case& item, uint64_t seed) {
   const int64_t hidden = extent(item, "hidden"), heads = extent(item, "num_heads"),
                 n = extent(item, "head_dim_qk"),
@@ -214,7 +214,7 @@ void check_parts(const Case& item) {
 
 // ---- subjects of this process ----
 
-/// What comes out of dq, dk for so many groups: gradients, then those of the biases.
+/// The results from dq, dk for so many groups: gradients, then bias gradients.
 using Reduction = std::function<std::tuple<Tensor, Tensor, Tensor, Tensor>(
     const Tensor& dq, const Tensor& dk, int64_t num_groups)>;
 /// All gradients of a call.
@@ -259,7 +259,7 @@ harness::InProcessSubject op_subject(Reduction reduce, Backward backward) {
 }
 
 /// Only the reduction is modelled: the gradients of each head come from autograd through the
-/// recurrence, in float32, and those of q and k are rounded to their dtype, as a kernel stores
+/// recurrence, in float32, and the ones of q and k are rounded to their dtype, as a kernel stores
 /// them.
 harness::InProcessSubject model_subject(GroupReduction reduce) {
   return [reduce](const Case& item, const Tensors& inputs) -> Tensors {

@@ -50,7 +50,7 @@ class Chunk:
     q_rows: torch.Tensor  # [row, d], rotated, as k_rows
     k_rows: torch.Tensor
     x_rows: torch.Tensor  # [row, d_v], v times mimo_v
-    grad_rows: torch.Tensor  # [row, d_v], the gradient of what the gate multiplies
+    grad_rows: torch.Tensor  # [row, d_v], the gradient of the gate's input
     angles: torch.Tensor  # [token, 1, angle]
     own_scale: torch.Tensor  # [token], dt * sigmoid(trap)
     key_scale: torch.Tensor  # [row, 1], own_scale plus what the next token takes of this one
@@ -119,7 +119,7 @@ def per_head(words: Tensors, name: str, tokens: slice) -> torch.Tensor:
     grouped, num_heads = words[name][:, tokens].double(), words["V"].shape[2]
     num_groups = grouped.shape[3]
     group = torch.arange(num_heads, device=grouped.device) // max(num_heads // num_groups, 1)
-    # Where num_groups is no divisor the compiled kernel reads past the end; here the last group stands for it. Both are wrong.
+    # Where num_groups does not divide, the compiled kernel reads past the end; here the last group is read. Both are wrong.
     heads = grouped[:, :, :, group.clamp(max=num_groups - 1)].permute(0, 3, 1, 2, 4)
     return heads + words[f"{name}_BIAS"].double()[:, None]
 

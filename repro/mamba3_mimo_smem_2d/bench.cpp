@@ -1,5 +1,5 @@
 // Time of staging tiles alone by TMA and by cp.async, flat and in rank 3, and of
-// patchbench::mamba3_mimo_qk_dot and its backward with each, beside plain torch. Needs a CUDA
+// patchbench::mamba3_mimo_qk_dot and its backward with each, against plain torch. Needs a CUDA
 // device; checks sampled tokens against fp64, and that no staging changes a bit, in the same run.
 #include <torch/torch.h>
 

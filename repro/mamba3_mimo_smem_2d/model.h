@@ -66,7 +66,7 @@ inline void bulk_copy(const Tile& tile, const at::Tensor& source, at::Tensor& me
   }
 }
 
-/// Whether a copy into the tile goes by TMA. Rows that are no whole units go by plain stores.
+/// Whether a copy into the tile goes by TMA. Rows that are not whole units go by plain stores.
 inline bool is_by_tma(const Tile& tile) {
   if (tile.dims.back() * tile.element_bytes % kUnitBytes != 0) return false;
   if (tile.is_swizzled && tile.dims.size() != 2)

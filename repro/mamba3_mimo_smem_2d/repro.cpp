@@ -130,7 +130,7 @@ Tensors plain_products(const Case& item, const Tensors& inputs) {
   return values;
 }
 
-/// The plain products of what the model's tiles hold, and how many elements a tile gave back
+/// The plain products of the values in the model's tiles, and how many elements a tile gave back
 /// otherwise than it was given.
 harness::InProcessSubject model_subject(Form form) {
   return [form](const Case& item, const Tensors& inputs) -> Tensors {

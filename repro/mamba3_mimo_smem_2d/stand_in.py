@@ -1,4 +1,4 @@
-"""Makes the real Mamba-3 MIMO kernel factories importable beside a real TileLang, without the compiled extensions of mamba-ssm.
+"""Makes the real Mamba-3 MIMO kernel factories importable with a real TileLang, without the compiled extensions of mamba-ssm.
 
 * `mamba_ssm`: its `__init__` imports compiled extensions, so the package is entered without it; every module below is real.
 * The packages of ABSENT are imported by these modules and used for nothing here. TileLang is never stood in for.

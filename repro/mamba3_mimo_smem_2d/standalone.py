@@ -29,7 +29,7 @@ def source(is_tma: bool) -> str:
 try:
     text = source(is_tma=True)
 except Exception as error:
-    source(is_tma=False)  # raises if it is not TMA that stands in the way
+    source(is_tma=False)  # raises if TMA is not the cause
     print(f"WRONG: with TMA on it does not lower: {type(error).__name__}: {str(error).strip().splitlines()[-1]}")
     sys.exit(1)
 count = text.count("tma_load(")

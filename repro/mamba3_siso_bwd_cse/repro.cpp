@@ -195,7 +195,7 @@ Tensors op_gradients(const Case& item, const Tensors& inputs) {
 }
 
 /// The model in one form: its gradients, and at the site "counted" the products and masks of a
-/// chunk and the elements that differ from those of the form with the redundancy.
+/// chunk and the elements that differ from the form with the redundancy.
 harness::InProcessSubject model_subject(Product form) {
   return [form](const Case& item, const Tensors& inputs) -> Tensors {
     if (!has_gradients(item)) throw harness::UnsupportedCase("the model is the gradients alone");

@@ -106,7 +106,7 @@ def gradients(case: Case) -> dict[str, torch.Tensor]:
 
 
 class Launches:
-    """Stands where the kernel stands and keeps the last call instead of launching it."""
+    """Takes the kernel's place and keeps the last call instead of launching it."""
 
     def __getitem__(self, _: Any) -> Any:
         return self.keep
@@ -195,7 +195,7 @@ def dots_of(ir_text: str) -> dict[str, tuple[int, ...]]:
 
 
 def compiled(axes: dict[str, Any]) -> dict[str, Any]:
-    """Site "code": the PTX text without its comments; the others: numbers of products, those of "source" told apart by
+    """Site "code": the PTX text without its comments; the others: numbers of products; "source" tells them apart by
     their sizes (ValueError unless d, d_v and chunk differ).
     """
     compilation, chunk, d_v = Compilation(axes), axes["chunk"], axes["head_dim_v"]

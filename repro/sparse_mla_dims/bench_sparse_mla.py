@@ -110,12 +110,12 @@ def tried(found: dict[str, Calls], sets: list[Operands], row: dict) -> dict[str,
 
 
 def worst_of(errors: dict[str, list]) -> float:
-    """The greatest of a call's errors as a whole; infinite where one is no number."""
+    """The greatest of a call's errors as a whole; infinite where one is not a number."""
     return max(math.inf if isinstance(whole, str) else whole for whole, *_ in errors.values())
 
 
 def compared(row: dict, times: dict[str, list[float]]) -> None:
-    """The times and what they make of the FLOPs; patchbench's over those of the best peer that is right, and of the floor."""
+    """The times and the FLOP rates; patchbench's time over the time of the best right peer, and over the floor."""
     for name, spread in times.items():
         row[name] |= {"ms": spread, "TFLOP/s": round(row["floor"][name.split()[-1]]["flops"] / spread[0] / 1e9, 1)}
     for step in NAMES:

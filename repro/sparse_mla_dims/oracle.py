@@ -11,7 +11,7 @@ QUERIES = 32  # at once: 32 x 2048 keys of 576 columns are 302 MB
 
 def attention(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor, scale: float) -> dict[str, torch.Tensor]:
     """out, grad_q, grad_kv float64 of q [b, s, h, d], kv [b, s_k, 1, d], indices [b, s, 1, k] and grad_out [b, s, h, d_v]; an index
-    outside [0, s_k) is no key. Each query has one."""
+    outside [0, s_k) is not a key. Each query has one."""
     out, grad_q, grad_kv = (torch.zeros(t.shape, dtype=torch.float64, device=t.device) for t in (grad_out, q, kv))
     for b in range(q.shape[0]):
         keys_of = kv[b, :, 0].double()

@@ -33,7 +33,7 @@ constexpr int64_t kRowsAtOnce = 256;
 
 const std::vector<std::string> kShapeAxes = {"batch",       "seqlen_q",   "seqlen_k", "num_heads",
                                              "head_dim_qk", "head_dim_v", "topk"};
-/// What a site has beside the shape.
+/// What a site has besides the shape.
 const std::map<std::string, std::vector<std::string>> kSites = {
     {"admission", {"is_computable"}},
     {"attention", {"has_duplicates"}},
@@ -115,13 +115,13 @@ Tensor topk_indices(const Case& item, int64_t num_keys, uint64_t seed) {
 
 // ---- the right values ----
 
-/// What is rounded to bf16 beside the output and the gradients: nothing; with the fused kernels P
+/// What is rounded to bf16 besides the output and the gradients: nothing; with the fused kernels P
 /// before its division by the sum, and dS; on the dense path P after it, dP = <grad_out, v_j>, and
 /// the two parts of grad_kv, each before they are added.
 enum class Rounding { kNone, kAsFused, kAsDense };
 
-/// Sparse attention over the keys that the indices name, a repeated index counted as often as it
-/// stands there, and its gradients. With z_j = scale <q, k_j>, P = softmax(z) and V the first
+/// Sparse attention over the keys that the indices name, a repeated index counted as often
+/// as it occurs, and its gradients. With z_j = scale <q, k_j>, P = softmax(z) and V the first
 /// head_dim_v columns of K:
 ///   out = sum_j P_j v_j               dS_j = scale P_j (<grad_out, v_j> - <grad_out, out>)
 ///   grad_query = sum_j dS_j k_j       grad_kv[t_j] += dS_j q, its first columns += P_j grad_out

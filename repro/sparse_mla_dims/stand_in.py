@@ -20,7 +20,7 @@ from unittest import mock
 import torch
 from absent import stand_in_for
 
-CHUNK = 32  # query rows at a time: what is gathered for them is small beside the scores of all
+CHUNK = 32  # query rows at a time: the rows gathered for them are small next to the scores of all
 Kernel = Callable[..., Any]
 
 
@@ -124,7 +124,7 @@ def build_export(D: int, D_tail: int, kv_group: int, **_: Any) -> Kernel:
 
 
 def example_builders() -> dict[str, Callable[..., Kernel]]:
-    """Those of BUILDERS whose arguments TileLang's example passes in an order of its own, with the extents."""
+    """The BUILDERS whose arguments TileLang's example passes in an order of its own, with the extents."""
     return {
         "preprocess": lambda B, S, H, D: build_delta(H, D),
         "bwd": lambda B, S, S_kv, H, D, D_tail, topk, kv_group, sm_scale, *_: build_backward(

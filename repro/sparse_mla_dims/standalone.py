@@ -19,7 +19,7 @@ if tilelang_dsa.SparseMLA is None:
 
 
 class Kernels:
-    """Stands where the fused kernels stand."""
+    """Takes the place of the fused kernels."""
 
     @staticmethod
     def apply(q: torch.Tensor, *_: object) -> tuple[torch.Tensor, None]:

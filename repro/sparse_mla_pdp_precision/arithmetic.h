@@ -32,7 +32,7 @@ constexpr int64_t kNumSinks = 4;
 
 /// [rows, topk] int32; the rows are the last of the context. A row that has fewer keys before it
 /// than slots takes all of them and leaves the others at -1; any other takes the sinks and draws
-/// the rest, with repeats, which count as often as they stand there.
+/// the rest, with repeats, which count as often as they occur.
 inline Tensor causal_indices(const Shape& shape, const Draw& draw) {
   Tensor indices = torch::full({shape.rows, shape.topk}, -1, at::kInt);
   auto* index = indices.data_ptr<int32_t>();
@@ -86,7 +86,7 @@ inline Tensors drawn_inputs(const std::string& data, const Shape& shape, uint64_
 /// What the backward of some rows is made of, fp64.
 struct Terms {
   Tensor k;              ///< [s, k, d]
-  Tensor p;              ///< [s, h, k]: exp(z - lse), z = d^-1/2 <q, k>; 0 where there is no key
+  Tensor p;              ///< [s, h, k]: exp(z - lse), z = d^-1/2 <q, k>; 0 without a key
   Tensor g;              ///< [s, h, k]: <grad_out, v>
   Tensor delta;          ///< [s, h, 1]: sum_k p g
   Tensor delta_of_bf16;  ///< the same as <o, grad_out>, o made of bf16 weights and rounded to bf16

@@ -22,7 +22,7 @@ using harness::extent;
 using harness::Judgement;
 using harness::Tolerances;
 
-/// The axes of each site; a case has exactly those of its site.
+/// The axes of each site; a case has exactly the axes of its site.
 const std::map<std::string, std::vector<std::string>> kAxes = {
     {"sweep",
      {"site", "data", "source", "contexts", "num_heads", "head_dim_qk", "head_dim_v", "topk"}},
@@ -377,7 +377,7 @@ class PrecisionPack : public harness::Pack {
     const std::string site = site_of(item);
     if (site == "smem_overlap") return "buffers_overlap";
     if (site == "lowering") return "";
-    // Beside all other roundings the cost of one is asked, not its growth.
+    // With all other roundings, the question is the cost of one, not its growth.
     if (site == "sweep")
       return judgement.is_right("growth") || source_of(item) == "today" ? "precision_lost"
                                                                         : "drift";

@@ -249,7 +249,7 @@ def module_of(name: str, **members: Any) -> types.ModuleType:
 
 
 def modules() -> dict[str, types.ModuleType]:
-    """What stands for `tilelang` and `tilelang.language`."""
+    """The stand-in for `tilelang` and `tilelang.language`."""
     language = module_of(
         "tilelang.language",
         bfloat16=torch.bfloat16, float32=torch.float32, int32=torch.int32,

@@ -1,4 +1,4 @@
-"""The gradient of the query by megatron-core's sparse MLA where the keys share a mean, beside torch in float64.
+"""The gradient of the query by megatron-core's sparse MLA where the keys share a mean, against torch in float64.
 
 Needs: megatron-core, tilelang, torch and a GPU of sm_90. Exit: 0 within 1e-2 of the largest element, 1 not, 2 cannot
 say.

@@ -48,7 +48,7 @@ def language_of(is_stood_in: bool) -> Iterator[None]:
 
 @functools.cache
 def ops_module(name: str, is_stood_in: bool) -> Any:
-    """A module of the release's kernels, imported once beside stand_in's TileLang and once beside the installed one: what a
+    """A module of the release's kernels, imported once with stand_in's TileLang and once with the installed one: what a
     mitigation replaced in it stays replaced in the next case."""
     for loaded in [one for one in sys.modules if one.startswith(f"{OPS}.")]:
         del sys.modules[loaded]

@@ -26,7 +26,7 @@ enum class Source {
 };
 constexpr std::size_t kNumSources = 9;
 
-/// Tracked: the sinks, then `kNumRandom` keys that rows select at random; all stand in the shortest
+/// Tracked: the sinks, then `kNumRandom` keys that rows select at random; all lie in the shortest
 /// context.
 constexpr int64_t kNumRandom = 60, kRandomStride = 16;
 constexpr int64_t kNumTracked = kNumSinks + kNumRandom;

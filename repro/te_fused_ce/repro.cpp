@@ -189,7 +189,7 @@ std::vector<Guess> guesses_for(const at::Tensor& grad_loss) {
           {"sliced_labels", {.is_labels_by_one_stride = true}}};
 }
 
-/// Every set of what the same releases do besides.
+/// Every set of further defects of the same releases.
 std::vector<Defects> companions() {
   std::vector<Defects> sets;
   for (int bits = 0; bits < 16; ++bits)
@@ -325,7 +325,7 @@ class TeFusedCePack final : public harness::Pack {
   }
 
   /// A damaged guard band is "transposed_view". Else the first guess (`guesses_for`) whose outputs
-  /// these are, with some of what the same releases do besides, where that alone does not give
+  /// these are, with some further defects of the same releases, where that alone does not give
   /// them.
   std::string classify(const Case& item, const Judgement& judgement) const override {
     if (judgement.has_damaged_band()) return "transposed_view";
@@ -353,7 +353,7 @@ class TeFusedCePack final : public harness::Pack {
   }
 
  private:
-  /// Whether the outputs are those of the model with these defects.
+  /// Whether the outputs equal the model's with these defects.
   bool is_as(const Case& item, const Judgement& judgement, const Defects& defects) const {
     Tensors inputs = judgement.inputs, predicted;
     inputs.at("logits") = harness::view_on(inputs.at("logits"), at::kCPU);  // it may be written to

@@ -1,4 +1,4 @@
-"""Which defects the installed TransformerEngine's fused cross entropy has, beside torch in float64.
+"""Which defects the installed TransformerEngine's fused cross entropy has, against torch in float64.
 
 Needs: transformer-engine with its compiled extension, torch and a GPU. Exit: 0 all right, 1 something is wrong, 2 cannot say.
 """

@@ -285,7 +285,7 @@ def gradients(name: str, sizes: Sizes, weights: Weights, dtype: torch.dtype, is_
 
 
 def turned_away(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    """1 - cosine; 2 where either is no number or one alone is 0."""
+    """1 - cosine; 2 where either is not a number or one alone is 0."""
     a, b = got.double().flatten(), wanted.flatten()
     size = (a.norm() * b.norm()).item()
     if size == 0 or not math.isfinite(size):

@@ -126,13 +126,15 @@ void add_bundle_command(CLI::App& app, Context& context) {
                       "a mustache template for body.md (default: reports/templates/)");
   command->footer(
       "body.md        what is seen, where, since when, the change, limits, environment;\n"
-      "               every number is stated by the record cited beside it\n"
+      "               every number is stated by the record that it cites\n"
       "patches/       mails for git am, a series an upstream\n"
       "reproduce.py   the pack's stand-alone script, where it has one\n"
       "commands.sh    the exact commands that repeat it\n"
       "records.jsonl  the cited records with their observations, for ledger verify\n"
       "Numbers of the manifest that no record states are left out (\"…\").\n"
-      "Exit: 0 done, 1 a number of the template is not held, 2 usage, 3 no record.");
+      "Exit: 0 done, 1 a number of the template is not held, 2 usage, 3 no record.\n"
+      "Examples:\n  patchbench bundle liger_flce_none_bwd\n"
+      "  patchbench bundle te_fused_ce /tmp/te-issue");
   command->callback([words, &context] { write_bundle(context, *words); });
 }
 

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "exec/process.h"
+#include "exec/progress.h"
 #include "job/cache_picks.h"
 #include "job/cache_sync.h"
 #include "report/table.h"
@@ -44,7 +45,7 @@ std::vector<Damage> verify(const Context& context, int& checked) {
   for (const fs::path& folder : entries_of(context.cache / "env")) {
     if (!fs::exists(folder / "patchbench-env.json")) continue;
     ++checked;
-    progress("verifying " + folder.filename().string());
+    exec::progress("verifying " + folder.filename().string());
     const exec::Exit exit =
         exec::run({.argv = {"python3", context.root / "env/fetch.py", "verify", folder}});
     if (exit.ok()) continue;
@@ -190,6 +191,7 @@ void sync(const Context& context, const SyncOptions& words) {
 void add_cache_command(CLI::App& app, Context& context) {
   CLI::App* cache = app.add_subcommand("cache", "the folder of fetched and unpacked things");
   cache->require_subcommand(1);
+  cache->footer("Examples:\n  patchbench cache list\n  patchbench cache gc --dry-run");
   CLI::App* check =
       cache->add_subcommand("verify",
                             "re-hash every fetched file and unpacked environment; or, of compile "

@@ -62,8 +62,10 @@ void add_capture_check_command(CLI::App& app, Context& context) {
       "The interpreter must have torch: it is the one your code runs on. Nothing is sandboxed.\n"
       "Exit: 0 nothing found, 1 sites found, 2 usage, 4 no detector could run.\nExamples:\n"
       "  patchbench capture-check -- python train_step.py\n"
-      "  patchbench capture-check --within mypkg -- mypkg.step:forward   (mypkg.step may define\n"
-      "      example_inputs(); functions also run on fake CUDA tensors, so that no GPU is needed)");
+      "  patchbench capture-check --within mypkg -- mypkg.step:forward\n"
+      "mypkg.step may define example_inputs(). A function also runs on fake CUDA tensors: that "
+      "needs no "
+      "GPU.");
   command->callback([words, &context] { run(context, *words); });
 }
 

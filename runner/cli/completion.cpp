@@ -80,7 +80,7 @@ void add_completion_command(CLI::App& app, Context& context) {
   command->footer(
       "Examples:\n"
       "  patchbench completion bash > ~/.local/share/bash-completion/completions/patchbench\n"
-      "  eval \"$(patchbench completion zsh)\"    in ~/.zshrc, after compinit");
+      "  eval \"$(patchbench completion zsh)\"   # in ~/.zshrc, after compinit");
   command->callback([&app, &context, shell] {
     if (*shell == "zsh") context.out() << "autoload -U +X bashcompinit && bashcompinit\n";
     context.out() << script_of(app, context.slugs());

@@ -186,7 +186,7 @@ DoctorFinding unpacked(const Context& context, const fs::path& lock, const std::
 
 std::vector<DoctorFinding> environments(const Context& context, const std::string& tag) {
   std::vector<fs::path> locks = entries_of(context.root / "env/locks");
-  // The others are no environment of a subject.
+  // The others are not a subject's environment.
   std::erase_if(locks, [](const fs::path& lock) {
     const std::string stem = lock.stem();
     return stem == "tools" || stem == "wheels" || stem == "judge" || stem == "torch-2.15";

@@ -58,6 +58,9 @@ void add_env_command(CLI::App& app, Context& context) {
   CLI::App* env =
       app.add_subcommand("env", "this machine: what it can run, and the images it runs in");
   env->require_subcommand(1);
+  env->footer(
+      "Examples:\n  patchbench env doctor\n  patchbench env check\n"
+      "  patchbench env print --format docker > job.env");
   CLI::App* look =
       env->add_subcommand("doctor", "what is here, what is missing and the command that brings it");
   look->callback([&context] { doctor(context); });

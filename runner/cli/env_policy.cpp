@@ -213,14 +213,15 @@ void add_env_policy_commands(CLI::App& env, Context& context) {
                    "where the compile caches go (default: $XDG_CACHE_HOME/torch-compile)");
   add_choices(*show, print_words->choices);
   show->footer(
-      "  eval \"$(patchbench env print)\"                        a shell\n"
-      "  patchbench env print --format docker > job.env         docker run --env-file job.env\n"
-      "  patchbench env print --format slurm > task_prolog.sh   TaskProlog=, or srun "
+      "  eval \"$(patchbench env print)\"                        # a shell\n"
+      "  patchbench env print --format docker > job.env         # docker run --env-file job.env\n"
+      "  patchbench env print --format slurm > task_prolog.sh   # TaskProlog=, or srun "
       "--task-prolog\n"
-      "  patchbench env print --format python                   the first lines of a script");
+      "  patchbench env print --format python                   # the first lines of a script");
   show->callback([&context, print_words] { print(context, *print_words); });
 
-  CLI::App* look = env.add_subcommand("check", "what a process or an environment has, beside it");
+  CLI::App* look =
+      env.add_subcommand("check", "the policy, next to what a process or an environment has");
   auto words = std::make_shared<CheckWords>();
   look->add_option("--pid", words->pid, "a running process (default: this environment)")
       ->check(CLI::PositiveNumber);

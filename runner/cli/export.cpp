@@ -193,7 +193,9 @@ void add_export_command(CLI::App& app, Context& context) {
       "         right, under_investigation where not judged\n"
       "junit    one case a verdict        csv, json  one row a verdict\n"
       "intoto   test-result statements in signed DSSE envelopes, one a line\n"
-      "The newest verdict of each question counts; unsigned imports do not.");
+      "The newest verdict of each question counts; unsigned imports do not.\n"
+      "Examples:\n  patchbench export --format csv -o verdicts.csv\n"
+      "  patchbench export liger_flce_none_bwd --format osv");
   command->callback([words, &context] {
     const std::string text = exported(context, *words);
     if (words->out.empty()) {

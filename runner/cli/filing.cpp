@@ -24,7 +24,7 @@ namespace {
 /// How long an open or closed thread is taken to be as it was seen.
 constexpr int kFreshDays = 30;
 
-/// What one pack is to become upstream, and what stands in the way.
+/// What one pack is to become upstream, and what is missing.
 struct Plan {
   Manifest manifest;
   std::string kind, thread, group;

@@ -83,7 +83,9 @@ void add_goodput_command(CLI::App& app, Context& context) {
   command->footer(
       "Goodput is tokens that count over the wall time of the run. The interval holds the noise\n"
       "of the steps within each run; noise between runs needs more runs.\n"
-      "Exit: 0 compared, 2 usage or unlike runs.");
+      "Exit: 0 compared, 2 usage or unlike runs.\n"
+      "Examples:\n  patchbench goodput before.json after.json\n"
+      "  patchbench goodput before.json after.json --evidence goodput.json");
   command->callback([words, &context] { run(context, *words); });
 }
 

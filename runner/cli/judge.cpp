@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "core/error.h"
 #include "ledger/ledger.h"
+#include "report/table.h"
 #include "run/verdicts.h"
 
 namespace patchbench::cli {
@@ -85,6 +86,8 @@ void judge_again(const Context& context, const std::string& id) {
                                  verdict.digest().substr(0, 12), outcome.text(),
                                  outcome.why.empty() ? "" : ": " + outcome.why);
   }
+  context.out() << report::closing("The ledger has the new verdict; the recorded one stays.",
+                                   "patchbench status " + manifest.slug.str());
 }
 
 CLI::App* add_judge_command(CLI::App& app, Context& context) {

@@ -318,7 +318,9 @@ void add_ledger_command(CLI::App& app, Context& context) {
       "ledger", "the record of every run: verify, list, show, export, import, evict, keygen, sign");
   group->require_subcommand(1);
   group->footer(
-      "Nothing in a ledger is ever changed or deleted. Exit: 0 done, 1 it does not hold, 2 usage.");
+      "Nothing in a ledger is ever changed or deleted. Exit: 0 done, 1 it does not hold, 2 usage.\n"
+      "Examples:\n  patchbench ledger verify\n  patchbench ledger list\n"
+      "  patchbench ledger export -o records.jsonl");
 
   CLI::App* verify_command =
       add(*group, "verify", "recompute digests, chain, signatures and every sentinel",

@@ -25,7 +25,10 @@ void add_lint_claims_command(CLI::App& app, Context& context) {
       ->required();
   command->footer(report::claim_rule() +
                   "Unsigned imports cannot be cited. Exit: 0 every number is held, 1 one is not\n"
-                  "(line, number, what to do), 2 usage.");
+                  "(line, number, what to do), 2 usage.\n"
+                  "Examples:\n  patchbench lint-claims issue.md\n"
+                  "  patchbench bundle liger_flce_none_bwd /tmp/liger-issue && patchbench "
+                  "lint-claims /tmp/liger-issue/body.md");
   command->callback([file, &context] {
     const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
     const std::vector<report::ClaimProblem> problems =

@@ -232,12 +232,15 @@ void add_list_commands(CLI::App& app, Context& context) {
       "--catalog", *is_catalog,
       "by surface: each op or edit, the adapter that puts it into a running program, and "
       "what others have for it");
+  list->footer("Examples:\n  patchbench list\n  patchbench list --catalog");
   list->callback(
       [is_catalog, &context] { *is_catalog ? list_catalog(context) : list_packs(context); });
   CLI::App* show = app.add_subcommand(
       "show", "one pack: what it claims, its cases and bounds, and where its cells are");
   auto slug = std::make_shared<std::string>();
   show->add_option("slug", *slug, "the pack")->required();
+  show->footer(
+      "Examples:\n  patchbench show liger_flce_none_bwd\n  patchbench show te_fused_ce --json");
   auto is_table = std::make_shared<bool>(false);
   show->add_flag("--table", *is_table, "now: status cases")->group("");
   show->callback([slug, is_table, &context] {

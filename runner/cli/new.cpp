@@ -228,6 +228,12 @@ void add_new_command(CLI::App& app, Context& context) {
           "NAME[@VERSION]=FILE[,FILE…]: the release that has the bug (default: the newest in "
           "env/pins.json) and the files; a NAME or a folder alone lists files; once an upstream")
       ->required();
+  command->footer(
+      "Examples:\n"
+      "  patchbench new my_bug --title \"The gradient of row 1 is lost\" --upstream "
+      "liger-kernel@0.8.5=liger_kernel/ops/jsd.py\n"
+      "  patchbench new my_saving --kind memory --title \"Logits are kept twice\" --upstream "
+      "liger-kernel=liger_kernel/ops/dyt.py");
   command->callback([words, &context] { make_pack(context, *words); });
 }
 

@@ -312,7 +312,7 @@ void add_new(CLI::App& patch, Context& context) {
   add_pack_options(command, words);
   command->footer(
       "The folder is a git repository with one commit: `git diff` there shows what you changed.\n"
-      "Example:\n  patchbench patch new liger_flce_none_bwd /tmp/liger\n"
+      "Examples:\n  patchbench patch new liger_flce_none_bwd /tmp/liger\n"
       "  $EDITOR /tmp/liger/liger_kernel/ops/fused_linear_cross_entropy.py\n"
       "  patchbench patch save /tmp/liger --subject \"scale each row by its own gradient\"");
   command->callback([words, &context] { run_new(context, *words); });
@@ -346,7 +346,7 @@ void add_save(CLI::App& patch, Context& context) {
       "of the\n"
       "upstream's package count, nothing else. Upstream lines that were copied are named on "
       "stderr.\n"
-      "Example:\n  patchbench patch save /tmp/liger --subject \"scale each row by its own "
+      "Examples:\n  patchbench patch save /tmp/liger --subject \"scale each row by its own "
       "gradient\" --bug https://…\n"
       "  patchbench patch save /tmp/half --mutant first-row-only --subject \"scales the first row "
       "only\"");
@@ -361,7 +361,7 @@ void add_show(CLI::App& patch, Context& context) {
   command->add_flag("--mutants", words->is_all, "the mutants too");
   add_pack_options(command, words);
   command->footer(
-      "Example:\n  patchbench patch show liger_flce_none_bwd\n  patchbench patch show "
+      "Examples:\n  patchbench patch show liger_flce_none_bwd\n  patchbench patch show "
       "liger_flce_none_bwd --at 0.7.0");
   command->callback([words, &context] { run_show(context, *words); });
 }
@@ -377,7 +377,7 @@ void add_apply(CLI::App& patch, Context& context) {
       ->required();
   add_pack_options(command, words);
   command->footer(
-      "Example:\n  patchbench patch apply liger_flce_none_bwd ~/src/Liger-Kernel --at 0.8.1\n"
+      "Examples:\n  patchbench patch apply liger_flce_none_bwd ~/src/Liger-Kernel --at 0.8.1\n"
       "Each file must be the whole file the edit was made for (by git blob id); else nothing is "
       "written.");
   command->callback([words, &context] { run_apply(context, *words); });
@@ -392,7 +392,7 @@ void add_export(CLI::App& patch, Context& context) {
   command->add_flag("--all", words->is_all, "every pack that has edits");
   add_pack_options(command, words);
   command->footer(
-      "Example:\n  patchbench patch export liger_flce_none_bwd /tmp/out\n"
+      "Examples:\n  patchbench patch export liger_flce_none_bwd /tmp/out\n"
       "  cd Liger-Kernel && git checkout v0.8.0 && git am /tmp/out/liger_flce_none_bwd/*.patch\n"
       "  patchbench patch export --all /tmp/out");
   command->callback([words, places, &context] {
@@ -503,7 +503,8 @@ void add_patch_command(CLI::App& app, Context& context) {
   patch->require_subcommand(1);
   patch->footer(
       "An edit's way: new -> (edit the files) -> save -> show -> rebase -> export.\n"
-      "Example:\n  patchbench patch new liger_flce_none_bwd /tmp/liger");
+      "Examples:\n  patchbench patch new liger_flce_none_bwd /tmp/liger\n"
+      "  patchbench patch show liger_flce_none_bwd");
   add_new(*patch, context);
   add_save(*patch, context);
   add_show(*patch, context);

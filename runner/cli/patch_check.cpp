@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/patch_together.h"
 #include "core/error.h"
+#include "exec/progress.h"
 #include "git/rebase.h"
 #include "git/series.h"
 #include "report/table.h"
@@ -241,7 +242,7 @@ Json check_together(const Context& context, const PatchCheckOptions& words, git:
   for (const auto& [upstream, packs] : packs_by_upstream(context, words.upstream)) {
     if (packs.size() < 2) continue;
     for (const Pin& release : versions_of(packs.front().upstream, words)) {
-      progress("together on " + upstream + " " + release.version);
+      exec::progress("together on " + upstream + " " + release.version);
       std::vector<PackSeries> there;  // with the edits that were written for this release
       Json not_tried = Json::array();
       for (const PackSeries& pack : packs) {
@@ -300,7 +301,7 @@ void run_check(Context& context, const PatchCheckOptions& words) {
   for (const auto& [upstream, packs] : packs_by_upstream(context, words.upstream)) {
     for (const PackSeries& pack : packs) {
       if (!words.slug.empty() && pack.manifest.slug.str() != words.slug) continue;
-      progress("checking " + pack.manifest.slug.str() + " on " + upstream);
+      exec::progress("checking " + pack.manifest.slug.str() + " on " + upstream);
       for (Checked& checked : check_pack(context, pack, words, store, reach))
         all.push_back(std::move(checked));
     }
@@ -347,7 +348,7 @@ void add_patch_check(CLI::App& patch, Context& context) {
       "release, or\nwhat the edit was written for, is out of reach: named at the end, and no "
       "failure.\n"
       "Exit: 1 if an edit no longer applies to its own base.\n"
-      "Example:\n  patchbench patch check --all\n  patchbench patch check liger_flce_none_bwd "
+      "Examples:\n  patchbench patch check --all\n  patchbench patch check liger_flce_none_bwd "
       "--sides");
   command->callback([words, &context] {
     if (words->is_all != words->slug.empty())

@@ -57,7 +57,7 @@ void read_edit(const Context& context, const ReadOptions& words) {
   if (words.file.empty()) return print_edit(context, edit);
   const std::string text = edited(edit, words);
   if (context.json) {
-    // Bytes that are no UTF-8 would not come through as JSON text.
+    // Bytes that are not UTF-8 would not come through as JSON text.
     throw Error(ErrorCode::kUsage, "patch read --file writes the file's bytes: leave out --json");
   }
   context.out() << text;

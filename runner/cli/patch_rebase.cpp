@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/patch_together.h"
 #include "core/error.h"
+#include "exec/progress.h"
 #include "git/rebase.h"
 #include "report/table.h"
 #include "status/table_style.h"
@@ -119,7 +120,7 @@ void run_rebase(Context& context, const PatchRebaseOptions& words) {
   git::Store store(context.cache, context.root);
   std::vector<RebaseRow> rows;
   for (const Pin& to : targets(context, pack, words)) {
-    if (words.is_all) progress("carrying " + words.slug + " to " + to.version);
+    if (words.is_all) exec::progress("carrying " + words.slug + " to " + to.version);
     rows.push_back(rebase_row(pack, to, store));
     if (!words.out.empty()) write_row(rows.back(), words.out);
   }
@@ -217,7 +218,7 @@ void add_patch_rebase(CLI::App& patch, Context& context) {
   command->footer(
       "States: clean, landed (upstream has made the same change), conflict, missing_file.\n"
       "Exit 3 where --to VERSION ends in a conflict or a missing file.\n"
-      "Example:\n  patchbench patch rebase liger_flce_none_bwd --to 0.8.1 --write /tmp/edits\n"
+      "Examples:\n  patchbench patch rebase liger_flce_none_bwd --to 0.8.1 --write /tmp/edits\n"
       "  patchbench patch rebase liger_flce_none_bwd --all\n  patchbench patch rebase --together");
   command->callback([words, &context] {
     if (words->is_together != words->slug.empty())

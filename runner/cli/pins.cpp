@@ -205,6 +205,8 @@ void add_pins_command(CLI::App& app, Context& context) {
   auto words = std::make_shared<PinsOptions>();
   CLI::App* group = app.add_subcommand("pins", "the locked releases of the upstreams");
   group->require_subcommand(1);
+  group->footer(
+      "Examples:\n  patchbench pins update liger-kernel\n  patchbench pins update --write");
   CLI::App* command = group->add_subcommand(
       "update", "compare the locks with the package index and propose lines for what they lack");
   command->add_option("upstream", words->upstream, "only this one");

@@ -9,6 +9,7 @@
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/replay.h"
+#include "exec/progress.h"
 #include "ledger/book.h"
 #include "ledger/evidence.h"
 #include "report/table.h"
@@ -177,8 +178,9 @@ Trial run_again(const Context& context, const Recorded& recorded, const RunOf& r
   const Setup setup = prepare(context, options);
   check_setup(setup, part);
   if (setup.manifest.sha256 != part.context.manifest_sha256)
-    progress("the manifest was changed since; the digests of the inputs tell whether a case was");
-  progress("again: " + subject.text() + (is_spoiled ? ", spoiled" : ""));
+    exec::progress(
+        "the manifest was changed since; the digests of the inputs tell whether a case was");
+  exec::progress("again: " + subject.text() + (is_spoiled ? ", mutants of its outputs" : ""));
   Trial trial = run_trial(context, setup, options, options.subject,
                           edits_by_digest(context, setup, part), is_spoiled ? "all" : "");
   if (trial.context.tree != part.context.tree)
@@ -248,7 +250,10 @@ void print(const Context& context, const Recorded& recorded, const std::vector<L
   context.out() << fmt::format("{}: {} bitwise, {} within tolerance, {} differ\n",
                                is_same ? "same" : "differs", counts[Replayed::How::kBitwise],
                                counts[Replayed::How::kWithinTolerance],
-                               counts[Replayed::How::kDiffers]);
+                               counts[Replayed::How::kDiffers])
+                << report::closing(is_same ? "This machine gives the recorded numbers."
+                                           : "This machine does not give the recorded numbers.",
+                                   "patchbench ledger show " + recorded.digest.substr(0, 16));
 }
 
 void replay(Context& context, const std::string& digest, const std::string& sandbox) {
@@ -299,8 +304,8 @@ void add_replay_command(CLI::App& app, Context& context) {
       "With --judge nothing is run and the new verdict is written: for runs that were imported\n"
       "without one, or judged before a rule was corrected.\n"
       "Exit: 0 the same, 1 it differs, 2 usage, 4 not runnable here (no such device, release,\n"
-      "edit, case or environment).\nExample:\n"
-      "  patchbench ledger list --slug liger_flce_none_bwd && patchbench replay 3f9a0c");
+      "edit, case or environment). patchbench ledger list shows the records.\n"
+      "Examples:\n  patchbench replay 3f9a0c\n  patchbench replay 3f9a0c --sandbox bwrap");
   command->callback([words, &context] {
     if (words->judges) return judge_again(context, words->digest);
     replay(context, words->digest, words->sandbox);

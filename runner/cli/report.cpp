@@ -24,7 +24,7 @@ CLI::App* add_page_command(CLI::App& app, Context& context, const std::string& n
                     "from the committed evidence alone, without the ledger");
   command->footer(
       "With --json the facts of the page instead. In Markdown: patchbench status --markdown.\n"
-      "Example:\n  patchbench status page --html -o status.html");
+      "Examples:\n  patchbench status page --html -o status.html");
   command->callback([words, &context] {
     if (!words->is_html && !context.json)
       throw Error(ErrorCode::kUsage, "give --html (or --json for the facts alone)");

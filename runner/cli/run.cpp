@@ -9,12 +9,14 @@
 #include "core/error.h"
 #include "core/file_text.h"
 #include "core/finding.h"
+#include "exec/progress.h"
 #include "git/diff_reader.h"
 #include "git/series.h"
 #include "report/junit.h"
 #include "report/markdown.h"
 #include "run/explanation.h"
 #include "run/names.h"
+#include "run/next_step.h"
 #include "run/not_run.h"
 #include "run/plan.h"
 #include "run/trial_render.h"
@@ -174,6 +176,7 @@ Reported reproduce_one(const Context& context, const RunVerbOptions& words,
                                      table_style(context));
       if (memory) context.out() << further_text(*memory);
       if (words.explain) context.out() << explanation_text(explained);
+      context.out() << next_step(setup, answer.question, answer.outcome);
     }
     return reported;
   } catch (const Error& e) {
@@ -183,7 +186,9 @@ Reported reproduce_one(const Context& context, const RunVerbOptions& words,
         options.slug + (options.upstream_name.empty() ? "" : " on " + options.upstream_name);
     const NotRun part = not_run(name, e);
     const std::string sentinel = "NOT_RUN:" + reason_name(part.reason);
-    if (!context.json) context.out() << name << ": " << sentinel << "\n";
+    if (!context.json)
+      context.out() << name << ": " << sentinel << "\n"
+                    << report::closing("This run gave no verdict.", "patchbench env doctor");
     context.err() << "patchbench: " << e.what() << "\n";
     return {{{"slug", options.slug},
              {"upstream", options.upstream_name},
@@ -237,7 +242,7 @@ void run_reproduce(Context& context, const RunVerbOptions& words) {
   if (runs.empty())
     throw Error(ErrorCode::kUsage, fmt::format("no pack has a subject '{}'", options.subject));
   if (!without.empty())
-    progress(fmt::format("no subject '{}': {}", options.subject, fmt::join(without, ", ")));
+    exec::progress(fmt::format("no subject '{}': {}", options.subject, fmt::join(without, ", ")));
   Json documents = Json::array();
   std::vector<NotRun> missing;
   for (const RunOptions& one : runs) {
@@ -372,6 +377,7 @@ void add_validate(CLI::App& app, Context& context) {
         context.out() << render_trials(setup, answer.trials, answer.question, answer.outcome,
                                        table_style(context));
         if (regression) context.out() << further_text(*regression);
+        context.out() << next_step(setup, answer.question, answer.outcome);
       }
       write_reports(*words, setup, answer);
       const bool is_shown =
@@ -401,7 +407,9 @@ void add_claim(CLI::App& app, Context& context) {
   command->footer(
       "A test is a row of the manifest's scope: the subject that the claim speaks of, what it says "
       "is seen,\nand a contrast subject that shows that the check can come out both ways.\n"
-      "Exit: 0 every claim was decided either way, 3 one was not.");
+      "Exit: 0 every claim was decided either way, 3 one was not.\n"
+      "Examples:\n  patchbench claim liger_flce_none_bwd\n"
+      "  patchbench claim mamba3_mimo_gqa_bwd groups_raise --sandbox bwrap");
   command->callback([words, name, &context] {
     RunOptions options = options_of(*words);
     options.needs_pin = true;
@@ -423,7 +431,7 @@ void add_claim(CLI::App& app, Context& context) {
         context.out() << row.test->name << ": " << row.claim << "\n"
                       << render_trials(setup, answer.trials, answer.question, answer.outcome,
                                        table_style(context))
-                      << "\n";
+                      << next_step(setup, answer.question, answer.outcome) << "\n";
       if (!answer.outcome.sentinel) context.exit_code = 3;
     }
     if (documents.empty() && !name->empty())
@@ -479,7 +487,12 @@ void add_window(CLI::App& app, Context& context) {
     } else if (!words->all) {
       print_window(context, answer.document);
     }
-    if (!context.json) context.out() << not_run_text(answer.not_run);
+    if (!context.json) {
+      context.out() << not_run_text(answer.not_run)
+                    << (words->all ? report::closing("The records have these windows.",
+                                                     "patchbench status windows")
+                                   : next_step_of_window(answer.document));
+    }
     context.exit_code = answer.status;
   });
 }

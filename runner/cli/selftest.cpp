@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "core/condition.h"
 #include "core/error.h"
+#include "report/table.h"
 #include "run/drawn.h"
 #include "run/names.h"
 #include "run/right_ones.h"
@@ -28,7 +29,9 @@ void test_judge(const Context& context, const RunOptions& options) {
   std::filesystem::remove_all(context.cache / "selftest");
   ensure_selftest(context, setup);
   context.out() << fmt::format("{}: self-test holds ({}, {})\n", options.slug, setup.device,
-                               exec::sandbox_name(setup.sandbox));
+                               exec::sandbox_name(setup.sandbox))
+                << report::closing("The judge saw every wrong result that it was given.",
+                                   "patchbench reproduce " + options.slug);
 }
 
 /// Which subjects saw a result that is 1 % off where a condition holds, and which had cases there
@@ -89,9 +92,14 @@ void draw_for_right(Context& context, const RunOptions& options) {
         conditions.take(fmt::format("{}", o.subject), o.drawn.at("regions_open"));
     }
   });
-  if (options.conditions.empty()) return;
-  context.out() << conditions.text(options.slug);
-  if (!conditions.all_seen()) context.exit_code = 3;
+  if (!options.conditions.empty()) {
+    context.out() << conditions.text(options.slug);
+    if (!conditions.all_seen()) context.exit_code = 3;
+  }
+  context.out() << report::closing(context.exit_code == 0
+                                       ? "The judge raised no false alarm."
+                                       : "The judge raised a false alarm, or missed a condition.",
+                                   "patchbench status cases " + options.slug);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "exec/image.h"
 #include "exec/process.h"
+#include "exec/progress.h"
 #include "exec/sandbox.h"
 #include "git/checkout.h"
 #include "run/names.h"
@@ -56,7 +57,7 @@ void carry_bundle(const Context& context, const fs::path& folder) {
   if (exec::find_program("runc").empty())
     throw Error(ErrorCode::kNotRunnable, "--container: no runc on PATH; apt-get install runc");
   constexpr exec::SandboxKind kEngine = exec::SandboxKind::kPodman;
-  progress("staging the base image");
+  exec::progress("staging the base image");
   const exec::BaseImage image =
       exec::ensure_base_image(kEngine, "bookworm", context.cache, context.root);
   fs::create_directories(folder);
@@ -122,7 +123,7 @@ std::vector<std::string> carry_releases(const Context& context, const StageOptio
       if (use.name == of) needed.push_back(pins.resolve(use.name, version));
     }
     for (const Pin& pin : needed) {
-      progress("staging " + pin.upstream + " " + pin.version);
+      exec::progress("staging " + pin.upstream + " " + pin.version);
       const fs::path file = fs::path("files") / pin.sha256 / pin.filename;
       git::Store(context.cache, context.root).materialize(pin, {});  // fetches and checks it here
       if (pin.kind == PinKind::kFile) copy_into(context.cache / file, staged_cache / file);
@@ -212,7 +213,8 @@ void add_stage_command(CLI::App& app, Context& context) {
                     "root runs the folder, else in bubblewrap");
   command->add_option("--device", words->device, "device there")->capture_default_str();
   command->footer(
-      "Example:\n  patchbench stage liger_flce_none_bwd /tmp/stage --window\n"
+      "Examples:\n  patchbench stage liger_flce_none_bwd te_fused_ce /tmp/stage --container\n  "
+      "patchbench stage liger_flce_none_bwd /tmp/stage --window\n"
       "  scp -r /tmp/stage gpu: && ssh gpu /tmp/stage/run && scp gpu:/tmp/stage/records.jsonl .\n"
       "  patchbench ledger import records.jsonl");
   command->callback([words, &context] {

@@ -385,7 +385,7 @@ void add_status_command(CLI::App& app, Context& context) {
   command->footer(
       "\"red (class) on H200 ×2\": two runs that count (made here, committed, or signed by a "
       "trusted "
-      "key).\nUnsigned imports stand apart and never count. Nothing is run.\nExamples:\n"
+      "key).\nUnsigned imports have rows of their own and never count. Nothing is run.\nExamples:\n"
       "  patchbench status --by repository\n  patchbench status liger_flce_none_bwd\n"
       "  patchbench status windows liger_flce_none_bwd\n"
       "  patchbench status --since 2026-11-01 --exit-code   # for cron");

@@ -251,7 +251,9 @@ void add_triage_command(CLI::App& app, Context& context) {
       "Exit: 0 no alert, 1 alerts, 2 usage.\n"
       "Ranks are told by [rank3]:, [default3]:, `3: ` or the path (.../3/stderr.log).\n"
       "TORCH_LOGS=graph_breaks,recompiles and TORCH_TRACE files give counts by site, held against\n"
-      "the budgets of env/policy.json. Built-in rules: env/triage.json.");
+      "the budgets of env/policy.json. Built-in rules: env/triage.json.\n"
+      "Examples:\n  patchbench triage train.log\n"
+      "  cat train.log | patchbench triage - --hung");
   command->callback([words, &context] { run(context, *words); });
 }
 

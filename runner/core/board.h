@@ -11,8 +11,8 @@
 
 namespace patchbench {
 
-/// One question about one version. `beside` names what stood beside it at another version than its
-/// red pin; "" where nothing did.
+/// One question about one version. It names the release's companions at another version than their
+/// red pin; "" without one.
 struct Place {
   std::string slug, upstream, version, beside, asked;
   auto operator<=>(const Place&) const = default;
@@ -69,7 +69,7 @@ std::vector<Disagreement> disagreements_of(const Board& board);
 BugState state_of(const Outcome& outcome);
 
 /// The newest counted reproduction of each of `versions` on one device, in their order, with
-/// nothing unusual beside it.
+/// red-pin companions alone.
 std::vector<ReleaseState> states_of(const Board& board, const std::string& slug,
                                     const std::string& upstream, const std::string& device,
                                     const std::vector<std::string>& versions);

@@ -9,7 +9,7 @@
 
 namespace patchbench {
 
-/// Where a bug stands in one release, as far as it was measured.
+/// The state of a bug in one release, as far as it was measured.
 enum class BugStatus {
   kAbsent,
   kPresent,
@@ -19,7 +19,7 @@ enum class BugStatus {
 };
 
 /// The same by its word: "absent", "unsupported", "unresolved", "not_measured", or the failure
-/// class of what is present. Implicit from text: records and pages hold words.
+/// class that is present. Implicit from text: records and pages hold words.
 class BugState {
  public:
   BugState(std::string word) : word_(std::move(word)), status_(status_of(word_)) {}

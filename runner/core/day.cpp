@@ -5,7 +5,7 @@
 namespace patchbench {
 namespace {
 
-/// `form` with 'd' for a digit; anything else stands for itself.
+/// `form` with 'd' for a digit; anything else must be equal.
 bool has_form(std::string_view text, std::string_view form) {
   if (text.size() != form.size()) return false;
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -9,7 +9,7 @@ namespace patchbench {
 /// The most spaces that one '>' or '<' puts in or takes off.
 inline constexpr int kMaxIndent = 200;
 
-/// One ed command on 1-based lines, as it stands in a script (applied top to bottom, so written
+/// One ed command on 1-based lines, as a script holds it (applied top to bottom, so written
 /// last line first; moves come before all else). A text line "." is held as it is in `lines`: the
 /// text form writes it as `..` followed by the lone-dot repair `s/.//`, as `diff -e` does.
 struct EdCommand {

@@ -16,7 +16,7 @@ namespace patchbench {
 FileEdit make_file_edit(const std::string& path, std::optional<std::string_view> base,
                         std::optional<std::string_view> wanted);
 
-/// Text of the edit that stands in the base too (three lines or more in a row, indentation aside):
+/// Text of the edit that the base has too (three lines or more in a row, indentation aside):
 /// what a command could not carry, e.g. a block that was copied. One entry per run: "<path>: <n>
 /// lines as at base line <k>".
 std::vector<std::string> copied_runs(const FileEdit& edit, std::string_view base);

@@ -11,7 +11,8 @@ struct Finding {
   std::string slug;
   std::string upstream;  ///< "" where no release ran (an op, a model)
   std::string version;   ///< "-" where no release ran
-  std::string beside;  ///< RFC 8785 text of {upstream: version} of what stood beside it; may be ""
+  /// The companions of the release: RFC 8785 text of {upstream: version}; may be "".
+  std::string beside;
   /// "reproduce", "validate", "claim NAME", "mitigation MODE", or the subject asked about.
   std::string asked;
   std::string device;    ///< "cpu", "NVIDIA H200 (sm_90)"

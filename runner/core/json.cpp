@@ -18,7 +18,7 @@ namespace {
 constexpr int kMaxDepth = 64;
 constexpr int64_t kMaxExact = int64_t{1} << 53;
 
-/// Number of bytes of the UTF-8 sequence at the start of `text`, 0 if there is no valid one
+/// Number of bytes of the UTF-8 sequence at the start of `text`, 0 if none is valid
 /// (overlong forms and surrogates are invalid). `code` receives the code point.
 size_t utf8_length(std::string_view text, uint32_t& code) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -41,7 +41,7 @@ size_t utf8_length(std::string_view text, uint32_t& code) {
   return is_valid ? length : 0;
 }
 
-/// How many bytes at the start of `text` stand for themselves in a JSON string: ASCII without
+/// How many bytes at the start of `text` need no escape in a JSON string: ASCII without
 /// quotes, backslashes and control characters. Nearly all there is, so it is taken in one piece.
 size_t plain_length(std::string_view text) {
   size_t length = 0;
@@ -136,7 +136,7 @@ void write_character(char c, std::string& out) {
   }
 }
 
-/// Whether RFC 8785 puts key `a` before key `b`. Keys of ASCII stand in the order of their bytes.
+/// Whether RFC 8785 puts key `a` before key `b`. Keys of ASCII follow the order of their bytes.
 bool is_before(const std::string& a, const std::string& b) {
   const bool is_plain = plain_length(a) == a.size() && plain_length(b) == b.size();
   return is_plain ? a < b : utf16(a) < utf16(b);
@@ -418,7 +418,7 @@ void write_number(const Json& value, std::string& out) {
 
 void write(const Json& value, std::string& out);
 
-/// Members whose keys are ASCII stand in the order of their UTF-16 code units already.
+/// Members whose keys are ASCII are in the order of their UTF-16 code units already.
 bool is_sorted_by_utf16(const Json& object) {
   for (auto it = object.begin(); it != object.end(); ++it) {
     if (plain_length(it.key()) != it.key().size()) return false;

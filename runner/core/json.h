@@ -30,7 +30,7 @@ std::string canonical_json(const Json& value);
 /// One key as a segment of an RFC 6901 pointer: "~" becomes "~0", "/" becomes "~1".
 std::string pointer_segment(std::string_view key);
 
-/// Words of others for a one-line message: control characters and bytes that are no UTF-8 become
+/// Foreign text for a one-line message: control characters and bytes that are not UTF-8 become
 /// "?", and what is longer than 80 bytes is cut with "…".
 std::string shown(std::string_view text);
 

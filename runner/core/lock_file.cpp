@@ -21,7 +21,7 @@ std::string text_at(const Json& row, const char* key, const std::string& where) 
   return row.at(key);
 }
 
-/// The text under a key of a table; "" where the value is no table or has none.
+/// The text under a key of a table; "" where the value is not a table or has none.
 std::string text_in(const Json& table, const char* key) {
   const bool has_text = table.is_object() && table.contains(key) && table.at(key).is_string();
   return has_text ? table.at(key).get<std::string>() : "";

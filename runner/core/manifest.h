@@ -55,11 +55,11 @@ struct UpstreamUse {
       files;  ///< package-relative files that the edits touch; their digests are recorded
   bool from_environment =
       false;  ///< the environment has it; a pin of it is used where one is named
-  /// Another project with the same code: beside it, and it beside others, only what is named.
+  /// Another project with the same code: a run has it together with others only if it is named.
   bool stands_alone = false;
 };
 
-/// How a claim is tested: what `subject` of `version` shows on the row's cases, beside `contrast`.
+/// How a claim is tested: what `subject` of `version` shows on the row's cases, against `contrast`.
 struct ClaimTest {
   std::string name;      ///< for the command line; unique in the manifest
   std::string upstream;  ///< of the pack's
@@ -69,7 +69,7 @@ struct ClaimTest {
   Subject contrast =
       SubjectKind::kOther;    ///< one that must come out the other way, so that a difference shows
   std::string expects;        ///< what the claim says is seen on every case: "absent" or "present"
-  std::string failure_class;  ///< of what is present, whichever side shows it
+  std::string failure_class;  ///< the class that is present, on whichever side
 };
 
 /// One claim, in our words, and where it stands.

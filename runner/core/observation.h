@@ -22,7 +22,7 @@ std::string seen_name(Seen seen);
 /// Throws Error(kUsage) with did-you-mean.
 Seen seen_from(std::string_view name);
 
-/// Why there is no answer, as far as a rule asks for it.
+/// Why an answer is missing, as far as a rule asks for it.
 enum class Unresolved {
   kOther,
   kNoEffect,  ///< a spoiling changed nothing (a factor on values that are all 0): no mutant here

@@ -25,7 +25,7 @@ struct Listed {
 struct PackageList {
   /// Distribution (name as PEP 503 normalises it) -> every entry.
   std::map<std::string, std::vector<Listed>> packages;
-  /// What names a package that cannot be known: a URL, a folder, a line that is no requirement.
+  /// What names a package that cannot be known: a URL, a folder, a line that is not a requirement.
   std::vector<std::string> unread;
   bool lists_all = true;  ///< what is not listed is not there
   /// Adds an entry; one without a version says nothing where the package is listed with one.

@@ -43,7 +43,7 @@ struct Upstream {
   std::vector<Pin> releases;      ///< oldest first
   std::vector<LeftOut> left_out;  ///< releases that are not locked, each with its reason
   std::vector<Pin> commits;       ///< named git pins
-  /// What a window goes over: the releases, or of what is never released the commits.
+  /// What a window goes over: the releases, or the commits of code that is never released.
   const std::vector<Pin>& versions() const { return releases.empty() ? commits : releases; }
 };
 

@@ -25,7 +25,7 @@ enum class Question {
 std::string question_name(Question question);
 Question question_from(std::string_view name);
 
-/// What the predicates need beside the observations; all of it stands in the verdict record.
+/// What the predicates need besides the observations; the verdict record has all of it.
 struct QuestionContext {
   Question question = Question::kReproduce;
   Subject subject = SubjectKind::kUpstream;  ///< kReproduce: the subject asked about

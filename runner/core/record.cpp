@@ -321,7 +321,7 @@ void check_verdict(const Record& verdict, const std::map<std::string, Witness>& 
   if (stated.sentinel == Sentinel::kNotRun && cited.empty()) return;
   const Outcome computed =
       sentinel_of(seen, QuestionContext::from_json(verdict.predicate().at("question")));
-  // `why` is prose and may be worded better by a later version; what it stands for may not change.
+  // `why` is prose and may be worded better by a later version; its meaning may not change.
   if (stated.text() != computed.text() || stated.alias != computed.alias) {
     broken(fmt::format("states {} but its observations give {}{}", stated.text(), computed.text(),
                        computed.why.empty() ? "" : " (" + computed.why + ")"));

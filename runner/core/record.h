@@ -29,13 +29,13 @@ struct RunContext {
   /// Strict: unknown or missing keys and malformed digests and times throw Error(kUsage).
   static RunContext from_json(const Json& json);
   /// Whether the subject ran in a sandbox that keeps it apart: false is shown as `unisolated`
-  /// beside every sentinel.
+  /// with every sentinel.
   bool is_isolated() const;
 };
 
 /// One ledger entry: an in-toto Statement v1 whose predicate is one of ours.
 /// predicateType: urn:patchbench:observation:v1, :verdict:v1, :window:v1, :measurement:v1,
-/// :evict:v1. The predicate holds the run under "context" and beside it: observation:
+/// :evict:v1. The predicate holds the run under "context" and, next to it: observation:
 /// {"observation"} · verdict: {"question", "sentinel" (Outcome::text), "argument", "alias", "why",
 /// "observations" (digests)} · evict: {"digest", "why"} · window and measurement: the body's own
 /// keys. The statement's subject is the checkout (gitTree), or the manifest (sha256) where there is
@@ -54,7 +54,7 @@ Record make_verdict_record(const RunContext& context, const QuestionContext& que
                            const Outcome& outcome,
                            const std::vector<std::string>& observation_digests);
 /// Any other predicate ("window", "measurement", "evict") about the subject of `context`. Throws
-/// Error(kInternal) on another type, a body that is no object or one that has a key "context".
+/// Error(kInternal) on another type, a body that is not an object or has a key "context".
 Record make_record(const std::string& type, const RunContext& context, Json predicate);
 
 /// The observation of an observation record. Throws Error(kUsage) on another type.

@@ -17,9 +17,9 @@ std::string replayed_name(Replayed::How how);  ///< "bitwise", "within_tolerance
 /// has now, and no answer may change.
 enum class Determinism { kBitwise, kWithinTolerance };
 
-/// `now` beside `recorded`: inputs by digest, what was seen, then for each tensor whether it passed
-/// and the errors of the subject and of the plain computation. "bitwise" says that the outputs have
-/// the same digest, too.
+/// `now` against `recorded`: inputs by digest, what was seen, then for each tensor whether it
+/// passed and the errors of the subject and of the plain computation. "bitwise" says that the
+/// outputs have the same digest, too.
 Replayed compare_replay(const Observation& recorded, const Observation& now, Determinism kind);
 
 }  // namespace patchbench

@@ -26,7 +26,7 @@ struct TensorBytes {
 /// The largest header that is read, in bytes.
 inline constexpr std::size_t kMaxSafetensorsHeader = std::size_t{16} << 20;
 
-/// Bytes of one element of a safetensors dtype, or 0 if there is no such dtype.
+/// Bytes of one element of a safetensors dtype, or 0 for an unknown dtype.
 std::size_t safetensors_itemsize(std::string_view dtype);
 
 /// The tensors of a safetensors file, by name. Strict, for the bytes come from an untrusted

@@ -107,7 +107,8 @@ void apply_ignored(ScanReport& report, const std::vector<IgnoredPack>& entries,
 void apply_vex(ScanReport& report, std::string_view text, const std::string& file) {
   const Json document = parse_json(text, file);
   const bool is_vex = vex_text(document, "@context").starts_with("https://openvex.dev/ns");
-  if (!is_vex) refuse_policy(file, "is no OpenVEX document (@context https://openvex.dev/ns/…)");
+  if (!is_vex)
+    refuse_policy(file, "is not an OpenVEX document (@context https://openvex.dev/ns/…)");
   const Json statements = document.value("statements", Json::array());
   if (!statements.is_array()) refuse_policy(file, "statements must be an array");
   for (std::size_t i = 0; i < statements.size(); ++i) {

@@ -25,8 +25,8 @@ void apply_ignored(ScanReport& report, const std::vector<IgnoredPack>& entries,
 
 /// Marks the answers of which an OpenVEX document says `not_affected` or `fixed`, for the same
 /// vulnerability and product (`report/scan_vex.h` writes both). A product without a version is
-/// every version of its package. Error(kUsage) `<file>: <reason>` for what is no OpenVEX document,
-/// and for `not_affected` without a justification or an impact statement.
+/// every version of its package. Error(kUsage) `<file>: <reason>` for anything but an OpenVEX
+/// document, and for `not_affected` without a justification or an impact statement.
 void apply_vex(ScanReport& report, std::string_view text, const std::string& file);
 
 }  // namespace patchbench

@@ -38,7 +38,7 @@ struct ScanAnswer {
   bool is_fixable() const { return !right_release.empty() || acts; }
   /// "PATCHBENCH-09-liger-kernel"
   std::string id() const;
-  /// "pkg:pypi/liger-kernel@0.8.0"; with a digest where the files are not those of that release,
+  /// "pkg:pypi/liger-kernel@0.8.0"; with a digest where the files differ from that release,
   /// and with the packages whose absence makes it no hit: what holds of it holds of no other
   /// product.
   std::string product() const;

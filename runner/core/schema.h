@@ -14,7 +14,7 @@ namespace patchbench {
 Json check_schema(std::string_view text, const std::string& path, std::string_view schema,
                   JsonLines* lines = nullptr);
 
-/// The 1-based line on which the value at an RFC 6901 pointer stands in `text` (0 if it is not
+/// The 1-based line that has the value at an RFC 6901 pointer in `text` (0 if it is not
 /// there).
 int line_of_pointer(std::string_view text, std::string_view pointer);
 

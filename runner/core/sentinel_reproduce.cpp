@@ -9,7 +9,7 @@ namespace patchbench::rules {
 namespace {
 
 /// The one declared failure class that every present trigger shows. The class is the primary one if
-/// any trigger shows it; an undeclared class is no class at all.
+/// any trigger shows it; an undeclared class does not count.
 std::string class_shown(const Observations& observations, const QuestionContext& context) {
   for (const std::string& name : context.classes) {
     for (const Observation& o : observations) {

@@ -24,11 +24,11 @@ struct Compared {
   int equal = 0;
   std::string differs, missing;
 };
-/// `subject` beside `upstream` on its cases of some roles.
+/// `subject` against `upstream` on its cases of some roles.
 Compared compared(const Observations& upstream, const Observations& subject,
                   const std::set<CaseRole>& roles);
 
-/// Whether every mutant of a kind, but for those of regions, is red on at least one judged trigger,
+/// Whether every mutant of a kind, except region mutants, is red on at least one judged trigger,
 /// or other than upstream on a case of `roles`, where outputs are compared; "" or the reason why
 /// not.
 std::string mutants_hold(const Observations& seen, SubjectKind kind,

@@ -57,7 +57,7 @@ class Converter {
   JsonLines* lines_;
 };
 
-/// The line of the first character outside of strings and comments that is no ASCII, which TOML
+/// The line of the first character outside of strings and comments that is not ASCII, which TOML
 /// does not allow; 0 if there is none. toml++ 3.3 runs into undefined behaviour on some of them
 /// (is_non_ascii_horizontal_whitespace), so that it never sees one.
 int line_of_stray_character(std::string_view text) {
@@ -95,7 +95,7 @@ Json parse_toml(std::string_view text, const std::string& where, JsonLines* line
   if (const int line = line_of_stray_character(text); line > 0)
     throw Error(
         ErrorCode::kUsage,
-        fmt::format("{}:{}: is no TOML: a character outside of strings and comments that is "
+        fmt::format("{}:{}: is not TOML: a character outside of strings and comments that is "
                     "no ASCII",
                     where, line));
   try {
@@ -103,7 +103,7 @@ Json parse_toml(std::string_view text, const std::string& where, JsonLines* line
     return Converter(lines).convert(table, "", 0);
   } catch (const toml::parse_error& error) {
     throw Error(ErrorCode::kUsage,
-                fmt::format("{}:{}: is no TOML: {}", where, error.source().begin.line,
+                fmt::format("{}:{}: is not TOML: {}", where, error.source().begin.line,
                             shown(error.description())));
   }
 }

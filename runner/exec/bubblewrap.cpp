@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr int kStatusFd = 3;
 
-/// /usr, the links or folders beside it that belong to it, and what the dynamic linker reads.
+/// /usr, the links or folders next to it that belong to it, and what the dynamic linker reads.
 void add_system(Words& words) {
   append(words, {"--ro-bind", "/usr", "/usr"});
   for (const char* name : {"/bin", "/sbin", "/lib", "/lib32", "/lib64"}) {

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A mounted hierarchy and where a process stands in it.
+/// A mounted hierarchy and a process's place in it.
 struct Place {
   fs::path mount, path;  ///< path is relative to mount
 };
@@ -91,7 +91,7 @@ std::string fresh_name() {
 bool set_memory(const fs::path& folder, int64_t bytes, bool is_v2) {
   const std::string value = std::to_string(bytes);
   if (is_v2) {
-    // No swap account is no failure: many machines have no swap.
+    // A missing swap account is not a failure: many machines have no swap.
     put(folder / "memory.swap.max", "0");
     put(folder / "memory.oom.group", "1");
     return put(folder / "memory.max", value) && number_in(folder / "memory.max").has_value();

@@ -30,7 +30,7 @@ class CgroupView {
   std::filesystem::path folder_;
 };
 
-/// A group of our own below (or beside) the one we are in, v1 or v2, found by trying: memory and
+/// A group of our own below (or next to) the one we are in, v1 or v2, found by trying: memory and
 /// process limits for what is started into it. Removed with the object, its members killed.
 class Cgroup {
  public:

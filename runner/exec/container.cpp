@@ -43,7 +43,7 @@ class Container {
 
   void kill() const { static_cast<void>(engine({"kill", "--signal", "KILL", name_})); }
 
-  /// Kills and removes it with its volumes; no container of this name is no failure.
+  /// Kills and removes it with its volumes; a missing container is not a failure.
   void remove() const {
     Words words = {"rm", "--force", "--volumes"};
     // Podman gives ten seconds of grace, which a container without an init spends in full.

@@ -13,6 +13,7 @@
 #include "core/digest.h"
 #include "core/error.h"
 #include "exec/process.h"
+#include "exec/progress.h"
 
 namespace patchbench::exec {
 namespace {
@@ -61,15 +62,9 @@ std::string value_in(const fs::path& file, const std::string& key, char separato
   return "";
 }
 
-/// Shows the bar of env/fetch.py, in place on a terminal. False for any other line.
-bool show_bar(const std::string& line) {
-  if (!line.starts_with("fetch: [#") && !line.starts_with("fetch: [.")) return false;
-  if (::isatty(STDERR_FILENO) == 1) {
-    std::cerr << "\r\x1b[K" << line << std::flush;
-  } else {
-    std::cerr << line << "\n";
-  }
-  return true;
+/// Whether a line is the bar of env/fetch.py.
+bool is_bar(const std::string& line) {
+  return line.starts_with("fetch: [#") || line.starts_with("fetch: [.");
 }
 
 /// Runs a command whose stderr lines are shown as they come; `last` receives the last of them.
@@ -78,17 +73,15 @@ Exit run_showing_progress(std::vector<std::string> argv, const fs::path& cache, 
   command.argv.insert(command.argv.end(), argv.begin(), argv.end());
   command.env["XDG_CACHE_HOME"] = cache.parent_path();
   command.records_fd_in_child = 3;
-  const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
-  if (is_terminal) command.env["PATCHBENCH_BAR_EVERY_S"] = "0.5";
-  command.on_record = [&last, is_terminal](const std::string& line) {
-    if (show_bar(line)) return;
+  if (::isatty(STDERR_FILENO) == 1) command.env["PATCHBENCH_BAR_EVERY_S"] = "0.5";
+  command.on_record = [&last](const std::string& line) {
+    if (is_bar(line)) return progress(line);
     // The last line of a failure is for the caller's error, not to be said twice.
-    if (!last.empty()) std::cerr << (is_terminal ? "\r\x1b[K" : "") << last << "\n";
+    if (!last.empty()) std::cerr << last << "\n";
     last = line;
   };
-  const Exit exit = run(command);
-  if (is_terminal) std::cerr << "\r\x1b[K" << std::flush;
-  return exit;
+  progress_on_terminal("unpacks wheels");
+  return run(command);
 }
 
 Json locked_packages(const fs::path& site) {
@@ -200,7 +193,7 @@ std::vector<Gpu> gpus_from_csv(const std::string& text) {
     const std::vector<std::string> cells = split(line, ", ");
     if (cells.size() != 5 || cells[0].find_first_not_of("0123456789") != std::string::npos)
       continue;
-    // "[N/A]" and the like are no figures.
+    // "[N/A]" and the like are not numbers.
     const std::string capability = cells[3].starts_with("[") ? "" : cells[3];
     gpus.push_back({std::atoi(cells[0].c_str()), cells[1], cells[2], capability,
                     std::atoll(cells[4].c_str()) << 20});

@@ -13,7 +13,7 @@ struct Environment {
       sites;            ///< folders for PYTHONPATH; none for a host stack that brings its own
   std::string python;   ///< kind `host`: that interpreter; else "" (the sandbox's)
   std::string address;  ///< "torch-2.11-cp311-5e7e5a2610dd" or "host:<digest of its package list>"
-  Json packages;        ///< name -> version of what matters (torch, triton, numpy, …)
+  Json packages;        ///< name -> version of the packages that matter (torch, triton, numpy, …)
 };
 
 /// Unpacks env/locks/<name>.txt of each name for an interpreter tag through env/fetch.py (network
@@ -24,7 +24,7 @@ Environment locked_environment(const std::vector<std::string>& locks, const std:
                                const std::filesystem::path& root);
 
 /// `--python VENV|INTERPRETER`: the user's installed stack; asks it for its packages. Error(kUsage)
-/// if there is no interpreter.
+/// without an interpreter.
 Environment host_environment(const std::filesystem::path& python);
 
 /// SHA-256 of each package-relative file as the interpreter of a host stack would import it

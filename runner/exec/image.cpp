@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iostream>
 #include <sstream>
 
 #include "core/digest.h"
@@ -16,6 +15,7 @@
 #include "exec/engine.h"
 #include "exec/probe.h"
 #include "exec/process.h"
+#include "exec/progress.h"
 #include "exec/spawn.h"
 
 namespace patchbench::exec {
@@ -78,8 +78,8 @@ Json build(const ImagePlace& place) {
   if (find_program("debootstrap").empty())
     throw Error(ErrorCode::kNotRunnable,
                 "debootstrap is not installed; apt-get install debootstrap");
-  std::cerr << "building the base image " << place.recipe.filename().string()
-            << " by debootstrap (about three minutes, once)\n";
+  progress("building the base image " + place.recipe.filename().string() +
+           " by debootstrap (about three minutes, once)");
   const fs::path log = place.record.string() + ".log";
   Command command{.argv = {"bash", (place.recipe / "build.sh").string(), place.tree.string(),
                            place.tar.string()}};

@@ -277,7 +277,7 @@ SandboxProbe probe_bundle(const std::string& python, const fs::path& cache) {
   SandboxSpec spec = probe_spec(kKind, scratch.folder());
   std::string failure = failure_of(run_in_runc(spec), spec.log);
   if (failure.empty() && !python.empty()) {
-    const SandboxSpec limits;  // those of a subject: torch needs more than a shell
+    const SandboxSpec limits;  // as for a subject: torch needs more than a shell
     spec.memory_bytes = limits.memory_bytes;
     spec.max_processes = limits.max_processes;
     spec.timeout_s = limits.timeout_s;

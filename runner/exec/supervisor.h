@@ -9,11 +9,11 @@
 
 namespace patchbench::exec {
 
-/// At most this much of what a subject prints is kept.
+/// At most this much of a subject's output is kept.
 inline constexpr std::size_t kMaxLog = std::size_t{8} << 20;
 
 /// What is killed: the child with every descendant, or the child alone (a client of an engine whose
-/// daemons must live to clean up; `Supervision::kill` ends what it stands for).
+/// daemons must live to clean up; `Supervision::kill` ends their work).
 enum class KillScope { kTree, kChild };
 
 /// A limit that was passed.

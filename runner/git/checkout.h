@@ -15,7 +15,7 @@ namespace patchbench::git {
 struct Checkout {
   std::filesystem::path path;     ///< worktree root (holds a `.git` file)
   std::filesystem::path package;  ///< path / prefix: the folder to put on PYTHONPATH
-  std::string tree;               ///< git tree id of what is on disk, verified by this call
+  std::string tree;               ///< git tree id of the files on disk, verified by this call
 };
 
 /// The cache of upstream trees: one bare repository per upstream (`<cache>/git/<upstream>.git`),
@@ -46,7 +46,7 @@ class Store {
   /// Commits of the upstream's history that touch any of `files` after `good` up to and including
   /// `bad`, oldest first. A release is looked up by its tag (v<version>, <version>,
   /// core_v<version>, release_v<version>). History is fetched without file contents. Where `good`
-  /// is no ancestor of `bad` (release branches), the first of the list is the commit they were
+  /// is not an ancestor of `bad` (release branches), the first of the list is the commit they were
   /// branched from: its state is unknown until it is measured. Throws Error(kNotRunnable)
   /// "upstream_unreachable: …", Error(kUsage) for path pins, releases without a tag and unrelated
   /// histories.

@@ -59,7 +59,7 @@ class Objects {
   /// A commit without an author of its own; the same arguments give the same id.
   std::string write_commit(const std::string& tree, const std::string& message);
   std::string tree_of(const std::string& commit) const;
-  /// The commit that a ref names, "" if there is no such ref.
+  /// The commit that a ref names, "" without such a ref.
   std::string ref(const std::string& name) const;
   void set_ref(const std::string& name, const std::string& commit);
   /// Unified diff of two trees, three lines of context, full blob ids, prefixes a/ and b/.

@@ -15,6 +15,7 @@
 #include "core/edit.h"
 #include "core/file_text.h"
 #include "exec/process.h"
+#include "exec/progress.h"
 
 namespace patchbench::git {
 namespace {
@@ -111,7 +112,7 @@ Source bring_file(const Pin& pin, const Places& places, Objects& objects) {
   const std::string ref = "refs/patchbench/files/" + pin.sha256;
   std::string commit = objects.ref(ref);
   if (commit.empty()) {
-    say("fetching " + pin.upstream + " " + pin.version + " (" + pin.filename + ")");
+    exec::progress("fetching " + pin.upstream + " " + pin.version + " (" + pin.filename + ")");
     const std::string what = pin.upstream + " " + pin.version;
     const std::string file =
         run_fetch(places, {"file", pin.project, pin.filename, pin.sha256}, what);
@@ -149,7 +150,8 @@ Source bring_commit(const Pin& pin, const std::string& package, const Places& pl
     run_git(bare, arguments, pin.url + " " + pin.commit);
   };
   if (objects.ref(ref).empty()) {
-    say("fetching " + pin.upstream + " " + pin.commit.substr(0, 10) + " from " + pin.url);
+    exec::progress("fetching " + pin.upstream + " " + pin.commit.substr(0, 10) + " from " +
+                   pin.url);
     // A git that was killed leaves these; nobody else can hold them while we hold the upstream's
     // lock.
     fs::remove(bare / "shallow.lock");
@@ -230,7 +232,7 @@ UpstreamLock::UpstreamLock(const Places& places, const std::string& upstream) {
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) throw Error(ErrorCode::kInternal, path + ": " + std::strerror(errno));
   if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  say("waiting for another run that works on " + upstream);
+  exec::progress("waiting for another run that works on " + upstream);
   while (::flock(fd_, LOCK_EX) != 0) {
     if (errno != EINTR) throw Error(ErrorCode::kInternal, path + ": " + std::strerror(errno));
   }

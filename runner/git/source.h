@@ -48,14 +48,14 @@ Source bring(const Pin& pin, const std::string& package, const Places& places, O
 std::string run_git(const std::filesystem::path& bare, const std::vector<std::string>& arguments,
                     const std::string& what);
 
-/// A line of progress on stderr.
+/// A message on stderr that stays.
 void say(const std::string& text);
 
 /// Makes a bare repository one that may lack file contents which its remote "upstream" has.
 void make_partial(const std::filesystem::path& bare, const std::string& url);
 
 /// Runs git without the variables that point it at a user's repository inside a hook or a
-/// bisection. Throws Error(kNotRunnable) if there is no git.
+/// bisection. Throws Error(kNotRunnable) without git.
 exec::Exit start_git(const std::vector<std::string>& arguments);
 
 /// Where a package lies in a user's folder: "", "src/" or `known`. Throws Error(kUsage) if in none
@@ -64,7 +64,7 @@ std::string prefix_of_folder(const std::filesystem::path& folder, const std::str
                              const std::string& known);
 
 /// The files of a user's folder: what git tracks or would add where it is a clone, all but caches
-/// elsewhere. Folder-relative paths, sorted. Throws Error(kUsage) if it is no folder.
+/// elsewhere. Folder-relative paths, sorted. Throws Error(kUsage) if it is not a folder.
 std::vector<std::string> files_of_folder(const std::filesystem::path& folder);
 
 /// One file on disk as a tree holds it: a link's bytes are its target.

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Python writes Infinity and NaN, which are no JSON: outside of strings they become null.
+/// Python writes Infinity and NaN, which are not JSON: outside of strings they become null.
 Json parse_of_python(const std::string& text) {
   std::string out;
   bool is_in_string = false;

@@ -38,7 +38,7 @@ struct Descriptor {
 
 std::string reason() { return std::strerror(errno); }
 
-/// "" if nobody but this user and root can change what stands in a folder.
+/// "" if nobody but this user and root can change a folder's entries.
 std::string open_to_others(const fs::path& folder) {
   struct stat info {};
   if (::lstat(folder.c_str(), &info) != 0) return folder.string() + ": " + reason();
@@ -80,8 +80,8 @@ std::vector<fs::path> files_below(const fs::path& folder, std::vector<std::strin
   return files;
 }
 
-/// Triton's index names the files of its entry by absolute paths: those of the source are turned
-/// into those of the destination.
+/// Triton's index names the files of its entry by absolute paths: paths in the source are turned
+/// into paths in the destination.
 std::string moved_index(const std::string& text, const fs::path& source,
                         const fs::path& destination) {
   Json json = Json::parse(text, nullptr, false);

@@ -6,8 +6,8 @@
 
 namespace patchbench::job {
 
-/// Why a folder is no place for code that will be run: "" if only this user (and root) can write to
-/// it and to what it stands in, and this process can. A folder that is not there is judged by its
+/// Why code that will be run must not lie in a folder: "" if only this user (and root) can write to
+/// it and to its parents, and this process can. A folder that is not there is judged by its
 /// nearest parent.
 std::string unfit_destination(const std::filesystem::path& folder);
 

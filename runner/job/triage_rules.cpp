@@ -56,7 +56,7 @@ void TriageRules::add(std::string_view text, const std::string& path, std::strin
     rule.is_built_in = is_built_in;
     const std::string wrong = wrong_with(rule, item);
     if (!wrong.empty()) fail_at(path, lines, pointer, wrong);
-    // A user's rule of the same name stands in the place of the one built in.
+    // A user's rule replaces the built-in one of the same name.
     if (!names.insert(rule.name).second) {
       if (is_built_in) continue;
       fail_at(path, lines, pointer, "a name is used twice");

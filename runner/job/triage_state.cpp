@@ -17,7 +17,7 @@ constexpr std::size_t kStepsKept = 31, kStepsForBaseline = 5, kMostPending = 8;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Whether a log record is of a level that is no warning.
+/// Whether a log record's level is below a warning.
 bool is_below_warning(std::string_view message) {
   if (message.starts_with('[')) message.remove_prefix(1);
   return message.size() > 5 && (message[0] == 'V' || message[0] == 'D' || message[0] == 'I') &&
@@ -49,7 +49,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// The text between `mark` and the next of the characters `ends`; "" where there is no mark.
+/// The text between `mark` and the next of the characters `ends`; "" without a mark.
 std::string text_after(std::string_view text, std::string_view mark, std::string_view ends) {
   const std::size_t at = text.find(mark);
   if (at == std::string_view::npos) return "";
@@ -319,7 +319,7 @@ Json Triage::State::stale() const {
     const TriageRule& rule = rules.rules[i];
     const bool is_acting = std::find(acting.begin(), acting.end(), i) != acting.end();
     const bool is_expired = !rule.expires.empty() && rule.expires <= options.today;
-    // That nothing alarming happened is no reason to question a rule that would tell.
+    // A quiet log does not speak against a rule that would tell.
     const bool is_idle =
         is_acting && counts[i].empty() && (!rule.is_built_in && rule.action != Action::kAlert);
     if (is_expired) list.push_back({{"rule", rule.name}, {"why", "expired " + rule.expires}});

@@ -17,7 +17,7 @@
 
 namespace patchbench::job {
 
-/// What a line can be besides a match of a rule. Patterns with these follow those of the rules.
+/// What a line can be besides a match of a rule. Patterns with these follow the rules' patterns.
 enum class Sign { kWarning, kBreak, kRecompile, kMetrics, kAutotune, kStep };
 
 /// Bounds that keep memory constant; what is over them is counted and not kept.
@@ -29,10 +29,10 @@ inline constexpr int64_t kMostAlerts = 100;  ///< of one rule
 struct FileState {
   std::string name, rank;
   int64_t line = 0;  ///< lines fed so far
-  std::string tail;  ///< the end of the last block, for the context of what comes next
+  std::string tail;  ///< the end of the last block, for the context of the next block
 };
 
-/// An event that is no alert unless the steps after it are slower.
+/// An event that is an alert only if the steps after it are slower.
 struct Pending {
   Alert alert;
   double baseline_s = 0;

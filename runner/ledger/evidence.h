@@ -14,7 +14,7 @@ void each_evidence_file(const std::filesystem::path& root, const std::vector<std
                         const std::function<void(const std::string&, const std::string&)>& take);
 
 /// The records of those files.
-/// That it stands in the repository is what makes a record count, so its origin is "local". Throws
+/// A record counts because the repository has it, so its origin is "local". Throws
 /// Error(kUsage) `<file>:<line>: <reason>`.
 std::vector<Entry> evidence(const std::filesystem::path& root,
                             const std::vector<std::string>& slugs);

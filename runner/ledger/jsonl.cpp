@@ -66,7 +66,7 @@ class LineSource {
     row_.reset();
     had_record_ = true;
   }
-  /// The line of what `has_record` found, from 1 on.
+  /// The line that `has_record` found, from 1 on.
   int line_number() const { return number_; }
   /// The next record's text and signature; only after `has_record`. Throws as `read_line`.
   Opened line() {

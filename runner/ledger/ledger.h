@@ -20,7 +20,7 @@ struct FindingFilter {
   std::string before;  ///< only runs started before this time; "" for all
 };
 
-/// How many records stand where: made here, vouched for by a trusted key, or neither.
+/// How many records of each origin: made here, vouched for by a trusted key, or neither.
 struct Origins {
   int64_t num_local = 0, num_signed = 0, num_unsigned = 0, num_evicted = 0;
 };
@@ -37,8 +37,8 @@ struct Entry {
 
 /// A record on its way into the ledger.
 struct Incoming {
-  Record record;                 ///< may be empty where there is a witness, which stands for it
-  std::string origin = "local";  ///< "local" or "import"
+  Record record;                       ///< may be empty where a witness replaces it
+  std::string origin = "local";        ///< "local" or "import"
   std::optional<Signature> signature;  ///< checked against a trusted key by whoever fills this in
   std::string where;                   ///< "file:line" for messages; may be empty
   /// The RFC 8785 text that parse_record took `record` from; "" where it was not read from one.
@@ -86,7 +86,7 @@ class Ledger {
                             const std::function<void(const Finding&)>& take) const = 0;
   /// Digests taken out of use by evictions that count for a quorum.
   virtual std::set<std::string> evicted() const = 0;
-  /// Those verdicts that may stand for a run of one's own: they count, and none is evicted.
+  /// The verdicts that may replace a run of one's own: they count, and none is evicted.
   void each_answer(const FindingFilter& filter,
                    const std::function<void(const Finding&)>& take) const;
   /// Every row, in chain order. Throws Error(kIntegrity) naming the row if one cannot be read.

@@ -122,7 +122,7 @@ class Filler {
     put(text_.take(1));
   }
 
-  /// What an array of format 3 stands for, after its bracket.
+  /// The value of an array of format 3, after its bracket.
   void form(int levels_left) {
     if (text_.next() == ']') {
       pieces_.emplace_back();

@@ -102,7 +102,7 @@ class Parser {
 /// Values of one shape, in the order of their first rows: the same text but for what is in the
 /// holes.
 struct Shape {
-  /// Values [begin, end): one definition of what is alike in all of them.
+  /// Values [begin, end): one definition of their common part.
   struct Run {
     std::size_t begin = 0, end = 0;
     std::vector<std::size_t> open;  ///< the holes in which they differ, ascending
@@ -114,7 +114,7 @@ struct Shape {
   std::vector<Run> runs;                        ///< parts in which more is alike
   bool is_defined = false;                      ///< whether it is worth a definition
 
-  /// Those of some holes in which the values [begin, end) differ.
+  /// The holes, of some, in which the values [begin, end) differ.
   std::vector<std::size_t> differing(std::vector<std::size_t> some, std::size_t begin,
                                      std::size_t end) const {
     std::erase_if(some, [&](std::size_t hole) {
@@ -180,7 +180,7 @@ class Section {
       for (const Node& child : node.children) count(child);
   }
 
-  /// Whether a value is in a hole of what holds it. Of the containers, those are which repeat at
+  /// Whether a value is in a hole of its container. Of the containers, those are which repeat at
   /// this place of the rows, and lists of many lengths.
   bool is_hole(const Node& node) const {
     if (!node.is_container()) return true;

@@ -33,7 +33,7 @@ class SigningKey {
   /// Makes a key and writes it as PEM, readable by its owner alone. Throws Error(kUsage) if `path`
   /// exists.
   static SigningKey create(const std::filesystem::path& path);
-  /// Throws Error(kUsage) `<path>: <reason>` if it is no Ed25519 key in PEM.
+  /// Throws Error(kUsage) `<path>: <reason>` if it is not an Ed25519 key in PEM.
   static SigningKey load(const std::filesystem::path& path);
   SigningKey(SigningKey&&) noexcept;
   ~SigningKey();

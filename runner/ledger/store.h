@@ -8,7 +8,7 @@
 
 namespace patchbench::ledger {
 
-/// One row of table `records` as its bytes stand in the file, unchecked.
+/// One row of table `records`, with the bytes of the file, unchecked.
 struct Row {
   int64_t index = 0;
   std::string digest, chain, received, origin, run, record, seal;

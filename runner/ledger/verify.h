@@ -12,7 +12,7 @@ namespace patchbench::ledger {
 /// The records of run `run` among the first `end` of the chain, as texts.
 using RunRecords = std::function<std::vector<std::string>(const std::string& run, int64_t end)>;
 
-/// The observations among records of one run, by digest. Their form was checked where they stand in
+/// The observations among records of one run, by digest. Their form was checked where they are in
 /// the chain.
 std::map<std::string, Witness> witnesses_among(const std::vector<std::string>& texts);
 

@@ -57,7 +57,7 @@ def dotted(node: ast.AST) -> str:
 
 
 class Module:
-    """One parsed file: what its names stand for and which of them are constants."""
+    """One parsed file: what its names mean and which of them are constants."""
 
     def __init__(self, tree: ast.Module, name: str, is_package: bool) -> None:
         self.tree, self.name, self.is_package = tree, name, is_package
@@ -161,7 +161,7 @@ class Reader:
     # --- names
 
     def resolved(self, module: Module, path: str) -> Iterator[str]:
-        """Every full name that a dotted name of a module may stand for."""
+        """Every full name that a dotted name of a module may mean."""
         seen: set[str] = set()
         open_ = [(module, path, 0)]
         while open_:

@@ -16,7 +16,7 @@ struct ChartSeries {
 
 /// An SVG of the worst error over its limit for each release, on a logarithmic axis with the
 /// tolerance as a line at 1. Series differ by their marks as well as by their colours; each mark
-/// has its numbers as a title. "" if there is no finite point.
+/// has its numbers as a title. "" without a finite point.
 std::string error_chart(const std::vector<std::string>& releases,
                         const std::vector<ChartSeries>& series);
 

@@ -21,7 +21,7 @@ struct Quantity {
 /// machine and versions.
 std::vector<Quantity> quantities_of(const Record& record);
 
-/// Whether one of `held` rounds to the number as it is written. A value that is no whole number
+/// Whether one of `held` rounds to the number as it is written. A value that is not a whole number
 /// must be written with two significant digits or more.
 bool is_held(const Numeral& numeral, const std::vector<Quantity>& held);
 

@@ -7,7 +7,8 @@
 namespace patchbench::report {
 
 std::string html_text(std::string_view text) {
-  // A JSON writer replaces what is no UTF-8; control characters have no place in a page either.
+  // A JSON writer replaces bytes that are not UTF-8; control characters have no place in a page
+  // either.
   const std::string quoted =
       Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
   const std::string clean = Json::parse(quoted).get<std::string>();

@@ -5,7 +5,7 @@
 namespace patchbench::report {
 
 /// Text for HTML and SVG, in elements and in double-quoted attributes: every character that could
-/// end one is escaped, bytes that are no UTF-8 and control characters become U+FFFD.
+/// end one is escaped, bytes that are not UTF-8 and control characters become U+FFFD.
 std::string html_text(std::string_view text);
 
 /// `<tag attributes>escaped text</tag>`. `attributes` is markup of ours, never text of others.

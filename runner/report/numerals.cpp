@@ -98,7 +98,7 @@ struct Character {
   std::size_t num_bytes = 1;
 };
 
-/// The character at `at`; a byte that begins none stands for itself.
+/// The character at `at`; a byte that begins none is one character.
 Character character_at(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) {
     return static_cast<char32_t>(static_cast<unsigned char>(text[i]));

@@ -7,7 +7,7 @@ namespace patchbench::report {
 /// An OSV record (schema 1.6 or later). Null if no release is affected. Ranges reach from the first
 /// measured bad release to the first measured right one next to it ("fixed"), else to the last bad
 /// one ("last_affected"): nothing is said of a release that was not measured. Any failure class is
-/// affected; the class and the records stand in database_specific. Devices that saw different
+/// affected; the class and the records are in database_specific. Devices that saw different
 /// things have an entry each.
 Json osv_record(const Advisory& advisory);
 

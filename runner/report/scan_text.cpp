@@ -122,6 +122,30 @@ std::string sum_of(const ScanReport& report, int exit_code) {
   return fmt::format("{}; exit {}; verdicts of {}", text, exit_code, report.verdicts_of);
 }
 
+/// The worst answer, and what follows from it.
+std::string closing_of(const ScanReport& report) {
+  const auto first = [&](ScanState state) {
+    return std::find_if(report.answers.begin(), report.answers.end(), [&](const ScanAnswer& one) {
+      return one.state == state && one.ignored.empty();
+    });
+  };
+  if (const auto hit = first(ScanState::kHit); hit != report.answers.end())
+    return closing("A release with a known bug is installed.",
+                   report.command().empty() ? "patchbench show " + hit->slug : report.command());
+  const auto site = std::find_if(report.code.begin(), report.code.end(), [](const CodeSite& one) {
+    return one.is_met && one.ignored.empty();
+  });
+  if (site != report.code.end())
+    return closing("The code meets the condition of a known bug.", "patchbench show " + site->slug);
+  if (const auto open = first(ScanState::kUnknown); open != report.answers.end())
+    return closing("No record tells whether a release is hit.",
+                   open->next.empty() ? "patchbench status windows " + open->slug : open->next);
+  if (!report.unread.empty() || !report.code.empty())
+    return closing("Something could not be read: whether it is hit is not known.",
+                   "patchbench scan --help");
+  return closing("No release with a known bug was found.", "patchbench env check");
+}
+
 /// A cell or a sentence in Markdown, where a pipe or an angle bracket would be syntax.
 std::string escaped_markdown(const std::string& text) {
   std::string out;
@@ -188,14 +212,12 @@ std::string scan_text(const ScanReport& report, int exit_code, const Style& styl
   }
   text += open_paragraphs(report, width);
   for (const std::string& note : report.notes) text += paragraph("note: ", note, width);
-  if (const std::string command = report.command(); !command.empty()) {
-    text += report.has_mitigations ? "\n"
-                                   : "\npatchbench-mitigations is not among these packages: pip "
-                                     "takes its wheel, or mitigations/ of "
-                                     "a clone\n";
-    text += command + "\n\n";
-  }
-  return text + paragraph("", sum_of(report, exit_code), width);
+  if (!report.command().empty() && !report.has_mitigations)
+    text += paragraph("note: ",
+                      "patchbench-mitigations is not among these packages: pip takes its wheel, or "
+                      "mitigations/ of a clone",
+                      width);
+  return text + "\n" + paragraph("", sum_of(report, exit_code), width) + closing_of(report);
 }
 
 std::string scan_markdown(const ScanReport& report, int exit_code) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "core/error.h"
@@ -50,7 +51,7 @@ bool is_in(const std::array<Range, N>& ranges, uint32_t code) {
                      [&](const Range& r) { return code >= r.first && code <= r.second; });
 }
 
-/// One character of a text: its bytes and the columns it takes. A byte that is no UTF-8 is one
+/// One character of a text: its bytes and the columns it takes. A byte that is not UTF-8 is one
 /// column.
 struct Glyph {
   std::string_view bytes;
@@ -139,10 +140,16 @@ int longest_slug(std::string_view text) {
     if (name.size() <= longest || name.find('_') == name.npos) continue;
     try {
       longest = Slug(name).str().size();
-    } catch (const Error&) {  // it is no slug
+    } catch (const Error&) {  // not a slug
     }
   }
   return static_cast<int>(longest);
+}
+
+/// Columns of a table's line.
+int line_width(const std::vector<int>& columns) {
+  return std::accumulate(columns.begin(), columns.end(),
+                         kGap * (static_cast<int>(columns.size()) - 1));
 }
 
 void trim_end(std::string& line) { line.erase(line.find_last_not_of(' ') + 1); }
@@ -212,6 +219,15 @@ std::string paragraph(std::string_view lead, std::string_view text, int width) {
   return out;
 }
 
+std::string colored(const std::string& text, Color color, const Style& style) {
+  const std::string_view code = style.is_colored && !text.empty() ? color_code(color) : "";
+  return code.empty() ? text : std::string(code) + text + "\x1b[0m";
+}
+
+std::string closing(std::string_view sentence, std::string_view command) {
+  return std::string(sentence) + "\nnext: " + std::string(command) + "\n";
+}
+
 Style style_of(int descriptor) {
   const char* no_color = std::getenv("NO_COLOR");
   const bool is_refused = no_color != nullptr && *no_color != '\0';
@@ -258,8 +274,7 @@ std::vector<int> Table::widths(int total) const {
     widths.push_back(width);
     spare.push_back(width - least);
   }
-  int sum = kGap * (static_cast<int>(widths.size()) - 1);
-  for (const int width : widths) sum += width;
+  int sum = line_width(widths);
   while (sum > total) {
     std::size_t widest = widths.size();
     for (std::size_t i = 0; i < widths.size(); ++i) {
@@ -276,6 +291,7 @@ std::vector<int> Table::widths(int total) const {
 std::string Table::render(const Style& style) const {
   if (style.is_plain) return render_tabs();
   const std::vector<int> columns = widths(style.width);
+  if (line_width(columns) > style.width) return render_blocks(style);
   const std::vector<bool> numeric = numeric_columns();
   std::string out;
   const auto print = [&](const std::vector<std::string>& cells, const std::vector<Color>& colors) {
@@ -290,9 +306,7 @@ std::string Table::render(const Style& style) const {
       for (std::size_t i = 0; i < columns.size(); ++i) {
         const std::string text = k < lines[i].size() ? lines[i][k] : "";
         const std::string space = padding(columns[i] - display_width(text));
-        const std::string_view code =
-            style.is_colored && !text.empty() ? color_code(colors[i]) : "";
-        const std::string shown_text = code.empty() ? text : std::string(code) + text + "\x1b[0m";
+        const std::string shown_text = colored(text, colors[i], style);
         line += gap + (numeric[i] ? space + shown_text : shown_text + space);
         gap = padding(kGap);
       }
@@ -303,6 +317,28 @@ std::string Table::render(const Style& style) const {
   print(titles_,
         std::vector<Color>(titles_.size(), style.is_colored ? Color::kGrey : Color::kNone));
   for (const Row& row : rows_) print(row.cells, row.colors);
+  return out;
+}
+
+std::string Table::render_blocks(const Style& style) const {
+  int label = 0;
+  for (const std::string& title : titles_) label = std::max(label, display_width(title));
+  label += kGap;
+  std::string out, gap;
+  for (const Row& row : rows_) {
+    out += std::exchange(gap, "\n");
+    for (std::size_t i = 0; i < titles_.size(); ++i) {
+      const std::string& cell = row.cells[i];
+      if (cell.empty()) continue;
+      std::string title = titles_[i];
+      for (const std::string& line :
+           wrap(cell, std::max({style.width - label, longest_slug(cell), kMinColumn}))) {
+        const std::string space = padding(label - display_width(title));
+        out += colored(std::exchange(title, ""), Color::kGrey, style) + space +
+               colored(line, row.colors[i], style) + "\n";
+      }
+    }
+  }
   return out;
 }
 

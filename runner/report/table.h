@@ -44,10 +44,11 @@ class Table {
 
   /// The table, each line ended by a line feed and free of trailing spaces. While a line is too
   /// wide the widest column gives up space, down to 8 columns or its longest slug: a slug is never
-  /// broken.
+  /// broken. Where that is not enough each row becomes a block: a line for each filled cell, after
+  /// its title.
   std::string render(const Style& style = {}) const;
   /// One object per row, keyed by the titles in snake_case. Cells are texts, but for JSON numbers
-  /// in the columns of these keys: a digest of digits alone is no number.
+  /// in the columns of these keys: a digest of digits alone is not a number.
   Json to_json(const std::set<std::string>& numbers = {}) const;
 
  private:
@@ -58,6 +59,7 @@ class Table {
   std::vector<int> widths(int total) const;
   std::vector<bool> numeric_columns() const;
   std::string render_tabs() const;
+  std::string render_blocks(const Style& style) const;
   std::vector<std::string> titles_;
   std::vector<Row> rows_;
 };
@@ -68,4 +70,8 @@ std::vector<std::string> wrap(std::string_view text, int width);
 /// A paragraph with a hanging indent: `lead` in front of its first line, spaces in front of the
 /// others; each line ends with a line feed.
 std::string paragraph(std::string_view lead, std::string_view text, int width = 80);
+/// A text in a colour, where the style shows colours.
+std::string colored(const std::string& text, Color color, const Style& style);
+/// The last two lines of an answer: what it means, and the command that follows (never wrapped).
+std::string closing(std::string_view sentence, std::string_view command);
 }  // namespace patchbench::report

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "exec/process.h"
+#include "exec/progress.h"
 #include "git/checkout.h"
 #include "git/rebase.h"
 
@@ -47,8 +48,8 @@ PackEdits edits_at(const Context& context, const Manifest& manifest, const Upstr
       if (rebase.state == git::Rebase::State::kClean) {
         out.push_back(*rebase.edit);
       } else {
-        progress(fmt::format("{} does not carry to {} ({}): left out", edit.name, pin.version,
-                             git::rebase_state_name(rebase.state)));
+        exec::progress(fmt::format("{} does not carry to {} ({}): left out", edit.name, pin.version,
+                                   git::rebase_state_name(rebase.state)));
       }
     }
     return out;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "exec/progress.h"
+
 namespace patchbench {
 namespace {
 
@@ -108,7 +110,7 @@ std::vector<Trial> red_elsewhere(const Context& context, const Setup& setup,
   for (const auto& [seed, axes] : by_seed) {
     given.seed = seed;
     given.given = axes;
-    progress(fmt::format("{} red drawn cases on {}", axes.size(), where));
+    exec::progress(fmt::format("{} red drawn cases on {}", axes.size(), where));
     others.push_back(run_trial(context, other, given, where, {}));
   }
   return others;

@@ -17,6 +17,7 @@
 #include "core/explain.h"
 #include "core/file_text.h"
 #include "exec/process.h"
+#include "exec/progress.h"
 #include "report/table.h"
 #include "run/names.h"
 #include "run/programs.h"
@@ -104,10 +105,11 @@ void take(const Observation& o, FunctionSearch& search) {
   }
   const std::size_t num = search.judged.size();
   if (num % kEvery == 0)
-    progress(fmt::format("{} cases judged, {} red{}", num - search.num_smaller, search.num_red,
-                         search.num_smaller > 0 ? fmt::format("; {} tried to make red ones smaller",
-                                                              search.num_smaller)
-                                                : ""));
+    exec::progress(
+        fmt::format("{} cases judged, {} red{}", num - search.num_smaller, search.num_red,
+                    search.num_smaller > 0
+                        ? fmt::format("; {} tried to make red ones smaller", search.num_smaller)
+                        : ""));
 }
 
 /// What tells the red ones of some inputs from the others.
@@ -198,14 +200,18 @@ std::string quoted(const std::string& text) {
   return out + "'";
 }
 
-std::string command_of(const FunctionOptions& options, const FunctionSearch& search,
-                       const Observation& o) {
+std::string explore_words(const FunctionOptions& options) {
   std::string words =
       fmt::format("patchbench explore {} --against {} --axes {}", quoted(options.function),
                   quoted(options.reference), quoted(options.axes.string()));
   if (!options.python.empty()) words += " --python " + quoted(options.python.string());
-  return words + fmt::format(" --device {} --seed {} --case {}", search.device, o.seed,
-                             quoted(o.drawn.at("axes").dump()));
+  return words;
+}
+
+std::string command_of(const FunctionOptions& options, const FunctionSearch& search,
+                       const Observation& o) {
+  return explore_words(options) + fmt::format(" --device {} --seed {} --case {}", search.device,
+                                              o.seed, quoted(o.drawn.at("axes").dump()));
 }
 
 /// What was measured of a case.
@@ -289,7 +295,7 @@ FunctionSearch search_function(const Context& context, const FunctionOptions& op
                             {"given", options.given},
                             {"library_path", library_path == nullptr ? "" : library_path}}
                            .dump());
-  progress("starts " + python + " twice: for the function and for its reference");
+  exec::progress("starts " + python + " twice: for the function and for its reference");
   exec::Command command;
   command.argv = program.argv;
   command.argv.insert(command.argv.end(), {request.string(), std::to_string(kSearchRecordsFd)});
@@ -367,10 +373,14 @@ std::string search_text(const FunctionOptions& options, const FunctionSearch& se
   for (const Observation& o : search.smallest)
     text += report::paragraph("smallest: ", kind_of(o) + ": " + seen_text(o)) + "  " +
             command_of(options, search, o) + "\n";
-  if (search.num_red == 0)
-    text += search.is_whole() ? "Nothing red was found.\n"
-                              : "Nothing red was found in the cases that were judged.\n";
-  return text;
+  if (search.num_red > 0)
+    return text + report::closing("The function differs from its reference.",
+                                  command_of(options, search, search.smallest.front()));
+  return text +
+         report::closing(search.is_whole() ? "Nothing red was found."
+                                           : "Nothing red was found in the cases that were judged.",
+                         explore_words(options) + fmt::format(" --device {} --seed {}",
+                                                              search.device, options.seed + 1));
 }
 
 Json search_json(const FunctionOptions& options, const FunctionSearch& search) {

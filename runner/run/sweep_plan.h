@@ -39,7 +39,7 @@ SweepPlan plan_sweep(const Context& context, const SweepPlanOptions& words);
 /// A cell's folder appears by one rename and once: of two runs of a cell the first to end counts.
 class SweepFolder {
  public:
-  /// The folder of a plan: named, or by the plan's digest beside the ledger.
+  /// The folder of a plan: named, or by the plan's digest next to the ledger.
   static std::filesystem::path path_for(const Context& context, const SweepPlan& plan,
                                         const std::string& named);
   /// The one named, or the newest. Throws Error(kUsage) if there is none.

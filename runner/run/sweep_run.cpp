@@ -18,6 +18,7 @@
 #include "core/board.h"
 #include "core/error.h"
 #include "exec/process.h"
+#include "exec/progress.h"
 #include "exec/slurm.h"
 #include "ledger/jsonl.h"
 #include "ledger/ledger.h"
@@ -129,7 +130,7 @@ class Collector {
   void show(std::size_t num_running) {
     const std::string line = fmt::format("sweep: {} of {} done, {} running", num_done(),
                                          sweep_.plan().cells.size(), num_running);
-    if (line != shown_) progress(line);
+    if (line != shown_) exec::progress(line);
     shown_ = line;
   }
 
@@ -206,7 +207,7 @@ class SlurmRun {
         collector_.show(static_cast<std::size_t>(std::count_if(
             tasks->begin(), tasks->end(), [](const auto& task) { return task.is_running; })));
       } else {
-        progress("sweep: Slurm's controller does not answer; waits");
+        exec::progress("sweep: Slurm's controller does not answer; waits");
       }
       std::this_thread::sleep_for(kPoll);
     }
@@ -230,7 +231,7 @@ class SlurmRun {
           !collector_.is_done(cell) && !held.contains(cell) && !held_.contains(cell);
       if (!is_free || tries_[cell] > sweep_.plan().words.retries) continue;
       if (tries_[cell]++ > 0)
-        progress(fmt::format("sweep: cell {} ended without a result; again", cell));
+        exec::progress(fmt::format("sweep: cell {} ended without a result; again", cell));
       by_device[sweep_.plan().cells[cell].device].push_back(cell);
       ++count;
     }
@@ -363,7 +364,7 @@ void run_cell(const Context& context, const SweepFolder& sweep, std::size_t cell
       return;
     } catch (const Error& e) {
       if (e.code() != ErrorCode::kNotRunnable) throw;
-      progress(fmt::format("sweep: cell {}: {}", cell, e.what()));
+      exec::progress(fmt::format("sweep: cell {}: {}", cell, e.what()));
       if (is_first) continue;
       const Outcome not_run{Sentinel::kNotRun, reason_name(NotRunReason::kNotRunnableHere),
                             e.what(), ""};

@@ -16,6 +16,7 @@
 #include "exec/image.h"
 #include "exec/probe.h"
 #include "exec/process.h"
+#include "exec/progress.h"
 #include "exec/runc.h"
 #include "ledger/ledger.h"
 #include "run/names.h"
@@ -109,8 +110,8 @@ bool has_ops(const Context& context, const Subject& subject) {
          fs::exists(ops_library(context));
 }
 
-/// "/env-1/z3/lib:": what a wheel links by a path beside its own is found by name where the two
-/// stand apart.
+/// "/env-1/z3/lib:": a library that a wheel links by a path next to its own is found by name where
+/// the two lie in different folders.
 std::string libraries_of(const fs::path& site, const std::string& at) {
   std::string folders;
   for (const auto& package : fs::directory_iterator(site)) {
@@ -171,7 +172,7 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const
   if (!spec.wants_gpu) spec.env["TRITON_INTERPRET"] = "1";
   spec.timeout_s = kSubjectTimeoutS;
   spec.memory_bytes = spec.wants_gpu ? int64_t{64} << 30 : int64_t{8} << 30;
-  // A CUDA process starts hundreds of threads, and where a limit counts per user, runs beside this
+  // A CUDA process starts hundreds of threads, and where a limit counts per user, runs next to this
   // one count too.
   if (spec.wants_gpu) spec.max_processes = 4096;
   spec.log = folder / "subject.log";
@@ -333,7 +334,7 @@ bool use_bundle(const Context& context, const RunOptions& options, Setup& setup)
   if (!probe.usable && is_asked)
     throw Error(ErrorCode::kNotRunnable, "--sandbox runc: " + probe.detail);
   if (!probe.usable) {
-    progress("runc cannot be used here (" + probe.detail + "); falling back to bwrap");
+    exec::progress("runc cannot be used here (" + probe.detail + "); falling back to bwrap");
     return false;
   }
   setup.sandbox = exec::SandboxKind::kRunc;
@@ -370,8 +371,8 @@ void prepare_host(const Context& context, const RunOptions& options, Setup& setu
   if (!probe.usable && options.sandbox)
     throw Error(ErrorCode::kNotRunnable, "--sandbox: " + probe.detail);
   if (!probe.usable)
-    progress("bwrap cannot be used here (" + probe.detail +
-             "); falling back to a plain process, unisolated");
+    exec::progress("bwrap cannot be used here (" + probe.detail +
+                   "); falling back to a plain process, unisolated");
   setup.sandbox = probe.usable ? kind : exec::SandboxKind::kProcess;
 }
 
@@ -470,11 +471,16 @@ void keep(Observation o, Trial& trial) {
   if (o.role == CaseRole::kDrawn && !o.is_summary()) {
     trial.drawn.push_back(o);
     if (trial.drawn.size() % kEvery == 0)
-      progress(fmt::format("{}: {} drawn cases judged", o.subject, trial.drawn.size()));
+      exec::progress(fmt::format("{}: {} drawn cases judged", o.subject, trial.drawn.size()));
     if (o.is_passing()) return;
     o.drawn.erase("properties");
   }
   trial.observations.push_back(std::move(o));
+  const Observation& kept = trial.observations.back();
+  if (kept.role != CaseRole::kDrawn)
+    exec::progress_on_terminal(fmt::format("{}: {} judged, {} {}", kept.subject,
+                                           trial.observations.size(), kept.case_name,
+                                           seen_name(kept.seen)));
 }
 
 Trial LocalRunner::run(const Context& context, const Setup& setup, const RunOptions& options,
@@ -513,6 +519,7 @@ Trial LocalRunner::run(const Context& context, const Setup& setup, const RunOpti
   command.on_record = [&](const std::string& line) {
     keep(Observation::from_json(parse_json(line, "repro_" + slug)), trial);
   };
+  exec::progress_on_terminal(fmt::format("{}: runs on {}", subject, setup.device));
   const exec::Exit exit = exec::run(command);
   if (!exit.ok()) {
     throw Error(exit.exit_code == 2 ? ErrorCode::kUsage : ErrorCode::kInternal,

@@ -17,9 +17,10 @@ namespace patchbench {
 /// What the user chose for a whole run.
 struct RunOptions {
   std::string slug;
-  std::string upstream_name;        ///< which upstream of the pack; empty: the first
-  std::string version;              ///< empty: the red pin
-  std::vector<std::string> beside;  ///< "NAME=VERSION" of upstreams that are not under test
+  std::string upstream_name;  ///< which upstream of the pack; empty: the first
+  std::string version;        ///< empty: the red pin
+  /// Companions, "NAME=VERSION": upstreams that are not under test.
+  std::vector<std::string> beside;
   Subject subject = SubjectKind::kUpstream;
   std::vector<std::string> cases;            ///< empty: all
   std::string device;                        ///< empty: cuda:0 where it can be used, else cpu
@@ -35,7 +36,7 @@ struct RunOptions {
   /// Cases that are drawn from the pack's spaces for each seed; kAsManifest: its counts, where the
   /// question explores by itself.
   int num_drawn = kAsManifest;
-  uint64_t last_seed = 0;      ///< of what is drawn, from `seed` on; 0: `seed` alone
+  uint64_t last_seed = 0;      ///< of drawn cases, from `seed` on; 0: `seed` alone
   bool is_only_drawn = false;  ///< no declared case is run
   Json given = Json::array();  ///< axes that are judged instead of cases
   /// Conditions (core/condition.h): with wants_regions right outputs of drawn cases are spoiled
@@ -48,8 +49,9 @@ struct RunOptions {
 struct Setup {
   Manifest manifest;
   UpstreamUse upstream;
-  std::optional<Pin> pin;    ///< nullopt: a host stack
-  std::vector<Pin> beside;   ///< the pack's upstreams that stand beside it, as released
+  std::optional<Pin> pin;  ///< nullopt: a host stack
+  /// The pack's upstreams that run with it, as released.
+  std::vector<Pin> beside;
   Json beside_json() const;  ///< name -> version; null without any
   std::string device;
   exec::SandboxKind sandbox = exec::SandboxKind::kProcess;
@@ -93,7 +95,7 @@ Trial run_trial(const Context& context, const Setup& setup, const RunOptions& op
 /// How many cases the pack's spaces have for a subject by default; 0 where it has none.
 int num_drawn_of(const Setup& setup, const Subject& subject);
 
-/// Those of all trials, in order.
+/// The results of all trials, in order.
 std::vector<Observation> observations_of(const std::vector<Trial>& trials);
 
 /// Appends a trial's observations and the verdict over `trials` to the ledger; returns the

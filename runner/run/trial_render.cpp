@@ -32,6 +32,28 @@ std::string headline(const Setup& setup, const std::vector<Trial>& trials) {
   return line;
 }
 
+report::Color color_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kReproduced:
+    case Verdict::kNotFixed:
+    case Verdict::kSeenPresent:
+      return report::Color::kRed;
+    case Verdict::kValidated:
+    case Verdict::kSeenAbsent:
+      return report::Color::kGreen;
+    default:
+      return report::Color::kYellow;
+  }
+}
+
+report::Color color_of(const Outcome& outcome) {
+  if (!outcome.sentinel || *outcome.sentinel == Sentinel::kNotRun) return report::Color::kYellow;
+  const bool is_red = *outcome.sentinel == Sentinel::kBugReproduced ||
+                      *outcome.sentinel == Sentinel::kFixRejected ||
+                      *outcome.sentinel == Sentinel::kClaimRefuted;
+  return is_red ? report::Color::kRed : report::Color::kGreen;
+}
+
 void add_rows(report::Table& table, const Trial& trial, const QuestionContext& question,
               bool names_subject) {
   for (const Observation& o : trial.observations) {
@@ -48,6 +70,7 @@ void add_rows(report::Table& table, const Trial& trial, const QuestionContext& q
                  fmt::format("{:.1e}", m->got), fmt::format("{:.0e}", m->plain),
                  fmt::format("{:.0e}", m->limit)});
     }
+    table.color(2, color_of(verdict_of(o.seen, expectation_of(o, question))));
   }
 }
 
@@ -125,7 +148,7 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
       std::map<Subject, bool> red;
       for (const Observation& o : trial.observations) red[o.subject] |= o.seen == Seen::kPresent;
       mutants += fmt::format(
-          "{} spoiled outputs, {} red\n", red.size(),
+          "{} mutants of the outputs, {} red\n", red.size(),
           std::count_if(red.begin(), red.end(), [](const auto& r) { return r.second; }));
     } else if (is_mutants(trial) && trials.size() > 1) {
       mutants += mutant_line(trial, outcome.sentinel.has_value());
@@ -140,7 +163,7 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
     }
   }
   text += table.render(style) + mutants + region_line(trials) + drawn_text(setup, trials) + costs;
-  text += outcome.text();
+  text += report::colored(outcome.text(), color_of(outcome), style);
   if (!outcome.alias.empty()) text += " = " + outcome.alias;
   return text + (outcome.why.empty() ? "" : ": " + outcome.why) + "\n";
 }

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/file_text.h"
 #include "exec/process.h"
+#include "exec/progress.h"
 #include "ledger/ledger.h"
 #include "run/drawn.h"
 #include "run/programs.h"
@@ -22,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// What the self-test's answer depends on: the judge's binary, the sandbox program, the runtime
-/// beside the subject.
+/// next to the subject.
 std::string selftest_key(const Context& context, const Setup& setup) {
   Sha256 hash;
   for (const fs::path& file :
@@ -68,7 +69,7 @@ std::vector<Trial> run_parts(const Context& context, const Setup& setup, const R
   const auto work = [&] {
     for (std::size_t at = next++; at < parts.size(); at = next++) {
       try {
-        progress(parts[at].subject.text());
+        exec::progress(parts[at].subject.text());
         RunOptions of_part = options;
         of_part.num_drawn = parts[at].num_drawn;
         trials[at] = run_trial(context, setup, of_part, parts[at].subject, parts[at].edits);
@@ -203,7 +204,7 @@ void ensure_selftest(const Context& context, const Setup& setup) {
   const fs::path mark =
       context.cache / "selftest" / (setup.manifest.slug.str() + "-" + selftest_key(context, setup));
   if (fs::exists(mark)) return;
-  progress("self-test of the judge (once per build)");
+  exec::progress("self-test of the judge (once per build)");
   RunOptions options;
   options.slug = setup.manifest.slug.str();
   // The plain computation is right by definition; an op proves itself along the way.
@@ -223,10 +224,10 @@ void ensure_selftest(const Context& context, const Setup& setup) {
     if (o.seen == Seen::kAbsent) refuse(fmt::format("{} passed case {}", o.subject, o.case_name));
     mutants += o.seen == Seen::kPresent;
   }
-  if (mutants < 15) refuse(fmt::format("only {} spoiled outputs were red", mutants));
+  if (mutants < 15) refuse(fmt::format("only {} mutants of the outputs were red", mutants));
   check_liar(context, setup, options);
   fs::create_directories(mark.parent_path());
-  std::ofstream(mark) << mutants << " spoiled outputs red\n";
+  std::ofstream(mark) << mutants << " mutants of the outputs red\n";
 }
 
 Answer draw_alone(const Context& context, const Setup& setup, const RunOptions& options,
@@ -279,8 +280,8 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
       answer.trials.push_back(std::move(trial));
   }
   if (question == Question::kOp) {
-    // Spoiled outputs are judged on small cases: what they show does not depend on the shape, what
-    // they cost does.
+    // Mutants of the outputs are judged on small cases: what they show does not depend on the
+    // shape, what they cost does.
     RunOptions few = without_drawing(options);
     few.cases = selftest_cases(setup, SubjectKind::kOp);
     few.repeats = 1;

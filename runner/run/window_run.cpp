@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/window.h"
+#include "exec/progress.h"
 #include "ledger/ledger.h"
 #include "report/table.h"
 #include "run/checkouts.h"
@@ -130,8 +131,8 @@ Json bisect_edge(const Context& context, const RunOptions& options, const Upstre
   std::vector<std::string> skipped;
   while (low < high) {
     const std::size_t middle = low + (high - low) / 2;
-    progress(fmt::format("{} -> {}: commit {}, {} left", left.version, right.version,
-                         commits[middle].commit.substr(0, 10), high - low));
+    const exec::Step step(fmt::format("{} -> {}: commit {}, {} left", left.version, right.version,
+                                      commits[middle].commit.substr(0, 10), high - low));
     const BugState state = measure(context, options, commits[middle].version).state.state;
     if (state == right.state) {
       high = middle;
@@ -243,8 +244,8 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
   RunOptions named = options;
   named.upstream_name = upstream.name;
   for (const Pin& pin : upstream.versions()) {
-    progress(fmt::format("{} {} ({}/{})", upstream.name, pin.version, states.size() + 1,
-                         upstream.versions().size()));
+    const exec::Step step(fmt::format("{} {} ({}/{})", upstream.name, pin.version,
+                                      states.size() + 1, upstream.versions().size()));
     Measured one;
     if (const auto it = known.find(pin.version); it != known.end()) {
       one = {it->second, {std::nullopt, "", "from the records", ""}, std::nullopt};
@@ -297,7 +298,7 @@ void each_window(const Context& context, RunOptions options,
       if (use.from_environment) continue;
       const std::string name = slug + " on " + use.name;
       if (const auto reason = pack.waived(Column::kRepro)) {
-        progress(name + ": no reproducer (" + *reason + ")");
+        exec::progress(name + ": no reproducer (" + *reason + ")");
         continue;
       }
       options.slug = slug;

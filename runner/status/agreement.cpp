@@ -90,7 +90,7 @@ std::string render_windows(const VerdictIndex& verdicts, const Manifest& pack,
   std::string out =
       fmt::format("{:02} {} · {}, {} locked {}\n", pack.number, pack.slug.str(), use.name,
                   upstream.versions().size(), upstream.releases.empty() ? "commits" : "releases");
-  report::Table table({"tier", "class", "first bad", "last bad", "good before", "good after"});
+  report::Table table({"device", "class", "first bad", "last bad", "good before", "good after"});
   std::string tallies;
   for (const TierWindow& window : windows) {
     if (window.upstream != use.name) continue;

@@ -8,7 +8,7 @@
 namespace patchbench {
 
 /// Releases whose tiers say different things, as lines for people: "0.8.1: cpu absent, H200
-/// wrong_gradients". The source tier speaks where the files are those of the red pin.
+/// wrong_gradients". The source tier speaks where the files equal the red pin's.
 std::vector<std::string> tier_disagreements(const std::vector<TierWindow>& windows,
                                             const std::vector<SourceState>& sources,
                                             const UpstreamUse& use);

@@ -82,7 +82,7 @@ Behind behind(const Context& context, const VerdictIndex& verdicts, const Manife
                            finding.asked == "equivalence" || finding.asked == "op";
   if (is_of_cases && !missing.empty())
     out.marks.push_back(fmt::format("{} of {} cases", num_today - missing.size(), num_today));
-  // Only at the red pin are the edits those of the files, elsewhere they were carried.
+  // Only at the red pin do the edits match the files; elsewhere they were carried.
   const bool is_red =
       std::any_of(pack.upstreams.begin(), pack.upstreams.end(), [&](const auto& use) {
         return use.name == finding.upstream && use.red_pin == finding.version;

@@ -18,7 +18,7 @@ struct LeftOutSeries {
   std::string upstream, version, why;
 };
 
-/// What a body is made from: the pack, its records, and what lies beside the body.
+/// What a body is made from: the pack, its records, and the files next to the body.
 struct BundleFacts {
   const Manifest& manifest;
   const ledger::Book& book;
@@ -35,7 +35,7 @@ struct BundleBody {
   std::vector<const Record*> evidence;  ///< cited records, observations before their verdict
 };
 
-/// Every number of every value is stated by a record that stands beside it, or left out ("…").
+/// Every number of every value is stated by a record next to it, or left out ("…").
 /// Throws Error(kUnresolved) if no verdict of the pack's release is known.
 BundleBody bundle_body(const BundleFacts& facts);
 

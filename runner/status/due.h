@@ -14,7 +14,7 @@ struct Bench {
 /// `reports/evidence/<slug>/bench*.json` in order. Throws Error(kUsage) `<path>:<line>: <reason>`.
 std::vector<Bench> benches_of(const Context& context, const Slug& slug);
 
-/// Something that a pack's lifecycle asks for now, or a note beside it.
+/// Something that a pack's lifecycle asks for now, or a note next to it.
 struct Due {
   std::string what;  ///< "review", "admission", "deletion", "retirement", "demotion", "note"
   std::string why;   ///< one line with the figures
@@ -26,7 +26,7 @@ struct Due {
 /// every trigger that was red at the red pin, on each kind of device that judged it · demotion:
 /// over the last two runs of the op on a device its worst error grew by more than 5 % each time, or
 /// neither was validated where an earlier one was; or a bench shows the plain computation faster
-/// than the op beyond both spreads, at a peak of memory that is no larger or was not measured.
+/// than the op beyond both spreads, at a peak of memory that is not larger or was not measured.
 /// Last come the notes: another upstream is green, or the plain computation is faster and takes
 /// more memory.
 std::vector<Due> due_of(const Context& context, const VerdictIndex& verdicts, const Manifest& pack,

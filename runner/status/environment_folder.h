@@ -14,7 +14,7 @@ class EnvironmentFolder {
   /// A venv or another prefix: lib/python3*/{site,dist-packages}, and the base of a venv that takes
   /// its packages, too.
   void add_prefix(const std::filesystem::path& prefix);
-  /// An interpreter in the bin folder of a prefix, with the user's packages where it is no venv.
+  /// An interpreter in the bin folder of a prefix, with the user's packages where it is not a venv.
   void add_interpreter(const std::filesystem::path& python);
   /// One folder of packages, with what its .pth files add to the import path.
   void add_folder(const std::filesystem::path& folder);

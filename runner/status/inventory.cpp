@@ -164,7 +164,7 @@ Inventory inventory_of(const std::string& path, const std::string& import_path) 
     if (inventory.roots.empty()) {
       reader.add_folder(fs::canonical(place, none));
       for (const char* venv : {".venv", "venv"}) reader.add_prefix(place / venv);
-      // A folder of sources, or of packages beside those of an environment.
+      // A folder of sources, or of packages in addition to an environment's.
       const std::string name = place.filename().string();
       inventory.list.lists_all = name == "site-packages" || name == "dist-packages";
     }

@@ -21,9 +21,9 @@ struct NewestVerdict {
   std::string version() const { return run.pin.value("version", ""); }
 };
 
-/// The newest verdict on each question about one version of one pack on one device, among those of
-/// which `counts` is true; unsigned imports are left out. In the order of slug, upstream, version,
-/// what stood beside it, question, device.
+/// The newest verdict on each question about one version of one pack on one device, among the ones
+/// of which `counts` is true; unsigned imports are left out. In the order of slug, upstream,
+/// version, its companions, question, device.
 std::vector<NewestVerdict> newest_verdicts(const ledger::Book& book,
                                            const std::function<bool(const NewestVerdict&)>& counts);
 

@@ -12,7 +12,7 @@ namespace patchbench {
 /// The answers of every pack to one inventory: one for each listed version of each upstream, one
 /// for each copy of its files that no listed package has, one for a pack of which nothing is there.
 ///
-/// Files decide where they are at hand: those of exactly one measured state give its answer, those
+/// Files decide where they are at hand: files of exactly one measured state give its answer, files
 /// with a validated edit give not_hit, others give unknown. Where no files are at hand, the version
 /// decides if it is a release's: never a local version ("0.19.2+abc"), nor one from git, a folder
 /// or a URL (a commit that was measured decides). A hit needs the packages of its condition

@@ -12,7 +12,7 @@
 namespace patchbench {
 
 /// Judges one listed version, or one copy of the files, of one upstream of one pack; the rules are
-/// those of status/scan.h. Holds references to all that it is given.
+/// the ones in status/scan.h. Holds references to all that it is given.
 class ScanJudge {
  public:
   ScanJudge(const Manifest& pack, const UpstreamUse& use, const TablePack* table,

@@ -44,7 +44,7 @@ class Finder {
 
   Copies find() {
     for (const fs::path& root : inventory_.roots) {
-      // A link into a checkout is no folder that is walked.
+      // A link into a checkout is not walked.
       for (const auto& [name, files] : by_name_) {
         for (const WantedFile& one : files) add(one, root);
       }

@@ -77,7 +77,7 @@ std::vector<Thread> read_threads(const Context& context) {
                   row.value("superseded_by", ""),
                   {}};
     if (!is_thread_name(thread.name))
-      fail_at(path, lines, at + "/thread", "is no owner/name#number");
+      fail_at(path, lines, at + "/thread", "is not owner/name#number");
     if (!names.insert(thread.name).second)
       fail_at(path, lines, at + "/thread", "this thread stands twice");
     const bool is_unchecked = thread.state == ThreadState::kUnchecked;

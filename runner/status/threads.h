@@ -27,7 +27,7 @@ struct Thread {
 /// `<path>:<line>: <json pointer>: <reason>`.
 std::vector<Thread> read_threads(const Context& context);
 
-/// Days from one YYYY-MM-DD to another. Throws Error(kUsage) if either is no day.
+/// Days from one YYYY-MM-DD to another. Throws Error(kUsage) if either is not a day.
 int days_between(const std::string& from, const std::string& to);
 
 }  // namespace patchbench

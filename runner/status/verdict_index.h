@@ -27,14 +27,14 @@ VerdictIndex index_verdicts(const Context& context, const VerdictFilter& options
 /// Another board of the same records.
 Board board_of(const VerdictIndex& verdicts, const VerdictFilter& options);
 
-/// What stood beside a release (Finding::beside), red pins left out: "" where nothing unusual did.
+/// A release's companions, red pins left out: "" without an unusual one.
 std::string unusual(const std::string& beside, const Manifest& pack);
 
 /// The observations that a verdict rests on, as far as they are there.
 std::vector<Observation> cited_observations(const ledger::Archive& archive,
                                             const std::string& verdict);
 
-/// "0.8.0", "2.3.2.post1 with triton 3.5.1": a place's version and what was unusual beside it.
+/// "0.8.0", "2.3.2.post1 with triton 3.5.1": a place's version and its unusual companions.
 std::string version_text(const Place& place);
 /// What a finding says (`described`), with its marks: "BUG_ABSENT (unisolated)".
 std::string marked(const VerdictIndex& verdicts, const Finding& finding);

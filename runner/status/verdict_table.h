@@ -52,7 +52,7 @@ struct VerdictTable {
 };
 
 /// `db` where it is named; else from the records, kept in the cache until one of their files
-/// changes; else verdicts.json beside the packs (an installed package has no records).
+/// changes; else verdicts.json next to the packs (an installed package has no records).
 /// Error(kNotRunnable) where there is none of them.
 VerdictTable verdict_table(const Context& context, const std::string& db);
 

@@ -1,18 +1,11 @@
 #include "workbench/context.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <ctime>
 #include <fstream>
-#include <iostream>
-#include <mutex>
-#include <streambuf>
 #include <utility>
 
 #include "core/day.h"
@@ -37,38 +30,6 @@ std::vector<std::string> pack_folders(const fs::path& root) {
   }
   std::sort(out.begin(), out.end());
   return out;
-}
-
-std::atomic<bool> is_line_pending = false;
-
-void write_stderr(const std::string& text) {
-  // A progress line that cannot be written is no reason to stop.
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-}
-
-void clear_line() {
-  if (is_line_pending.exchange(false)) write_stderr("\r\x1b[K");
-}
-
-/// A stream that std::cout and std::cerr are tied to: what they print starts on a clear line.
-class LineClearer : public std::streambuf {
- protected:
-  int sync() override {
-    clear_line();
-    return 0;
-  }
-};
-
-void tie_streams() {
-  // Never destroyed: both streams are flushed after the destructors of statics have run.
-  static std::ostream* clearer = new std::ostream(new LineClearer);
-  std::cout.tie(clearer);
-  std::cerr.tie(clearer);
-}
-
-size_t terminal_columns() {
-  winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 }  // namespace
@@ -136,18 +97,6 @@ void write_whole(const fs::path& path, const std::string& text) {
     throw Error(ErrorCode::kUsage,
                 path.string() + ": cannot be written; check the folder and its permissions");
   fs::rename(part, path);
-}
-
-void progress(const std::string& text) {
-  if (::isatty(STDERR_FILENO) != 1) {
-    write_stderr("patchbench: " + text + "\n");
-    return;
-  }
-  static std::once_flag is_tied;
-  std::call_once(is_tied, tie_streams);
-  const size_t columns = terminal_columns();
-  write_stderr("\r\x1b[K" + (text.size() < columns ? text : text.substr(0, columns - 1)));
-  is_line_pending = true;
 }
 
 }  // namespace patchbench

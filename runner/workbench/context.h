@@ -31,7 +31,7 @@ struct Output {
 struct Context {
   std::filesystem::path root;  ///< the repository, or what of it was installed
   std::filesystem::path
-      bin;  ///< folder of this program: patchbench-sandbox and repro_<slug> stand beside it
+      bin;  ///< folder of this program: patchbench-sandbox and repro_<slug> lie next to it
   std::filesystem::path cache;   ///< $XDG_CACHE_HOME/patchbench
   std::filesystem::path ledger;  ///< --ledger
   bool json = false;             ///< --json: one JSON document on stdout, nothing else
@@ -52,14 +52,11 @@ struct Context {
   Pins pins() const;
 };
 
-/// A progress line on stderr (a terminal gets it rewritten in place; elsewhere one line each).
-void progress(const std::string& text);
-
 /// Checks that a word of --since is a day or a time, as a text that compares with a record's
 /// `started`. Throws Error(kUsage).
 void check_since(const std::string& since);
 
-/// Prints one JSON document; bytes that are no UTF-8 become the replacement character.
+/// Prints one JSON document; bytes that are not UTF-8 become the replacement character.
 void print_json(const Context& context, const Json& document);
 
 /// Writes a file whole or not at all, its folders made.

@@ -94,7 +94,7 @@ def test_cache_gc_keeps_what_is_young_or_needed(cache: Path) -> None:
     assert [listed[str(folder / entry)] for entry in kept] == ["", "lock torch-2.11", "liger-kernel"]
     assert not any(listed[str(folder / entry)] for entry in gone)
     assert "lock torch-2.11" in run(cache, "cache", "list").stdout
-    # The fixture's own file is no release's and is young.
+    # The fixture's own file belongs to no release and is young.
     assert run(cache, "cache", "gc", "--dry-run").stdout.endswith("4 entries would go, 11.4 MiB\n")
     assert all((folder / entry).exists() for entry in gone)
     assert run(cache, "cache", "gc").stdout == "4 entries removed, 11.4 MiB\n"

@@ -112,7 +112,7 @@ def variants(text: str) -> list[list[str]]:
 
 
 def filled(word: str) -> list[str]:
-    """A word with what it stands for; two of what ends in `...`."""
+    """A word's values; two values for a word that ends in `...`."""
     if word.endswith("..."):
         return filled(word[:-3]) * 2
     names = [word] if word in PLACEHOLDERS else word.split(",")

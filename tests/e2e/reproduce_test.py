@@ -29,9 +29,16 @@ def run(tmp_path: Path):
     return start
 
 
+def verdict_of(result: Result) -> str:
+    """The line of the verdict; a sentence and the next command follow."""
+    *_, verdict, sentence, following = result.stdout.strip().splitlines()
+    assert sentence.endswith(".") and following.startswith("next: "), result.stdout
+    return verdict
+
+
 def sentinel(result: Result) -> str:
-    """The last line's first word: what the run came to."""
-    return result.stdout.strip().splitlines()[-1].split(":")[0].split(" ")[0]
+    """The first word of the verdict: what the run came to."""
+    return verdict_of(result).split(":")[0].split(" ")[0]
 
 
 @pytest.mark.parametrize(
@@ -46,6 +53,9 @@ def test_three_states_of_a_release_are_told_apart(run, version: str, wanted: str
     words = ["reproduce", SLUG, "--upstream", version, *FEW]
     shown = run(*words)
     assert (sentinel(shown), shown.returncode) == (wanted, 0), shown.stdout + shown.stderr
+    is_hit = bisect_status == 1
+    assert f"liger-kernel {version} {'has the bug' if is_hit else 'is right'}" in shown.stdout
+    assert shown.stdout.splitlines()[-1].startswith(f"next: patchbench {'validate' if is_hit else 'status windows'} {SLUG}")
     assert run(*words, "--exit-code").returncode == bisect_status
     assert run("ledger", "verify").returncode == 0
 
@@ -65,7 +75,7 @@ def test_our_edit_is_validated_and_a_half_fix_rejected(run) -> None:
     assert (sentinel(ours), ours.returncode) == ("FIX_VALIDATED(named_cases)", 0), ours.stdout + ours.stderr
     half = run("validate", SLUG, "--edit", str(ROOT / "patches" / SLUG / "mutant-sign-lost.edit"), *FEW)
     assert (sentinel(half), half.returncode) == ("FIX_REJECTED", 1), half.stdout + half.stderr
-    assert "none_signed" in half.stdout.strip().splitlines()[-1]
+    assert "none_signed" in verdict_of(half)
 
 
 WRONG_FIXES = {  # right on small cases of ordinary gradients, wrong where an ordinary run goes
@@ -84,7 +94,7 @@ def test_a_fix_that_is_wrong_in_one_region_is_rejected(run, tmp_path: Path, case
     assert right != edit.read_text()
     done = run("validate", SLUG, "--edit", str(edit), "--device", "cpu", *(w for c in ("none_random", "mean", case) for w in ("--case", c)))
     assert (sentinel(done), done.returncode) == ("FIX_REJECTED", 1), done.stdout + done.stderr
-    assert case in done.stdout.strip().splitlines()[-1]
+    assert case in verdict_of(done)
 
 
 def test_subjects_that_run_at_a_time_are_judged_as_one_after_the_other(run) -> None:
@@ -201,7 +211,7 @@ def test_status_shows_what_was_recorded(run) -> None:
 
 
 def test_the_committed_evidence_holds(run) -> None:
-    """Every verdict follows from the observations beside it."""
+    """Every verdict follows from the observations of its run."""
     files = sorted((ROOT / "reports/evidence").glob("*/*.jsonl"))
     broken = [done.stdout + done.stderr for file in files if (done := run("ledger", "verify", str(file))).returncode != 0]
     assert files and not broken, broken

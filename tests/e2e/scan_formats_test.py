@@ -150,7 +150,7 @@ def test_openvex_is_read_back(folder: Path) -> None:
     rows = document("uv.lock", "--vex", "vex.json", cwd=folder)[1]["answers"]
     assert not [one for one in rows if one["ignored"]], "no hit without a second package is not a statement about one with it"
     (folder / "vex.json").write_text("{}")
-    assert "is no OpenVEX document" in scan("uv.lock", "--vex", "vex.json", cwd=folder).stderr
+    assert "is not an OpenVEX document" in scan("uv.lock", "--vex", "vex.json", cwd=folder).stderr
 
 
 def test_ignored_packs_act_until_their_day(folder: Path) -> None:
@@ -165,7 +165,7 @@ def test_ignored_packs_act_until_their_day(folder: Path) -> None:
     assert found.returncode == 1 and "note: .patchbench.toml:1: the entry for liger_flce_none_bwd expired on 2020-01-01" in found.stdout
     for wrong, said in ((entry.replace("until = 2999-01-01\n", ""), "needs until"), (entry.replace("pack", "pck"), 'did you mean pack?'),
                         (entry.replace(LIGER, "liger_flce"), "no pack"), (entry.replace("2999-01-01", '"soon"'), "must be a day"),
-                        ("ignore = 3\n", "[[ignore]]"), ("[[ignore]\n", "is no TOML"), ('other = 1\n', "unknown key")):  # fmt: skip
+                        ("ignore = 3\n", "[[ignore]]"), ("[[ignore]\n", "is not TOML"), ('other = 1\n', "unknown key")):  # fmt: skip
         found = ignore(wrong)
         assert found.returncode == 2 and said in found.stderr and found.stderr.count("\n") == 1, found.stderr
     (folder / "other.toml").write_text(entry)

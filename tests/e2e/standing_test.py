@@ -42,9 +42,7 @@ def columns(line: str) -> int:
         ["status", "--by", "repository"],
         ["status", SLUG],
         ["status", "--windows"],
-        pytest.param(
-            ["status", "--since", "2026-11-21"], marks=pytest.mark.xfail(reason="names of claims are kept whole, too", strict=True)
-        ),
+        ["status", "--since", "2026-11-21"],
         ["lifecycle"],
         ["window", SLUG, "--show"],
     ],

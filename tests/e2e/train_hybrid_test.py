@@ -1,4 +1,4 @@
-"""The training run on a CPU: liger-kernel's red pin in Triton's interpreter, raw, mitigated and with our edit; and what is made of it."""
+"""The training run on a CPU: liger-kernel's red pin in Triton's interpreter, raw, mitigated and with our edit; and the report of it."""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ import json, os, sys
 words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 document = json.load(open(words["--cases"]))
 subject, digest = words["--subject"], "0" * 64
+if "TOY_GATE" in os.environ:  # a subject that takes as long as a test wants
+    open(os.environ["TOY_GATE"]).read()
 names = [f"op_mutant:{{i}}" for i in range(20)] if "--corrupt" in words else [subject]
 with os.fdopen(int(words["--records-fd"]), "w") as out:
     for case in document["cases"]:
@@ -51,8 +53,8 @@ def pack(slug: str, number: int, upstreams: list[dict]) -> dict:
 
 
 @pytest.fixture
-def run(tmp_path: Path):
-    """The program over two toy packs: `one` of a git commit that cannot be fetched, `two` of a release."""
+def toys(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A program over two toy packs, and its environment: `one` of a git commit that cannot be fetched, `two` of a release."""
     root, cache, bin_folder = tmp_path / "root", tmp_path / "cache/patchbench", tmp_path / "bin"
     wheel = tmp_path / "toy-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -88,10 +90,17 @@ def run(tmp_path: Path):
     (tmp_path / ".gitconfig").write_text('[url "file:///nowhere/"]\n\tinsteadOf = https://gone.invalid/\n')
     here = {"PATCHBENCH_ROOT": str(root), "PATCHBENCH_LEDGER": str(tmp_path / "ledger.db"), "HOME": str(tmp_path),
             "XDG_CACHE_HOME": str(cache.parent)}  # fmt: skip
+    return bin_folder / "patchbench", os.environ | here
+
+
+@pytest.fixture
+def run(toys: tuple[Path, dict[str, str]]):
+    """Runs that program."""
+    program, here = toys
 
     def start(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [str(bin_folder / "patchbench"), *words, "--device", "cpu", "--sandbox", "process"]
-        return subprocess.run(command, env=os.environ | here, capture_output=True, text=True, timeout=120)
+        command = [program, *words, "--device", "cpu", "--sandbox", "process"]
+        return subprocess.run(command, env=here, capture_output=True, text=True, timeout=120)
 
     return start
 

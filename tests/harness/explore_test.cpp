@@ -39,7 +39,7 @@ class RowsPack final : public Pack {
   }
   Tensors plain(const Case&, const Tensors& inputs) const override { return compute(inputs); }
   Tolerances tolerances(const Case&, const std::string&) const override {
-    // 2e-3: so wide that 1e-3 passes all layers but those of relations.
+    // 2e-3: so wide that 1e-3 passes all layers except relations.
     const Tolerance wide{0, 16777, kWhy};
     return {wide, wide, wide, wide};
   }

@@ -172,7 +172,7 @@ TEST(SubjectReport, LongAndMultiLineTextIsCutToOneLine) {
   EXPECT_EQ(report.cases.at("one").reason, "a");
 }
 
-/// Runs the toy pack with a shell script as the subject. `setup` lies beside the work folder.
+/// Runs the toy pack with a shell script as the subject. `setup` lies next to the work folder.
 RunResult run_script(const ScratchFolder& folder, const std::string& script,
                      double timeout_s = 20) {
   const Json command = {
@@ -275,7 +275,7 @@ TEST(SubjectProcess, CommandThatCannotStartIsOursNotAnAnswer) {
             3);
 }
 
-/// `python3` on the wheels this build stands on, with the words given.
+/// `python3` on the wheels that this build uses, with the words given.
 std::vector<std::string> python_words(std::vector<std::string> words) {
   words.insert(words.begin(), {"env", "PYTHONDONTWRITEBYTECODE=1",
                                "PYTHONPATH=" PATCHBENCH_TORCH_SITE, "python3"});

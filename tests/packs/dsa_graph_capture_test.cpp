@@ -34,7 +34,7 @@ struct MaskCase {
 };
 
 /// [batch, seqlen_q, topk] int64: distinct keys per row (or drawn with repeats), a share negative.
-/// Row 0 names nothing where there are negatives, row 1 names key 0 beside a -1.
+/// Row 0 names nothing where there are negatives, row 1 names key 0 and a -1.
 at::Tensor indices_of(const MaskCase& c) {
   const harness::Draw draw(7, c.name);
   const std::vector<int64_t> shape = {c.batch, c.seqlen_q, c.topk};

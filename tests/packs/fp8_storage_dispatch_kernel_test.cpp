@@ -222,7 +222,7 @@ TEST(SparseMlaFp8KernelScales, MayDifferByMuchAndBeZero) {
   EXPECT_TRUE(at::allclose(got.lse.to(at::kDouble), wanted.lse, 0, 1e-4));
 }
 
-/// They are factors of what the backward multiplies, and divided out of its sums.
+/// They are factors of the backward's operands, and divided out of its sums.
 TEST(SparseMlaFp8KernelScales, AreInEachRowOfTheGradientsOnce) {
   Problem p = problem_of({.name = "rows", .layout = "token", .batch = 1, .topk = 200}, at::kCPU);
   const auto shrink = [](const Tensor& scales, int count, int64_t zero) {

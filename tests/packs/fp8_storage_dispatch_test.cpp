@@ -53,7 +53,7 @@ std::vector<MlaCase> mla_cases() {
       {.name = "no_heads", .num_heads = 0}};
 }
 
-/// What lse [in log2] may be off. Where e4m3 is multiplied, in the kernel beside a stored query, a
+/// What lse [in log2] may be off. Where e4m3 is multiplied, in the kernel with a stored query, a
 /// tensor core keeps about 14 bits of a sum, an error in proportion to the logits and so to lse.
 /// Without the sum of each 128 columns going to float32 an H200 is off by 2.1e-2 and 3.5e-2 on
 /// sharp rows, whose lse is about 20: more than the bound.

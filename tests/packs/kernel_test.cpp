@@ -21,7 +21,7 @@ class Warnings : public c10::WarningHandler {
   std::vector<std::string> texts;
 };
 
-/// All that the note asks of a tensor: there is no GPU here.
+/// All that the note asks of a tensor: this test has no GPU.
 struct FakeTensor {
   bool is_on_gpu;
   bool is_cuda() const { return is_on_gpu; }

@@ -232,7 +232,7 @@ TEST_P(FlceLimits, NeverHoldsMoreThanATileOfLogits) {
 
 // ---- refusals ----
 
-/// The first line of what `call` throws, or "" if it throws nothing.
+/// The first line of the error that `call` throws, or "" if it throws nothing.
 std::string refusal(const std::function<void()>& call) {
   try {
     call();

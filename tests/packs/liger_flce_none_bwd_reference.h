@@ -185,7 +185,7 @@ inline Tensors moved(const Tensors& tensors, const std::string& device) {
   return result;
 }
 
-/// What every output must meet, beside k = 2 times the plain computation's error.
+/// What every output must meet, besides k = 2 times the plain computation's error.
 inline harness::Tolerances tolerances(const FlceCase& c) {
   if (c.dtype == at::kDouble) {
     return {

@@ -263,7 +263,7 @@ TEST(MimoBackwardCudaGraph, IsCapturedAndReplaysOnOtherLengths) {
   graph.capture_begin();
   const MimoGradients replayed = mamba3_mimo_bwd(in, grad_out);
   graph.capture_end();
-  // The last lengths are no partition: wrong gradients, but no access out of bounds.
+  // The last lengths are not a partition: wrong gradients, but no access out of bounds.
   for (const std::vector<int32_t>& bounds : {std::vector<int32_t>{0, 70, 130, 137},
                                              {0, 1, 1, 137},
                                              {0, 128, 136, 137},

@@ -15,7 +15,7 @@
   auto* const name = reinterpret_cast<uint4*>(sm90_emulator::Machine::running().shared())
 
 /// A host's own of CUDA's words and of packs/mamba3_mimo_gqa_bwd/mimo_primitives.cuh, for one CTA
-/// of 256 threads at a time. They stand in the kernels' namespace, before any of the toolkit's.
+/// of 256 threads at a time. They are in the kernels' namespace, before any of the toolkit's.
 namespace patchbench::ops::mamba3_mimo_gqa_bwd {
 
 using sm90_emulator::Machine;

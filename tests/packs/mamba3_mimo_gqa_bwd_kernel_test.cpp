@@ -138,7 +138,7 @@ MimoBackward problem_for(const MimoInputs& in, const Tensor& grad_out, const Mim
 MimoGradients run(MimoInputs in, const Tensor& grad_out, Timing timing) {
   for (Tensor* leaf : leaves_of(in))
     if (leaf) *leaf = leaf->contiguous();
-  // What nobody writes is no number.
+  // Elements that nobody writes are NaN.
   const auto none = [](std::vector<int64_t> shape, at::ScalarType type) {
     return torch::full(shape, std::numeric_limits<double>::quiet_NaN(), at::TensorOptions(type));
   };

@@ -77,7 +77,7 @@ Tensor bias_sums(const Tensor& raw) {
   return raw.cpu().to(at::kDouble).sum(at::IntArrayRef{0, 1}).transpose(0, 1);
 }
 
-/// Within one rounding to `type` beside the float32 noise of a sum over `terms` unit normals: half
+/// Within one rounding to `type` plus the float32 noise of a sum over `terms` unit normals: half
 /// an ulp of each partial sum, none of which passes 4 sqrt(terms).
 bool is_rounded_once(const Tensor& got, const Tensor& wanted, at::ScalarType type, int64_t terms) {
   const double noise = std::pow(static_cast<double>(terms), 1.5) * 4 * 6e-8;

@@ -110,7 +110,7 @@ Results in_fp64(const Operands& given) {
   return results;
 }
 
-/// Within one rounding to the result's dtype beside the float32 noise of a sum of so many products
+/// Within one rounding to the result's dtype plus the float32 noise of a sum of so many products
 /// of unit normals: half an ulp of each partial sum, which add like a random walk.
 bool is_rounded_once(const Tensor& got, const Tensor& wanted, int64_t terms) {
   const double noise = static_cast<double>(terms) * 16 * 6e-8;

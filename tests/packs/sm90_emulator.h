@@ -55,7 +55,7 @@ class Machine {
         fibers_(static_cast<size_t>(num_threads)),
         lanes_(fibers_.size()),
         products_(fibers_.size() / kGroup) {
-    // A bfloat16 of all ones is no number: what nobody wrote shows in what is made of it.
+    // A bfloat16 of all ones is NaN: an element that nobody wrote shows in the results.
     const auto at = reinterpret_cast<uintptr_t>(storage_.data());
     shared_ = storage_.data() + (1024 - at % 1024) % 1024;
   }
@@ -188,7 +188,7 @@ class Machine {
     if (++product.num_issued == kGroup && !timing_.is_late) perform(product);
   }
   void commit_products() { ++fibers_[static_cast<size_t>(thread_)].num_commits; }
-  /// All but those of the last `num_pending` commits.
+  /// All except the last `num_pending` commits.
   void wait_for_products(int num_pending) {
     Fiber& fiber = fibers_[static_cast<size_t>(thread_)];
     const int64_t end = fiber.num_commits - num_pending;

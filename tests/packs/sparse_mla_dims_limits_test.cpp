@@ -70,7 +70,7 @@ struct Sizes {
   int64_t seqlen_q, num_heads, topk, head_dim_qk, head_dim_v;
 };
 
-/// The most bytes that a forward, and a backward, held beside their operands and results.
+/// The most bytes that a forward, and a backward, held besides their operands and results.
 std::pair<int64_t, int64_t> scratch_of(const Sizes& s, at::ScalarType type) {
   const auto normal = [&](const char* name, std::vector<int64_t> shape) {
     return harness::Draw(5, name).normal(shape).to(type);

@@ -85,7 +85,7 @@ inline Result oracle(const Problem& p) {
   const Tensor index = p.indices.squeeze(2).to(at::kLong);
   const Tensor is_key = index.ge(0).logical_and(index.lt(kv.size(1)));
   const Tensor none = torch::zeros({q.size(0), 1, kv.size(3)}, at::kDouble);
-  const Tensor rows = at::cat({kv.squeeze(2), none}, 1);  // the last one is no key
+  const Tensor rows = at::cat({kv.squeeze(2), none}, 1);  // the last one is not a key
   std::vector<Tensor> outs, lses;
   for (int64_t b = 0; b < q.size(0); ++b) {
     const Tensor k = at::embedding(rows[b], at::where(is_key[b], index[b], kv.size(1)));

@@ -1,4 +1,4 @@
-"""The float64 oracles of the benchmarks that stand beside other implementations, and the operands that these are given."""
+"""The float64 oracles of the benchmarks that compare with other implementations, and the operands that these get."""
 
 from __future__ import annotations
 

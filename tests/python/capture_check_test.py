@@ -194,7 +194,7 @@ def test_within_selects_the_frame_and_counts_what_lies_outside(package: Path) ->
 
 
 class Coded(RuntimeError):
-    """Stands for torch.AcceleratorError."""
+    """Replaces torch.AcceleratorError."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"CUDA error {code}")

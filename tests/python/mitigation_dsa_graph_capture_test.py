@@ -19,7 +19,7 @@ from evidence import speaks_for  # noqa: E402
 from patchbench_mitigations import dsa_graph_capture as fix  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
-# KIND: "host" has the defects of a release that reads the host, "sentinel" those of one that rejects -1, "right" none.
+# KIND: "host" has the defects of a release that reads the host, "sentinel" the defects of one that rejects -1, "right" none.
 DSA = """
 import torch
 
@@ -205,7 +205,7 @@ SENTINEL = pytest.mark.parametrize("upstream", [("sentinel", "0.18.2")], indirec
 
 
 def indices_of(pattern: str) -> torch.Tensor:
-    """[2, 5, 3] of 7 keys; row 1 has key 0 beside -1 where there are sentinels."""
+    """[2, 5, 3] of 7 keys; row 1 has key 0 and -1 where there are sentinels."""
     indices = torch.randint(0, 7, (2, 5, 3), generator=torch.Generator().manual_seed(4))
     if pattern == "sentinels":
         indices[:, :, 2] = -1

@@ -104,7 +104,7 @@ class BlockTensor(Wrapper):
 
 
 class Bare:
-    """A storage that is no tensor."""
+    """A storage that is not a tensor."""
 
     shape = (4, 2, 16, 576)
 
@@ -187,7 +187,7 @@ def stored(x: torch.Tensor, kind: type[Wrapper] = Float8Tensor, requires_grad: b
 def problem(
     site: str, kind: type[Wrapper] = Float8Tensor, requires_grad: bool = False, device: str = "cpu"
 ) -> tuple[Wrapper, Wrapper, torch.Tensor]:
-    """query, kv of 32 keys, indices with slots that are no keys and one query without any."""
+    """query, kv of 32 keys, indices with slots that hold no key and one query without any."""
     shape = SHAPES[site]
     kv = {"sparse_mla": (2, 32, 1), "sparse_mla_3d": (32, 1)}.get(site, (32, 2, 1))
     rows = {"sparse_mla": (2, 4, 1), "sparse_mla_3d": (4, 1)}.get(site, (2, 4))

@@ -36,7 +36,7 @@ Graphs = list[list[tuple[str, str, tuple[int, ...]]]]
 def compiled(call: Callable[..., Any], tensors: tuple[torch.Tensor, ...], backend: str) -> tuple[Graphs, list[torch.Tensor]]:
     """Every graph that dynamo hands over, as its nodes, and what two calls give."""
     torch.compiler.reset()
-    # Dynamo keeps modules by their names: those of the stand-in of an earlier test.
+    # Dynamo keeps modules by their names: an earlier test's stand-in stays there.
     torch._dynamo.symbolic_convert._import_module.cache_clear()
     for name in [name for name in globals() if name.startswith("__import_")]:
         del globals()[name]

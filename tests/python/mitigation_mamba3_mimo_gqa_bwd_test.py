@@ -96,7 +96,7 @@ class Upstream:
         return importlib.import_module(f"{fix.TARGET.rpartition('.')[0]}.{name}")
 
     def gradients(self, t: dict[str, torch.Tensor], layout: str) -> list[torch.Tensor]:
-        """Those of q, k, q_bias and k_bias, as the caller's module gets them."""
+        """The gradients of q, k, q_bias and k_bias, as the caller's module gets them."""
         suffix = "" if layout == "dense" else "_varlen"
         host = getattr(self.module(), f"mamba_mimo_bwd_combined{suffix}")
         bounds = {"cu_seqlens": torch.tensor([0, 5])} if layout == "packed" else {}

@@ -55,7 +55,7 @@ w = head.detach().clone().requires_grad_()
 loss = torch.nn.functional.cross_entropy(hidden.flatten(0, 1) @ w.T, target.flatten(), reduction="none")
 (wanted,) = torch.autograd.grad((loss * weight.flatten()).sum() / 2, w)
 print("error", float((head.grad - wanted).norm() / wanted.norm()))
-if os.environ["PATCHBENCH_MITIGATE"] != "off":  # another mode, on all ranks, is no difference between them
+if os.environ["PATCHBENCH_MITIGATE"] != "off":  # another mode, on all ranks, is not a difference between them
     from patchbench_mitigations import liger_flce_none_bwd as fix
     fix.disable()
     print(fix.enable()["mode"])

@@ -51,7 +51,7 @@ def is_close(got: Iterable[Tensor], wanted: Iterable[Tensor], bound: float) -> b
 
 
 def bound_of(device: str) -> float:
-    """Of what two runs of the same op may differ by: nothing on a CPU; on a GPU the order of float32 adds to grad_kv, or cuBLAS's choice
+    """How much two runs of the same op may differ: nothing on a CPU; on a GPU the order of float32 adds to grad_kv, or cuBLAS's choice
     in a plain forward, may move a bfloat16 by one rounding."""
     return 0 if device == "cpu" else 4e-3
 

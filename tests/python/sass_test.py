@@ -33,7 +33,7 @@ def fp8_products(kernels: dict[str, str], forward: str) -> dict[str, Counter]:
 def test_logits_of_stored_bytes_are_e4m3_products(kernels):
     blocks, rows = fp8_products(kernels, "sparse_mla_forward_kernel"), fp8_products(kernels, "sparse_mla_forward_rows_kernel")
     assert set(blocks) == set(rows) == {"0", "1"}
-    # Products of 32 columns: 576 of a row, or 512 of blocks beside a bfloat16 rope.
+    # Products of 32 columns: 576 of a row, or 512 of blocks with a bfloat16 rope.
     assert blocks["0"]["QGMMA.64x32x32.F32.E4M3.E4M3"] == 16
     assert all(form["QGMMA.64x64x32.F32.E4M3.E4M3"] == 18 for form in rows.values())
 

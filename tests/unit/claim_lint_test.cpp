@@ -10,7 +10,7 @@
 namespace patchbench::report {
 namespace {
 
-/// Lints beside the records of one run: a red trigger, a green control, their verdict.
+/// Lints with the records of one run: a red trigger, a green control, their verdict.
 class ClaimLint : public ::testing::Test {
  protected:
   std::vector<ClaimProblem> lint(const std::string& text) const {

@@ -87,7 +87,7 @@ TEST(EvidenceRows, AnyShapeOfARecordComesBack) {
       R"({"a":[[1,"x"],[2,"y"]],"b":"[0,[]]"})",
       R"({"why":"see {\"$\":1} and \\\"{\"$\":7}\" here, [], [1] \\"})",
   };
-  // What is in a hole has the shape of what holds it.
+  // A hole's content has the shape of its container.
   Rows nested;
   for (int i = 0; i < 16; ++i)
     nested.push_back(fmt::format(

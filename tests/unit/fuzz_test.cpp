@@ -1,4 +1,4 @@
-// The fuzz lane over the parsers of what others hand in; under the `asan` preset any invalid access
+// The fuzz lane over the parsers of foreign input; under the `asan` preset any invalid access
 // fails it too.
 #include <gtest/gtest.h>
 

@@ -131,7 +131,7 @@ TEST_F(ExchangeTest, SeveralFilesAreTakenTogetherOrNotAtAll) {
             ErrorCode::kUsage);
   EXPECT_TRUE(ledger->all().empty());
   const std::vector<Record> run = sample::run();
-  // A verdict's observations may stand in a file before it.
+  // A verdict's observations may be in a file before it.
   EXPECT_EQ(import_jsonl(*ledger, {{text_of({run[0], run[1]}), "a"}, {text_of({run[2]}), "b"}}), 3);
 }
 

@@ -100,7 +100,7 @@ void overwrite(std::string& text, const std::string& from, const std::string& to
     text.replace(at, from.size(), to);
 }
 
-/// The same texts as `made_texts`, from those of a run of the same kind.
+/// The same texts as `made_texts`, from a run of the same kind.
 std::vector<std::string> texts_of_run(int number) {
   static std::map<int, std::vector<std::string>> kinds;
   const int kind = number % kKinds;

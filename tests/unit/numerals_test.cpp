@@ -5,7 +5,7 @@
 namespace patchbench::report {
 namespace {
 
-/// What the text states, as it is written; "!" in front of what cannot be read.
+/// What the text states, as it is written; "!" in front of text that cannot be read.
 std::vector<std::string> stated(std::string_view text) {
   std::vector<std::string> out;
   for (const Numeral& n : numerals_in(text))

@@ -92,12 +92,12 @@ TEST(PackageList, ALetterThatIsNoAsciiIsForStringsAndComments) {
   const std::string right = "# \u00e9\n[[package]]\nname = \"a\"\nversion = \"1\"\n";
   EXPECT_TRUE(
       list_of(right + "x = \"\u00e9\"\ny = \"\"\"\n\u00e9\"\"\"\"\n").packages.contains("a"));
-  EXPECT_NE(error_of(right + "\u00e9 = 1\n").find("in:5: is no TOML"), std::string::npos);
-  EXPECT_NE(error_of(right + "x = \"\\\"\" \u00e9\n").find("in:5: is no TOML"), std::string::npos);
+  EXPECT_NE(error_of(right + "\u00e9 = 1\n").find("in:5: is not TOML"), std::string::npos);
+  EXPECT_NE(error_of(right + "x = \"\\\"\" \u00e9\n").find("in:5: is not TOML"), std::string::npos);
 }
 
 TEST(PackageList, ARefusalSaysWhatAndWhere) {
-  EXPECT_NE(error_of("[[package]]\nname = \n").find("in:2: is no TOML"), std::string::npos);
+  EXPECT_NE(error_of("[[package]]\nname = \n").find("in:2: is not TOML"), std::string::npos);
   EXPECT_NE(error_of("a b c\n").find("in:1: is no requirement: a b c"), std::string::npos);
   EXPECT_NE(error_of("a[b\n").find("in:1: is no requirement"), std::string::npos);
   EXPECT_NE(error_of(std::string("a\0b", 3)).find("zero bytes"), std::string::npos);

@@ -333,7 +333,7 @@ TEST(Regression, IsNotRuledOutWithout) {
 
 /// The same observations in any order give the same outcome, and no random mix of observations
 /// without a red upstream ever earns FIX_VALIDATED.
-/// The claim "t1 and t2 are absent on `upstream`", beside `patched`.
+/// The claim "t1 and t2 are absent on `upstream`", against `patched`.
 Outcome claim_over(std::vector<Observation> subject, std::vector<Observation> contrast,
                    Seen expects = A) {
   QuestionContext context = asking(Question::kClaim);
@@ -432,7 +432,7 @@ TEST(Equivalence, CatchesAMutantByItsOutputsAndEarnsNothingWithout) {
     EXPECT_FALSE(o.sentinel) << o.text();
     return o.why;
   };
-  // Other code alone is no fault: the compiler may have done as well.
+  // Other code alone is not a fault: the compiler may have done as well.
   EXPECT_NE(why(patched, with_outputs(run_of("mutant:m", A, A, A), 'a', 'd')).find("not caught"),
             std::string::npos);
   EXPECT_NE(why(patched, {}).find("no mutant"), std::string::npos);

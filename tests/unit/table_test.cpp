@@ -78,6 +78,23 @@ TEST(Table, NoWidthBreaksASlug) {
   }
 }
 
+TEST(Table, ARowThatSlugsMakeTooWideBecomesABlock) {
+  Table table({"pack", "claim", "note", "now"});
+  table.add({"sparse_mla_pdp_precision", "claim third_branch_rounds_biases", "", "red"});
+  table.add({"te_fused_ce", "reproduce", "a b c d", "green"});
+  EXPECT_EQ(table.render({.width = 40}),
+            "pack   sparse_mla_pdp_precision\n"
+            "claim  claim third_branch_rounds_biases\n"
+            "now    red\n"
+            "\n"
+            "pack   te_fused_ce\n"
+            "claim  reproduce\n"
+            "note   a b c d\n"
+            "now    green\n");
+  EXPECT_NE(table.render().find("pack                      claim"), std::string::npos)
+      << "80 columns hold the table";
+}
+
 TEST(Table, AWordThatIsNoSlugGivesItsRowTheWidth) {
   Table table({"pack", "digest"});
   table.add({"sparse_mla_dims", std::string(64, 'a') + "_" + std::string(64, 'b')});
@@ -127,6 +144,11 @@ TEST(Table, ColoursOnlyWhereTheStyleSays) {
   const std::string colored = table.render({.is_colored = true});
   EXPECT_NE(colored.find("\x1b[31mred\x1b[0m"), std::string::npos);
   EXPECT_EQ(table.to_json()[0]["state"], "red");
+}
+
+TEST(Table, TheLastTwoLinesAreASentenceAndACommand) {
+  EXPECT_EQ(closing("The fix holds.", "patchbench bundle toy"),
+            "The fix holds.\nnext: patchbench bundle toy\n");
 }
 
 TEST(Style, IntoAPipeARowIsOneLine) {

@@ -17,7 +17,7 @@ std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// The built-in rules behind those of a user.
+/// The built-in rules behind a user's rules.
 TriageRules rules(const std::string& users = "") {
   TriageRules out;
   const std::string schema = read("env/triage.schema.json");

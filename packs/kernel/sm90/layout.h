@@ -53,7 +53,7 @@ struct Fragment {
   PB_DEVICE int key(int i) const { return warpgroup * 32 + column(i); }
 };
 
-/// The descriptor `bytes` further, from the low half of a descriptor. A 32-bit add beside a
+/// The descriptor `bytes` further, from the low half of a descriptor. A 32-bit add next to a
 /// constant high half: 64-bit adds form a chain between two products, which then wait.
 PB_CONSTEXPR uint64_t smem_desc_from(uint32_t low, uint32_t bytes) {
   return smem_desc(0) >> 32 << 32 | (low + (bytes >> 4));

@@ -1,4 +1,4 @@
-"""The Mamba-3 SISO scan, and the backward of what stands before it."""
+"""The Mamba-3 SISO scan, and the backward of the steps before it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def mamba3_siso_rotary_bwd(
     grad_k_scaled: Tensor,
     grad_qk_dot: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Gradients of q, k, q_bias, k_bias, angles, dt and trap from those of what the scan takes: bias, rotation, scale, qk_dot.
+    """Gradients of q, k, q_bias, k_bias, angles, dt and trap from the gradients of the scan's inputs: bias, rotation, scale, qk_dot.
 
     q, k [batch, seqlen, num_groups, head_dim_qk] and angles, angles_cumsum [batch, seqlen, num_heads, num_angles] of one dtype, biases
     [num_heads, head_dim_qk], dt, trap and grad_qk_dot [batch, num_heads, seqlen] float32 (float64 with float64), grad_q_rotated and

@@ -70,7 +70,7 @@ def program() -> Path:
 
 
 def _words_of(text: str) -> str:
-    """The program's own line of what it wrote to stderr."""
+    """The program's own line from its stderr."""
     lines = [line for line in text.splitlines() if line.strip()]
     own = [line[len("patchbench: ") :] for line in lines if line.startswith("patchbench: ")]
     return (own or lines or ["it said nothing"])[-1]

@@ -1,0 +1,17 @@
+#pragma once
+#include <string>
+
+#include "core/json.h"
+#include "core/question.h"
+#include "core/sentinel.h"
+#include "run/trial.h"
+
+namespace patchbench {
+
+/// What a person reads after a verdict: one sentence on what it means, and the command that
+/// follows. Each has two lines, "The fix holds: …\nnext: patchbench bundle SLUG\n".
+std::string next_step(const Setup& setup, const QuestionContext& question, const Outcome& outcome);
+/// The same of a window; `document` is WindowAnswer's.
+std::string next_step_of_window(const Json& document);
+
+}  // namespace patchbench
