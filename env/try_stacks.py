@@ -74,7 +74,8 @@ def main(argv: list[str]) -> int:
         print(f"try_stacks: {e}", file=sys.stderr)
         return 2
     if out:
-        Path(out).write_text(json.dumps({"python": platform.python_version(), "device": "cpu", "rows": rows}))
+        what = "env/try_stacks.py: reproduce liger_flce_none_bwd --python VENV; a row with the self-test of the judge takes longer"
+        Path(out).write_text(json.dumps({"what": what, "python": platform.python_version(), "device": "cpu", "rows": rows}))
         subprocess.run([sys.executable, Path(__file__).with_name("json_rows.py"), out], check=True)
     return 0 if all(row["sentinel"] == WANTED[row["liger_kernel"]] for row in rows) else 1
 

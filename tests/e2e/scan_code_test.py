@@ -82,6 +82,19 @@ def test_keys_of_configurations(tmp_path: Path) -> None:
                     ("a.py", 6, "cannot_know"), ("b.yaml", 2, "meets"), ("c.sh", 1, "cannot_know")}  # fmt: skip
 
 
+def test_a_key_with_the_value_of_another_kernel_is_no_hit(tmp_path: Path) -> None:
+    """Megatron calls Transformer Engine's loss where cross_entropy_fusion_impl is "te"; "native" is its own."""
+    (tmp_path / "a.py").write_text(
+        'TransformerConfig(cross_entropy_loss_fusion=True, cross_entropy_fusion_impl="te")\n'
+        'TransformerConfig(cross_entropy_loss_fusion=True, cross_entropy_fusion_impl="native")\n'
+        "config.cross_entropy_fusion_impl = impl\n"
+    )
+    (tmp_path / "b.yaml").write_text("cross_entropy_fusion_impl: te\n")
+    (tmp_path / "c.sh").write_text("torchrun pretrain.py --cross-entropy-loss-fusion --cross-entropy-fusion-impl te\n")
+    rows = {("a.py", 1, "meets"), ("a.py", 3, "cannot_know"), ("b.yaml", 1, "meets"), ("c.sh", 1, "meets")}
+    assert sites(tmp_path, slug="te_fused_ce") == (1, rows)
+
+
 def test_hostile_code_is_parsed_and_never_run(tmp_path: Path) -> None:
     """What cannot be parsed and has the words is unknown; what has none of them says nothing."""
     (tmp_path / "code").mkdir()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import inspect
 import json
 import os
 import re
@@ -118,6 +120,34 @@ def test_a_scan_knows_a_hit_from_a_release_without_the_bug(tmp_path: Path) -> No
 def test_nothing_imports_torch() -> None:
     words = "import patchbench, patchbench.pytest_plugin, sys; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", words], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=True)
+
+
+def untyped(public: object, name: str) -> list[str]:
+    """What a reader or a type checker misses in a public name: a docstring, the type of an argument or of a result."""
+    members = [(name, public)]
+    if inspect.isclass(public) and not issubclass(public, enum.Enum):
+        members += [(f"{name}.{key}", value) for key, value in vars(public).items() if not key.startswith("_")]
+    out = []
+    for at, one in members:
+        function = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
+        if not (inspect.isclass(function) or inspect.isfunction(function)):
+            continue
+        out += [f"{at}: no docstring"] * (not function.__doc__)
+        if inspect.isfunction(function):
+            signature = inspect.signature(function)
+            arguments = [given for key, given in signature.parameters.items() if key not in ("self", "cls")]
+            out += [f"{at}({given.name}): no type" for given in arguments if given.annotation is given.empty]
+            out += [f"{at}: no type"] * (signature.return_annotation is signature.empty)
+    return out
+
+
+def test_every_public_name_has_types_and_a_docstring() -> None:
+    assert (ROOT / "runner/python/patchbench/py.typed").exists()
+    assert [what for name in patchbench.__all__ for what in untyped(getattr(patchbench, name), name)] == []
+
+    def bare(a, b: int = 0): ...
+
+    assert untyped(bare, "bare") == ["bare: no docstring", "bare(a): no type", "bare: no type"]
 
 
 def test_an_installed_program_finds_what_lies_with_it(tmp_path: Path) -> None:
