@@ -1,0 +1,30 @@
+"""Pack 16 on real megatron-core releases, on the CPU: every form of the wrapper casts what is marked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from answers import answer, need_reproducer, seen
+
+SLUG = "megatron_float16_cast"
+need_reproducer(SLUG)
+
+WANTED = {
+    "bf16_mixer": "fp32_lost", "fp16_mixer": "fp32_lost", "bf16_buffer": "fp32_lost", "bf16_1000_steps_in_place": "steps_rounded",
+    "bf16_1000_steps_main_params": "fp32_lost", "fp16_unmarked_beyond_range": "absent", "bf16_unmarked": "absent",
+    "bf16_by_comment": "fp32_lost",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["0.15.0", "0.17.1", "0.18.2", "0.19.2"])
+def test_each_form_of_the_wrapper_casts_what_is_marked(tmp_path: Path, version: str) -> None:
+    chosen = [word for name in WANTED for word in ("--case", name)]
+    _, document = answer(tmp_path, "reproduce", SLUG, "--upstream", version, *chosen, "--device", "cpu")
+    assert seen(document, "upstream") == WANTED
+
+
+def test_the_model_has_the_classes_of_the_red_pin(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "model")
+    assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(fp32_lost)")
+    assert {name: seen(document, "model")[name] for name in WANTED} == WANTED
