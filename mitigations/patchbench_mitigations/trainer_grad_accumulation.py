@@ -1,0 +1,297 @@
+"""Hugging Face's Trainer with gradient accumulation: each micro-batch weighs by its labels.
+
+Two hooks on the class object: `get_batch_samples` counts the labels of one optimizer step and hands no count on, so that every model
+returns the mean over its own micro-batch; `training_step` goes backward from that mean times the micro-batch's share of the labels,
+and returns that product, of which the reported loss is made. What the model's forward does with a count does not matter then.
+
+Mode "exact" (what "auto" stands for) is exact for a loss that is a mean over the labels: the gradient of a step is that of the mean
+over all its labels. Left to the release: a `compute_loss_func`, a trainer that sets `loss_is_scaled_for_ga`, labels that cannot be
+counted, several processes or GPUs, DeepSpeed. Each is said once and counted as "left". Releases before 4.46.0 have no
+`get_batch_samples` and are refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from patchbench_mitigations.fingerprint import own_function
+from patchbench_mitigations.registry import LOG, MODE_AUTO
+from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement
+
+SLUG = "trainer_grad_accumulation"
+UPSTREAM = "transformers"
+TARGET = "transformers.trainer"
+CLASS = "Trainer"
+EXACT = "exact"
+KEYS = (f"{TARGET}:{CLASS}.get_batch_samples", f"{TARGET}:{CLASS}.training_step")
+TOTAL = "_patchbench_labels"  # on a trainer: the labels of the step that is under way, None where it is left to the release
+
+
+# ---- what counts ----
+
+
+def shifts_labels(model: torch.nn.Module) -> bool:
+    """Whether the release's loss for this model compares the label at i + 1 with the logits at i. A model whose class no loss is listed
+    for gets that of a causal language model if it generates."""
+    losses = importlib.import_module("transformers.loss.loss_utils")
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    names = sorted(losses.LOSS_MAPPING, key=len, reverse=True)
+    listed = getattr(model, "loss_type", None) or next((n for n in names if n in type(model).__name__), None)
+    if listed is not None:
+        return losses.LOSS_MAPPING.get(listed) is losses.ForCausalLMLoss
+    return bool(hasattr(model, "can_generate") and model.can_generate())
+
+
+def num_labels(batch: dict[str, Any], is_shifted: bool) -> int:
+    """The labels of a batch that its loss averages over."""
+    if "shift_labels" in batch:
+        return int(batch["shift_labels"].ne(-100).sum())
+    return int((batch["labels"][..., 1:] if is_shifted else batch["labels"]).ne(-100).sum())
+
+
+def model_of(trainer: Any) -> torch.nn.Module:
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def takes_count(model: torch.nn.Module) -> bool:
+    """Whether the release hands the count of labels to a model of the user. A forward that takes keywords and ignores them cannot be told
+    from one that hands them to its loss: that is why the hooks hand on none."""
+    if hasattr(model, "accepts_loss_kwargs"):
+        return bool(model.accepts_loss_kwargs)
+    kinds = {p.kind for p in inspect.signature(model.forward).parameters.values()}
+    return inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def total_labels(trainer: Any, batches: list[dict[str, Any]]) -> tuple[int | None, str]:
+    """The labels of one optimizer step; or None, and why it is left to the release."""
+    if trainer.args.world_size > 1 or trainer.args.n_gpu > 1:
+        return None, "several processes or GPUs"
+    if "DEEPSPEED" in str(trainer.accelerator.distributed_type) or getattr(trainer, "use_apex", False):
+        return None, "another engine goes backward"
+    if getattr(trainer, "compute_loss_func", None) is not None or getattr(trainer, "loss_is_scaled_for_ga", None) is not None:
+        return None, "the trainer has a loss of its own"
+    try:
+        is_shifted = shifts_labels(model_of(trainer))
+        total = sum(num_labels(batch, is_shifted) for batch in batches)
+    except (AttributeError, KeyError, TypeError):
+        return None, "its labels cannot be counted"
+    return (total, "") if total else (None, "no label counts")
+
+
+# ---- the hooks ----
+
+
+def _samples_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    said: set[str] = set()
+
+    @functools.wraps(original)
+    def get_batch_samples(self: Any, *args: Any, **words: Any) -> Any:
+        batches, count = original(self, *args, **words)
+        total, why = total_labels(self, batches)
+        setattr(self, TOTAL, total)
+        if total is None:
+            hook.serve(left=1)
+        name = type(model_of(self)).__name__
+        forward = "takes" if takes_count(model_of(self)) else "does not take"
+        text = f"{name}: left to the release: {why}" if why else f"{name}, whose forward {forward} a count of labels, is weighed by labels"
+        if not hook.is_proving and text not in said:
+            said.add(text)
+            LOG.warning("%s: %s", SLUG, text)
+        return batches, count if total is None else None
+
+    return get_batch_samples
+
+
+def _step_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def training_step(self: Any, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **words: Any) -> torch.Tensor:
+        total = getattr(self, TOTAL, None)
+        if total is None:
+            return original(self, model, inputs, *args, **words)
+        share = num_labels(inputs, shifts_labels(model_of(self))) / total
+        compute_loss, backward = self.compute_loss, self.accelerator.backward
+        weighed: list[torch.Tensor] = []
+
+        def keeps(*a: Any, **w: Any) -> Any:
+            answer = compute_loss(*a, **w)
+            loss = answer[0] if isinstance(answer, tuple) else answer
+            # A micro-batch without a label has no mean.
+            weighed.append(loss * share if share > 0 else loss.nan_to_num() * 0.0)
+            return answer
+
+        def goes_back(_: torch.Tensor, **w: Any) -> None:
+            backward(weighed[0] * self.accelerator.gradient_accumulation_steps, **w)  # by which accelerate divides
+
+        self.compute_loss, self.accelerator.backward = keeps, goes_back
+        try:
+            original(self, model, inputs)
+        finally:
+            del self.compute_loss, self.accelerator.backward
+        hook.serve(served=1)
+        return weighed[0].detach()
+
+    return training_step
+
+
+# ---- probe: one optimizer step of the release's Trainer, in a process of its own ----
+
+
+class _NoArgument(torch.nn.Module):
+    """A user's own model, whose forward takes no count."""
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.model(input_ids).logits[:, :-1]
+        return {"loss": F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())}
+
+
+class _Ignores(_NoArgument):
+    """The same, with keywords that it does not look at."""
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:
+        return super().forward(input_ids, labels)
+
+
+class NoArgumentForCausalLM(_NoArgument):
+    pass
+
+
+class IgnoresForCausalLM(_Ignores):
+    pass
+
+
+def _deviation(transformers: Any, wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> float:
+    """How far the gradient of one step over rows of 9, 2 and 4 tokens is from that of the mean over their labels."""
+    torch.manual_seed(22)
+    sizes = {"n_layer": 1, "n_head": 1, "n_embd": 8, "vocab_size": 11, "n_positions": 16}
+    off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    core = transformers.GPT2LMHeadModel(transformers.GPT2Config(bos_token_id=0, eos_token_id=0, **sizes, **off))
+    model, rows = wrap(core), [torch.randint(0, 11, (n,)) for n in (9, 2, 4)]
+    weight = core.transformer.wte.weight
+    losses = [F.cross_entropy(core(r[None]).logits[0, :-1], r[1:], reduction="sum") for r in rows]
+    (right,) = torch.autograd.grad(torch.stack(losses).sum() / sum(len(r) - 1 for r in rows), weight)
+    kept: list[torch.Tensor] = []
+
+    class Keeps(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            kept.append(weight.grad.clone())
+
+    optimizer = Keeps(model.parameters(), lr=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = transformers.TrainingArguments(
+            output_dir=folder, per_device_train_batch_size=1, gradient_accumulation_steps=len(rows), max_steps=1, max_grad_norm=0.0,
+            use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, remove_unused_columns=False,
+            label_names=["labels"])  # fmt: skip
+        trainer = transformers.Trainer(
+            model=model, args=arguments, train_dataset=[{"input_ids": r, "labels": r} for r in rows], optimizers=(optimizer, schedule),
+            data_collator=lambda batch: {name: torch.stack([row[name] for row in batch]) for name in batch[0]})  # fmt: skip
+        trainer.train()
+    return ((kept[0] - right).norm() / right.norm()).item()
+
+
+MODELS: dict[str, Callable[[torch.nn.Module], torch.nn.Module]] = {
+    "GPT2LMHeadModel": lambda core: core,
+    "a forward that takes no count": NoArgumentForCausalLM,
+    "a forward that ignores it": IgnoresForCausalLM,
+}
+
+
+def tell() -> None:
+    """Prints {"release": {model: deviation}, "mitigated": …}; what the probe's process runs."""
+    import transformers
+
+    told = {"release": {name: _deviation(transformers, wrap) for name, wrap in MODELS.items()}}
+    trainer, hook = transformers.Trainer, Hook(EXACT, Finding("", ""), "", "", _own, Counter(dict.fromkeys(_own.counted, 0)))
+    trainer.get_batch_samples = _samples_for(hook, trainer.get_batch_samples)
+    trainer.training_step = _step_for(hook, trainer.training_step)
+    told["mitigated"] = {name: _deviation(transformers, wrap) for name, wrap in MODELS.items()}
+    print(json.dumps(told), flush=True)
+
+
+@functools.cache
+def observed() -> dict[str, dict[str, float]]:
+    """What `tell` prints; {} where its process fails. A Trainer sets up state of the process that it runs in, and the user's run has not
+    begun: therefore the process of its own, without GPUs and without the variables of a distributed run."""
+    of_run = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "ACCELERATE_", "PATCHBENCH_MITIGATE", "CUDA_VISIBLE_DEVICES", "SLURM_", "OMPI_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(of_run)}
+    env |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    words = [sys.executable, "-c", f"from patchbench_mitigations.{SLUG} import tell; tell()"]
+    try:
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=True)
+        return json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return {}
+
+
+def _wrong(deviations: dict[str, float]) -> Iterator[str]:
+    return (f"{name}: {value:.0e} off" for name, value in deviations.items() if not value < 1e-3)
+
+
+# ---- switch ----
+
+
+class _Accumulation(Mitigation):
+    slug, package, op, keys = SLUG, UPSTREAM, "", KEYS
+    counted = ("served", "left")
+
+    def meaning(self, mode: str) -> str:
+        return EXACT if mode == MODE_AUTO else mode
+
+    def op_note(self, mode: str) -> str:
+        return "no op: the release computes"
+
+    def served_by(self, hook: Hook) -> str:
+        return "the release's own loss, weighed by labels"
+
+    def release(self) -> tuple[type, str]:
+        try:
+            trainer = getattr(importlib.import_module(TARGET), CLASS)
+        except (ImportError, AttributeError, RuntimeError) as e:
+            raise self.refusal(f"{TARGET} cannot be imported ({e}); is transformers installed?") from e
+        if not hasattr(trainer, "get_batch_samples"):
+            raise self.refusal(f"{CLASS} has no get_batch_samples: the labels of a step are not known before it; 4.46.1 and newer have it")
+        for name in ("get_batch_samples", "training_step"):
+            if not own_function(getattr(trainer, name), sys.modules[TARGET]):
+                raise self.refusal(f"{CLASS}.{name} is wrapped already; undo that first")
+        return trainer, importlib.metadata.version("transformers")
+
+    def look(self, release: type, version: str) -> Finding:
+        seen = observed()
+        if not seen:
+            return Finding("unknown", version, "the probe's process gave no answer")
+        wrong = list(_wrong(seen["release"]))
+        state = "micro_batches_weighed_wrongly" if wrong else "right"
+        return Finding(state, version, "; ".join(wrong) or "three models get the mean over the labels")
+
+    def placements(self, release: type, hook: Hook) -> list[Placement]:
+        made = {"get_batch_samples": _samples_for, "training_step": _step_for}
+        return [
+            Placement(release, name, vars(release)[name], make(hook, vars(release)[name]), f"{CLASS}.{name}") for name, make in made.items()
+        ]
+
+    def left(self, release: type, hook: Hook) -> str:
+        return "; ".join(_wrong(observed().get("mitigated", {"the probe": float("nan")})))
+
+
+_own = _Accumulation()
+probe, enable, disable, status = _own.probe, _own.enable, _own.disable, _own.status

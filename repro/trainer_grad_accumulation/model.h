@@ -1,0 +1,94 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "harness/inputs.h"
+
+/// A small language model (a table of embeddings and a head) whose gradient is accumulated over
+/// micro-batches: the fp64 oracle, and each way in which a trainer weighs the micro-batches
+/// wrongly.
+namespace patchbench::trainer_grad_accumulation {
+
+/// How the rows of one optimizer step are cut and counted.
+struct Options {
+  int64_t micro_batch = 1;
+  /// The model predicts the next token: the label at position i + 1 belongs to the logits at i.
+  bool is_shifted = true;
+  /// The defect of a second place that divides: the gradient, and not the loss, is divided by the
+  /// number of micro-batches once more.
+  bool is_divided_again = false;
+};
+
+/// The factor of a micro-batch's mean loss. n: its labels that count, N: those of the step, m and
+/// M: the same with the first label of each row, S: the number of micro-batches.
+enum class Weight {
+  kShare,         ///< n / N: right
+  kMeanOfMeans,   ///< 1 / S
+  kSum,           ///< 1: S times the mean of means
+  kFirstCounted,  ///< n / M, where the loss shifts the labels
+  kFirstLeftOut,  ///< n / (labels that would count after a shift), where the loss does not shift
+};
+
+/// The labels that the loss compares with, and the logits that they belong to.
+inline at::Tensor targets_of(const at::Tensor& labels, bool is_shifted) {
+  return is_shifted ? labels.slice(1, 1) : labels;
+}
+
+inline int64_t counted(const at::Tensor& labels) { return labels.ne(-100).sum().item<int64_t>(); }
+
+/// The factor of a micro-batch, from its labels and those of the step.
+inline double factor(Weight weight, const at::Tensor& part, const at::Tensor& all,
+                     int64_t num_micro_batches, const Options& options) {
+  const bool is_shifted = options.is_shifted;
+  const auto share_of = [&](bool is_count_shifted) {
+    return static_cast<double>(counted(targets_of(part, is_shifted))) /
+           static_cast<double>(counted(targets_of(all, is_count_shifted)));
+  };
+  switch (weight) {
+    case Weight::kShare:
+      return share_of(is_shifted);
+    case Weight::kMeanOfMeans:
+      return 1.0 / static_cast<double>(num_micro_batches);
+    case Weight::kSum:
+      return 1;
+    case Weight::kFirstCounted:
+      return share_of(false);
+    case Weight::kFirstLeftOut:
+      return share_of(true);
+  }
+  return 0;
+}
+
+/// sum over micro-batches of factor * mean cross entropy, and its gradients. One micro-batch of all
+/// rows with Weight::kShare is the plain mean over the tokens. A micro-batch without a label that
+/// counts adds nothing. Dtype of the table.
+///   inputs: table [v, h], head [v, h], ids [rows, seqlen] int64, labels [rows, seqlen] int64
+///   returns loss [], grad_table [v, h], grad_head [v, h]
+inline harness::Tensors accumulated(const harness::Tensors& inputs, Weight weight,
+                                    const Options& options) {
+  const at::Tensor table = inputs.at("table").detach().requires_grad_(),
+                   head = inputs.at("head").detach().requires_grad_();
+  const at::Tensor ids = inputs.at("ids"), labels = inputs.at("labels");
+  const int64_t num_rows = ids.size(0), vocab = table.size(0);
+  const int64_t num_micro_batches = (num_rows + options.micro_batch - 1) / options.micro_batch;
+  at::Tensor loss = at::zeros({}, table.options());
+  for (int64_t begin = 0; begin < num_rows; begin += options.micro_batch) {
+    const int64_t end = std::min(begin + options.micro_batch, num_rows);
+    const at::Tensor part = labels.slice(0, begin, end);
+    const at::Tensor targets = targets_of(part, options.is_shifted);
+    if (counted(targets) == 0) continue;
+    at::Tensor logits = at::linear(at::embedding(table, ids.slice(0, begin, end)), head);
+    if (options.is_shifted) logits = logits.slice(1, 0, -1);
+    const at::Tensor mean =
+        at::cross_entropy_loss(logits.reshape({-1, vocab}), targets.reshape({-1}));
+    loss = loss + mean * factor(weight, part, labels, num_micro_batches, options);
+  }
+  const auto grads = torch::autograd::grad({loss}, {table, head});
+  const auto by = static_cast<double>(options.is_divided_again ? num_micro_batches : 1);
+  return {{"loss", loss.detach()}, {"grad_table", grads[0] / by}, {"grad_head", grads[1] / by}};
+}
+
+}  // namespace patchbench::trainer_grad_accumulation
