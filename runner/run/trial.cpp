@@ -251,12 +251,13 @@ RunContext make_run_context(const Setup& setup, const Subject& subject,
 }
 
 /// Whether the judge makes region mutants of this subject's outputs. A subject that is wrong on
-/// purpose has none; a release is asked by itself where it is one with the fix.
+/// purpose has none; a release is asked by itself where it is one with the fix. The self-test of a
+/// pack without an op asks the plain computation.
 bool can_have_regions(const RunOptions& options, const Subject& subject,
                       const std::string& corrupt) {
   return subject == SubjectKind::kPatched || subject == SubjectKind::kMitigated ||
          (subject == SubjectKind::kUpstream && options.is_only_drawn) ||
-         (subject == SubjectKind::kOp && corrupt.empty());
+         ((subject == SubjectKind::kOp || subject == SubjectKind::kPlain) && corrupt.empty());
 }
 
 /// The trees that a subject sees, the one under test first; what they are goes into the context.
