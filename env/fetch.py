@@ -261,12 +261,13 @@ def file_size(project: str, filename: str) -> int:
 
 
 def read_lock(lock: Path) -> list[tuple[str, str, set[str]]]:
-    """A lock's rows: (project, version, digests). Format: pip's `--require-hashes` requirement lines."""
+    """A lock's rows: (project, version, digests). Format: pip's `--require-hashes` requirement lines. A line `-r BASE.txt` names the lock
+    that the environment lies over; its rows are that lock's own."""
     rows = []
     text = lock.read_text().replace("\\\n", " ")
     for number, line in enumerate(text.splitlines(), 1):
         line = line.split("#")[0].strip()
-        if not line:
+        if not line or re.fullmatch(r"-r [\w.-]+\.txt", line):
             continue
         m = re.fullmatch(r"([\w.-]+)==(\S+)((?:\s+--hash=sha256:[0-9a-f]{64})+)", line)
         if not m:

@@ -138,13 +138,23 @@ std::vector<Gpu> ask_proc() {
 
 }  // namespace
 
+std::vector<std::string> with_base_locks(std::vector<std::string> locks, const fs::path& root) {
+  for (std::size_t i = 0; i < locks.size(); ++i) {
+    const fs::path file = root / "env/locks" / (locks[i] + ".txt");
+    if (!fs::exists(file)) throw Error(ErrorCode::kUsage, file.string() + ": no such lock");
+    const std::string base = fs::path(value_in(file, "-r ", ' ')).stem().string();
+    if (!base.empty() && std::find(locks.begin(), locks.end(), base) == locks.end())
+      locks.push_back(base);
+  }
+  return locks;
+}
+
 Environment locked_environment(const std::vector<std::string>& locks, const std::string& tag,
                                const fs::path& cache, const fs::path& root) {
   Environment environment;
   environment.packages = Json::object();
-  for (const std::string& lock : locks) {
+  for (const std::string& lock : with_base_locks(locks, root)) {
     const fs::path file = root / "env/locks" / (lock + ".txt");
-    if (!fs::exists(file)) throw Error(ErrorCode::kUsage, file.string() + ": no such lock");
     std::string last;
     const Exit fetched = run_showing_progress(
         {"python3", root / "env/fetch.py", "env", file, "--tag", tag}, cache, last);

@@ -16,9 +16,14 @@ struct Environment {
   Json packages;        ///< name -> version of what matters (torch, triton, numpy, …)
 };
 
-/// Unpacks env/locks/<name>.txt of each name for an interpreter tag through env/fetch.py (network
-/// only if not cached); earlier ones shadow later ones. Throws Error(kNotRunnable) with fetch.py's
-/// own line.
+/// The locks, and after them the base of each: the lock that a line `-r <name>.txt` names. Throws
+/// Error(kUsage) for one that is not there.
+std::vector<std::string> with_base_locks(std::vector<std::string> locks,
+                                         const std::filesystem::path& root);
+
+/// Unpacks env/locks/<name>.txt of each name and of its base for an interpreter tag through
+/// env/fetch.py (network only if not cached); earlier ones shadow later ones. Throws
+/// Error(kNotRunnable) with fetch.py's own line.
 Environment locked_environment(const std::vector<std::string>& locks, const std::string& tag,
                                const std::filesystem::path& cache,
                                const std::filesystem::path& root);

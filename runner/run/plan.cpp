@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/file_text.h"
+#include "exec/environment.h"
 #include "exec/process.h"
 #include "run/names.h"
 #include "status/verdict_index.h"
@@ -104,12 +105,19 @@ Json plan_of(const Context& context, const RunOptions& options) {
   std::string environment = pin.environment + ": cached";
   if (!options.python.empty()) {
     environment = "the installed stack of " + options.python.string();
-  } else if (!has_environment(context, pin.environment)) {
-    const auto [to_fetch, unpacked] = sizes_of_lock(context, pin.environment);
+  } else {
+    double to_fetch = 0, unpacked = 0;
+    for (const std::string& lock : exec::with_base_locks({pin.environment}, context.root)) {
+      if (has_environment(context, lock)) continue;
+      const auto [files, folder] = sizes_of_lock(context, lock);
+      to_fetch += files;
+      unpacked += folder;
+    }
     fetch += to_fetch;
     disk += unpacked;
-    environment =
-        fmt::format("{}: to fetch, {}; {} unpacked", pin.environment, mib(to_fetch), mib(unpacked));
+    if (unpacked > 0)
+      environment = fmt::format("{}: to fetch, {}; {} unpacked", pin.environment, mib(to_fetch),
+                                mib(unpacked));
   }
   const bool is_gpu = device != "cpu";
   const Taken taken = newest_run(context, options, pin, is_gpu);

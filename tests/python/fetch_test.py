@@ -264,7 +264,14 @@ def test_a_lock_without_a_wheel_for_the_interpreter_says_so(index: Index, cache:
     assert status == 1 and "toy==1 has no locked wheel for cp311" in err
 
 
-@pytest.mark.parametrize("line", ["toy==1", "toy>=1 --hash=sha256:" + "0" * 64, "toy==1 --hash=md5:00", "-r other.txt"])
+def test_a_lock_over_another_holds_its_own_wheels_alone(index: Index, cache: Path, tmp_path: Path) -> None:
+    index.files["toy-1-py3-none-any.whl"] = wheel({"toy.py": b"x = 1"})
+    lock = lock_of(tmp_path, "-r base.txt", f"toy==1 --hash=sha256:{sha(index.files['toy-1-py3-none-any.whl'])}")
+    status, out, _ = fetch(index, cache, "env", lock, "--tag", "cp311")
+    assert status == 0 and sorted(p.name for p in Path(out.strip()).iterdir()) == ["patchbench-env.json", "toy.py"]
+
+
+@pytest.mark.parametrize("line", ["toy==1", "toy>=1 --hash=sha256:" + "0" * 64, "toy==1 --hash=md5:00", "-r ../other.txt"])
 def test_a_lock_line_without_version_and_digest_is_refused(index: Index, cache: Path, tmp_path: Path, line: str) -> None:
     status, _, err = fetch(index, cache, "env", lock_of(tmp_path, "# head", line), "--tag", "cp311")
     assert status == 2 and "toy.txt:2: want NAME==VERSION" in err

@@ -85,6 +85,29 @@ TEST_F(EnvironmentTest, LockedNamesALockThatIsNotThere) {
       std::string::npos);
 }
 
+TEST_F(EnvironmentTest, LockedPutsTheBaseOfALockBehindIt) {
+  std::ofstream(folder_ / "env/locks/over.txt") << "# over toy\n-r toy.txt\nnumpy==1\n";
+  EXPECT_EQ(with_base_locks({"over", "toy"}, folder_), (std::vector<std::string>{"over", "toy"}));
+  downloader(
+      "import os, sys\n"
+      "name = os.path.basename(sys.argv[2])[:-4]\n"
+      "site = os.environ['XDG_CACHE_HOME'] + '/patchbench/env/' + name + '-cp311-abc'\n"
+      "os.makedirs(site)\n"
+      "print(site)\n");
+  const Environment environment =
+      locked_environment({"over"}, "cp311", folder_ / "cache" / "patchbench", folder_);
+  EXPECT_EQ(environment.address, "over-cp311-abc+toy-cp311-abc");
+  ASSERT_EQ(environment.sites.size(), 2u);
+  EXPECT_EQ(environment.sites.at(1), folder_ / "cache/patchbench/env/toy-cp311-abc");
+}
+
+TEST_F(EnvironmentTest, LockedNamesABaseThatIsNotThere) {
+  std::ofstream(folder_ / "env/locks/over.txt") << "-r tony.txt\n";
+  EXPECT_NE(error_of(ErrorCode::kUsage, [&] { with_base_locks({"over"}, folder_); })
+                .find("tony.txt: no such lock"),
+            std::string::npos);
+}
+
 TEST_F(EnvironmentTest, HostStackIsNamedByItsPackages) {
   const fs::path venv = interpreter(
       "echo '{\"tag\": \"cp312\", \"all\": {\"torch\": \"2.9\", \"liger-kernel\": \"0.8.0\", "
