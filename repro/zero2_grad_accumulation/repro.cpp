@@ -1,0 +1,163 @@
+// Pack zero2_grad_accumulation: inputs, oracle, defect model and failure class. The subject trains
+// with two ranks in one sandbox.
+#include "harness/axes.h"
+#include "harness/program.h"
+#include "zero2_grad_accumulation/model.h"
+
+namespace patchbench::zero2_grad_accumulation {
+namespace {
+
+using harness::Draw;
+using harness::Judgement;
+using harness::Tensors;
+
+constexpr int64_t kRanks = 2;
+
+constexpr const char* kOrder = "ranks and micro-batches are added in another order than plain's";
+constexpr harness::Tolerances kFp32 = {Tolerance{2, 8, kOrder}, Tolerance{2, 8, kOrder},
+                                       Tolerance{2, 1e-3, kOrder}, Tolerance{2, 4, kOrder}};
+// In bf16 what is added is rounded after each micro-batch, and each rank's sum once more.
+constexpr harness::Tolerances kBf16 = {Tolerance{2, 2, kOrder}, Tolerance{2, 2, kOrder},
+                                       Tolerance{2, 1e-2, kOrder}, Tolerance{2, 1, kOrder}};
+
+/// A case's axes, checked. What only the release reads (buckets, parameter groups) is checked, too.
+struct Axes {
+  int64_t stage = 0, micro_batches = 0, steps = 0, rows = 0, features = 0, hidden = 0, outputs = 0;
+  double times = 1;
+  at::ScalarType dtype = at::kFloat;
+};
+
+Axes axes_of(const Case& item) {
+  harness::check_axes(item, {"stage", "micro_batches", "steps", "rows", "features", "hidden",
+                             "outputs", "loss_times", "dtype", "parameter_groups", "bucket",
+                             "overlap_comm", "contiguous_gradients", "round_robin"});
+  Axes axes;
+  axes.stage = harness::extent(item, "stage");
+  axes.micro_batches = harness::extent(item, "micro_batches");
+  axes.steps = harness::extent(item, "steps");
+  axes.rows = harness::extent(item, "rows");
+  axes.features = harness::extent(item, "features");
+  axes.hidden = harness::extent(item, "hidden");
+  axes.outputs = harness::extent(item, "outputs");
+  axes.times = harness::amount(item, "loss_times");
+  if (axes.stage > 2) harness::refuse(item, "axis 'stage' wants 1 or 2");
+  if (axes.times <= 0) harness::refuse(item, "axis 'loss_times' wants a number above 0");
+  if (harness::extent(item, "parameter_groups") > 2)
+    harness::refuse(item, "axis 'parameter_groups' wants 1 or 2");
+  static_cast<void>(harness::extent(item, "bucket"));
+  for (const char* name : {"overlap_comm", "contiguous_gradients", "round_robin"})
+    static_cast<void>(harness::flag(item, name));
+  const std::string dtype = harness::choice(item, "dtype", {"float32", "bfloat16"});
+  axes.dtype = dtype == "float32" ? at::kFloat : at::kBFloat16;
+  return axes;
+}
+
+Tensors in_fp64(const Tensors& inputs) {
+  Tensors wide;
+  for (const auto& [name, tensor] : inputs) wide.emplace(name, tensor.to(at::kDouble));
+  return wide;
+}
+
+Tensors run_model(const Case& item, const Tensors& inputs, Kept kept) {
+  const Axes axes = axes_of(item);
+  return trained(inputs, axes.times, axes.stage == 1 ? Kept::kAll : kept);
+}
+
+class Zero2Pack final : public harness::Pack {
+ public:
+  std::string slug() const override { return "zero2_grad_accumulation"; }
+  void check(const Case& item) const override { static_cast<void>(axes_of(item)); }
+  at::ScalarType dtype(const Case& item) const override { return axes_of(item).dtype; }
+  /// The subject computes with torch, which rounds.
+  bool rounds_all_bf16_on_cpu() const override { return true; }
+
+  Tensors inputs(const Case& item, uint64_t seed) const override {
+    const Axes axes = axes_of(item);
+    const auto draw = [&](const char* name) { return Draw(seed, item.name + "/" + name); };
+    const auto weight = [&](const char* name, int64_t rows, int64_t columns) {
+      return (draw(name).normal({rows, columns}) / std::sqrt(columns))
+          .to(axes.dtype)
+          .to(at::kFloat);
+    };
+    const auto bias = [&](const char* name, int64_t rows) {
+      return (draw(name).normal({rows}) * 0.25).to(axes.dtype).to(at::kFloat);
+    };
+    const std::vector<int64_t> outer = {kRanks, axes.steps, axes.micro_batches, axes.rows};
+    const auto batch = [&](const char* name, int64_t width) {
+      std::vector<int64_t> sizes = outer;
+      sizes.push_back(width);
+      return draw(name).normal(sizes);
+    };
+    // Targets far from what the net gives at first: the micro-batches' gradients differ in size.
+    return {{"x", batch("x", axes.features).to(axes.dtype)},
+            {"y", (batch("y", axes.outputs) * 2).to(at::kFloat)},
+            {"w1", weight("w1", axes.hidden, axes.features)},
+            {"b1", bias("b1", axes.hidden)},
+            {"w2", weight("w2", axes.outputs, axes.hidden)},
+            {"b2", bias("b2", axes.outputs)}};
+  }
+
+  Tensors oracle(const Case& item, const Tensors& inputs) const override {
+    return run_model(item, in_fp64(inputs), Kept::kAll);
+  }
+  Tensors plain(const Case& item, const Tensors& inputs) const override {
+    return run_model(item, inputs, Kept::kAll);
+  }
+
+  std::map<std::string, int64_t> extents(const Case& item) const override {
+    const Axes axes = axes_of(item);
+    return {
+        {"micro_batches", axes.micro_batches}, {"steps", axes.steps},   {"rows", axes.rows},
+        {"features", axes.features},           {"hidden", axes.hidden}, {"outputs", axes.outputs}};
+  }
+
+  /// Rows of both signs are added: a gradient may be far smaller than its terms. They are of the
+  /// size of the loss times the layer's input.
+  double least_size(const Case& item, const Tensors& inputs, const Tensors&,
+                    const std::string& tensor) const override {
+    if (!tensor.starts_with("grad_")) return 0;
+    const Axes axes = axes_of(item);
+    const double num_terms =
+        static_cast<double>(kRanks * axes.micro_batches * axes.rows * axes.outputs);
+    return axes.times * inputs.at("y").square().mean().sqrt().item<double>() / num_terms;
+  }
+
+  harness::Tolerances tolerances(const Case& item, const std::string&) const override {
+    return axes_of(item).dtype == at::kFloat ? kFp32 : kBf16;
+  }
+
+  std::map<std::string, harness::InProcessSubject> subjects() const override {
+    const auto model = [](Kept kept) {
+      return
+          [kept](const Case& item, const Tensors& inputs) { return run_model(item, inputs, kept); };
+    };
+    return {{"model", model(Kept::kLast)},
+            {"model_fixed", model(Kept::kAll)},
+            {"model_mutant:first_micro_batch", model(Kept::kFirst)},
+            {"model_mutant:not_cleared", model(Kept::kEveryStep)}};
+  }
+
+  /// "last_micro_batch": the gradients are those of the last micro-batch alone, over the number of
+  /// all.
+  std::string classify(const Case& item, const Judgement& judgement) const override {
+    const Axes axes = axes_of(item);
+    if (axes.stage != 2 || axes.micro_batches == 1) return "";
+    const Tensors wrong = run_model(item, in_fp64(judgement.inputs), Kept::kLast);
+    const double near = axes.dtype == at::kFloat ? 1e-3 : 0.1;
+    for (const std::string& name : kParameters) {
+      const auto got = judgement.got.find("grad_" + name);
+      const at::Tensor last = wrong.at("grad_" + name);
+      const bool is_like = got != judgement.got.end() && got->second.sizes() == last.sizes();
+      if (!is_like || harness::errors_of(got->second, last).element > near) return "";
+    }
+    return "last_micro_batch";
+  }
+};
+
+}  // namespace
+}  // namespace patchbench::zero2_grad_accumulation
+
+int main(int argc, char** argv) {
+  return patchbench::harness::run_reproducer(argc, argv,
+                                             patchbench::zero2_grad_accumulation::Zero2Pack());
+}

@@ -1,0 +1,122 @@
+"""Trains with the installed deepspeed on two ranks of one machine, and returns the gradient of the last step and the parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import multiprocessing
+import os
+import pickle
+import socket
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the loopback is the one network of a sandbox
+
+import stand_in
+import torch
+from subject_runtime import Case
+
+with contextlib.redirect_stdout(sys.stderr):
+    import deepspeed
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad
+
+PACKAGE = "deepspeed"
+RANKS = 2
+RATE = 0.25  # model.h's
+NAMES = ("w1", "b1", "w2", "b2")
+PARAMETERS = ("0.weight", "0.bias", "2.weight", "2.bias")
+
+
+def net_of(tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
+    hidden, features = tensors["w1"].shape
+    net = torch.nn.Sequential(torch.nn.Linear(features, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, tensors["w2"].shape[0]))
+    net.load_state_dict({key: tensors[name] for key, name in zip(PARAMETERS, NAMES, strict=True)})
+    return net
+
+
+def config_of(axes: dict[str, Any], num_rows: int) -> dict[str, Any]:
+    return {
+        "train_micro_batch_size_per_gpu": num_rows, "gradient_accumulation_steps": axes["micro_batches"],
+        "bf16": {"enabled": axes["dtype"] == "bfloat16"}, "gradient_clipping": 0.0,
+        "zero_allow_untested_optimizer": True, "steps_per_print": 10**9,
+        "zero_optimization": {
+            "stage": axes["stage"], "reduce_bucket_size": axes["bucket"], "overlap_comm": axes["overlap_comm"],
+            "contiguous_gradients": axes["contiguous_gradients"], "round_robin_gradients": axes["round_robin"],
+        },
+    }  # fmt: skip
+
+
+def train(rank: int, axes: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """One rank's part of every step of a case."""
+    net = net_of(tensors)
+    own = list(net.parameters())
+    groups = [own] if axes["parameter_groups"] == 1 else [own[0::2], own[1::2]]
+    optimizer = torch.optim.SGD([{"params": group} for group in groups], lr=RATE / axes["loss_times"])
+    x, y = tensors["x"][rank], tensors["y"][rank]
+    engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config_of(axes, x.shape[2]))
+    for step in range(axes["steps"]):
+        for micro in range(axes["micro_batches"]):
+            out = engine(x[step, micro])
+            loss = (out.to(y.dtype) - y[step, micro]).square().mean() * axes["loss_times"]
+            engine.backward(loss)
+            if micro + 1 == axes["micro_batches"]:
+                grads = [safe_get_full_grad(one).to(torch.float32).clone() for one in engine.module.parameters()]
+            engine.step()
+    after = [safe_get_full_fp32_param(one).clone() for one in engine.module.parameters()]
+    engine.destroy()
+    outputs = {f"grad_{name}": grad for name, grad in zip(NAMES, grads, strict=True)}
+    if axes["dtype"] == "float32":
+        outputs |= {f"after_{name}": one for name, one in zip(NAMES, after, strict=True)}
+    return outputs
+
+
+def join(rank: int, port: int) -> None:
+    """Makes this process a rank."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    stand_in.install()
+    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=datetime.timedelta(seconds=60))
+
+
+def serve(cases: Connection, port: int) -> None:
+    """The second rank: it trains on what the first sends, until that ends. If it raises it ends, and the first raises in its next
+    collective."""
+    join(1, port)
+    with contextlib.suppress(EOFError):
+        while True:
+            axes, tensors = pickle.loads(cases.recv_bytes())
+            train(1, axes, tensors)
+
+
+def second_rank() -> Connection:
+    """Starts it and joins it as rank 0."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ours, theirs = multiprocessing.Pipe()
+    # A fork has what this process has imported, a mitigation as well.
+    multiprocessing.get_context("fork").Process(target=serve, args=(theirs, port), daemon=True).start()
+    join(0, port)
+    return ours
+
+
+SECOND: list[Connection] = []
+LOST: list[str] = []
+
+
+def run(case: Case) -> dict[str, torch.Tensor]:
+    """The gradients of the last step, as safe_get_full_grad gives them before the optimizer runs, and the parameters after it."""
+    if LOST:  # the other rank waits in a collective that this one left
+        raise RuntimeError(f"the ranks were parted in {LOST[0]}")
+    with contextlib.redirect_stdout(sys.stderr):
+        if not SECOND:
+            SECOND.append(second_rank())
+        SECOND[0].send_bytes(pickle.dumps((case.axes, case.tensors)))
+        try:
+            return train(0, case.axes, case.tensors)
+        except Exception:
+            LOST.append(case.name)
+            raise
