@@ -200,12 +200,12 @@ def test_installed_files_decide_where_they_are_recorded(tmp_path: Path) -> None:
 
 
 def test_what_was_not_measured_or_not_pinned_is_said_so(tmp_path: Path) -> None:
-    (tmp_path / "more.txt").write_text("mamba-ssm==2.3.*\nmegatron-core[dev]==0.15.3; python_version > '3'\n")
+    (tmp_path / "more.txt").write_text("mamba-ssm==2.3.*\ntilelang[dev]==0.1.15; python_version > '3'\n")
     (tmp_path / "requirements.txt").write_text("-r more.txt\nliger-kernel==99.0\n# mamba-ssm==2.3.2.post1\n--no-binary :all:\n")
     found, packs = doctor("--requirements", tmp_path / "requirements.txt", "--exit-code")
     assert found.returncode == 125 and packs["command"] == ""
     assert packs["liger_flce_none_bwd"]["next"] == "patchbench reproduce liger_flce_none_bwd --upstream 99.0"
-    states = {slug: packs[slug]["state"] for slug in ("liger_flce_none_bwd", "mamba3_mimo_gqa_bwd", "fp8_storage_dispatch")}
+    states = {slug: packs[slug]["state"] for slug in ("liger_flce_none_bwd", "mamba3_mimo_gqa_bwd", "sparse_mla_pdp_precision")}
     assert list(states.values()) == ["unknown", "unknown", "not_hit"]
 
 
