@@ -50,7 +50,7 @@ def _num_marked(module: torch.nn.Module) -> int:
 
 
 def _cast_for(module: torch.nn.Module, dtype: torch.dtype) -> Callable[[], torch.nn.Module]:
-    """What stands in for `module.half` or `module.bfloat16`."""
+    """Replaces `module.half` or `module.bfloat16`."""
 
     def cast(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(dtype) if tensor.is_floating_point() and not _is_marked(tensor) else tensor

@@ -1,4 +1,4 @@
-"""The gradient of a trained head over a frozen trunk, by liger-kernel's fused linear cross entropy, beside torch in float64.
+"""The gradient of a trained head over a frozen trunk, by liger-kernel's fused linear cross entropy, compared with torch in float64.
 
 Needs: liger-kernel, torch and a GPU (or TRITON_INTERPRET=1 on a CPU). Exit: 0 right, 1 wrong, 2 cannot say.
 """

@@ -83,7 +83,7 @@ class Float16CastPack final : public harness::Pack {
  public:
   std::string slug() const override { return "megatron_float16_cast"; }
   void check(const Case& item) const override { static_cast<void>(axes_of(item)); }
-  /// Ulps are those of what stays; a tensor that is cast has no tolerance.
+  /// Ulps are of the tensors that stay in float32; a tensor that is cast has no tolerance.
   at::ScalarType dtype(const Case&) const override { return at::kFloat; }
   /// The cast is torch's own; no Triton kernel runs.
   bool rounds_all_bf16_on_cpu() const override { return true; }
@@ -159,7 +159,7 @@ class Float16CastPack final : public harness::Pack {
   }
 
   /// "fp32_lost": what has to stay has the 16-bit dtype and is the rounded value, and all else is
-  /// right; an updated dt_bias is no more than two roundings off. "steps_rounded": the same, but
+  /// right; an updated dt_bias is at most two roundings off. "steps_rounded": the same, but
   /// dt_bias moved by something else than the steps' sum.
   std::string classify(const Case& item, const Judgement& judgement) const override {
     const Axes axes = axes_of(item);

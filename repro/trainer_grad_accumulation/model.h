@@ -22,8 +22,8 @@ struct Options {
   bool is_divided_again = false;
 };
 
-/// The factor of a micro-batch's mean loss. n: its labels that count, N: those of the step, m and
-/// M: the same with the first label of each row, S: the number of micro-batches.
+/// The factor of a micro-batch's mean loss. n: its labels that count, N: the step's labels that
+/// count, m and M: the same with the first label of each row, S: the number of micro-batches.
 enum class Weight {
   kShare,         ///< n / N: right
   kMeanOfMeans,   ///< 1 / S
@@ -39,7 +39,7 @@ inline at::Tensor targets_of(const at::Tensor& labels, bool is_shifted) {
 
 inline int64_t counted(const at::Tensor& labels) { return labels.ne(-100).sum().item<int64_t>(); }
 
-/// The factor of a micro-batch, from its labels and those of the step.
+/// The factor of a micro-batch, from its labels and the labels of the step.
 inline double factor(Weight weight, const at::Tensor& part, const at::Tensor& all,
                      int64_t num_micro_batches, const Options& options) {
   const bool is_shifted = options.is_shifted;

@@ -1,4 +1,4 @@
-"""The gradient of one optimizer step of Hugging Face's Trainer with gradient accumulation, beside float64's mean over the step's tokens.
+"""The gradient of one optimizer step of Hugging Face's Trainer with gradient accumulation, and the mean over the step's tokens in float64.
 
 Needs: transformers[torch]. Runs on a CPU in seconds. Exit: 0 all right, 1 something is wrong, 2 cannot say.
 """

@@ -1,4 +1,4 @@
-"""200 optimizer steps of the installed Trainer on small models, beside the same steps by plain torch: what the defect does to a run.
+"""200 optimizer steps of the installed Trainer on small models, compared with the same steps by plain torch.
 
   toy_run.py run VARIANT OUT.json        VARIANT is a word for the result: raw, mitigated, patched
   toy_run.py join OUT.json SVG IN.json…  one document and one drawing of several runs

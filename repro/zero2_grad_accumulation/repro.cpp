@@ -137,8 +137,8 @@ class Zero2Pack final : public harness::Pack {
             {"model_mutant:not_cleared", model(Kept::kEveryStep)}};
   }
 
-  /// "last_micro_batch": the gradients are those of the last micro-batch alone, over the number of
-  /// all.
+  /// "last_micro_batch": the gradients are the last micro-batch's alone, divided by the number of
+  /// micro-batches.
   std::string classify(const Case& item, const Judgement& judgement) const override {
     const Axes axes = axes_of(item);
     if (axes.stage != 2 || axes.micro_batches == 1) return "";

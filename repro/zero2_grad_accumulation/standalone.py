@@ -1,4 +1,4 @@
-"""ZeRO stage 2 with four micro-batches a step on two ranks of this machine: deepspeed's gradient beside torch in float64.
+"""ZeRO stage 2 with four micro-batches a step on two ranks of this machine: deepspeed's gradient compared with torch in float64.
 
 Needs: deepspeed, torch and, for deepspeed's own collectives, a compiler and ninja. Exit: 0 right, 1 wrong, 2 cannot say.
 """

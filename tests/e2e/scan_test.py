@@ -37,7 +37,7 @@ def document(*words: Any, **options: Any) -> tuple[int, dict[str, Any]]:
 
 
 def states(*words: Any, pack: str = LIGER, **options: Any) -> tuple[int, set[tuple[str, str, str, str]]]:
-    """Exit status and (slug, package, version, state) of what is installed, for the packs that are named."""
+    """Exit status and (slug, package, version, state) of each installed package, for the packs that are named."""
     status, found = document(*words, "--pack", pack, **options)
     rows = {(one["slug"], one["package"], one["version"], one["state"]) for one in found["answers"]}
     return status, {row for row in rows if row[3] != "not_installed"}

@@ -66,26 +66,30 @@ def test_the_readme_names_every_device_of_the_records(
 
 def test_evidence_that_grants_nothing(generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a run outside a sandbox, nor one of an edited release, nor of another archive of that version, nor of a named mode."""
-    pins = {"project": "toy", "releases": [{"version": "1.0", "sha256": "aa"}, {"version": "1.1", "sha256": "bb"}]}
+    archives = {"1.0": "aa", "1.1": "bb", "1.2": "dd"}
+    pins = {"project": "toy", "releases": [{"version": version, "sha256": sha256} for version, sha256 in archives.items()]}
     monkeypatch.setattr(generator, "ROOT", tmp_path)
     folder = tmp_path / "reports" / "evidence" / "toy"
     folder.mkdir(parents=True)
 
-    def record(version: str, sha256: str, sentinel: str, **context: object) -> str:
+    def record(version: str, sha256: str, sentinel: str, why: str = "", **context: object) -> str:
         pin = {"upstream": "toy", "version": version, "sha256": sha256}
         held = {"pin": pin, "started": "2026", "sandbox": {"isolated": True}, **context}
         question = {"question": "reproduce", "subject": "upstream"}
-        predicate = {"context": held, "sentinel": sentinel, "question": question}
+        predicate = {"context": held, "sentinel": sentinel, "question": question, "why": why}
         return json.dumps({"predicate": predicate, "predicateType": "urn:patchbench:verdict:v1"}) + "\n"
 
     verified = "MITIGATION_VERIFIED"
     (folder / "cpu.jsonl").write_text(
         record("1.0", "aa", "BUG_REPRODUCED(wrong)") + record("1.0", "aa", "BUG_ABSENT", started="2027")
         + record("1.0", "aa", verified, sandbox={"isolated": False}) + record("1.0", "aa", verified, edits=["x"])
-        + record("1.0", "aa", f"{verified}(exact)") + record("1.0", "cc", verified) + record("1.1", "bb", "NONE")
+        + record("1.0", "aa", f"{verified}(exact)") + record("1.0", "cc", verified)
+        + record("1.1", "bb", "NONE", "control a is unsupported: no such code")
+        + record("1.2", "dd", "NONE", "1 of 2 triggers could not be judged")
         + record("git:0", "", verified, pin={"upstream": "toy"})
     )  # fmt: skip
-    assert generator.releases("toy", pins, "toy", []) == {"1.0": {"seen": "wrong"}, "1.1": {"seen": "unsupported"}}
+    seen = {"1.0": {"seen": "wrong"}, "1.1": {"seen": "unsupported"}, "1.2": {"seen": "unresolved"}}
+    assert generator.releases("toy", pins, "toy", []) == seen
 
 
 def test_each_slug_with_modes_has_a_module_and_each_other_says_why_not() -> None:

@@ -84,7 +84,7 @@ class Upstream:
 
 @pytest.fixture
 def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Upstream]:
-    """A stand-in for a measured release; the test may give the text of its trainer. The probe's process is stood in for."""
+    """A stand-in for a measured release; the test may give the text of its trainer. The probe's process has a stand-in."""
     speaks_for(monkeypatch, "5.24.0")
     monkeypatch.setattr(fix, "observed", lambda: {"release": WRONG, "mitigated": RIGHT})
     monkeypatch.syspath_prepend(str(tmp_path))
