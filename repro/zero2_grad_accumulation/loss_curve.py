@@ -102,7 +102,7 @@ def main(argv: list[str]) -> int:
         Path(result).unlink()
     curves["float64"] = [round(loss, 6) for loss in in_float64()]
     document = {
-        "what": "held-out loss of a toy run, ZeRO stage 2, two gloo ranks on a CPU", "deepspeed": deepspeed.__version__,
+        "what": "held-out loss of a toy run, ZeRO stage 2, two gloo ranks on a CPU", "deepspeed": deepspeed.__version__.strip(),
         "torch": torch.__version__, "ranks": RANKS, "micro_batches": MICRO_BATCHES, "rows": ROWS, "rate": RATE,
         "steps": list(range(0, STEPS + 1, EVERY)), "loss": curves,
     }  # fmt: skip
