@@ -209,7 +209,8 @@ inline at::Tensor product_by_chunks(const at::Tensor& rows, const at::Tensor& we
 
 /// Loss and gradients by plain torch autograd on whole logits, in the dtype of the inputs (matrix
 /// products rounded to it, the loss itself in fp32 or, for fp64, in fp64; grad_input by chunks of
-/// rows): with fp64 inputs the oracle, with others the plain computation. Takes what `inputs_of` gives.
+/// rows): with fp64 inputs the oracle, with others the plain computation. Takes what `inputs_of`
+/// gives.
 ///   returns loss [tokens] or [], grad_input, grad_weight, grad_bias?
 /// Source: derived here from y = x W^T + b, L = CE(y) + lambda lse(y)^2.
 inline harness::Tensors reference(const harness::Tensors& inputs, const Options& options) {

@@ -111,6 +111,24 @@ double rounding_of(const Relation& relation, const Tensors& inputs) {
   return most;
 }
 
+/// The failing layer of a follower's output whose shape is not plain's: it cannot be put back in
+/// order.
+std::optional<Measure> unlike_plain(const Followers& followers, const std::vector<Tensors>& got) {
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    for (const auto& [name, plain] : followers.plain[i]) {
+      if (got[i].at(name).sizes() == plain.sizes()) continue;
+      return Measure{name,
+                     followers.relation.name,
+                     1,
+                     0,
+                     0,
+                     false,
+                     describe(got[i].at(name)) + ", wanted " + describe(plain)};
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Relation Relation::from_json(const Json& json) {
@@ -160,6 +178,7 @@ std::vector<Measure> relation_layers(const Pack& pack, const Followers& follower
                                      const PreparedCase& base, const Tensors& got,
                                      const std::vector<Tensors>& got_followers) {
   const Relation& relation = followers.relation;
+  if (std::optional<Measure> layer = unlike_plain(followers, got_followers)) return {*layer};
   const double epsilon = epsilon_of(pack.dtype(*base.item));
   const double floor = std::max(kFloorEpsilons * epsilon, rounding_of(relation, base.inputs));
   const Tensors wanted = followers.expected(got_followers);

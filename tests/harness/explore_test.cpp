@@ -72,6 +72,12 @@ class RowsPack final : public Pack {
         {"op_mutant:parts",
          wrong_where([](const Case& item, const Tensors&) { return extent(item, "tokens") > 4; },
                      1.001)},
+        {"op_mutant:summed",
+         [](const Case&, const Tensors& inputs) -> Tensors {
+           Tensors outputs = compute(inputs);
+           for (auto& [name, tensor] : outputs) tensor = tensor.sum();
+           return outputs;
+         }},
         {"op_mutant:raises", [](const Case& item, const Tensors& inputs) -> Tensors {
            if (extent(item, "tokens") == 7) throw ModelRaised("seven");
            return compute(inputs);
@@ -181,6 +187,11 @@ TEST(Explore, WhatRaisesHasNoAnswerAndIsMadeSmall) {
   EXPECT_EQ(summary(run).drawn["red"].get<int>() > 0, true);
   // A part of seven rows raises, too, and leaves the relation of a larger case without an answer.
   EXPECT_EQ(smallest(run, Kind::kRaised).drawn["axes"]["tokens"], 7);
+}
+
+TEST(Explore, AnOutputOfAnotherShapeIsRedInEveryRelation) {
+  const Json found = summary(explored("op_mutant:summed", 100)).drawn;
+  EXPECT_EQ(found["red"], found["asked"]);
 }
 
 TEST(Explore, AGivenCaseIsJudgedByItself) {
