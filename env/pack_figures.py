@@ -163,11 +163,21 @@ def drawing(slug: str, windows: list[dict[str, Any]]) -> str:
 # ---- The files.
 
 
+def summary(slug: str) -> str:
+    """Where the pack is hit, what is right, and where its mitigation was verified: its row of README.md's table."""
+    for row in ask("status", "--summary").splitlines():
+        cells = [cell.strip() for cell in row.strip("| ").split(" | ")]
+        if f"[`{slug}`]" in cells[0]:
+            return f"Hit: {cells[2]}. Right: {cells[3]}. Mitigation: {cells[4]}.\n\n"
+    return ""
+
+
 def figures(slug: str) -> str:
     rows = [row.split(" | ", 1)[1] for row in ask("status", slug, "--summary").splitlines()[2:]]
     rows = [row for row in rows if not re.search(r"[^|]*\| BUG_REPRODUCED\(\w+\) \|$", row) or " with " in row]  # the drawing has them
     verdicts = "| red pin | device | verdicts (newest committed record) |\n|---|---|---|\n" + "".join(f"| {row}\n" for row in rows)
-    return f"![In which releases the bug is](../../reports/evidence/{slug}/window.svg)\n\n{verdicts}{tables(slug)}"
+    words = "\n`packs/README.md` explains the [words](../README.md#words) of a verdict.\n"
+    return f"{summary(slug)}![In which releases the bug is](../../reports/evidence/{slug}/window.svg)\n\n{verdicts}{words}{tables(slug)}"
 
 
 def page(slug: str, inside: str) -> str:
