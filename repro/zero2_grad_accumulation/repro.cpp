@@ -111,15 +111,19 @@ class Zero2Pack final : public harness::Pack {
         {"features", axes.features},           {"hidden", axes.hidden}, {"outputs", axes.outputs}};
   }
 
-  /// Rows of both signs are added: a gradient may be far smaller than its terms. They are of the
-  /// size of the loss times the layer's input.
+  /// Terms of both signs are added, one for each row and output of the step: a gradient may be far
+  /// smaller than the root of the sum of their squares, which this estimates. Those of w1 and b1
+  /// pass through w2.
   double least_size(const Case& item, const Tensors& inputs, const Tensors&,
                     const std::string& tensor) const override {
     if (!tensor.starts_with("grad_")) return 0;
     const Axes axes = axes_of(item);
-    const double num_terms =
+    const auto rms = [&](const char* name) {
+      return inputs.at(name).square().mean().sqrt().item<double>();
+    };
+    const auto num_terms =
         static_cast<double>(kRanks * axes.micro_batches * axes.rows * axes.outputs);
-    return axes.times * inputs.at("y").square().mean().sqrt().item<double>() / num_terms;
+    return axes.times * rms("y") / std::sqrt(num_terms) * (tensor.ends_with("1") ? rms("w2") : 1);
   }
 
   harness::Tolerances tolerances(const Case& item, const std::string&) const override {
