@@ -29,13 +29,15 @@ parameters = list(inspect.signature(Fused.forward).parameters.values())[1:]
 try:
     loss = Fused.apply(*(arguments.get(p.name, p.default) for p in parameters))
 except UnboundLocalError as error:
-    sys.exit(f"WRONG: forward raises: {error}")
+    print(f"WRONG: forward raises: {error}")
+    sys.exit(1)
 loss = loss[0] if isinstance(loss, tuple) else loss
 loss.backward()
 
 print(f"loss: {loss.item():.6f}, in float64 {wanted_loss.item():.6f}")
 if weight.grad is None:
-    sys.exit("WRONG: weight.grad is None after backward; an optimizer skips the head without a word")
+    print("WRONG: weight.grad is None after backward; an optimizer skips the head without a word")
+    sys.exit(1)
 error = ((weight.grad - wide.grad).abs().max() / wide.grad.abs().max()).item()
 print(f"grad_weight: largest deviation from float64, relative to the largest element: {error:.2e}")
 print("WRONG" if error > 1e-3 else "right")
