@@ -112,8 +112,8 @@ class Zero2Pack final : public harness::Pack {
   }
 
   /// Terms of both signs are added, one for each row and output of the step: a gradient may be far
-  /// smaller than the root of the sum of their squares, which this estimates. Those of w1 and b1
-  /// pass through w2.
+  /// smaller than the root of the sum of their squares, which this estimates. The terms of w1 and
+  /// b1 pass through w2.
   double least_size(const Case& item, const Tensors& inputs, const Tensors&,
                     const std::string& tensor) const override {
     if (!tensor.starts_with("grad_")) return 0;
