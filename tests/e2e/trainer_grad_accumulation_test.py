@@ -18,7 +18,7 @@ CASES = ("reads_uneven", "unlisted_uneven", "none_uneven", "none_even", "ignores
     [
         ("4.45.2", ("mean_of_means", "mean_of_means", "mean_of_means", "absent", "absent", "mean_of_means")),
         ("4.46.1", ("absent", "absent", "scaled_by_steps", "scaled_by_steps", "scaled_by_steps", "first_label_left_out")),
-        ("4.47.1", ("scaled_by_steps",) * 6),
+        ("4.47.1", ("first_label_counted", "first_label_counted", "scaled_by_steps", "scaled_by_steps", "scaled_by_steps", "absent")),
         ("5.24.0", ("absent", "first_label_counted", "mean_of_means", "absent", "scaled_by_steps", "absent")),
     ],
 )
