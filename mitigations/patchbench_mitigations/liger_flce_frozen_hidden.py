@@ -12,20 +12,16 @@ liger_flce_none_bwd, whose mitigation may be on as well, in either order. Not fo
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.metadata
 import inspect
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from patchbench_mitigations.fingerprint import own_function
 from patchbench_mitigations.registry import MODE_AUTO
-from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement
+from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement, probe_device
 
 SLUG = "liger_flce_frozen_hidden"
 UPSTREAM = "liger-kernel"
@@ -59,15 +55,9 @@ def _forward_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]
 # ---- probe ----
 
 
-def _probe_device() -> str | None:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else None
-
-
 def observed_state(function: type) -> tuple[str, str]:
     """Runs a mean over two tokens of a frozen trunk through an autograd Function, once for each of weight and bias: (state, reason)."""
-    device = _probe_device()
+    device = probe_device()
     if device is None:
         return "unknown", "no GPU, and TRITON_INTERPRET is not 1: the kernels cannot run here"
     generator = torch.Generator().manual_seed(25)
@@ -109,18 +99,7 @@ class _FrozenHidden(Mitigation):
         return "the release's own forward of a trained trunk"
 
     def release(self) -> tuple[type, str]:
-        try:
-            cls = getattr(importlib.import_module(TARGET), CLASS, None)
-        except ImportError as e:
-            raise self.refusal(f"{TARGET} cannot be imported ({e}); is liger-kernel installed?") from e
-        if cls is None:
-            raise self.refusal(f"{CLASS} is not in {TARGET}; it has changed since it was measured")
-        if not own_function(cls.forward, sys.modules[TARGET]):
-            raise self.refusal(f"{CLASS}.forward is wrapped already; undo that first")
-        try:
-            return cls, importlib.metadata.version("liger-kernel")
-        except importlib.metadata.PackageNotFoundError:
-            return cls, "unknown"
+        return self.installed_class(TARGET, CLASS, ("forward",))
 
     def look(self, release: type, version: str) -> Finding:
         both = {name: staticmethod(getattr(release, name)) for name in ("forward", "backward")}
@@ -137,7 +116,7 @@ class _FrozenHidden(Mitigation):
 
     def left(self, release: type, hook: Hook) -> str:
         state, reason = observed_state(release)
-        return "" if state == "right" or _probe_device() is None else reason
+        return "" if state == "right" or probe_device() is None else reason
 
 
 _own = _FrozenHidden()

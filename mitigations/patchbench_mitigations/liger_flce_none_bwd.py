@@ -21,11 +21,8 @@ would stop the stream, it is remembered on the device and shown by `status()["is
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.metadata
 import inspect
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,9 +30,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from patchbench_mitigations.fingerprint import own_function
 from patchbench_mitigations.registry import load_op
-from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement
+from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement, probe_device
 
 SLUG = "liger_flce_none_bwd"
 UPSTREAM = "liger-kernel"
@@ -291,15 +287,9 @@ def _backward_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any
 # ---- probe ----
 
 
-def _probe_device() -> str | None:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else None
-
-
 def observed_state(function: type) -> tuple[str, str]:
     """Runs one call of two tokens with grad_output (0, 1) through an autograd Function: (state, reason)."""
-    device = _probe_device()
+    device = probe_device()
     if device is None:
         return "unknown", "no GPU, and TRITON_INTERPRET is not 1: the kernels cannot run here"
     generator = torch.Generator().manual_seed(9)
@@ -325,7 +315,7 @@ def observed_state(function: type) -> tuple[str, str]:
 def masked_mean_state(function: type) -> str:
     """What is wrong with a mean over the one token of two that has a label, with the bug's own blind row first; "" for nothing."""
     generator = torch.Generator().manual_seed(9)
-    device = _probe_device()
+    device = probe_device()
     hidden, weight = (torch.randn(n, 8, generator=generator).to(device).requires_grad_() for n in (2, 16))
     target, factor = torch.tensor([-100, 5], device=device), torch.tensor([0.0, 1.0], device=device)
     parameters = list(inspect.signature(function.forward).parameters.values())[1:]
@@ -361,19 +351,7 @@ class _Liger(Mitigation):
         return shown
 
     def release(self) -> tuple[type, str]:
-        try:
-            cls = getattr(importlib.import_module(TARGET), CLASS, None)
-        except ImportError as e:
-            raise self.refusal(f"{TARGET} cannot be imported ({e}); is liger-kernel installed?") from e
-        if cls is None:
-            raise self.refusal(f"{CLASS} is not in {TARGET}; it has changed since it was measured")
-        for name in ("forward", "backward"):
-            if not own_function(getattr(cls, name), sys.modules[TARGET]):
-                raise self.refusal(f"{CLASS}.{name} is wrapped already; undo that first")
-        try:
-            return cls, importlib.metadata.version("liger-kernel")
-        except importlib.metadata.PackageNotFoundError:
-            return cls, "unknown"
+        return self.installed_class(TARGET, CLASS, ("forward", "backward"))
 
     def look(self, release: type, version: str) -> Finding:
         both = {name: staticmethod(getattr(release, name)) for name in ("forward", "backward")}
@@ -390,9 +368,9 @@ class _Liger(Mitigation):
 
     def left(self, release: type, hook: Hook) -> str:
         if hook.mode == APPROXIMATE:
-            return masked_mean_state(release) if _probe_device() is not None else ""
+            return masked_mean_state(release) if probe_device() is not None else ""
         state, reason = observed_state(release)
-        return "" if state == "right" or _probe_device() is None else reason
+        return "" if state == "right" or probe_device() is None else reason
 
 
 _own = _Liger()

@@ -5,6 +5,8 @@ A slug's module is a `Mitigation` of its own: what the release has, what is wron
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
 import inspect
 import os
 import sys
@@ -92,6 +94,13 @@ class Hook:
                 self.is_used = True
                 self.owner.say("first use, mode %s", self.mode)
                 registry.write_status()
+
+
+def probe_device() -> str | None:
+    """Where a Triton kernel can be asked: a GPU, or the CPU under Triton's interpreter."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else None
 
 
 class Mitigation:
@@ -288,6 +297,27 @@ class Mitigation:
     def say(self, text: str, *words: Any) -> None:
         """One WARNING of this slug, with the rank and the taint."""
         LOG.warning("%s: " + text + "%s", self.slug, *words, self._mark())
+
+    def installed_class(self, target: str, name: str, methods: tuple[str, ...], wanted: str = "") -> tuple[type, str]:
+        """A class of the installed package, and the package's version; Refused where it, or one of the methods, is not the module's own.
+        `wanted` is what has to be installed, where the package alone does not say it."""
+        try:
+            found = getattr(importlib.import_module(target), name, None)
+        except ImportError as e:
+            raise self.refusal(f"{target} cannot be imported ({e}); is {wanted or self.package} installed?") from e
+        if found is None:
+            raise self.refusal(f"{name} is not in {target}; it has changed since it was measured")
+        for method in methods:
+            if not hasattr(found, method):
+                raise self.refusal(f"{name}.{method} is not in {target}; it has changed since it was measured")
+            if not fingerprint.own_function(getattr(found, method), sys.modules[target]):
+                raise self.refusal(f"{name}.{method} is wrapped already; undo that first")
+        for project in (self.package, self.package.replace("-", "_")):
+            try:
+                return found, importlib.metadata.version(project)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        return found, "unknown"
 
     def refusal(self, text: str) -> Refused:
         """A Refused of this slug, to be raised; counted."""

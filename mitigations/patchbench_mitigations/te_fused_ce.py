@@ -15,10 +15,7 @@ right, too: the gradient takes memory of its own, of the logits' size, in backwa
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.metadata
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,9 +25,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from patchbench_mitigations.fingerprint import own_function
 from patchbench_mitigations.registry import load_op
-from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement
+from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement, probe_device
 
 SLUG = "te_fused_ce"
 UPSTREAM = "transformer-engine"
@@ -208,12 +204,6 @@ def _backward_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any
 # ---- probe ----
 
 
-def _probe_device() -> str | None:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else None
-
-
 @dataclass
 class Question:
     """One tiny call, and the state of a release that answers it wrongly."""
@@ -279,7 +269,7 @@ def is_answered(function: type, asked: Question) -> bool:
 
 def observed(function: type) -> Finding:
     """What an autograd Function does; `sites` holds every class."""
-    device = _probe_device()
+    device = probe_device()
     if device is None:
         return Finding("unknown", "", "no GPU, and TRITON_INTERPRET is not 1: the kernels cannot run here")
     sites = {asked.state: "right" if is_answered(function, asked) else "wrong" for asked in questions(device)}
@@ -308,21 +298,7 @@ class _FusedCe(Mitigation):
         return "mode plain" if mode == "plain" else load_ops()
 
     def release(self) -> tuple[type, str]:
-        try:
-            cls = getattr(importlib.import_module(TARGET), CLASS, None)
-        except ImportError as e:
-            raise self.refusal(f"{TARGET} cannot be imported ({e}); is transformer-engine 2.2.0 or newer installed?") from e
-        if cls is None:
-            raise self.refusal(f"{CLASS} is not in {TARGET}; it has changed since it was measured")
-        for name in ("forward", "backward"):
-            if not own_function(getattr(cls, name), sys.modules[TARGET]):
-                raise self.refusal(f"{CLASS}.{name} is wrapped already; undo that first")
-        for name in ("transformer-engine", "transformer_engine"):
-            try:
-                return cls, importlib.metadata.version(name)
-            except importlib.metadata.PackageNotFoundError:
-                continue
-        return cls, "unknown"
+        return self.installed_class(TARGET, CLASS, ("forward", "backward"), "transformer-engine 2.2.0 or newer")
 
     def look(self, release: type, version: str) -> Finding:
         both = {name: staticmethod(getattr(release, name)) for name in ("forward", "backward")}
@@ -336,7 +312,7 @@ class _FusedCe(Mitigation):
 
     def left(self, release: type, hook: Hook) -> str:
         found = observed(release)
-        return "" if found.state == "right" or _probe_device() is None else found.reason
+        return "" if found.state == "right" or probe_device() is None else found.reason
 
 
 _own = _FusedCe()

@@ -12,15 +12,11 @@ additions that were left out. Stage 1, optimizer offload (other code) and accumu
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.metadata
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from patchbench_mitigations.fingerprint import own_function
 from patchbench_mitigations.registry import MODE_AUTO
 from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement
 
@@ -107,18 +103,7 @@ class _Accumulation(Mitigation):
         return "the release's own epilogue"
 
     def release(self) -> tuple[type, str]:
-        try:
-            cls = getattr(importlib.import_module(TARGET), CLASS, None)
-        except ImportError as e:
-            raise self.refusal(f"{TARGET} cannot be imported ({e}); is deepspeed installed?") from e
-        if cls is None or not hasattr(cls, METHOD):
-            raise self.refusal(f"{CLASS}.{METHOD} is not in {TARGET}; it has changed since it was measured")
-        if not own_function(getattr(cls, METHOD), sys.modules[TARGET]):
-            raise self.refusal(f"{CLASS}.{METHOD} is wrapped already; undo that first")
-        try:
-            return cls, importlib.metadata.version("deepspeed")
-        except importlib.metadata.PackageNotFoundError:
-            return cls, "unknown"
+        return self.installed_class(TARGET, CLASS, (METHOD,))
 
     def look(self, release: type, version: str) -> Finding:
         state, reason = observed_state(getattr(release, METHOD))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from patchbench_mitigations import fingerprint, registry
 
@@ -13,3 +15,16 @@ def speaks_for(monkeypatch: pytest.MonkeyPatch, *versions: str) -> None:
         return "" if version in versions else f"{registry.data_of(slug)['package']} {version} was not measured"
 
     monkeypatch.setattr(fingerprint, "why_unmeasured", why_unmeasured)
+
+
+def install_stand_in(folder: Path, project: str, version: str, modules: dict[str, str]) -> None:
+    """Puts a package into a folder of the import path, with its metadata: the text of each module, by its file below the folder."""
+    for file, text in modules.items():
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for package in path.parents[: len(Path(file).parts) - 1]:
+            (package / "__init__.py").touch()
+        path.write_text(text)
+    info = folder / f"{project.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n")

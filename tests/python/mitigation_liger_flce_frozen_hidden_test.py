@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
-from evidence import speaks_for  # noqa: E402
+from evidence import install_stand_in, speaks_for  # noqa: E402
 from patchbench_mitigations import liger_flce_frozen_hidden as fix  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
@@ -57,14 +57,8 @@ class Upstream:
     """A liger_kernel on the path, of one kind and version."""
 
     def __init__(self, folder: Path, kind: str, version: str):
-        package = folder / "liger_kernel" / "ops"
-        package.mkdir(parents=True)
-        for one in (package, package.parent):
-            (one / "__init__.py").write_text("")
-        (package / "fused_linear_cross_entropy.py").write_text(UPSTREAM.replace("{kind}", kind))
-        info = folder / f"liger_kernel-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: liger-kernel\nVersion: {version}\n")
+        text = UPSTREAM.replace("{kind}", kind)
+        install_stand_in(folder, "liger-kernel", version, {"liger_kernel/ops/fused_linear_cross_entropy.py": text})
 
     @property
     def function(self) -> Any:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
-from evidence import speaks_for  # noqa: E402
+from evidence import install_stand_in, speaks_for  # noqa: E402
 from patchbench_mitigations import te_fused_ce as fix  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
@@ -54,14 +54,8 @@ class Upstream:
     """A transformer_engine on the path, of one kind and version."""
 
     def __init__(self, folder: Path, kind: str, version: str):
-        package = folder / "transformer_engine" / "pytorch"
-        package.mkdir(parents=True)
-        for one in (package, package.parent):
-            (one / "__init__.py").write_text("")
-        (package / "cross_entropy.py").write_text(UPSTREAM.replace("{kind}", kind))
-        info = folder / f"transformer_engine-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: transformer-engine\nVersion: {version}\n")
+        text = UPSTREAM.replace("{kind}", kind)
+        install_stand_in(folder, "transformer-engine", version, {"transformer_engine/pytorch/cross_entropy.py": text})
 
     @property
     def function(self) -> Any:

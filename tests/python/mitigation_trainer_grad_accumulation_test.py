@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
-from evidence import speaks_for  # noqa: E402
+from evidence import install_stand_in, speaks_for  # noqa: E402
 from patchbench_mitigations import trainer_grad_accumulation as fix  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
@@ -68,14 +68,7 @@ class Upstream:
     """A transformers on the path, of one version."""
 
     def __init__(self, folder: Path, text: str):
-        for package in (folder / "transformers", folder / "transformers" / "loss"):
-            package.mkdir(parents=True)
-            (package / "__init__.py").write_text("")
-        (folder / "transformers" / "trainer.py").write_text(text)
-        (folder / "transformers" / "loss" / "loss_utils.py").write_text(LOSSES)
-        info = folder / "transformers-5.24.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 5.24.0\n")
+        install_stand_in(folder, "transformers", "5.24.0", {"transformers/trainer.py": text, "transformers/loss/loss_utils.py": LOSSES})
 
     @property
     def trainer(self) -> Any:

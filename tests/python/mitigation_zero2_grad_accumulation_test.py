@@ -13,7 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
-from evidence import speaks_for  # noqa: E402
+from evidence import install_stand_in, speaks_for  # noqa: E402
 from patchbench_mitigations import zero2_grad_accumulation as fix  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
@@ -53,14 +53,7 @@ class Upstream:
     """A deepspeed on the path, of one kind and version."""
 
     def __init__(self, folder: Path, asked: str, version: str):
-        package = folder / "deepspeed/runtime/zero"
-        package.mkdir(parents=True)
-        for one in (package, package.parent, package.parents[1]):
-            (one / "__init__.py").write_text("")
-        (package / "stage_1_and_2.py").write_text(UPSTREAM.replace("{asked}", asked))
-        info = folder / f"deepspeed-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {version}\n")
+        install_stand_in(folder, "deepspeed", version, {"deepspeed/runtime/zero/stage_1_and_2.py": UPSTREAM.replace("{asked}", asked)})
 
     @property
     def optimizer(self) -> Any:
