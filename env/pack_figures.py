@@ -163,21 +163,22 @@ def drawing(slug: str, windows: list[dict[str, Any]]) -> str:
 # ---- The files.
 
 
-def summary(slug: str) -> str:
+def summary(slug: str, table: str) -> str:
     """Where the pack is hit, what is right, and where its mitigation was verified: its row of README.md's table."""
-    for row in ask("status", "--summary").splitlines():
+    for row in table.splitlines():
         cells = [cell.strip() for cell in row.strip("| ").split(" | ")]
         if f"[`{slug}`]" in cells[0]:
             return f"Hit: {cells[2]}. Right: {cells[3]}. Mitigation: {cells[4]}.\n\n"
     return ""
 
 
-def figures(slug: str) -> str:
+def figures(slug: str, table: str) -> str:
     rows = [row.split(" | ", 1)[1] for row in ask("status", slug, "--summary").splitlines()[2:]]
     rows = [row for row in rows if not re.search(r"[^|]*\| BUG_REPRODUCED\(\w+\) \|$", row) or " with " in row]  # the drawing has them
     verdicts = "| red pin | device | verdicts (newest committed record) |\n|---|---|---|\n" + "".join(f"| {row}\n" for row in rows)
     words = "\n`packs/README.md` explains the [words](../README.md#words) of a verdict.\n"
-    return f"{summary(slug)}![In which releases the bug is](../../reports/evidence/{slug}/window.svg)\n\n{verdicts}{words}{tables(slug)}"
+    window = f"![In which releases the bug is](../../reports/evidence/{slug}/window.svg)\n\n"
+    return f"{summary(slug, table)}{window}{verdicts}{words}{tables(slug)}"
 
 
 def page(slug: str, inside: str) -> str:
@@ -193,13 +194,14 @@ def page(slug: str, inside: str) -> str:
 def wanted() -> dict[Path, str]:
     """Path -> text of everything that this script writes. A pack without a verdict is left alone."""
     head, _, rest = (ROOT / "README.md").read_text().partition(STATUS_BEGIN)
-    files = {ROOT / "README.md": head + STATUS_BEGIN + ask("status", "--summary") + STATUS_END + rest.partition(STATUS_END)[2]}
+    table = ask("status", "--summary")
+    files = {ROOT / "README.md": head + STATUS_BEGIN + table + STATUS_END + rest.partition(STATUS_END)[2]}
     for manifest in sorted((ROOT / "packs").glob("*/manifest.json")):
         slug = manifest.parent.name
         windows = [window for window in json.loads(ask("--json", "status", "windows", slug))["windows"] if window["intervals"]]
         if windows:
             files[ROOT / "reports" / "evidence" / slug / "window.svg"] = drawing(slug, windows)
-            files[ROOT / "packs" / slug / "README.md"] = page(slug, figures(slug))
+            files[ROOT / "packs" / slug / "README.md"] = page(slug, figures(slug, table))
     return files
 
 
