@@ -77,6 +77,13 @@ at::Tensor Draw::tied(const std::vector<int64_t>& shape, int64_t num_levels) con
   return integers(shape, 0, num_levels).to(at::kDouble).mul_(2.0 / steps).sub_(1.0);
 }
 
+Tensors in_fp64(const Tensors& inputs) {
+  Tensors wide;
+  for (const auto& [name, tensor] : inputs)
+    wide.emplace(name, tensor.is_floating_point() ? tensor.to(at::kDouble) : tensor);
+  return wide;
+}
+
 double epsilon_of(at::ScalarType dtype) {
   switch (dtype) {
     case at::kDouble:

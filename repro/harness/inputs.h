@@ -39,6 +39,9 @@ class Draw {
   uint64_t key_;
 };
 
+/// Floating-point tensors in fp64, the others as they are.
+Tensors in_fp64(const Tensors& inputs);
+
 /// The machine epsilon of a floating dtype (2^-23 for fp32, 2^-7 for bf16): what `floor_ulp` counts
 /// in. Throws Error(kInternal) for a dtype that has none.
 double epsilon_of(at::ScalarType dtype);

@@ -153,15 +153,6 @@ inline harness::Tensors inputs_of(const Problem& problem, const std::string& nam
   return inputs;
 }
 
-/// The floating-point ones in fp64.
-inline harness::Tensors in_fp64(const harness::Tensors& inputs) {
-  harness::Tensors wide;
-  for (const auto& [name, tensor] : inputs) {
-    wide.emplace(name, tensor.is_floating_point() ? tensor.to(at::kDouble) : tensor);
-  }
-  return wide;
-}
-
 /// The input of a name, or an undefined tensor.
 inline at::Tensor optional_input(const harness::Tensors& inputs, const std::string& name) {
   const auto found = inputs.find(name);
@@ -291,7 +282,7 @@ inline ChunkResult chunk_loss(const at::Tensor& z, const at::Tensor& target,
 /// elements all of them may be far smaller than such a sum is: than the root of the sum of the
 /// terms' squares, here of the row in which that is smallest.
 inline double size_of_terms(const harness::Tensors& inputs, const Options& options) {
-  const harness::Tensors wide = in_fp64(inputs);
+  const harness::Tensors wide = harness::in_fp64(inputs);
   const at::Tensor target = wide.at("target"), weight = wide.at("weight"),
                    class_weight = optional_input(wide, "class_weight");
   const at::Tensor logits = at::linear(wide.at("input"), weight, optional_input(wide, "bias"));

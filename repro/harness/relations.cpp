@@ -111,20 +111,18 @@ double rounding_of(const Relation& relation, const Tensors& inputs) {
   return most;
 }
 
-/// The failing layer of a follower's output whose shape is not plain's: it cannot be put back in
-/// order.
+/// The failing layer of an output that has another shape.
+Measure unlike(const std::string& name, const std::string& relation, const at::Tensor& output,
+               const at::Tensor& wanted) {
+  return {name, relation, 1, 0, 0, false, describe(output) + ", wanted " + describe(wanted)};
+}
+
+/// That of the first follower's output whose shape is not plain's: it cannot be put back in order.
 std::optional<Measure> unlike_plain(const Followers& followers, const std::vector<Tensors>& got) {
   for (std::size_t i = 0; i < got.size(); ++i) {
-    for (const auto& [name, plain] : followers.plain[i]) {
-      if (got[i].at(name).sizes() == plain.sizes()) continue;
-      return Measure{name,
-                     followers.relation.name,
-                     1,
-                     0,
-                     0,
-                     false,
-                     describe(got[i].at(name)) + ", wanted " + describe(plain)};
-    }
+    for (const auto& [name, plain] : followers.plain[i])
+      if (got[i].at(name).sizes() != plain.sizes())
+        return unlike(name, followers.relation.name, got[i].at(name), plain);
   }
   return std::nullopt;
 }
@@ -210,8 +208,7 @@ std::vector<Measure> relation_layers(const Pack& pack, const Followers& follower
         if (is_reordered) layer.limit = std::max(layer.limit, 2 * right);
         layer.pass = layer.got <= layer.limit;
       } else {
-        layer.got = 1;
-        layer.where = describe(output) + ", wanted " + describe(wanted.at(name));
+        layer = unlike(name, relation.name, output, wanted.at(name));
       }
       layers.push_back(layer);
     }

@@ -89,7 +89,7 @@ class FrozenHiddenPack final : public harness::Pack {
     return linear_cross_entropy::inputs_of(axes_of(item), item.name, seed);
   }
   Tensors oracle(const Case& item, const Tensors& inputs) const override {
-    return right_answer(axes_of(item), linear_cross_entropy::in_fp64(inputs));
+    return right_answer(axes_of(item), harness::in_fp64(inputs));
   }
   Tensors plain(const Case& item, const Tensors& inputs) const override {
     return right_answer(axes_of(item), inputs);

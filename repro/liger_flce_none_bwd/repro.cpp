@@ -14,9 +14,9 @@ namespace patchbench::liger_flce_none_bwd {
 namespace {
 
 using harness::choice;
+using harness::in_fp64;
 using harness::Judgement;
 using harness::Tensors;
-using linear_cross_entropy::in_fp64;
 
 /// A case's axes, checked.
 struct Axes : linear_cross_entropy::Problem {

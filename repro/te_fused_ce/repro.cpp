@@ -16,6 +16,7 @@ using harness::axis;
 using harness::choice;
 using harness::Draw;
 using harness::extent;
+using harness::in_fp64;
 using harness::Judgement;
 using harness::refuse;
 using harness::Tensors;
@@ -123,13 +124,6 @@ at::Tensor laid_labels(const Axes& axes, const at::Tensor& labels) {
   if (axes.labels == "sliced_sequence")
     return as_part(labels, 1, 1, at::zeros({axes.batch, 1}, at::kLong));
   return labels;
-}
-
-Tensors in_fp64(const Tensors& inputs) {
-  Tensors wide;
-  for (const auto& [name, tensor] : inputs)
-    wide.emplace(name, tensor.is_floating_point() ? tensor.to(at::kDouble) : tensor);
-  return wide;
 }
 
 /// What a case asks for, of right outputs.

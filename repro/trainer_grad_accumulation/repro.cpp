@@ -11,6 +11,7 @@ namespace {
 using harness::choice;
 using harness::Draw;
 using harness::extent;
+using harness::in_fp64;
 using harness::Judgement;
 using harness::refuse;
 using harness::Tensors;
@@ -58,13 +59,6 @@ Tensors token_mean(const Axes& axes, const Tensors& inputs) {
   Options whole = axes.options;
   whole.micro_batch = static_cast<int64_t>(axes.lengths.size());
   return accumulated(inputs, Weight::kShare, whole);
-}
-
-Tensors in_fp64(const Tensors& inputs) {
-  Tensors wide;
-  for (const auto& [name, tensor] : inputs)
-    wide.emplace(name, tensor.is_floating_point() ? tensor.to(at::kDouble) : tensor);
-  return wide;
 }
 
 harness::InProcessSubject model(Weight weight, bool is_divided_again = false) {

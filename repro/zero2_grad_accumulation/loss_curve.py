@@ -10,21 +10,19 @@ which are not trained on.
 from __future__ import annotations
 
 import json
-import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
-os.environ["DS_ACCELERATOR"] = "cpu"
-os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+import ranks  # before deepspeed, which looks for its accelerator
 
+# isort: split
 import deepspeed
-import stand_in
 import torch
 import torch.multiprocessing
+from ranks import RANKS
 
-RANKS, MICRO_BATCHES, ROWS, STEPS, EVERY, RATE = 2, 8, 2, 200, 10, 0.1
+MICRO_BATCHES, ROWS, STEPS, EVERY, RATE = 8, 2, 200, 10, 0.1
 
 
 def net(seed: int) -> torch.nn.Module:
@@ -47,9 +45,7 @@ def held_out_loss(model: torch.nn.Module) -> float:
 
 
 def train(rank: int, name: str, port: int, result: str) -> None:
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    stand_in.install()
+    ranks.become(rank, port)
     if name == "mitigated":
         from patchbench_mitigations import zero2_grad_accumulation
 
@@ -93,11 +89,8 @@ def main(argv: list[str]) -> int:
     out = Path(argv[argv.index("--out") + 1])
     curves: dict[str, Any] = json.loads(out.read_text())["loss"] if out.exists() else {}
     for name in argv[: argv.index("--out")]:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         result = f"{out}.{name}"
-        torch.multiprocessing.spawn(train, (name, port, result), nprocs=RANKS)
+        torch.multiprocessing.spawn(train, (name, ranks.free_port(), result), nprocs=RANKS)
         curves[name] = [round(loss, 6) for loss in json.loads(Path(result).read_text())]
         Path(result).unlink()
     curves["float64"] = [round(loss, 6) for loss in in_float64()]

@@ -8,6 +8,7 @@ namespace patchbench::zero2_grad_accumulation {
 namespace {
 
 using harness::Draw;
+using harness::in_fp64;
 using harness::Judgement;
 using harness::Tensors;
 
@@ -50,12 +51,6 @@ Axes axes_of(const Case& item) {
   const std::string dtype = harness::choice(item, "dtype", {"float32", "bfloat16"});
   axes.dtype = dtype == "float32" ? at::kFloat : at::kBFloat16;
   return axes;
-}
-
-Tensors in_fp64(const Tensors& inputs) {
-  Tensors wide;
-  for (const auto& [name, tensor] : inputs) wide.emplace(name, tensor.to(at::kDouble));
-  return wide;
 }
 
 Tensors run_model(const Case& item, const Tensors& inputs, Kept kept) {

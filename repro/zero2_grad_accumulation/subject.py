@@ -5,17 +5,12 @@ from __future__ import annotations
 import contextlib
 import datetime
 import multiprocessing
-import os
 import pickle
-import socket
 import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
-os.environ["DS_ACCELERATOR"] = "cpu"
-os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the loopback is the one network of a sandbox
-
-import stand_in
+import ranks
 import torch
 from subject_runtime import Case
 
@@ -24,7 +19,6 @@ with contextlib.redirect_stdout(sys.stderr):
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad
 
 PACKAGE = "deepspeed"
-RANKS = 2
 RATE = 0.25  # model.h's
 NAMES = ("w1", "b1", "w2", "b2")
 PARAMETERS = ("0.weight", "0.bias", "2.weight", "2.bias")
@@ -75,9 +69,7 @@ def train(rank: int, axes: dict[str, Any], tensors: dict[str, torch.Tensor]) -> 
 
 def join(rank: int, port: int) -> None:
     """Makes this process a rank."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    stand_in.install()
+    ranks.become(rank, port)
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=datetime.timedelta(seconds=60))
 
 
@@ -93,9 +85,7 @@ def serve(cases: Connection, port: int) -> None:
 
 def second_rank() -> Connection:
     """Starts it and joins it as rank 0."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = ranks.free_port()
     ours, theirs = multiprocessing.Pipe()
     # A fork has what this process has imported, a mitigation as well.
     multiprocessing.get_context("fork").Process(target=serve, args=(theirs, port), daemon=True).start()

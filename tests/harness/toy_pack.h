@@ -18,12 +18,6 @@ namespace patchbench::harness::testing {
 
 inline constexpr Tolerance kLoose{2, 4, "order of fp32 sums over at most six terms"};
 
-inline Tensors in_fp64(const Tensors& inputs) {
-  Tensors wide;
-  for (const auto& [name, tensor] : inputs) wide.emplace(name, tensor.to(at::kDouble));
-  return wide;
-}
-
 /// A pack of the smallest kind that has outputs of rank 0, 1 and 2: product = x w, row_sums and
 /// total of it.
 class ToyPack final : public Pack {

@@ -28,8 +28,7 @@ Problem problem_of(const std::string& reduction) {
 class Model : public testing::TestWithParam<const char*> {
  protected:
   const Problem problem_ = problem_of(GetParam());
-  const Tensors inputs_ =
-      linear_cross_entropy::in_fp64(linear_cross_entropy::inputs_of(problem_, "case", 1));
+  const Tensors inputs_ = harness::in_fp64(linear_cross_entropy::inputs_of(problem_, "case", 1));
   Tensors got(const Trained& trained, Condition condition) const {
     return chunked(inputs_, problem_.options, trained, condition);
   }
