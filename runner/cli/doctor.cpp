@@ -277,7 +277,7 @@ DoctorFinding disk(const Context& context) {
 
 std::vector<DoctorFinding> examine(const Context& context) {
   // Asked anew: what this command says is what is so now.
-  fs::remove_all(context.cache / "probe");
+  exec::forget_probes(context.cache);
   std::vector<DoctorFinding> found;
   for (const exec::SandboxKind kind : exec::kSandboxKinds) found.push_back(engine(context, kind));
   found.push_back(user_namespaces());

@@ -238,9 +238,13 @@ Found try_engine(SandboxKind kind, const fs::path& cache) {
   }
 }
 
+fs::path kept_answer(SandboxKind kind, const fs::path& cache) {
+  return cache / "probe" / (sandbox_name(kind) + ".json");
+}
+
 /// The remembered answer, or a new one.
 Found found_engine(SandboxKind kind, const fs::path& cache) {
-  const fs::path file = cache / "probe" / (sandbox_name(kind) + ".json");
+  const fs::path file = kept_answer(kind, cache);
   const std::string mark = fingerprint();
   if (fs::exists(file)) {
     const Json kept = Json::parse(file_text(file).value_or(""), nullptr, false);
@@ -270,6 +274,10 @@ std::string limits_detail(SandboxKind kind, const EngineSettings& settings) {
 }
 
 }  // namespace
+
+void forget_probes(const fs::path& cache) {
+  for (const SandboxKind kind : kSandboxKinds) fs::remove(kept_answer(kind, cache));
+}
 
 SandboxProbe probe_bundle(const std::string& python, const fs::path& cache) {
   constexpr SandboxKind kKind = SandboxKind::kRunc;

@@ -19,6 +19,9 @@ struct SandboxProbe {
 SandboxProbe probe_sandbox(SandboxKind kind, const std::filesystem::path& cache,
                            const std::filesystem::path& root);
 
+/// The next questions are asked of the engines anew. What another process is trying stays.
+void forget_probes(const std::filesystem::path& cache);
+
 /// The strongest usable kind, or the forced one (Error(kNotRunnable) naming why and what to try). A
 /// fall-back is announced on stderr.
 SandboxKind choose_sandbox(std::optional<SandboxKind> forced, const std::filesystem::path& cache,

@@ -283,6 +283,16 @@ TEST_F(SandboxTest, ProbeOfThePlainProcessSaysThatItIsNotIsolated) {
             SandboxKind::kProcess);
 }
 
+TEST_F(SandboxTest, ForgetsAnswersButNotWhatAnotherProcessIsTrying) {
+  const fs::path probes = folder_ / "cache" / "probe";
+  fs::create_directories(probes / "try-another" / "work");
+  std::ofstream(probes / "podman.json") << "{}";
+  forget_probes(folder_ / "cache");
+  EXPECT_FALSE(fs::exists(probes / "podman.json"));
+  EXPECT_TRUE(fs::exists(probes / "try-another" / "work"));
+  EXPECT_NO_THROW(forget_probes(folder_ / "nowhere"));
+}
+
 TEST_F(SandboxTest, AContainersConfigHasNoNetworkNoCapabilitiesAndAReadOnlyRoot) {
   spec_.kind = sandbox_from("runc");
   spec_.mounts.push_back({folder_ / "work", "/env", false});
