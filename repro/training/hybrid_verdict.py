@@ -64,7 +64,7 @@ def wrongness(of_variant: list[dict[str, Any]]) -> dict[str, Any]:
         "steps_without_gradient": sum(zero for zero, _ in steps),
         "of_those_with_row_0_masked": sum(zero and masked for zero, masked in steps),
     }
-    for name in ("grad_hidden", "grad_weight"):
+    for name in [name for name in ("grad_hidden", "grad_weight") if name in checks[0][0]]:
         errors, counted = [c[name] for c, _ in checks], [c[name] for c, masked in checks if not masked]
         found[name] = {"median": shortened(statistics.median(errors)), "largest": max(errors)}
         found[name] |= {"median_where_row_0_counts": shortened(statistics.median(counted)), "least_there": min(counted)} if counted else {}

@@ -4,9 +4,11 @@
         [--device cuda:0] [--report RUN-{seed}.json] [--losses LOSSES-{seed}.json] [--capture DIR] [--shares FILE]
 
 raw and mitigated want the releases on the path, patched the releases with our edits (`patchbench patch apply`); mitigated switches on
-PATCHBENCH_MITIGATE, by default liger_flce_none_bwd. A path with {seed} is written once a seed. `--report` is for `patchbench goodput`;
-`--losses` has the loss of each step, what the head's gradients are off by, and the digests of the kernels' files; `--capture` keeps
-the operands of each sparse attention in the last step; `--shares` writes how much of a step each of the three kernels takes.
+PATCHBENCH_MITIGATE, by default the mitigation of the head. `--head transformer-engine` takes TransformerEngine's fused cross entropy of
+the logits in the place of Liger's head, which has the logits' product in it; `frozen-trunk` trains Liger's head alone. A path with
+{seed} is written once a seed. `--report` is for `patchbench goodput`; `--losses` has the loss of each step, what the head's gradients
+are off by, and the digests of the kernels' files; `--capture` keeps the operands of each sparse attention in the last step; `--shares`
+writes how much of a step each of the three kernels takes.
 
 On CUDA: mamba-ssm's Triton SISO kernels (each at one of its own configurations, not timed), megatron-core's TileLang SparseMLA and
 liger-kernel, in bfloat16 with float32 weights. On a CPU, at a smaller size: our reference, patchbench::sparse_mla
@@ -40,8 +42,15 @@ SPARSE = "megatron.core.transformer.experimental_attention_variant.ops"
 #: distribution -> modules whose files are digested: those that a pack of ours edits.
 SUBJECTS = {
     "liger-kernel": ("liger_kernel.ops.fused_linear_cross_entropy",),
+    "transformer-engine": ("transformer_engine.pytorch.cross_entropy", "transformer_engine.pytorch.triton.cross_entropy"),
     "mamba-ssm": (f"{MAMBA}.mamba3_siso_bwd",),
     "megatron-core": (f"{SPARSE}.sparse_mla", f"{SPARSE}.tilelang_sparse_mla_bwd"),
+}
+#: head -> its distribution, and the pack whose mitigation it takes.
+HEADS = {
+    "liger-kernel": ("liger-kernel", "liger_flce_none_bwd"),
+    "frozen-trunk": ("liger-kernel", "liger_flce_frozen_hidden"),
+    "transformer-engine": ("transformer-engine", "te_fused_ce"),
 }
 SUCCESSORS = torch.tensor([0.6, 0.2, 0.1, 0.1])  # of a token; the mean loss of who knows them is 1.09
 PROMPT_SHARE, MASKED_SHARE, CHECK_EVERY, WARM_UP = 0.5, 0.1, 10, 20
@@ -113,24 +122,43 @@ def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 class Head(NamedTuple):
-    """One call of Liger's fused head: its operands as they were handed over, to be held against plain torch."""
+    """One call of the loss head: its operands as they were handed over, to be held against plain torch."""
 
     hidden: torch.Tensor
     weight: torch.Tensor
     batch: Batch
+    kind: str  # of HEADS
 
-    def row_losses(self) -> torch.Tensor:
-        function = importlib.import_module(SUBJECTS["liger-kernel"][0]).LigerFusedLinearCrossEntropyFunction
-        # bias, class weights, ignored index, z-loss, smoothing, reduction
-        return function.apply(self.hidden, self.weight, self.batch.target, None, None, -100, 0.0, 0.0, "none")[0]
+    def losses(self) -> torch.Tensor:
+        """One a token; of the frozen trunk the mean over those that count. All but the first head mask tokens by their labels."""
+        module = importlib.import_module(SUBJECTS[HEADS[self.kind][0]][0])
+        labels = self.batch.target.masked_fill(self.batch.weights == 0, -100)
+        if self.kind == "transformer-engine":
+            # smoothing, whether to take the mean, process group, ignored index
+            return module.parallel_cross_entropy((self.hidden @ self.weight.T)[None], labels[None], 0.0, False, None, -100).flatten()
+        function = module.LigerFusedLinearCrossEntropyFunction
+        is_mean = self.kind == "frozen-trunk"
+        target, reduction = (labels, "mean") if is_mean else (self.batch.target, "none")
+        # bias, class weights, ignored index, z-loss, smoothing
+        return function.apply(self.hidden, self.weight, target, None, None, -100, 0.0, 0.0, reduction)[0]
+
+    def loss(self) -> torch.Tensor:
+        """The mean over the tokens that count. Of TransformerEngine's losses it is a sum: all have the same gradient."""
+        losses = self.losses().float()
+        if losses.dim() == 0:
+            return losses
+        return losses.sum() * self.batch.weights.max() if self.kind == "transformer-engine" else (losses * self.batch.weights).sum()
 
     def errors(self) -> dict[str, float]:
-        """||got - wanted|| / ||wanted|| of both gradients; wanted: float32, from the same operands."""
+        """||got - wanted|| / ||wanted|| of the gradients; wanted: float32, from the same operands. One that is missing counts as 0."""
         hidden, weight = self.hidden.detach().float(), self.weight.detach().float()
         slopes = (hidden @ weight.T).softmax(-1)
         slopes[torch.arange(len(slopes)), self.batch.target] -= 1
         slopes *= self.batch.weights.unsqueeze(-1)
-        return {"grad_hidden": relative(self.hidden.grad, slopes @ weight), "grad_weight": relative(self.weight.grad, slopes.T @ hidden)}
+        wanted = {"grad_weight": (self.weight, slopes.T @ hidden)}
+        if self.hidden.requires_grad:
+            wanted["grad_hidden"] = (self.hidden, slopes @ weight)
+        return {name: relative(torch.zeros_like(right) if of.grad is None else of.grad, right) for name, (of, right) in wanted.items()}
 
 
 class Watched:
@@ -167,10 +195,12 @@ def synchronize(device: torch.device) -> None:
 class Run:
     """One seed's training: `losses`, `norms` of all gradients, `walls` of the steps and `checks` of the head's gradients."""
 
-    def __init__(self, sizes: Sizes, device: torch.device, siso: Siso, attend: Attention, steps: int, seed: int) -> None:
-        self.began, self.sizes, self.device, self.seed = time.perf_counter(), sizes, device, seed
+    def __init__(self, sizes: Sizes, device: torch.device, kernels: tuple[Siso, Attention], head: str, steps: int, seed: int) -> None:
+        self.began, self.sizes, self.device, self.head, self.seed = time.perf_counter(), sizes, device, head, seed
         torch.manual_seed(seed)
-        self.model = Hybrid(sizes, siso, attend).to(device)
+        self.model = Hybrid(sizes, *kernels).to(device)
+        if head == "frozen-trunk":
+            self.model.requires_grad_(False).weight.requires_grad_()
         self.batches = [Batch(*(x.to(device) for x in batch)) for batch in batches(sizes, steps, seed)]
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, betas=(0.9, 0.95))
         self.losses: list[float] = []
@@ -182,10 +212,11 @@ class Run:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             hidden = self.model(batch.tokens)
         low = torch.bfloat16 if hidden.is_cuda else hidden.dtype
-        head = Head(hidden.to(low), self.model.weight.to(low, copy=True), batch)
-        head.hidden.retain_grad()
-        head.weight.retain_grad()
-        return (head.row_losses().float() * batch.weights).sum(), head
+        head = Head(hidden.to(low), self.model.weight.to(low, copy=True), batch, self.head)
+        for operand in (head.hidden, head.weight):
+            if operand.requires_grad:
+                operand.retain_grad()
+        return head.loss(), head
 
     def step(self, i: int) -> None:
         begin = time.perf_counter()
@@ -214,12 +245,12 @@ class Run:
                 torch.save(attention.captured | {"scale": attention.scale}, capture / f"layer-{layer}-seed-{self.seed}.pt")
 
 
-def revisions(is_cuda: bool) -> dict[str, str]:
+def revisions(is_cuda: bool, distribution: str) -> dict[str, str]:
     """What was run: versions, and the SHA-256 of each file that a pack edits."""
     found = {"torch": torch.__version__, "triton": importlib.metadata.version("triton")}
     if is_cuda:
         found["tilelang"] = importlib.metadata.version("tilelang")
-    for name in SUBJECTS if is_cuda else ("liger-kernel",):
+    for name in (distribution, "mamba-ssm", "megatron-core") if is_cuda else (distribution,):
         files = [Path(importlib.import_module(module).__file__) for module in SUBJECTS[name]]
         digests = [f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files]
         found[name] = "; ".join([importlib.metadata.version(name), *digests])
@@ -268,7 +299,7 @@ def shares_of(run: Run, kernels: dict[str, Watched], report: dict[str, Any]) -> 
     called once a step, on the operands of the last."""
     calls = {name: kernel.num_calls // len(run.walls) for name, kernel in kernels.items()} | {"loss_head": 1}
     _, head = run.loss_of(run.batches[-1])
-    loss = Watched(lambda hidden, weight: Head(hidden, weight, run.batches[-1]).row_losses())
+    loss = Watched(lambda hidden, weight: Head(hidden, weight, run.batches[-1], run.head).losses())
     loss.operands = (head.hidden, head.weight)
     step, shares = statistics.median(run.walls), {}
     for name, kernel in {**kernels, "loss_head": loss}.items():
@@ -305,8 +336,11 @@ def arguments_of(words: list[str] | None) -> argparse.Namespace:
         parser.add_argument(f"--{name}", metavar="FILE")
     parser.add_argument("--capture", type=Path, metavar="DIR")
     parser.add_argument("--shares", type=Path, metavar="FILE", help="of the last seed")
+    parser.add_argument("--head", choices=sorted(HEADS), default="liger-kernel")
     parser.add_argument("--siso", choices=("release", "reference"), default="release", help="on CUDA: whose Mamba-3 recurrence")
     got = parser.parse_args(words)
+    if got.capture and got.head == "frozen-trunk":
+        parser.error("--capture: the attention of a frozen trunk has no gradient to keep")
     if got.steps < 2:
         parser.error("--steps: at least 2")
     if len(got.seed) > 1 and any("{seed}" not in path for path in (got.report, got.losses) if path):
@@ -322,19 +356,24 @@ def main(words: list[str] | None = None) -> int:
         return 4
     if device.type == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
+    distribution, slug = HEADS[arguments.head]
+    if distribution == "transformer-engine":
+        sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "te_fused_ce"))
+        importlib.import_module("stand_in").install()
     if arguments.variant == "mitigated":
-        os.environ.setdefault("PATCHBENCH_MITIGATE", "liger_flce_none_bwd")
+        os.environ.setdefault("PATCHBENCH_MITIGATE", slug)
         importlib.import_module("patchbench_mitigations.auto")
     sizes = FULL if device.type == "cuda" else SMALL
     siso, attend = cuda_kernels() if device.type == "cuda" else cpu_kernels(sizes)
-    made_of = revisions(device.type == "cuda")
+    made_of = revisions(device.type == "cuda", distribution)
     if arguments.siso == "reference":
         siso = siso_reference
     elif device.type == "cuda":
         print(json.dumps({"siso_against_reference": siso_errors(sizes, siso, device)}), flush=True)
     for seed in arguments.seed:
         watched = {"siso": Watched(siso), "sparse_attention": Watched(attend)}
-        run = Run(sizes, device, *(watched.values() if arguments.shares else (siso, attend)), arguments.steps, seed)
+        kernels = tuple(watched.values()) if arguments.shares else (siso, attend)
+        run = Run(sizes, device, kernels, arguments.head, arguments.steps, seed)
         run.train(arguments.capture)
         report = report_of(run, arguments.variant, made_of)
         for path, made in ((arguments.report, report), (arguments.losses, losses_of(run, arguments.variant, report))):
