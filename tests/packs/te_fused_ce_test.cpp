@@ -41,6 +41,8 @@ std::vector<CeCase> cases() {
           {.name = "one_row", .batch = 1, .seqlen = 1, .vocab = 9},
           {.name = "beyond_a_block", .batch = 2, .seqlen = 3, .vocab = 1031},
           {.name = "model_vocab", .batch = 1, .seqlen = 4, .vocab = 32000},
+          {.name = "odd_rows", .batch = 2, .seqlen = 5, .vocab = 8203, .label_smoothing = 0.1},
+          {.name = "offset", .seqlen = 4, .vocab = 1031, .layout = "offset"},
           {.name = "transposed", .layout = "transposed"},
           {.name = "sliced", .layout = "sliced"},
           {.name = "classes_strided", .layout = "classes_strided"},
@@ -53,6 +55,8 @@ at::Tensor laid(const at::Tensor& x, const std::string& layout) {
   if (layout == "transposed") return x.transpose(0, 1).contiguous().transpose(0, 1);
   if (layout == "sliced") return at::cat({x, x}, 1).narrow(1, 0, x.size(1));
   if (layout == "classes_strided") return x.transpose(0, 2).contiguous().transpose(0, 2);
+  if (layout == "offset")  // no row's gradient has its logits' address modulo 16
+    return at::cat({x.flatten().narrow(0, 0, 1), x.flatten()}).narrow(0, 1, x.numel()).view_as(x);
   if (layout == "expanded") return x.narrow(0, 0, 1).expand_as(x);
   return x;
 }
@@ -149,6 +153,30 @@ TEST(CrossEntropyOp, SelectsIgnoredRowsAwayWhateverTheirGradient) {
     EXPECT_TRUE(got.at("grad_logits").isfinite().all().item<bool>());
     EXPECT_EQ(got.at("grad_logits").index({ignored}).abs().max().item<double>(), 0);
     EXPECT_EQ(got.at("loss").index({ignored}).abs().max().item<double>(), 0);
+  }
+}
+
+TEST(CrossEntropyOp, OfRowsThatAreNotFiniteIsTorchs) {
+  constexpr int64_t kVocab = 4099;
+  at::Tensor x = harness::Draw(3, "infinite/logits").normal({1, 4, kVocab}).to(at::kFloat);
+  x[0][0].slice(0, 0, 4000).fill_(-INFINITY);
+  x[0][1].fill_(-INFINITY)[7] = 2.5;
+  x[0][2][600] = NAN;
+  x[0][3].fill_(-INFINITY).slice(0, 8, 9).fill_(NAN);
+  const at::Tensor labels =
+      at::tensor({int64_t{4050}, int64_t{7}, int64_t{3}, int64_t{3}}).view({1, 4});
+  for (const std::string& device : devices()) {
+    const Tensors inputs = {{"logits", x.to(at::Device(device))},
+                            {"labels", labels.to(at::Device(device))},
+                            {"grad_loss", at::ones({1, 4}, at::Device(device))}};
+    const Tensors got = run(inputs, {.reduction = "none"});
+    const at::Tensor wide = x.to(at::kDouble).requires_grad_();
+    const at::Tensor loss =
+        at::cross_entropy_loss(wide.view({4, kVocab}), labels.view(-1), {}, at::Reduction::None);
+    const at::Tensor grad = torch::autograd::grad({loss.sum()}, {wide})[0];
+    EXPECT_TRUE(
+        at::allclose(got.at("loss").cpu().to(at::kDouble).view(-1), loss, 1e-5, 1e-6, true));
+    EXPECT_TRUE(at::allclose(got.at("grad_logits").cpu().to(at::kDouble), grad, 1e-5, 1e-8, true));
   }
 }
 
