@@ -3,7 +3,7 @@
 The hook replaces `forward` and `backward` on the class object `CrossEntropyFunction`, so that `parallel_cross_entropy` and what
 Megatron makes of it (`cross_entropy_fusion_impl` "te") see them, whatever name they were imported by.
 
-  mode "op"     by patchbench::cross_entropy_statistics and _backward (libpatchbench_ops.so of this torch)
+  mode "op"     by patchbench::cross_entropy_statistics and _backward (libpatchbench_ops.so)
   mode "plain"  by torch alone
   mode "auto"   "op" where the library loads, else "plain"
 
@@ -288,7 +288,7 @@ def megatron_uses(function: type) -> bool:
 
 
 class _FusedCe(Mitigation):
-    slug, package, op, keys = SLUG, UPSTREAM, "patchbench::cross_entropy", KEYS
+    slug, package, op, keys = SLUG, UPSTREAM, "patchbench::cross_entropy_statistics", KEYS
     counted = ("op", "plain")
     force_lifts_unknown = True  # without a GPU no probe can run
 

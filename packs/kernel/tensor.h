@@ -217,6 +217,9 @@ class Tensor : public torch::stable::Tensor {
   Tensor amax(const Ints& axes, bool keeps_axes = false) const {
     return call<Base>("aten::amax", "", base(), axes, keeps_axes);
   }
+  Tensor argmax(int64_t axis, bool keeps_axis = false) const {
+    return call<Base>("aten::argmax", "", base(), std::optional<int64_t>(axis), keeps_axis);
+  }
   Tensor any() const { return unary("aten::any"); }
   Tensor cumsum(int64_t axis) const {
     return call<Base>("aten::cumsum", "", base(), axis, std::optional<ScalarType>());
@@ -328,6 +331,12 @@ inline Tensor zeros_like(const Tensor& like) { return zeros(like.shape(), like);
 inline Tensor full(const Ints& lengths, double value, const Tensor& like,
                    std::optional<ScalarType> type = std::nullopt) {
   return empty(lengths, like, type).fill_(value);
+}
+/// first, first + 1, .., int64 on the device of `like`; [count].
+inline Tensor arange(int64_t first, int64_t count, const Tensor& like) {
+  const Tensor steps = full({count}, 1, like, kLong);
+  steps.slice(0, 0, 1).fill_(static_cast<double>(first));
+  return steps.cumsum(0);
 }
 
 inline std::vector<torch::stable::Tensor> bases_of(const std::vector<Tensor>& tensors) {

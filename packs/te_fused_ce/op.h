@@ -2,19 +2,16 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <tuple>
 
 namespace patchbench::ops::te_fused_ce {
 
-/// The arguments of `cross_entropy` besides its two tensors.
+/// The arguments of the ops besides their tensors.
 struct CrossEntropyOptions {
   std::string reduction = "mean";  ///< "none", "mean" or "sum"
-  int64_t ignore_index = -100;
-  double label_smoothing = 0;  ///< in [0, 1]
-  /// The gradient takes the logits' memory in backward. The logits must be contiguous, must not be
-  /// used afterwards, and there is one backward.
-  bool overwrites_logits = false;
+  int64_t ignore_index = -100;     ///< in [-2^53, 2^53]
+  double label_smoothing = 0;      ///< in [0, 1]
 };
 
 /// Cross entropy of logits that are there. With m_i = max_j x_ij, r_i = sum_j exp(x_ij - m_i) less
@@ -26,9 +23,10 @@ struct CrossEntropyOptions {
 /// has loss and gradient 0 whatever its g is.
 ///
 /// logits [b, s, v]: float32, float16, bfloat16 or float64, any strides. labels [b, s] int64, any
-/// strides. Returns [b, s] for "none", else []: float32, or float64 for float64. The gradient has
-/// the logits' dtype and is contiguous. Work is done on the current stream, without a host
-/// synchronisation on CUDA, so that it can be captured in a graph.
+/// strides. Returns the loss, [b, s] for "none", else [], and the statistics of the rows, [4, b,
+/// s]: m, r, x_it (-inf where the label is not among the classes) and sum_j x_ij. Both are float32,
+/// or float64 for float64. Work is done on the current stream, without a host synchronisation on
+/// CUDA, so that it can be captured in a graph.
 ///
 /// Rounding: everything is computed in float32 (float64) and the gradient is rounded once. m and r
 /// are kept apart: at the label the gradient is expm1 of a difference, so that a confident row
@@ -36,27 +34,24 @@ struct CrossEntropyOptions {
 /// Rerun-stable on one device.
 ///
 /// Work: forward reads the logits once. Each backward reads them once and writes the gradient once.
-/// Held from forward to backward: the logits and 4 numbers a row.
 ///
 /// "mean" over no label is NaN with gradients 0, as in torch. A label outside [0, v) that is not
-/// ignore_index raises on the CPU; on CUDA its loss is inf and its gradient that of no label.
+/// ignore_index throws std::out_of_range on the CPU; on CUDA its loss is inf and its gradient that
+/// of no label.
 ///
-/// Throws c10::Error, one line: `cross_entropy: labels must have shape [2, 8], got [2, 7]`. Not
-/// differentiable twice: a second derivative raises. Autocast does not change it.
+/// Throws std::runtime_error, one line: `cross_entropy: labels must have shape [2, 8], got [2, 7]`.
+/// Not differentiable here: patchbench_ops.cross_entropy is, in Python.
 ///
-/// The dispatcher holds `patchbench::cross_entropy` and its parts, for a vocabulary that is spread
-/// over ranks: `cross_entropy_statistics(logits, labels, vocab_begin)` -> [4, b, s] (row_max,
-/// rest, the label's logit or -inf, the sum of the logits) of one rank's classes [vocab_begin,
-/// vocab_begin + v); `cross_entropy_combine([ranks, 4, b, s])` -> [4, b, s] of all of them;
-/// `cross_entropy_loss` of these; `cross_entropy_backward`, the gradient of one rank's classes.
-/// What goes between ranks is the caller's all-gather of 4 numbers a row. `cross_entropy_path` ->
-/// "cpu", "cuda" or "plain", the torch form, which serves float64 on CUDA, devices below compute
-/// capability 8.0, libraries built without CUDA, and whatever PATCHBENCH_OP_FALLBACK=te_fused_ce
-/// forces.
-at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels,
-                         const CrossEntropyOptions& options = {});
+/// Each function calls the operator `patchbench::` of its name. The parts after this one serve a
+/// vocabulary that is spread over ranks: what goes between ranks is the caller's all-gather of 4
+/// numbers a row. "plain", a torch form, serves float64 on CUDA, devices below compute capability
+/// 8.0, libraries built without CUDA, and whatever PATCHBENCH_OP_FALLBACK=te_fused_ce forces.
+/// Source: derived here.
+std::tuple<at::Tensor, at::Tensor> cross_entropy_forward(const at::Tensor& logits,
+                                                         const at::Tensor& labels,
+                                                         const CrossEntropyOptions& options = {});
 
-/// The statistics of one rank's classes, as above.
+/// The statistics of one rank's classes, [vocab_begin, vocab_begin + v): [4, b, s].
 at::Tensor cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels,
                                     int64_t vocab_begin = 0);
 /// [ranks, 4, b, s] -> [4, b, s]. Ranks that hold no label give -inf for its logit.
@@ -64,13 +59,19 @@ at::Tensor cross_entropy_combine(const at::Tensor& statistics);
 /// The loss of the combined statistics; `vocab_total` is V.
 at::Tensor cross_entropy_loss(const at::Tensor& statistics, const at::Tensor& labels,
                               int64_t vocab_total, const CrossEntropyOptions& options = {});
-/// grad_logits of one rank's classes from the combined statistics.
+/// grad_logits of one rank's classes from the combined statistics, [b, s, v] contiguous in the
+/// logits' dtype.
 at::Tensor cross_entropy_backward(const at::Tensor& grad_output, const at::Tensor& statistics,
                                   const at::Tensor& logits, const at::Tensor& labels,
                                   int64_t vocab_begin, int64_t vocab_total,
                                   const CrossEntropyOptions& options = {});
+/// The same in the place of the logits, which must be contiguous. Returns logits.
+at::Tensor& cross_entropy_backward_(const at::Tensor& grad_output, const at::Tensor& statistics,
+                                    at::Tensor& logits, const at::Tensor& labels,
+                                    int64_t vocab_begin, int64_t vocab_total,
+                                    const CrossEntropyOptions& options = {});
 
-/// The path that `cross_entropy` takes for logits like these: "cpu", "cuda" or "plain".
+/// The path taken for logits like these: "cpu", "cuda" or "plain".
 std::string cross_entropy_path(const at::Tensor& logits);
 
 }  // namespace patchbench::ops::te_fused_ce

@@ -209,19 +209,18 @@ Defects both(const Defects& one, const Defects& other) {
 /// Loss and gradient of our op. The last of several backwards counts.
 Tensors op(const Case& item, const Tensors& inputs) {
   const Axes axes = axes_of(item);
-  const at::Tensor logits = inputs.at("logits").detach().requires_grad_();
-  const at::Tensor loss =
-      ops::te_fused_ce::cross_entropy(logits, inputs.at("labels"),
-                                      {.reduction = axes.options.reduction,
-                                       .ignore_index = axes.options.ignore_index,
-                                       .label_smoothing = axes.options.label_smoothing});
-  if (axes.wants_logits_after)
-    return {{"loss", loss.detach()}, {"logits_after", logits.detach().clone()}};
-  std::vector<at::Tensor> grads;
+  const at::Tensor &logits = inputs.at("logits"), &labels = inputs.at("labels");
+  const ops::te_fused_ce::CrossEntropyOptions options = {
+      .reduction = axes.options.reduction,
+      .ignore_index = axes.options.ignore_index,
+      .label_smoothing = axes.options.label_smoothing};
+  const auto [loss, statistics] = ops::te_fused_ce::cross_entropy_forward(logits, labels, options);
+  if (axes.wants_logits_after) return {{"loss", loss}, {"logits_after", logits.clone()}};
+  at::Tensor grad;
   for (int64_t i = 0; i < harness::backwards(item); ++i)
-    grads = torch::autograd::grad({loss}, {logits}, {inputs.at("grad_loss")},
-                                  /*retain_graph=*/true);
-  return {{"loss", loss.detach()}, {"grad_logits", grads[0]}};
+    grad = ops::te_fused_ce::cross_entropy_backward(inputs.at("grad_loss"), statistics, logits,
+                                                    labels, 0, axes.vocab, options);
+  return {{"loss", loss}, {"grad_logits", grad}};
 }
 
 /// The op given inputs that one defect makes of the right ones.

@@ -146,7 +146,38 @@ def qk_dot() -> Case:
     )
 
 
+def cross_entropy() -> Case:
+    tensors = {"logits": drawn(1, 2, 5, 130, dtype=bf16), "labels": indices(130, 2, 5).long()}
+    options = {"reduction": "none", "ignore_index": -1, "label_smoothing": 0.1}
+    return Case(
+        tensors,
+        ("logits",),
+        lambda t: (patchbench_ops.cross_entropy(**t, **options),),
+        lambda t: patchbench_ops.cross_entropy_path(t["logits"]),
+    )
+
+
+def cross_entropy_parts() -> Case:
+    """Two ranks with one half of the classes each."""
+    tensors = cross_entropy().tensors | {"grad_output": drawn(2, 2, 5)}
+    options = {"reduction": "none", "ignore_index": -1, "label_smoothing": 0.1}
+
+    def run(t: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        logits, labels, grad_output = t.values()
+        halves = [(logits[..., :65].contiguous(), 0), (logits[..., 65:].contiguous(), 65)]
+        each = [patchbench_ops.cross_entropy_statistics(half, labels, first) for half, first in halves]
+        both = patchbench_ops.cross_entropy_combine(torch.stack(each))
+        grads = [patchbench_ops.cross_entropy_backward(grad_output, both, half, labels, first, 130, **options) for half, first in halves]
+        for half, first in halves:
+            patchbench_ops.cross_entropy_backward_(grad_output, both, half, labels, first, 130, **options)
+        return patchbench_ops.cross_entropy_loss(both, labels, 130, **options), both, *grads, *(half for half, _ in halves)
+
+    return Case(tensors, (), run, cross_entropy().path)
+
+
 CASES: dict[str, Callable[[], Case]] = {
+    "cross_entropy": cross_entropy,
+    "cross_entropy_parts": cross_entropy_parts,
     "topk_to_index_mask": mask,
     "sparse_mla": sparse_mla,
     "sparse_mla_fp8_tensor": lambda: fp8("tensor"),

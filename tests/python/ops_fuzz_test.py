@@ -91,6 +91,22 @@ def qk_dot(backward: bool) -> Call:
     return Call((OPS.mamba3_mimo_qk_dot_bwd if backward else OPS.mamba3_mimo_qk_dot).default, grad | named, {})
 
 
+def cross_entropy(part: str) -> Call:
+    labels = torch.randint(-1, 7, (2, 3), generator=torch.Generator().manual_seed(3))
+    named, options = {"logits": drawn(1, 2, 3, 7), "labels": labels}, {"ignore_index": -1, "label_smoothing": 0.1}
+    if part == "forward":
+        return Call(OPS.cross_entropy_forward.default, named, options)
+    if part == "statistics":
+        return Call(OPS.cross_entropy_statistics.default, named, {"vocab_begin": 2})
+    statistics = OPS.cross_entropy_statistics(*named.values())
+    if part == "combine":
+        return Call(OPS.cross_entropy_combine.default, {"statistics": torch.stack((statistics, statistics + 1))}, {})
+    if part == "loss":
+        return Call(OPS.cross_entropy_loss.default, {"statistics": statistics, "labels": labels}, {"vocab_total": 7} | options)
+    given = {"grad_output": drawn(4, 2, 3), "statistics": statistics} | named
+    return Call(OPS.cross_entropy_backward.default, given, {"vocab_begin": 0, "vocab_total": 7, "reduction": "none"} | options)
+
+
 CALLS: dict[str, Callable[[], Call]] = {
     "mask": lambda: Call(OPS.topk_to_index_mask.default, {"topk_indices": torch.tensor([[[0, 5, -1, 5], [7, 8, 2, 2]]])}, {"seqlen_k": 9}),
     "sparse_mla_forward": lambda: sparse_mla(backward=False),
@@ -106,6 +122,11 @@ CALLS: dict[str, Callable[[], Call]] = {
     "mimo": mimo,
     "qk_dot": lambda: qk_dot(backward=False),
     "qk_dot_backward": lambda: qk_dot(backward=True),
+    "cross_entropy_forward": lambda: cross_entropy("forward"),
+    "cross_entropy_statistics": lambda: cross_entropy("statistics"),
+    "cross_entropy_combine": lambda: cross_entropy("combine"),
+    "cross_entropy_loss": lambda: cross_entropy("loss"),
+    "cross_entropy_backward": lambda: cross_entropy("backward"),
 }
 
 

@@ -8,6 +8,15 @@ from . import library
 
 library.load()
 
+from .cross_entropy import (  # noqa: E402  (names operators of the library)
+    cross_entropy,
+    cross_entropy_backward,
+    cross_entropy_backward_,
+    cross_entropy_combine,
+    cross_entropy_loss,
+    cross_entropy_path,
+    cross_entropy_statistics,
+)
 from .fp8 import (  # noqa: E402  (names operators of the library)
     dequantize_mla,
     quantize_mla,
@@ -23,6 +32,13 @@ from .sparse_mla import sparse_mla, sparse_mla_path  # noqa: E402
 
 __version__ = "0.2.0"
 __all__ = [
+    "cross_entropy",
+    "cross_entropy_backward",
+    "cross_entropy_backward_",
+    "cross_entropy_combine",
+    "cross_entropy_loss",
+    "cross_entropy_path",
+    "cross_entropy_statistics",
     "dequantize_mla",
     "group_reduce_bwd",
     "mamba3_mimo_bwd",
