@@ -37,9 +37,10 @@ std::set<fs::path> carried_libraries(const fs::path& program) {
     if (arrow == std::string::npos) continue;
     const fs::path path = line.substr(arrow + 3, line.find(" (", arrow) - arrow - 3);
     const std::string name = path.filename().string();
+    // glibc's own parts work with no other glibc than theirs.
     static const std::set<std::string> kEverywhere = {
-        "libc.so.6",       "libm.so.6",     "libdl.so.2",    "librt.so.1",
-        "libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6"};
+        "libc.so.6",       "libm.so.6",      "libdl.so.2",    "librt.so.1",    "libutil.so.1",
+        "libpthread.so.0", "libresolv.so.2", "libgcc_s.so.1", "libstdc++.so.6"};
     const bool is_torch = path.string().find("/torch/lib/") != std::string::npos ||
                           path.string().find("/nvidia/") != std::string::npos;
     if (!kEverywhere.contains(name) && !is_torch) libraries.insert(path);
