@@ -7,6 +7,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "kernel.cuh"
 
 namespace patchbench::ops::te_fused_ce {
@@ -85,9 +87,16 @@ __device__ void each_vector(const Vector<scalar_t>* chunks, int64_t count, const
   }
 }
 
+/// exp(y). Of half-precision logits within 2^-21 + |y| 2^-24 of it, far below what they are rounded
+/// to; correct to 2 ulp the forward is bound by arithmetic.
+template <typename scalar_t>
+__device__ float exponential(float y) {
+  return std::is_same_v<scalar_t, float> ? expf(y) : __expf(y);
+}
+
 /// Takes a vector's logits in with one comparison of maxima. The maximum's own 1 is left out of the
 /// rest, which a NaN makes NaN.
-template <int kSize>
+template <typename scalar_t, int kSize>
 __device__ void take_vector(Found& found, const float (&x)[kSize]) {
   float best = x[0], total = x[0];
 #pragma unroll
@@ -98,19 +107,19 @@ __device__ void take_vector(Found& found, const float (&x)[kSize]) {
   found.total += total;
   OnlineSum<float>& sum = found.sum;
   if (best > sum.max) {
-    float rest = sum.max == -INFINITY ? 0 : (1 + sum.rest) * expf(sum.max - best);
+    float rest = sum.max == -INFINITY ? 0 : (1 + sum.rest) * exponential<scalar_t>(sum.max - best);
     bool is_seen = false;
 #pragma unroll
     for (int k = 0; k < kSize; ++k) {
       const bool is_best = !is_seen && x[k] == best;
-      rest += is_best ? 0 : expf(x[k] - best);
+      rest += is_best ? 0 : exponential<scalar_t>(x[k] - best);
       is_seen |= is_best;
     }
     sum = {best, rest};
   } else if (sum.max != -INFINITY) {
     float rest = 0;
 #pragma unroll
-    for (int k = 0; k < kSize; ++k) rest += expf(x[k] - sum.max);
+    for (int k = 0; k < kSize; ++k) rest += exponential<scalar_t>(x[k] - sum.max);
     sum.rest += rest;
   } else if (isnan(total)) {  // nothing but NaN and -inf so far
     sum = {NAN, NAN};
@@ -130,11 +139,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks) statistics_kernel(Statistic
     float x[Chunk::kSize];
 #pragma unroll
     for (int k = 0; k < Chunk::kSize; ++k) x[k] = static_cast<float>(chunk.at[k]);
-    take_vector(found, x);
+    take_vector<scalar_t>(found, x);
   });
   each_single<scalar_t>(vectors, pass.layout.vocab, [&](int64_t j) {
     const float x[1] = {static_cast<float>(row[j * pass.layout.stride_v])};
-    take_vector(found, x);
+    take_vector<scalar_t>(found, x);
   });
   found = butterfly_exchange(found);
   if (threadIdx.x % kWarp == 0) {
@@ -186,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) gradient_kernel(GradientPas
     const scalar_t at_label = has_label ? element(label) : scalar_t(0.0f);
 #pragma unroll
     for (int k = 0; k < Chunk::kSize; ++k) {
-      const float slope = expf(static_cast<float>(chunk.at[k]) - max) * weight;
+      const float slope = exponential<scalar_t>(static_cast<float>(chunk.at[k]) - max) * weight;
       chunk.at[k] = static_cast<scalar_t>(is_ignored ? 0.0f : (slope - share) * scale);
     }
     grad_chunks[c] = chunk;

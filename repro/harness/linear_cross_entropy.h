@@ -299,20 +299,20 @@ inline double size_of_terms(const harness::Tensors& inputs, const Options& optio
 // in epsilons, over releases 0.8.2 and 0.8.5 (every case, 30 seeds) and ten older ones (control and
 // silent cases, 20 seeds) on an H200, and over 100 seeds of 0.8.5 in Triton's interpreter.
 inline constexpr harness::Tolerances kFp32 = {
-    Tolerance{2, 8,
+    Tolerance{2, 32,
               "need 3.1 (grad_input, H200): split sums of the GEMM in another order than the plain "
-              "one's; 6.8 in 1 of 4800 drawn cases, of one hidden unit"},
-    Tolerance{2, 10,
+              "one's; on a CPU with 512-bit vectors 9.4, and 25 of a batch beside its parts (4 of "
+              "1000 drawn cases)"},
+    Tolerance{2, 40,
               "need 5.2 (grad_weight, H200): rows of classes no label names are small differences "
-              "of large sums"},
+              "of large sums; 21 on a CPU with 512-bit vectors"},
     Tolerance{2, 6e-6, "half the square of the row's floor; need 1.1e-6 in 1 of 1500 drawn cases"},
     Tolerance{2, 2, "need 0.93 (a scalar loss whose plain value happens to be exact)"},
 };
-// Gradients that are sums over tokens: the element's and the row's floors of the above, doubled.
+// Gradients that are sums over tokens.
 inline constexpr const char* kSum =
-    "need 9.9 (grad_weight of 13 classes, in 1 of 1000 drawn cases): 1607 tokens added in another "
-    "order";
-inline constexpr harness::Tolerances kFp32Sums = {Tolerance{2, 16, kSum}, Tolerance{2, 20, kSum},
+    "need 25 (grad_weight, in 1 of 2000 drawn cases): tokens added in another order";
+inline constexpr harness::Tolerances kFp32Sums = {Tolerance{2, 32, kSum}, Tolerance{2, 50, kSum},
                                                   kFp32.cosine, kFp32.scale};
 inline constexpr harness::Tolerances kBf16PerRow = {
     Tolerance{2, 1, "need 0.32 (grad_input): grad_loss is rounded to bf16 before the product is"},

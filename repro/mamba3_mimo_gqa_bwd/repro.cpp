@@ -336,9 +336,11 @@ constexpr const char* kOneRank =
 const harness::Tolerances kFp32OneRank = {
     {2, 256, kOneRank}, {2, 256, kOneRank}, {2, 16, kSums}, {2, 16, kSums}};
 constexpr const char* kHalf =
-    "1e-3: the raw gradients of each head are rounded to float16 (2^-11) and once more as a sum";
+    "2e-3: the raw gradients of each head are rounded to float16 (2^-11) and once more as a sum, "
+    "in "
+    "which heads and ranks may cancel: need 1.33e-3 (a row of 8, 1 of 1000 drawn cases)";
 const harness::Tolerances kFp16 = {
-    {2, 8389, kHalf}, {2, 8389, kHalf}, {2, 8389, kHalf}, {2, 8389, kHalf}};
+    {2, 16777, kHalf}, {2, 16777, kHalf}, {2, 16777, kHalf}, {2, 16777, kHalf}};
 constexpr const char* kHalfBias =
     "1.5e-4: float32 sums over 64 tokens and more, of one sign, of values that were rounded to "
     "float16 one by one; a sum that is itself rounded to float16 is off by 2.5e-4 and more. Of "

@@ -287,10 +287,6 @@ class SisoPack : public harness::Pack {
   double least_size(const Case& item, const Tensors& inputs, const Tensors& oracle,
                     const std::string& tensor) const override {
     if (!has_gradients(item)) return 0;
-    if (tensor == "grad_d")
-      return at::linalg_vector_norm(oracle.at("grad_qk_dot"), 2, at::IntArrayRef{0, 2})
-          .max()
-          .item<double>();
     const auto of_elements = [&](const char* name) {  // the size of one, by the largest row
       const Tensor squares = inputs.at(name).to(at::kDouble).square().mean(-1);
       return std::sqrt(squares.max().item<double>());
@@ -299,9 +295,16 @@ class SisoPack : public harness::Pack {
                  grad = of_elements("grad_out");
     const double scores = q * k * std::sqrt(static_cast<double>(extent(item, "head_dim_qk"))),
                  values = v * grad * std::sqrt(static_cast<double>(extent(item, "head_dim_v")));
+    // A token's grad_qk_dot is the product of v and grad_out, grad_d the sum of them all.
+    if (tensor == "grad_d") {
+      const Tensor tokens = oracle.at("grad_qk_dot");
+      const Tensor of_heads = at::linalg_vector_norm(tokens, 2, at::IntArrayRef{0, 2});
+      return std::max(of_heads.max().item<double>(), values);
+    }
     const std::map<std::string, double> sizes = {{"grad_q", values * k},
                                                  {"grad_k", values * q},
                                                  {"grad_v", scores * grad},
+                                                 {"grad_qk_dot", values},
                                                  {"grad_adt", values * scores}};
     const auto found = sizes.find(tensor);
     return found == sizes.end() ? 0 : found->second;

@@ -280,12 +280,15 @@ class TeFusedCePack final : public harness::Pack {
     return {{"batch", axes.batch}, {"seqlen", axes.seqlen}, {"vocab", axes.vocab}};
   }
 
-  /// In fp32 a release takes 1 from a softmax that was rounded: the error is one of 1 times the
-  /// row's factor, however little of it the difference leaves. In 16 bits that is the defect.
+  /// In fp32. The loss is what lse leaves of the label's logit: its error is one of the logits. A
+  /// release takes 1 from a softmax that was rounded: the error is one of 1 times the row's factor,
+  /// however little of it the difference leaves. In 16 bits that is the defect.
   double least_size(const Case& item, const Tensors& inputs, const Tensors&,
                     const std::string& tensor) const override {
     const Axes axes = axes_of(item);
-    if (tensor != "grad_logits" || axes.dtype != at::kFloat) return 0;
+    if (axes.dtype != at::kFloat) return 0;
+    if (tensor == "loss") return largest(inputs.at("logits"));
+    if (tensor != "grad_logits") return 0;
     const at::Tensor valid = inputs.at("labels").ne(axes.options.ignore_index);
     const at::Tensor grad_loss = inputs.at("grad_loss");
     if (axes.options.reduction == "none")
@@ -324,11 +327,14 @@ class TeFusedCePack final : public harness::Pack {
     if (judgement.has_damaged_band()) return "transposed_view";
     const Defects in_place = {.is_target_rounded = true, .is_in_place = true};
     if (axes_of(item).wants_logits_after)
-      return is_as(item, judgement, in_place) && judgement.is_right("loss") ? "logits_overwritten"
-                                                                            : "";
+      return is_as(item, judgement, in_place, 2) && judgement.is_right("loss")
+                 ? "logits_overwritten"
+                 : "";
     for (const auto& [failure_class, defects] : guesses_for(judgement.inputs.at("grad_loss"))) {
       for (const Defects& besides : companions()) {
-        if (is_as(item, judgement, both(defects, besides)) && !is_as(item, judgement, besides))
+        // Without the defect the limit is the judge's: what is just beyond it is no right answer.
+        if (is_as(item, judgement, both(defects, besides), 2) &&
+            !is_as(item, judgement, besides, 1))
           return failure_class;
       }
     }
@@ -346,8 +352,9 @@ class TeFusedCePack final : public harness::Pack {
   }
 
  private:
-  /// Whether the outputs equal the model's with these defects.
-  bool is_as(const Case& item, const Judgement& judgement, const Defects& defects) const {
+  /// Whether the outputs equal the model's with these defects, within so many limits.
+  bool is_as(const Case& item, const Judgement& judgement, const Defects& defects,
+             double limits) const {
     Tensors inputs = judgement.inputs, predicted;
     inputs.at("logits") = harness::view_on(inputs.at("logits"), at::kCPU);  // it may be written to
     try {
@@ -358,7 +365,8 @@ class TeFusedCePack final : public harness::Pack {
     return std::all_of(judgement.got.begin(), judgement.got.end(), [&](const auto& output) {
       const at::Tensor& wanted = predicted.at(output.first);
       const double size = std::max(largest(wanted), largest(judgement.oracle.at(output.first)));
-      return distance(output.second, wanted, size) <= 2 * allowed(item, judgement, output.first);
+      return distance(output.second, wanted, size) <=
+             limits * allowed(item, judgement, output.first);
     });
   }
 

@@ -15,11 +15,20 @@ using harness::Tensors;
 constexpr int64_t kRanks = 2;
 
 constexpr const char* kOrder = "ranks and micro-batches are added in another order than plain's";
-constexpr harness::Tolerances kFp32 = {Tolerance{2, 8, kOrder}, Tolerance{2, 8, kOrder},
+constexpr harness::Tolerances kFp32 = {Tolerance{2, 16, kOrder}, Tolerance{2, 16, kOrder},
                                        Tolerance{2, 1e-3, kOrder}, Tolerance{2, 4, kOrder}};
-// In bf16 what is added is rounded after each micro-batch, and each rank's sum once more.
-constexpr harness::Tolerances kBf16 = {Tolerance{2, 2, kOrder}, Tolerance{2, 2, kOrder},
-                                       Tolerance{2, 1e-2, kOrder}, Tolerance{2, 1, kOrder}};
+constexpr const char* kCarried =
+    "what one step rounds the next ones carry on: need 3.7 of plain's in 1 of 1000 drawn cases";
+constexpr harness::Tolerances kFp32Steps = {Tolerance{6, 16, kCarried}, Tolerance{6, 16, kCarried},
+                                            Tolerance{6, 1e-3, kCarried},
+                                            Tolerance{6, 4, kCarried}};
+/// In bf16 what is added is rounded after each micro-batch, and each rank's sum once more: of few
+/// elements all of it may come to a factor (need 1.26 of 6 and 7 micro-batches, in 3 of 1000 drawn
+/// cases).
+harness::Tolerances bf16(int64_t micro_batches) {
+  return {Tolerance{2, 2, kOrder}, Tolerance{2, 2, kOrder}, Tolerance{2, 1e-2, kOrder},
+          Tolerance{2, std::max(1.0, static_cast<double>(micro_batches) / 4), kOrder}};
+}
 
 /// A case's axes, checked. What only the release reads (buckets, parameter groups) is checked, too.
 struct Axes {
@@ -122,7 +131,9 @@ class Zero2Pack final : public harness::Pack {
   }
 
   harness::Tolerances tolerances(const Case& item, const std::string&) const override {
-    return axes_of(item).dtype == at::kFloat ? kFp32 : kBf16;
+    const Axes axes = axes_of(item);
+    if (axes.dtype != at::kFloat) return bf16(axes.micro_batches);
+    return axes.steps > 1 ? kFp32Steps : kFp32;
   }
 
   std::map<std::string, harness::InProcessSubject> subjects() const override {
