@@ -6,6 +6,7 @@
 #include <map>
 
 #include "run/drawn.h"
+#include "status/table_style.h"
 
 namespace patchbench {
 namespace {
@@ -44,14 +45,6 @@ report::Color color_of(Verdict verdict) {
     default:
       return report::Color::kYellow;
   }
-}
-
-report::Color color_of(const Outcome& outcome) {
-  if (!outcome.sentinel || *outcome.sentinel == Sentinel::kNotRun) return report::Color::kYellow;
-  const bool is_red = *outcome.sentinel == Sentinel::kBugReproduced ||
-                      *outcome.sentinel == Sentinel::kFixRejected ||
-                      *outcome.sentinel == Sentinel::kClaimRefuted;
-  return is_red ? report::Color::kRed : report::Color::kGreen;
 }
 
 void add_rows(report::Table& table, const Trial& trial, const QuestionContext& question,

@@ -210,6 +210,7 @@ void print_window(const Context& context, const Json& window) {
   report::Table table({"release", "date", "state", "why"});
   for (const Json& r : window.at("releases")) {
     table.add({r.at("version"), r.at("date"), r.at("state"), r.at("why")});
+    table.color(2, color_of(BugState(r.at("state").get<std::string>())));
   }
   context.out() << table.render(table_style(context));
   for (const Json& i : window.at("intervals")) {
