@@ -128,9 +128,11 @@ std::string pack_table(const VerdictIndex& verdicts) {
       if (!good.empty()) fixed.push_back(use.name + " " + good);
     }
     if (where.empty()) continue;
-    text += fmt::format("| [`{0}`](packs/{0}/README.md) | {1} | {2} | {3} | {4} |\n",
-                        pack.slug.str(), pack.title, fmt::join(where, ", "),
-                        fixed.empty() ? "no release" : fmt::format("{}", fmt::join(fixed, ", ")),
+    text += fmt::format("| [`{0}`](packs/{0}/README.md) | {1} | {2} | {3}{4} | {5} |\n",
+                        pack.slug.str(), pack.title, fmt::join(where, ", "), fmt::join(fixed, ", "),
+                        fixed.empty()                  ? "no release"
+                        : fixed.size() == where.size() ? ""
+                                                       : "; of the others no release",
                         mitigation_text(verdicts, pack));
   }
   return text;
