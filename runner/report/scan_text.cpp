@@ -83,7 +83,7 @@ std::string hit_paragraphs(const ScanAnswer& one, int width) {
   return text;
 }
 
-/// Of what is not hit though a verdict says that the bug is there: why.
+/// Why a release is not hit although a verdict says that it has the bug.
 std::string harmless_paragraphs(const ScanReport& report, int width) {
   std::string text;
   for (const ScanAnswer& one : report.answers) {
