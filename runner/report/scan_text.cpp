@@ -127,7 +127,7 @@ std::string sum_of(const ScanReport& report, int exit_code) {
   if (report.has_code) {
     const auto met = std::count_if(report.code.begin(), report.code.end(),
                                    [](const CodeSite& site) { return site.is_met; });
-    text += fmt::format("; code: {} places meet a condition, of {} it cannot be known", met,
+    text += fmt::format("; calls that meet a condition: {}, that cannot be known: {}", met,
                         static_cast<int64_t>(report.code.size()) - met);
   }
   return fmt::format("{}; exit {}; verdicts of {}", text, exit_code, report.verdicts_of);
