@@ -173,12 +173,12 @@ def summary(slug: str, table: str) -> str:
 
 
 def figures(slug: str, table: str) -> str:
-    rows = [row.split(" | ", 1)[1] for row in ask("status", slug, "--summary").splitlines()[2:]]
+    table_of_pack, _, words = ask("status", slug, "--summary").partition("\n\n")
+    rows = [row.split(" | ", 1)[1] for row in table_of_pack.splitlines()[2:]]
     rows = [row for row in rows if not re.search(r"[^|]*\| BUG_REPRODUCED\(\w+\) \|$", row) or " with " in row]  # the drawing has them
     verdicts = "| red pin | device | verdicts (newest committed record) |\n|---|---|---|\n" + "".join(f"| {row}\n" for row in rows)
-    words = "\n`packs/README.md` explains the [words](../README.md#words) of a verdict.\n"
     window = f"![In which releases the bug is](../../reports/evidence/{slug}/window.svg)\n\n"
-    return f"{summary(slug, table)}{window}{verdicts}{words}{tables(slug)}"
+    return f"{summary(slug, table)}{window}{verdicts}\n{words}{tables(slug)}"
 
 
 def page(slug: str, inside: str) -> str:

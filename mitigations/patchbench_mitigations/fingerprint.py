@@ -69,6 +69,6 @@ def why_unmeasured(slug: str, version: str, keys: Iterable[str]) -> str:
     data = data_of(slug)
     release = data["releases"].get(version, {})
     if "mitigated" not in release:
-        return f"{data['package']} {version} was not measured"
+        return f"not verified on {data['package']} {version}"
     changed = difference(release, keys)
     return f"{data['package']} says {version}, but its {changed} is not that release's" if changed else ""

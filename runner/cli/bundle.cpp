@@ -10,6 +10,7 @@
 #include "core/file_text.h"
 #include "ledger/evidence.h"
 #include "ledger/row_writer.h"
+#include "report/table.h"
 #include "report/template.h"
 #include "status/bundle_body.h"
 
@@ -109,9 +110,10 @@ void write_bundle(Context& context, const BundleOptions& words) {
       body.evidence.size(),
       facts.has_script ? ", reproduce.py" : "; no stand-alone script is there");
   context.out() << fmt::format(
-      "edit body.md, then: patchbench lint-claims {}\nwhether it may go out: patchbench "
-      "filing {} (kind {}); nothing goes out by itself\n",
-      (folder / "body.md").string(), words.slug, kind);
+      "whether it may go out: patchbench status filing {} (kind {}); nothing goes out by itself\n",
+      words.slug, kind);
+  context.out() << report::closing("Edit body.md, then check its numbers.",
+                                   "patchbench lint-claims " + (folder / "body.md").string());
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "git/rebase.h"
 #include "git/series.h"
 #include "report/table.h"
+#include "run/next_step.h"
 #include "run/not_run.h"
 
 namespace patchbench::cli {
@@ -313,9 +314,9 @@ void run_check(Context& context, const PatchCheckOptions& words) {
     }
   }
   const Json together = words.is_all ? check_together(context, words, store, reach) : Json::array();
+  Json edits = Json::array();
+  for (const Checked& checked : all) edits.push_back(checked_json(checked));
   if (context.json) {
-    Json edits = Json::array();
-    for (const Checked& checked : all) edits.push_back(checked_json(checked));
     print_json(
         context,
         {{"edits", edits}, {"together", together}, {"not_run", not_run_json(reach.missing())}});
@@ -324,7 +325,7 @@ void run_check(Context& context, const PatchCheckOptions& words) {
   if (all.empty()) context.out() << "no pack has edits for this\n";
   print_checked(context, all, words.with_sides);
   if (words.is_all) print_together(context, together);
-  context.out() << not_run_text(reach.missing());
+  context.out() << not_run_text(reach.missing()) << next_step_of_check(edits);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "exec/progress.h"
 #include "git/rebase.h"
 #include "report/table.h"
+#include "run/next_step.h"
 #include "status/table_style.h"
 
 namespace patchbench::cli {
@@ -126,22 +127,21 @@ void run_rebase(Context& context, const PatchRebaseOptions& words) {
   }
   const Breaks breaks = words.is_all ? breaks_of(rows, pack.base.version) : Breaks{};
   if (!words.is_all && !rows.front().is_carried()) context.exit_code = 3;
-  if (context.json) {
-    Json list = Json::array();
-    for (const RebaseRow& row : rows) list.push_back(row_json(row, pack));
-    print_json(context, {{"slug", words.slug},
+  Json list = Json::array();
+  for (const RebaseRow& row : rows) list.push_back(row_json(row, pack));
+  const Json document = {{"slug", words.slug},
                          {"upstream", pack.upstream.name},
                          {"base", pack.base.version},
                          {"rows", list},
                          {"first_break_earlier", breaks.earlier},
-                         {"first_break_later", breaks.later}});
-    return;
-  }
+                         {"first_break_later", breaks.later}};
+  if (context.json) return print_json(context, document);
   context.out() << table_of(rows, pack).render(table_style(context));
   if (!breaks.earlier.empty())
     context.out() << "going back, breaks first at " << breaks.earlier << "\n";
   if (!breaks.later.empty()) context.out() << "going on, breaks first at " << breaks.later << "\n";
   if (!words.is_all) print_sides(context, rows.front());
+  context.out() << next_step_of_rebase(document);
 }
 
 /// Every red pin (or the one version asked for) of every upstream that packs have edits for.
@@ -193,7 +193,7 @@ void run_together(const Context& context, const PatchRebaseOptions& words) {
   } else if (rows.empty()) {
     context.out() << "no pack has edits for this\n";
   } else {
-    context.out() << table.render(table_style(context));
+    context.out() << table.render(table_style(context)) << next_step_of_together(rows);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "cli/commands.h"
 #include "core/error.h"
@@ -106,15 +107,24 @@ std::string newest_run(const Board& board, const Manifest& pack, const UpstreamU
   return newest;
 }
 
+/// Green or red where every run says the same, yellow where they differ.
+report::Color color_of(const std::vector<Votes>& votes) {
+  std::set<report::Color> colors;
+  for (const Votes& vote : votes) colors.insert(color_of(Outcome::from_text(vote.sentinel)));
+  return colors.size() == 1 ? *colors.begin() : report::Color::kYellow;
+}
+
 /// What is known of one pack on one upstream, as lines under a heading.
-std::string block(const VerdictIndex& verdicts, const Manifest& pack, const UpstreamUse& use) {
+std::string block(const VerdictIndex& verdicts, const Manifest& pack, const UpstreamUse& use,
+                  const report::Style& style) {
   constexpr const char* kLead = "   {:<10}";
   const auto line = [&](const char* what, const std::string& text) {
     return text.empty() ? "" : report::paragraph(fmt::format(fmt::runtime(kLead), what), text);
   };
   const Place red = red_pin_of(pack, use);
   const std::string newest = newest_run(verdicts.board, pack, use);
-  std::string out = line("red pin", votes_text(quorum_of(verdicts.board, red)));
+  const std::vector<Votes> votes = quorum_of(verdicts.board, red);
+  std::string out = report::colored(line("red pin", votes_text(votes)), color_of(votes), style);
   const char* what = "window";
   for (const auto& [text, tiers] : windows_by_text(windows_of(verdicts, pack), use)) {
     out += line(what, tiers + ": " + text);
@@ -140,7 +150,7 @@ void print_overview(const Context& context, const VerdictIndex& verdicts,
         if (use.from_environment) continue;
         context.out() << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
                                      short_version(use.red_pin))
-                      << block(verdicts, pack, use) << "\n";
+                      << block(verdicts, pack, use, table_style(context)) << "\n";
       }
     }
     return;
@@ -152,7 +162,7 @@ void print_overview(const Context& context, const VerdictIndex& verdicts,
         if (use.name != name || use.from_environment) continue;
         out += fmt::format("{:02} {} · red pin {}\n", pack.number, pack.slug.str(),
                            short_version(use.red_pin)) +
-               block(verdicts, pack, use);
+               block(verdicts, pack, use, table_style(context));
       }
     }
     if (out.empty()) continue;
@@ -167,6 +177,7 @@ void print_overview(const Context& context, const VerdictIndex& verdicts,
 struct Run {
   std::string asked, device, first, last, verdict, started;
   int num = 0;
+  report::Color color = report::Color::kNone;
 };
 
 std::vector<Run> runs_of(const VerdictIndex& verdicts, const Manifest& pack,
@@ -184,8 +195,8 @@ std::vector<Run> runs_of(const VerdictIndex& verdicts, const Manifest& pack,
     for (const auto& [device, cell] : devices) {
       const Finding* finding = cell.newest() != nullptr ? cell.newest() : cell.newest_apart();
       rows[{place.asked, device, index, version_text(place)}] = {
-          place.asked,      device, version_text(place), "", marked(verdicts, *finding),
-          finding->started, 1};
+          place.asked,      device, version_text(place),         "", marked(verdicts, *finding),
+          finding->started, 1,      color_of(finding->outcome())};
     }
   }
   std::vector<Run> runs;
@@ -209,7 +220,7 @@ void print_details(const Context& context, const VerdictIndex& verdicts, const M
     if (use.from_environment) continue;
     context.out() << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
                                  use.red_pin)
-                  << block(verdicts, pack, use);
+                  << block(verdicts, pack, use, table_style(context));
     report::Table table({"question", "device", "version", "verdict", "oldest"});
     for (const Run& run : runs_of(verdicts, pack, use)) {
       // A commit's first twelve digits name it well enough here.
@@ -217,6 +228,7 @@ void print_details(const Context& context, const VerdictIndex& verdicts, const M
       table.add({run.asked, short_device(run.device),
                  run.num == 1 ? first : fmt::format("{}-{} ({})", first, run.last, run.num),
                  run.verdict, when(run.started)});
+      table.color(3, run.color);
     }
     if (table.num_rows() > 0) context.out() << table.render(table_style(context));
     context.out() << "\n";
@@ -285,6 +297,11 @@ Json packs_json(const VerdictIndex& verdicts) {
   return packs;
 }
 
+/// Programs, which take --plain, know the words.
+void print_legend(const Context& context) {
+  if (!context.plain) context.out() << report::paragraph("", verdict_legend());
+}
+
 /// What changed since a time: places that are new, or say something else than before.
 void print_changes(Context& context, const VerdictIndex& verdicts, const StatusOptions& words) {
   const Board before = board_of(verdicts, {.slug = words.slug, .before = words.since});
@@ -304,6 +321,7 @@ void print_changes(Context& context, const VerdictIndex& verdicts, const StatusO
     table.add({change.place.slug, version_text(change.place), change.place.asked,
                short_device(change.device), change.before.empty() ? "unknown" : change.before,
                change.now});
+    table.color(5, color_of(Outcome::from_text(change.now)));
   }
   if (context.json) {
     print_json(context, {{"since", words.since}, {"changes", rows}});
@@ -311,6 +329,7 @@ void print_changes(Context& context, const VerdictIndex& verdicts, const StatusO
     context.out() << "nothing changed since " << words.since << "\n";
   } else {
     context.out() << table.render(table_style(context));
+    print_legend(context);
   }
 }
 
@@ -336,8 +355,10 @@ void run_status(Context& context, const StatusOptions& words) {
     print_windows(context, verdicts);
   } else if (!words.slug.empty()) {
     print_details(context, verdicts, verdicts.packs.front());
+    print_legend(context);
   } else {
     print_overview(context, verdicts, words);
+    print_legend(context);
   }
 }
 

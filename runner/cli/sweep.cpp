@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <iostream>
 #include <map>
@@ -7,6 +8,7 @@
 #include "cli/commands.h"
 #include "core/error.h"
 #include "report/table.h"
+#include "run/next_step.h"
 #include "run/sweep_plan.h"
 #include "run/sweep_run.h"
 #include "status/table_style.h"
@@ -73,6 +75,7 @@ void show(const Context& context, const SweepFolder& sweep) {
     print_json(context, document);
   } else {
     print_sweep(context, document);
+    context.out() << next_step_of_sweep(document);
   }
 }
 
@@ -118,6 +121,16 @@ void add_words(CLI::App& command, SweepOptions& words) {
       "--sbatch=--time=1:00:00\n  patchbench sweep status");
 }
 
+/// The sweep of a plan, by the words that choose its cells and where they run.
+std::string command_of(const SweepPlanOptions& sweep) {
+  std::string command = "patchbench sweep";
+  for (const auto& [option, list] :
+       {std::pair("packs", sweep.packs), std::pair("upstreams", sweep.upstreams),
+        std::pair("devices", sweep.devices)})
+    if (!list.empty()) command += fmt::format(" --{} {}", option, fmt::join(list, ","));
+  return command + (sweep.executor == "local" ? "" : " --executor " + sweep.executor);
+}
+
 void start(Context& context, const SweepOptions& words) {
   const SweepPlan plan = plan_sweep(context, words.sweep);
   if (words.is_detached && words.sweep.executor != "slurm")
@@ -130,7 +143,10 @@ void start(Context& context, const SweepOptions& words) {
       table.add({c.slug, c.upstream, c.version, c.device});
     }
     if (context.json) return print_json(context, cells);
-    context.out() << table.render(table_style(context));
+    context.out() << table.render(table_style(context))
+                  << report::closing(
+                         fmt::format("Cells that would run: {}. Nothing ran.", plan.cells.size()),
+                         command_of(words.sweep));
     return;
   }
   const SweepFolder sweep =

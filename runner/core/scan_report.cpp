@@ -113,6 +113,7 @@ Json answer_json(const ScanAnswer& one) {
           {"file", one.file},
           {"line", one.line},
           {"is_patched", one.is_patched},
+          {"is_harmless", one.is_harmless},
           {"ignored", one.ignored}};
 }
 

@@ -33,8 +33,10 @@ struct ScanAnswer {
   std::string
       files_digest;         ///< of the installed files where they decided; "" where the version did
   bool is_patched = false;  ///< an edit of the pack is applied
-  std::string without;      ///< not_hit: the packages that a hit would need and that are not there
-  std::string ignored;      ///< why the answer sets no exit status; "" where it does
+  bool is_harmless =
+      false;  ///< not_hit, though the bug is there: no run of the release as it is meets it
+  std::string without;  ///< not_hit: the packages that a hit would need and that are not there
+  std::string ignored;  ///< why the answer sets no exit status; "" where it does
   bool is_fixable() const { return !right_release.empty() || acts; }
   /// "PATCHBENCH-09-liger-kernel"
   std::string id() const;

@@ -83,6 +83,17 @@ std::string hit_paragraphs(const ScanAnswer& one, int width) {
   return text;
 }
 
+/// Why a release is not hit although a verdict says that it has the bug.
+std::string harmless_paragraphs(const ScanReport& report, int width) {
+  std::string text;
+  for (const ScanAnswer& one : report.answers) {
+    if (one.is_harmless)
+      text += paragraph(
+          "not hit: ", fmt::format("{}, {}: {}", one.slug, release_text(one), one.why), width);
+  }
+  return text;
+}
+
 std::string open_paragraphs(const ScanReport& report, int width) {
   std::string text;
   for (const ScanAnswer& one : report.answers) {
@@ -116,7 +127,7 @@ std::string sum_of(const ScanReport& report, int exit_code) {
   if (report.has_code) {
     const auto met = std::count_if(report.code.begin(), report.code.end(),
                                    [](const CodeSite& site) { return site.is_met; });
-    text += fmt::format("; code: {} places meet a condition, of {} it cannot be known", met,
+    text += fmt::format("; calls that meet a condition: {}, that cannot be known: {}", met,
                         static_cast<int64_t>(report.code.size()) - met);
   }
   return fmt::format("{}; exit {}; verdicts of {}", text, exit_code, report.verdicts_of);
@@ -210,7 +221,7 @@ std::string scan_text(const ScanReport& report, int exit_code, const Style& styl
   for (const ScanAnswer& one : report.answers) {
     if (one.state == ScanState::kHit) text += hit_paragraphs(one, width);
   }
-  text += open_paragraphs(report, width);
+  text += harmless_paragraphs(report, width) + open_paragraphs(report, width);
   for (const std::string& note : report.notes) text += paragraph("note: ", note, width);
   if (!report.command().empty() && !report.has_mitigations)
     text += paragraph("note: ",
@@ -233,8 +244,9 @@ std::string scan_markdown(const ScanReport& report, int exit_code) {
     text += "\n";
   }
   for (const ScanAnswer& one : report.answers) {
-    const bool is_open = one.state == ScanState::kHit || one.state == ScanState::kUnknown;
-    if (is_open) text += "\n" + escaped_markdown(answer_sentence(one)) + "\n";
+    const bool is_told =
+        one.state == ScanState::kHit || one.state == ScanState::kUnknown || one.is_harmless;
+    if (is_told) text += "\n" + escaped_markdown(answer_sentence(one)) + "\n";
   }
   for (const std::string& line : report.unread)
     text += "\nunknown: which package is installed by " + escaped_markdown(line) + "\n";

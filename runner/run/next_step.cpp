@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <vector>
 
-#include "core/bug_state.h"
+#include "core/board.h"
 #include "report/table.h"
 
 namespace patchbench {
@@ -117,6 +119,115 @@ std::string next_step_of_window(const Json& document) {
   return report::closing(
       sentence + ", the newest too.",
       fmt::format("patchbench patch rebase {} --upstream {} --to {}", slug, upstream, newest_hit));
+}
+
+namespace {
+
+/// What an edit comes to on the newest version, the worst first.
+enum class Carried { kStale, kStuck, kUnknown, kLanded, kYes };
+
+Carried carried(const std::string& state) {
+  if (state == "conflict" || state == "file_gone" || state == "missing_file")
+    return Carried::kStuck;
+  if (state == "not_run") return Carried::kUnknown;
+  return state == "landed" ? Carried::kLanded : Carried::kYes;
+}
+
+Carried carried(const Json& edit) {
+  for (const Json& release : edit.at("releases")) {
+    const std::string state = release.at("state");
+    if (release.at("version") == edit.at("base") && state != "applies" && state != "not_run")
+      return Carried::kStale;
+  }
+  return carried(edit.at("releases").back().at("state").get<std::string>());
+}
+
+std::string on_release(const Json& of, const std::string& version) {
+  return fmt::format("{} --of {} --upstream {}", of.at("slug").get<std::string>(),
+                     of.at("upstream").get<std::string>(), version);
+}
+
+}  // namespace
+
+std::string next_step_of_check(const Json& edits) {
+  if (edits.empty()) return "";
+  std::map<Carried, std::vector<Json>> found;
+  for (const Json& edit : edits) found[carried(edit)].push_back(edit);
+  const auto& [worst, list] = *found.begin();
+  const Json& first = list.front();
+  const std::string slug = first.at("slug"), upstream = first.at("upstream"),
+                    newest = first.at("releases").back().at("version"),
+                    num = fmt::format("{} of {}.", list.size(), edits.size());
+  switch (worst) {
+    case Carried::kStale:
+      return report::closing(
+          "Edits that do not apply to the release they were written for: " + num,
+          fmt::format("patchbench patch new {} DIR --upstream {}", slug, upstream));
+    case Carried::kStuck:
+      return report::closing(
+          "Edits that cannot be carried to the newest version: " + num,
+          fmt::format("patchbench patch rebase {} --upstream {} --to {}", slug, upstream, newest));
+    case Carried::kUnknown:
+      return report::closing("Edits that were not tried, since a version is out of reach: " + num,
+                             "patchbench env doctor");
+    case Carried::kLanded:
+      return report::closing("Edits whose change the newest version has already: " + num,
+                             "patchbench status due " + slug);
+    case Carried::kYes:
+      break;
+  }
+  return report::closing("Every edit applies to the newest version, or a merge carries it there.",
+                         "patchbench validate " + on_release(first, newest));
+}
+
+std::string next_step_of_rebase(const Json& document) {
+  const Json& rows = document.at("rows");
+  const auto num = std::count_if(rows.begin(), rows.end(), [](const Json& row) {
+    return carried(row.at("state").get<std::string>()) != Carried::kStuck;
+  });
+  const std::string slug = document.at("slug"), version = rows.back().at("version"),
+                    where = document.at("upstream").get<std::string>() + " " + version;
+  const std::string all =
+      rows.size() == 1 ? "" : fmt::format("The edits reach {} of {} releases. ", num, rows.size());
+  switch (carried(rows.back().at("state").get<std::string>())) {
+    case Carried::kYes:
+      return report::closing(all + "The edits are carried to " + where + ".",
+                             "patchbench validate " + on_release(document, version));
+    case Carried::kLanded:
+      return report::closing(all + where + " has the change already.",
+                             "patchbench status due " + slug);
+    default:
+      return report::closing(all + "The edits cannot be carried to " + where + ".",
+                             "patchbench reproduce " + on_release(document, version));
+  }
+}
+
+std::string next_step_of_together(const Json& groups) {
+  std::size_t num = 0;
+  for (const Json& group : groups) num += group.at("clashes").size();
+  return report::closing(
+      num == 0 ? "No two packs conflict." : fmt::format("Pairs of packs that conflict: {}.", num),
+      num == 0 ? "patchbench patch check --all" : "patchbench patch check --all --sides");
+}
+
+std::string next_step_of_sweep(const Json& sweep) {
+  const std::size_t num = sweep.at("cells").size(), done = sweep.at("counts").at("done");
+  if (done < num)
+    return report::closing(
+        fmt::format("{} of {} cells have a result{}.", done, num,
+                    sweep.at("is_cancelled").get<bool>() ? ", and the sweep is cancelled" : ""),
+        "patchbench sweep status --dir " + sweep.at("dir").get<std::string>());
+  int present = 0, absent = 0, open = 0;
+  for (const Json& cell : sweep.at("cells")) {
+    const BugState state = state_of(Outcome::from_text(cell.at("sentinel")));
+    present += state == BugStatus::kPresent;
+    absent += state == BugStatus::kAbsent;
+    open += state.is_open();
+  }
+  return report::closing(
+      fmt::format("Every cell has a result: the bug in {}, no bug in {}, no answer in {}.", present,
+                  absent, open),
+      "patchbench status windows");
 }
 
 }  // namespace patchbench

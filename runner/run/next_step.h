@@ -13,5 +13,12 @@ namespace patchbench {
 std::string next_step(const Setup& setup, const QuestionContext& question, const Outcome& outcome);
 /// The same of a window; `document` is WindowAnswer's.
 std::string next_step_of_window(const Json& document);
+/// The sentence and the command after `patch check`, `patch rebase`, `patch rebase --together` and
+/// `sweep`, from the document that each prints with --json; for `patch check` from its `edits`: ""
+/// where there is none.
+std::string next_step_of_check(const Json& edits);
+std::string next_step_of_rebase(const Json& document);
+std::string next_step_of_together(const Json& groups);
+std::string next_step_of_sweep(const Json& sweep);
 
 }  // namespace patchbench

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "run/drawn.h"
+#include "status/table_style.h"
 
 namespace patchbench {
 namespace {
@@ -44,14 +45,6 @@ report::Color color_of(Verdict verdict) {
     default:
       return report::Color::kYellow;
   }
-}
-
-report::Color color_of(const Outcome& outcome) {
-  if (!outcome.sentinel || *outcome.sentinel == Sentinel::kNotRun) return report::Color::kYellow;
-  const bool is_red = *outcome.sentinel == Sentinel::kBugReproduced ||
-                      *outcome.sentinel == Sentinel::kFixRejected ||
-                      *outcome.sentinel == Sentinel::kClaimRefuted;
-  return is_red ? report::Color::kRed : report::Color::kGreen;
 }
 
 void add_rows(report::Table& table, const Trial& trial, const QuestionContext& question,
@@ -110,23 +103,28 @@ std::string mutant_line(const Trial& trial, bool holds) {
                                                 m->got, m->limit));
 }
 
-/// "18 regions of the inputs: 17 mutants red; not caught: ties (no case is in this region)".
+/// "regions of the inputs: 7 of 9 mutants red; not tried, since no case is in the region: ties; not
+/// caught: tiny_gradient (passed none_random)".
 std::string region_line(const std::vector<Trial>& trials) {
   int num = 0, red = 0;
-  std::string passed;
+  std::string untried, passed;
   for (const Trial& trial : trials) {
     for (const Observation& o : trial.observations) {
       if (!o.subject.is_region_mutant()) continue;
       ++num;
       red += o.seen == Seen::kPresent;
       if (o.seen == Seen::kPresent) continue;
-      passed += fmt::format("{}{} ({})", passed.empty() ? "" : ", ", o.subject.mutant_name(),
-                            o.seen == Seen::kUnsupported ? o.reason : "passed " + o.case_name);
+      const bool is_untried = o.seen == Seen::kUnsupported;
+      std::string& list = is_untried ? untried : passed;
+      list += (list.empty() ? "" : ", ") + o.subject.mutant_name() +
+              (is_untried ? "" : " (passed " + o.case_name + ")");
     }
   }
   if (num == 0) return "";
-  return fmt::format("{} regions of the inputs, {} mutants red{}\n", num, red,
-                     passed.empty() ? "" : "; not caught: " + passed);
+  return fmt::format(
+      "regions of the inputs: {} of {} mutants red{}{}\n", red, num,
+      untried.empty() ? "" : "; not tried, since no case is in the region: " + untried,
+      passed.empty() ? "" : "; not caught: " + passed);
 }
 
 bool is_mutants(const Trial& trial) {

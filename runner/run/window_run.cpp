@@ -210,6 +210,7 @@ void print_window(const Context& context, const Json& window) {
   report::Table table({"release", "date", "state", "why"});
   for (const Json& r : window.at("releases")) {
     table.add({r.at("version"), r.at("date"), r.at("state"), r.at("why")});
+    table.color(2, color_of(BugState(r.at("state").get<std::string>())));
   }
   context.out() << table.render(table_style(context));
   for (const Json& i : window.at("intervals")) {
@@ -337,14 +338,20 @@ Json plan_windows(const Context& context, const RunOptions& options) {
 
 void print_plans(const Context& context, const Json& plans) {
   std::size_t num_runs = 0;
+  std::string next = "patchbench status windows";
   report::Table table({"pack", "upstream", "known", "to run", "judged on other cases"});
   for (const Json& plan : plans) {
+    if (num_runs == 0 && !plan.at("to_measure").empty())
+      next =
+          fmt::format("patchbench window {} --of {} --resume", plan.at("slug").get<std::string>(),
+                      plan.at("upstream").get<std::string>());
     num_runs += plan.at("to_measure").size();
     table.add({plan.at("slug"), plan.at("upstream"), plan.at("known").dump(),
                std::to_string(plan.at("to_measure").size()), plan.at("on_other_cases").dump()});
   }
   context.out() << table.render(table_style(context));
-  context.out() << fmt::format("{} releases would be run; nothing was\n", num_runs);
+  context.out() << report::closing(
+      fmt::format("Releases that would run: {}. Nothing ran.", num_runs), next);
 }
 
 WindowAnswer measure_all_windows(const Context& context, const RunOptions& options) {

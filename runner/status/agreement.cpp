@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "status/table_style.h"
+
 namespace patchbench {
 
 std::vector<std::string> tier_disagreements(const std::vector<TierWindow>& windows,
@@ -103,8 +105,14 @@ std::string render_windows(const VerdictIndex& verdicts, const Manifest& pack,
       table.add({tier, i.failure_class, short_version(i.first_bad), short_version(i.last_bad),
                  or_none(i.last_good_before),
                  is_last && window.is_open() ? "open" : or_none(i.first_good_after)});
+      table.color(1, report::Color::kRed);
     }
-    if (window.intervals.empty()) table.add({tier, window_text(window)});
+    if (window.intervals.empty()) {
+      table.add({tier, window_text(window)});
+      table.color(
+          1, color_of(BugState(window.count(BugStatus::kAbsent) > 0 ? BugStatus::kAbsent
+                                                                    : BugStatus::kNotMeasured)));
+    }
     tallies +=
         fmt::format("{}: {} absent, {} without such code, {} unresolved, {} unmeasured\n", tier,
                     window.count(BugStatus::kAbsent), window.count(BugStatus::kUnsupported),

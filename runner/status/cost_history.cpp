@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "status/table_style.h"
+
 namespace patchbench {
 namespace {
 
@@ -108,6 +110,7 @@ std::string render_costs(const TierCosts& costs, const std::string& device,
   for (const ReleaseCost& one : costs.releases) {
     table.add({one.version, one.state.text(), fmt::format("{:.1f}", one.seconds),
                fmt::format("{:.1f}", static_cast<double>(one.peak_bytes) / kMib)});
+    table.color(1, color_of(one.state));
   }
   std::string out =
       "\n" +

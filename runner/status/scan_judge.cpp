@@ -120,7 +120,8 @@ void ScanJudge::judge_files(ScanAnswer& answer, const Listed& listed, const File
   }
   if (is_own) return take(answer, *own, "");
   for (const TableRelease* other : same) {
-    if (other->state == same.front()->state) continue;
+    if (other->state == same.front()->state && other->silent_class == same.front()->silent_class)
+      continue;
     return leave_open(answer, fmt::format("its files are those of {} and of {}, which differ",
                                           same.front()->version, other->version));
   }
@@ -167,8 +168,15 @@ void ScanJudge::take(ScanAnswer& answer, const TableRelease& release,
   answer.record = release.record;
   answer.device = release.device;
   if (release.state == BugStatus::kPresent) {
+    const bool needs_nothing = pack_.mitigation.contains("not_needed");
     answer.state = ScanState::kHit;
-    answer.why = release.state.failure_class();
+    answer.why = needs_nothing ? release.silent_class : release.state.failure_class();
+    if (!needs_nothing || !answer.why.empty()) return;
+    answer.state = ScanState::kNotHit;
+    answer.is_harmless = true;
+    answer.why = fmt::format("{} is there and harms no run of the release as it is: {}",
+                             release.state.failure_class(),
+                             pack_.mitigation.at("not_needed").at("why").get<std::string>());
     return;
   }
   answer.state = ScanState::kNotHit;
@@ -199,11 +207,6 @@ void ScanJudge::check_requirements(ScanAnswer& answer) const {
 
 void ScanJudge::explain_hit(ScanAnswer& answer) const {
   const std::string failure_class = answer.why;
-  if (pack_.mitigation.contains("not_needed")) {
-    answer.state = ScanState::kNotHit;
-    answer.why = "no mitigation is needed";
-    return;
-  }
   answer.impact = pack_.impact_of(failure_class);
   const auto meaning = pack_.classes.find(failure_class);
   answer.wrong = meaning == pack_.classes.end() ? pack_.title : meaning->second;

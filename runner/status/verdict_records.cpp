@@ -129,10 +129,10 @@ class PackTable {
   void take(TableRelease& row, const ReleaseState& seen, const std::string& device,
             const UpstreamUse& use) {
     BugState state = seen.state;
-    if (state == BugStatus::kUnresolved &&
-        has_no_such_code(cited_observations(verdicts_.archive, seen.record)))
+    if (state == BugStatus::kNotMeasured) return;
+    const auto observations = cited_observations(verdicts_.archive, seen.record);
+    if (state == BugStatus::kUnresolved && has_no_such_code(observations))
       state = BugStatus::kUnsupported;
-    if (state_weight(state) == 0) return;
     const std::optional<Record> record = verdicts_.archive.find(seen.record);
     if (!record) return;
     note_time(*record);
@@ -144,6 +144,11 @@ class PackTable {
       row.files.swap(files);
     }
     row.files.merge(files);
+    for (const Observation& o : observations) {
+      if (o.role == CaseRole::kSilent && o.counts && o.subject == SubjectKind::kUpstream &&
+          o.seen == Seen::kPresent)
+        row.silent_class = o.failure_class;
+    }
   }
 
   /// Every set of edited files whose newest validation says that the fix holds.
@@ -208,7 +213,7 @@ class PackTable {
     std::error_code none;
     if (!fs::exists(file, none)) return;
     const Json data = parse_json(read_file(file), file.string());
-    if (!data.contains("package")) return;
+    if (!data.contains("package") || data.contains("not_needed")) return;
     out.mitigates = data.at("package");
     for (TableUpstream& upstream : out.upstreams) {
       if (upstream.name != out.mitigates) continue;

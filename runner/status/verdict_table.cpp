@@ -16,11 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;                // 1 had no silent_class
 constexpr std::ptrdiff_t kMaxCached = 8;  // of several trees, each with records of its own
 
 Json release_json(const TableRelease& one) {
   Json out = {{"version", one.version}, {"state", one.state.text()}};
+  if (!one.silent_class.empty()) out["silent_class"] = one.silent_class;
   if (!one.device.empty()) out["device"] = one.device;
   if (!one.record.empty()) out["record"] = one.record;
   if (!one.files.empty()) out["files"] = one.files;
@@ -50,6 +51,7 @@ Json rows_of(FieldReader& row, const std::string& key) {
 TableRelease release_from(const Json& json, const std::string& where) {
   FieldReader row(json, where);
   TableRelease one{.version = row.text("version"), .state = row.text("state")};
+  one.silent_class = row.optional_text("silent_class");
   one.device = row.optional_text("device");
   one.record = row.optional_text("record");
   one.files = texts_of(row, "files");

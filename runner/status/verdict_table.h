@@ -13,6 +13,9 @@ namespace patchbench {
 struct TableRelease {
   std::string version;  ///< a release, or "git:<40 hex>"
   BugState state = BugStatus::kNotMeasured;
+  /// The failure class of a silent case, which cannot show the pack's bug: the release is wrong
+  /// without the bug's condition, too. "" for none.
+  std::string silent_class;
   std::string device, record;                ///< of the verdict that it rests on
   std::map<std::string, std::string> files;  ///< file -> SHA-256 or "absent", as far as recorded
   bool is_mitigated = false;                 ///< the mitigation was verified on it

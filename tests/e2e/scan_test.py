@@ -117,6 +117,28 @@ def test_impacts_choose_what_fails(tmp_path: Path) -> None:
     assert scan(tmp_path / "uv.lock", "--fail-on", "sped").returncode == 2
 
 
+def test_a_bug_that_harms_no_run_is_no_hit_and_says_why(tmp_path: Path) -> None:
+    """The pages of these packs say BUG_REPRODUCED. Under TileLang 0.1.13 and newer a case without the pack's condition is red, too."""
+
+    def answer(slug: str, package: str, *packages: tuple[str, str]) -> dict[str, Any]:
+        (tmp_path / "uv.lock").write_text(uv_lock(("mamba-ssm", "2.3.2.post1"), *packages))
+        status, found = document(tmp_path / "uv.lock", "--pack", slug)
+        (one,) = [row for row in found["answers"] if row["package"] == package]
+        return one | {"status": status}
+
+    for slug, package, packages in (("mamba3_siso_bwd_cse", "mamba-ssm", []), ("mamba3_mimo_smem_2d", "mamba-ssm", [("tilelang", "0.1.8")]),
+                                    ("mamba3_mimo_smem_2d", "tilelang", [("tilelang", "0.1.12")])):  # fmt: skip
+        one = answer(slug, package, *packages)
+        assert (one["status"], one["state"], one["is_harmless"]) == (0, "not_hit", True) and "harms no run" in one["why"], one
+        for words in ([], ["--format", "markdown"]):
+            assert one["why"].split(":")[0].replace("_", "") in scan(tmp_path / "uv.lock", *words).stdout.replace("\\_", "").replace(
+                "_", ""
+            )
+    one = answer("mamba3_mimo_smem_2d", "tilelang", ("tilelang", "0.1.13"))
+    assert (one["status"], one["state"], one["why"], one["impact"]) == (1, "hit", "reduce_lowering_fails", "crash")
+    assert not one["is_harmless"] and "with TMA on or off" in one["condition"] and one["record"] and one["mitigation"] == "none"
+
+
 def test_only_what_can_be_fixed_fails(tmp_path: Path) -> None:
     """transformer-engine has no release that is right for FP8, and the mitigation acts on megatron-core."""
     (tmp_path / "uv.lock").write_text(uv_lock(("transformer-engine", "2.20.2")))

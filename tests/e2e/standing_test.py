@@ -386,3 +386,12 @@ def test_patch_check_wants_a_pack_or_all(run) -> None:
     assert run("patch", "check").returncode == 2
     assert run("patch", "check", "liger_flce_none").returncode == 2
     assert run("window").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "words", [["patch", "check", SLUG], ["patch", "rebase", SLUG, "--to", "0.8.1"], ["sweep", "--packs", SLUG, "--plan"]]
+)
+def test_edits_and_sweeps_end_with_a_sentence_and_the_next_command(run, words: list[str]) -> None:
+    sentence, command = run(*words).stdout.splitlines()[-2:]
+    assert sentence.endswith(".") and command.startswith("next: patchbench "), (sentence, command)
+    json.loads(run("--json", *words).stdout)

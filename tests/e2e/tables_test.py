@@ -90,6 +90,44 @@ def test_a_terminal_has_a_table_in_80_columns_where_its_slugs_leave_room(folder:
     assert max(map(len, table)) <= 80
 
 
+@pytest.mark.parametrize(
+    ("words", "red", "green"),
+    [
+        (["status"], "wrong_gradients", ""),
+        (["status", LIGER], r"BUG_REPRODUCED\(", "BUG_ABSENT"),
+        (["status", "--since", "2026-01-01"], r"BUG_REPRODUCED\(wrong_", "CLAIM_CONFIRMED"),
+        (["status", "windows"], "wrong_gradients", ""),
+        (["window", LIGER, "--show"], "wrong_gradients", "absent"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_verdict_has_a_colour_on_a_terminal_alone(folder: Path, words: list[str], red: str, green: str) -> None:
+    coloured = {name: value for name, value in environment(folder).items() if name != "NO_COLOR"}
+    said = answers.on_a_terminal(*words, env=coloured, folder=folder)
+    assert re.search(rf"\x1b\[31m[^\x1b]*{red}", said)
+    assert not green or re.search(rf"\x1b\[32m[^\x1b]*{green}", said)
+    without = on_a_terminal(folder, *words)
+    assert "\x1b" not in without and re.sub(r"\x1b\[\d*m", "", said) == without
+    assert "\x1b" not in subprocess.run([PROGRAM, *words], cwd=folder, env=coloured, stdout=subprocess.PIPE, text=True).stdout
+
+
+def test_the_words_of_a_verdict_table_have_one_legend(folder: Path) -> None:
+    """On the page of all verdicts, on a pack's page and under `status`; none for programs, which take --plain."""
+    page = printed(folder, "status", "--markdown")
+    legend = next(line for line in page.splitlines() if line.startswith("Words: "))
+    asked = {row.split(" | ")[1].split()[0].partition(":")[0] for row in page.splitlines() if row.startswith("| ") and " | " in row}
+    asked -= {"question"}
+    assert {"reproduce", "model", "claim"} < asked and all(re.search(rf"\b{word}\b", legend) for word in asked), asked
+    assert "| NONE |" in page and "NONE: " in legend
+    words = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", legend)
+    for slug in ("mamba3_siso_bwd_cse", LIGER):
+        own = (ROOT / f"packs/{slug}/README.md").read_text()
+        assert words in re.sub(r"\[(.*?)\]\(.*?\)", r"\1", own)
+    for question in (["status"], ["status", LIGER], ["status", "--since", "2026-11-21"]):
+        assert " ".join(printed(folder, *question).split()).endswith(words), question
+        assert "Words: " not in printed(folder, *question, "--plain")
+
+
 def test_no_table_has_a_style_of_its_own() -> None:
     makers = {}
     for path in [*ROOT.glob("runner/cli/*.cpp"), *ROOT.glob("runner/run/*.cpp"), *ROOT.glob("runner/status/*.cpp")]:

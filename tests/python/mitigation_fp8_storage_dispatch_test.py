@@ -402,7 +402,7 @@ def test_fp8_is_the_attention_of_the_stored_values(upstream: Upstream, site: str
 
 @pytest.mark.parametrize("upstream", [("fooled", "99.0")], indirect=True)
 def test_an_unmeasured_release_needs_force(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused, match="megatron-core 99.0 was not measured; PATCHBENCH_FORCE="):
+    with pytest.raises(Refused, match="not verified on megatron-core 99.0; PATCHBENCH_FORCE="):
         fix.enable()
     monkeypatch.setenv("PATCHBENCH_FORCE", fix.SLUG)
     assert fix.enable()["on"]

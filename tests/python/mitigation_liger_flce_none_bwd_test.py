@@ -220,7 +220,7 @@ def test_a_right_release_is_left_alone_even_if_forced(upstream: Upstream, monkey
 
 @pytest.mark.parametrize("upstream", [("faulty", "99.0")], indirect=True)
 def test_an_unmeasured_release_needs_force(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused, match="liger-kernel 99.0 was not measured; PATCHBENCH_FORCE="):
+    with pytest.raises(Refused, match="not verified on liger-kernel 99.0; PATCHBENCH_FORCE="):
         fix.enable()
     assert not fix.status()["on"]
     monkeypatch.setenv("PATCHBENCH_FORCE", f"other,{fix.SLUG}")

@@ -255,7 +255,7 @@ REFUSED = [
     (("wrong", "2.3.2.post1"), "gradients that are not the sums over each group's heads"),
     (("broken", "2.3.2.post1"), "raise TypeError: no such thing"),
     (("other_arguments", "2.3.2.post1"), "takes other arguments than were measured"),
-    (("faulty", "2.3.1"), "mamba-ssm 2.3.1 was not measured; PATCHBENCH_FORCE="),
+    (("faulty", "2.3.1"), "not verified on mamba-ssm 2.3.1; PATCHBENCH_FORCE="),
 ]
 
 

@@ -261,7 +261,7 @@ def test_dq_where_one_key_holds_the_mass() -> None:
 def test_what_was_not_measured_is_refused(kernels: Kernels, modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
     speaks_for(monkeypatch)
     for fix in (dims, pdp):
-        with pytest.raises(Refused, match=f"megatron-core {VERSION} was not measured; PATCHBENCH_FORCE={fix.SLUG}"):
+        with pytest.raises(Refused, match=f"not verified on megatron-core {VERSION}; PATCHBENCH_FORCE={fix.SLUG}"):
             fix.enable()
         assert fix.probe().state == "needed"
     monkeypatch.setattr(modules["ops.sparse_mla"], "SparseMLA", None)

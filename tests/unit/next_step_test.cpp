@@ -86,5 +86,77 @@ TEST(NextStep, AWindowSaysHowManyReleasesAreHitAndWhetherTheNewestIs) {
             "next: patchbench window some_pack --of toy --resume\n");
 }
 
+/// What `patch check` says of one edit written for 1.1, on 1.0, 1.1 and 1.2.
+Json checked(const std::string& at_base, const std::string& newest) {
+  return {{"slug", "some_pack"},
+          {"upstream", "toy"},
+          {"base", "1.1"},
+          {"releases",
+           {{{"version", "1.0"}, {"state", "applies"}},
+            {{"version", "1.1"}, {"state", at_base}},
+            {{"version", "1.2"}, {"state", newest}}}}};
+}
+
+TEST(NextStep, ACheckOfEditsTellsTheWorstAndNeverCallsTheUnknownCarried) {
+  Json edits = {checked("applies", "rebased")};
+  const auto is_said = [&](const std::string& sentence, const std::string& command) {
+    EXPECT_EQ(next_step_of_check(edits), sentence + "\nnext: patchbench " + command + "\n");
+  };
+  is_said("Every edit applies to the newest version, or a merge carries it there.",
+          "validate some_pack --of toy --upstream 1.2");
+  edits.push_back(checked("applies", "landed"));
+  is_said("Edits whose change the newest version has already: 1 of 2.", "status due some_pack");
+  edits.push_back(checked("not_run", "not_run"));
+  is_said("Edits that were not tried, since a version is out of reach: 1 of 3.", "env doctor");
+  edits.push_back(checked("applies", "file_gone"));
+  edits.push_back(checked("applies", "conflict"));
+  is_said("Edits that cannot be carried to the newest version: 2 of 5.",
+          "patch rebase some_pack --upstream toy --to 1.2");
+  edits.push_back(checked("conflict", "applies"));
+  is_said("Edits that do not apply to the release they were written for: 1 of 6.",
+          "patch new some_pack DIR --upstream toy");
+  EXPECT_EQ(next_step_of_check(Json::array()), "");
+}
+
+TEST(NextStep, ARebaseTellsOfTheNewestVersion) {
+  const auto said = [](const std::vector<std::string>& states) {
+    const Json window = window_of(states);
+    return next_step_of_rebase(
+        {{"slug", "some_pack"}, {"upstream", "toy"}, {"rows", window.at("releases")}});
+  };
+  EXPECT_EQ(said({"clean"}),
+            "The edits are carried to toy 1.0.\n"
+            "next: patchbench validate some_pack --of toy --upstream 1.0\n");
+  EXPECT_EQ(said({"conflict", "clean", "landed"}),
+            "The edits reach 2 of 3 releases. toy 1.2 has the change already.\n"
+            "next: patchbench status due some_pack\n");
+  EXPECT_EQ(said({"clean", "missing_file"}),
+            "The edits reach 1 of 2 releases. The edits cannot be carried to toy 1.1.\n"
+            "next: patchbench reproduce some_pack --of toy --upstream 1.1\n");
+  EXPECT_EQ(next_step_of_together({{{"clashes", Json::array()}}}),
+            "No two packs conflict.\nnext: patchbench patch check --all\n");
+  EXPECT_EQ(next_step_of_together({{{"clashes", {{{"one", "a"}, {"other", "b"}}}}}}),
+            "Pairs of packs that conflict: 1.\nnext: patchbench patch check --all --sides\n");
+}
+
+TEST(NextStep, ASweepCountsWhatHasNoAnswerApart) {
+  Json sweep = {{"dir", "there"},
+                {"is_cancelled", false},
+                {"counts", {{"done", 3}}},
+                {"cells",
+                 {{{"sentinel", "BUG_REPRODUCED(wrong_result)"}},
+                  {{"sentinel", "BUG_ABSENT"}},
+                  {{"sentinel", "NONE"}}}}};
+  EXPECT_EQ(next_step_of_sweep(sweep),
+            "Every cell has a result: the bug in 1, no bug in 1, no answer in 1.\n"
+            "next: patchbench status windows\n");
+  sweep["counts"]["done"] = 2;
+  EXPECT_EQ(next_step_of_sweep(sweep),
+            "2 of 3 cells have a result.\nnext: patchbench sweep status --dir there\n");
+  sweep["is_cancelled"] = true;
+  EXPECT_NE(next_step_of_sweep(sweep).find("a result, and the sweep is cancelled.\n"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace patchbench
