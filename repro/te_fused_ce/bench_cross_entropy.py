@@ -11,10 +11,8 @@ large copy in the same run. Errors are against float64 on 64 rows that are drawn
 from __future__ import annotations
 
 import importlib
-import sys
 from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from bench_main import Bench, Shape, bench_main, versions
@@ -128,6 +126,7 @@ SHAPES: list[Shape] = [
     [32768, 4096, "bfloat16"],
 ]
 
+BENCH = Bench("patchbench_ops.cross_entropy beside its peers", rows_of, SHAPES, "tokens, vocab, dtype", repeats=20, about=about)
+
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    bench_main(Bench("patchbench_ops.cross_entropy beside its peers", rows_of, SHAPES, "tokens, vocab, dtype", repeats=20, about=about))
+    bench_main(BENCH)

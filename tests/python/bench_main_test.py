@@ -152,6 +152,20 @@ def test_a_bench_measures_a_tiny_shape(
     assert ",".join(map(str, row["shape"])) == TINY[name]
 
 
+@pytest.mark.skipif(not OPS.exists(), reason="the op library is not built")
+@pytest.mark.parametrize("name", ["bench_cross_entropy"])
+def test_cross_entropies_are_held_against_float64(
+    name: str, bench: Bench, without_gpu: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    status, document = run(bench, monkeypatch, capsys, "--shape", "96,200,float32", "--repeats", "3")
+    *rows, missing = document["rows"]
+    assert status == 0 and all(row["error"][1] < 1e-5 for row in rows)
+    names = ["patchbench_ops", "patchbench_ops, over the logits", "torch", "torch.compile"]
+    assert [(row["reduction"], row["name"]) for row in rows] == [(kind, one) for kind in ("mean", "none") for one in names]
+    assert {text.partition(",")[0] for text in missing["not_run"]} == {"TransformerEngine", "liger-kernel"}
+
+
 @pytest.mark.skipif(not BIN.exists(), reason="nothing is built")
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize(("words", "status"), [(["--help"], 0), (["--shape", "1"], 2), (["--repeats", "19"], 2), ([], 4)])
