@@ -25,6 +25,8 @@ class Tree:
             "env/bootstrap.sh": "",
             "env/build.sh": "",
             "env/try_debian.sh": "",
+            "env/try_wheels.sh": "",
+            "env/wheels.sh": "",
             "build/asan/bin/fuzz_test": "",
             "bin/python3": f"echo {folder}/tools",
             "bin/cmake": "",
@@ -57,7 +59,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def test_the_budgets_are_an_hour_at_most() -> None:
-    assert set(OF_RUN_TESTS) | {"cuda", "trixie", "fuzz", "formatters", "tidy"} == set(BUDGETS)
+    assert set(OF_RUN_TESTS) | {"cuda", "trixie", "wheels", "fuzz", "formatters", "tidy"} == set(BUDGETS)
     assert sum(BUDGETS.values()) <= 3600
     said = re.findall(r"^ *took ([a-z]+)$", (ROOT / "run-tests").read_text(), re.MULTILINE)
     assert tuple(said) == OF_RUN_TESTS
