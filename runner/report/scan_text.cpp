@@ -73,7 +73,7 @@ std::string hit_paragraphs(const ScanAnswer& one, int width) {
       width);
   if (!one.condition.empty()) text += paragraph("  when: ", one.condition, width);
   text += paragraph("  right release: ",
-                    one.right_release.empty() ? "none was measured" : one.right_release, width);
+                    one.right_release.empty() ? "no measured release is right" : one.right_release, width);
   text += paragraph("  mitigation: ", mitigation_text(one), width);
   text += paragraph("  record: ",
                     one.record.substr(0, kDigestDigits) +
@@ -201,7 +201,7 @@ std::string answer_sentence(const ScanAnswer& one) {
   return fmt::format("{}, {}: {}.{} Right release: {}. Mitigation: {}. Record {}.", one.slug,
                      release_text(one), one.wrong,
                      one.condition.empty() ? "" : " When: " + one.condition,
-                     one.right_release.empty() ? "none was measured" : one.right_release,
+                     one.right_release.empty() ? "no measured release is right" : one.right_release,
                      mitigation_text(one), one.record.substr(0, kDigestDigits));
 }
 
