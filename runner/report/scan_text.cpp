@@ -73,7 +73,8 @@ std::string hit_paragraphs(const ScanAnswer& one, int width) {
       width);
   if (!one.condition.empty()) text += paragraph("  when: ", one.condition, width);
   text += paragraph("  right release: ",
-                    one.right_release.empty() ? "no measured release is right" : one.right_release, width);
+                    one.right_release.empty() ? "no measured release is right" : one.right_release,
+                    width);
   text += paragraph("  mitigation: ", mitigation_text(one), width);
   text += paragraph("  record: ",
                     one.record.substr(0, kDigestDigits) +
