@@ -18,16 +18,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from patchbench_mitigations.fingerprint import own_function
 from patchbench_mitigations.megatron import version_for
 from patchbench_mitigations.registry import MODE_AUTO
 from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement
@@ -129,15 +126,7 @@ class _Float16Cast(Mitigation):
 
     def release(self) -> tuple[type, str]:
         version = version_for(self)
-        try:
-            cls = getattr(importlib.import_module(TARGET), CLASS, None)
-        except ImportError as e:
-            raise self.refusal(f"{TARGET} cannot be imported ({e})") from e
-        if cls is None:
-            raise self.refusal(f"{CLASS} is not in {TARGET}; it has changed since it was measured")
-        if not own_function(cls.__init__, sys.modules[TARGET]):
-            raise self.refusal(f"{CLASS}.__init__ is wrapped already; undo that first")
-        return cls, version
+        return self.installed_class(TARGET, CLASS, ("__init__",))[0], version
 
     def look(self, release: type, version: str) -> Finding:
         state, reason = observed_state(release)
