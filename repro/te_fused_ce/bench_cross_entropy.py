@@ -1,4 +1,4 @@
-"""Times patchbench_ops.cross_entropy beside TransformerEngine's, liger-kernel's and torch's, forward and backward, in turn.
+"""Times the cross entropies of patchbench_ops, TransformerEngine, liger-kernel and torch, forward and backward, in turn.
 
     PYTHONPATH=repro/harness:repro/bench:RELEASES PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_cross_entropy.py
 

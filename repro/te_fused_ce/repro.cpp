@@ -332,7 +332,7 @@ class TeFusedCePack final : public harness::Pack {
                  : "";
     for (const auto& [failure_class, defects] : guesses_for(judgement.inputs.at("grad_loss"))) {
       for (const Defects& besides : companions()) {
-        // Without the defect the limit is the judge's: what is just beyond it is no right answer.
+        // Without the defect the limit is the judge's own: an answer just beyond it is wrong.
         if (is_as(item, judgement, both(defects, besides), 2) &&
             !is_as(item, judgement, besides, 1))
           return failure_class;

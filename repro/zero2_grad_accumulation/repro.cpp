@@ -27,8 +27,7 @@ constexpr harness::Tolerances kBf16 = {Tolerance{2, 2, kOrder}, Tolerance{2, 2, 
                                        Tolerance{2, 1e-2, kOrder}, Tolerance{2, 1, kOrder}};
 constexpr const char* kMany =
     "need 1.26: of few elements the roundings after more than 4 micro-batches come to a factor (3 "
-    "of "
-    "1000 drawn cases)";
+    "of 1000 drawn cases)";
 constexpr harness::Tolerances kBf16Many = {kBf16.element, kBf16.row, kBf16.cosine,
                                            Tolerance{2, 1.75, kMany}};
 

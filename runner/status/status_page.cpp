@@ -14,13 +14,11 @@ namespace patchbench {
 std::string verdict_legend(std::string_view glossary) {
   return fmt::format(
       "Words: BUG_REPRODUCED (reproduce): the release has the bug. FIX_VALIDATED (validate): the "
-      "edit "
-      "mends it; equivalence and regression ask more of the edit. OP_VALIDATED (op): the pack's op "
-      "is right; memory: it saves what is claimed. MITIGATION_VERIFIED (mitigation): with it the "
-      "release is right. model, patched or claimed in front of a verdict: our C++ model or a "
-      "changed "
-      "release stood in the release's place. claim: a row of the pack's scope. NONE: the run "
-      "earned "
+      "edit mends it; equivalence and regression ask more of the edit. OP_VALIDATED (op): the "
+      "pack's op is right; memory: it saves what is claimed. MITIGATION_VERIFIED (mitigation): "
+      "with "
+      "it the release is right. model, patched or claimed before a verdict: our C++ model or a "
+      "changed release was judged instead. claim: a row of the pack's scope. NONE: the run earned "
       "no verdict. {} explains the other words.",
       glossary);
 }

@@ -46,7 +46,7 @@ def by_torch(logits: Tensor, labels: Tensor, **options: Any) -> tuple[Tensor, Te
 
 
 def is_right(got: Tensor, wanted: Tensor, dtype: torch.dtype) -> bool:
-    """To the rounding of what is stored, and a few of float32's in the sums."""
+    """To one rounding of the stored dtype, and a few float32 roundings in the sums."""
     return bool((got.double() - wanted).norm() <= (torch.finfo(dtype).eps / 2 + 1e-6 * (dtype != torch.float64)) * wanted.norm() + 1e-14)
 
 

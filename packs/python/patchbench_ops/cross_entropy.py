@@ -58,7 +58,7 @@ def cross_entropy_statistics(logits: Tensor, labels: Tensor, vocab_begin: int = 
 
 
 def cross_entropy_combine(statistics: Tensor) -> Tensor:
-    """The statistics of all ranks' classes, [4, b, s], from those of each, [ranks, 4, b, s], float32 or float64.
+    """Combines the statistics of each rank, [ranks, 4, b, s], into one [4, b, s] for all classes; float32 or float64.
 
     What goes between ranks is the caller's all-gather of 4 numbers a row. The rest as in cross_entropy_statistics.
     """
