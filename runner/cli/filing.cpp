@@ -179,11 +179,11 @@ class Filing {
                       sentinel == Sentinel::kEquivalenceProved;
     }
     if (!is_reproduced)
-      plan.blocks.push_back("no record shows it on the red pin: patchbench reproduce " +
+      plan.blocks.push_back("no record shows it on the tested release: patchbench reproduce " +
                             plan.slug());
     if (plan.kind == "pull_request" && !is_validated)
-      plan.blocks.push_back("no record validates the edit on the red pin: patchbench validate " +
-                            plan.slug());
+      plan.blocks.push_back(
+          "no record validates the edit on the tested release: patchbench validate " + plan.slug());
     check_newest(plan);
   }
 

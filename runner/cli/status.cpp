@@ -124,7 +124,7 @@ std::string block(const VerdictIndex& verdicts, const Manifest& pack, const Upst
   const Place red = red_pin_of(pack, use);
   const std::string newest = newest_run(verdicts.board, pack, use);
   const std::vector<Votes> votes = quorum_of(verdicts.board, red);
-  std::string out = report::colored(line("red pin", votes_text(votes)), color_of(votes), style);
+  std::string out = report::colored(line("tested", votes_text(votes)), color_of(votes), style);
   const char* what = "window";
   for (const auto& [text, tiers] : windows_by_text(windows_of(verdicts, pack), use)) {
     out += line(what, tiers + ": " + text);
@@ -160,7 +160,7 @@ void print_overview(const Context& context, const VerdictIndex& verdicts,
     for (const Manifest& pack : verdicts.packs) {
       for (const UpstreamUse& use : pack.upstreams) {
         if (use.name != name || use.from_environment) continue;
-        out += fmt::format("{:02} {} · red pin {}\n", pack.number, pack.slug.str(),
+        out += fmt::format("{:02} {} · tested release {}\n", pack.number, pack.slug.str(),
                            short_version(use.red_pin)) +
                block(verdicts, pack, use, table_style(context));
       }
@@ -342,7 +342,7 @@ void run_status(Context& context, const StatusOptions& words) {
   const VerdictIndex verdicts =
       index_verdicts(context, {.slug = words.slug, .before = {}, .with_ledger = !is_committed});
   if (words.summary) {
-    context.out() << (words.slug.empty() ? pack_table(verdicts) : red_pin_table(verdicts));
+    context.out() << (words.slug.empty() ? pack_table(verdicts) : tested_release_table(verdicts));
   } else if (words.markdown) {
     context.out() << status_markdown(verdicts);
   } else if (!words.since.empty()) {

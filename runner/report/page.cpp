@@ -136,7 +136,7 @@ std::string facts(const PagePack& pack) {
     classes.push_back(look_of(pack, name).sign + " " + name + ": " +
                       pack.manifest.classes.at(name));
   for (const UpstreamUse& use : pack.manifest.upstreams)
-    upstreams.push_back(use.name + ", red pin " + use.red_pin);
+    upstreams.push_back(use.name + ", tested release " + use.red_pin);
   for (const PageTier& tier : pack.tiers)
     windows.push_back(tier.upstream + " on " + tier.device + ": " + tier.window);
   const Json& lifecycle = pack.manifest.lifecycle;
@@ -147,7 +147,7 @@ std::string facts(const PagePack& pack) {
   }
   life.insert(life.end(), pack.due.begin(), pack.due.end());
   return "<dl>" + fact("Upstream", upstreams) + fact("Classes", classes) + fact("Window", windows) +
-         fact("At the red pin", pack.quorum) + fact("Unsigned imports", pack.apart) +
+         fact("At the tested release", pack.quorum) + fact("Unsigned imports", pack.apart) +
          fact("Mitigation", pack.mitigation) + filing_html(pack.manifest.filing) +
          fact("Lifecycle", life) + "</dl>";
 }
