@@ -219,9 +219,12 @@ def verified(slug: str, data: dict[str, Any], one: Releases) -> str:
         version = verdict["context"]["pin"]["version"]
         if verdict["sentinel"] == "MITIGATION_VERIFIED" and version in one.hit:
             devices.setdefault(device_name(verdict["context"]["machine"]["device"]), set()).add(version)
-    where = "; ".join(f"on {device} for {one.text(versions)}" for device, versions in sorted(devices.items()))
+    by_releases: dict[str, list[str]] = {}
+    for device, versions in sorted(devices.items()):
+        by_releases.setdefault(one.text(versions), []).append(device)
+    where = "; ".join(f"{releases} on {' and '.join(names)}" for releases, names in by_releases.items())
     acts = {version for version, release in data["releases"].items() if "mitigated" in release}
-    return f"verified {where}" + (f"; refuses on {one.text(one.hit - acts)}" if one.hit - acts else "")
+    return f"verified for {where}" + (f"; refuses on {one.text(one.hit - acts)}" if one.hit - acts else "")
 
 
 def advice(slug: str, found: list[Releases]) -> str:
@@ -235,7 +238,7 @@ def advice(slug: str, found: list[Releases]) -> str:
     others = [one for one in found if one is not target]
     said += [f"Upgrade to {one.text(one.right_after)}." for one in others if one.right_after]
     left = [one.upstream for one in others if not one.right_after]
-    return " ".join([*said, f"There is no mitigation for {', '.join(left)}."] if left else said)
+    return " ".join([*said, f"The mitigation does not act on {', '.join(left)}."] if left else said)
 
 
 def answer(slug: str, windows: list[dict[str, Any]]) -> str:

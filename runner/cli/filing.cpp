@@ -291,8 +291,8 @@ Json plan_json(const Plan& plan) {
 }
 
 std::string plan_text(const Plan& plan) {
-  std::string head = fmt::format("{:02} {} · {} · {}", plan.manifest.number, plan.slug(),
-                                 spoken(plan.kind), fmt::join(plan.repositories, ", "));
+  std::string head = fmt::format("{} · {} · {}", plan.slug(), spoken(plan.kind),
+                                 fmt::join(plan.repositories, ", "));
   if (!plan.is_nothing() || !plan.thread.empty())
     head += plan.thread.empty() ? " · a new thread" : " · " + plan.thread;
   if (!plan.group.empty()) head += fmt::format(" · group {}, place {}", plan.group, plan.order);

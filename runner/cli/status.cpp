@@ -148,7 +148,7 @@ void print_overview(const Context& context, const VerdictIndex& verdicts,
     for (const Manifest& pack : verdicts.packs) {
       for (const UpstreamUse& use : pack.upstreams) {
         if (use.from_environment) continue;
-        context.out() << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
+        context.out() << fmt::format("{} · {} {}\n", pack.slug.str(), use.name,
                                      short_version(use.red_pin))
                       << block(verdicts, pack, use, table_style(context)) << "\n";
       }
@@ -160,9 +160,9 @@ void print_overview(const Context& context, const VerdictIndex& verdicts,
     for (const Manifest& pack : verdicts.packs) {
       for (const UpstreamUse& use : pack.upstreams) {
         if (use.name != name || use.from_environment) continue;
-        out += fmt::format("{:02} {} · tested release {}\n", pack.number, pack.slug.str(),
-                           short_version(use.red_pin)) +
-               block(verdicts, pack, use, table_style(context));
+        out +=
+            fmt::format("{} · tested release {}\n", pack.slug.str(), short_version(use.red_pin)) +
+            block(verdicts, pack, use, table_style(context));
       }
     }
     if (out.empty()) continue;
@@ -218,8 +218,7 @@ std::vector<Run> runs_of(const VerdictIndex& verdicts, const Manifest& pack,
 void print_details(const Context& context, const VerdictIndex& verdicts, const Manifest& pack) {
   for (const UpstreamUse& use : pack.upstreams) {
     if (use.from_environment) continue;
-    context.out() << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
-                                 use.red_pin)
+    context.out() << fmt::format("{} · {} {}\n", pack.slug.str(), use.name, use.red_pin)
                   << block(verdicts, pack, use, table_style(context));
     report::Table table({"question", "device", "version", "verdict", "oldest"});
     for (const Run& run : runs_of(verdicts, pack, use)) {

@@ -82,8 +82,7 @@ std::string matrix(const Page& page) {
       "release has no such code · ? no answer · – not measured · * has a mark: see the "
       "record.</p>";
   for (const PagePack& pack : page.packs) {
-    const std::string name =
-        fmt::format("{:02} {}", pack.manifest.number, pack.manifest.slug.str());
+    const std::string name = pack.manifest.slug.str();
     if (pack.tiers.empty()) {
       out += fmt::format(
           "<div class=\"row\"><div class=\"who\"><b>{}</b></div><div>not measured</div></div>",
@@ -216,9 +215,9 @@ std::string charts(const PagePack& pack) {
 }
 
 std::string pack_section(const PagePack& pack) {
-  std::string out = fmt::format("<section id=\"{}\"><h2>{:02} {}</h2><p>{}</p>", pack_id(pack),
-                                pack.manifest.number, html_text(pack.manifest.slug.str()),
-                                html_text(pack.manifest.title));
+  std::string out =
+      fmt::format("<section id=\"{}\"><h2>{}</h2><p>{}</p>", pack_id(pack),
+                  html_text(pack.manifest.slug.str()), html_text(pack.manifest.title));
   for (const std::string& line : pack.disagreements)
     out += element("p", "Disagreement: " + line, "class=\"warn\"");
   for (const PageTier& tier : pack.tiers)
@@ -241,8 +240,7 @@ std::string html_page(const Page& page) {
          " from recorded runs; no verdict is typed. Days are those of the runs (UTC).</p><nav>";
   out += link_to("matrix", "all");
   for (const PagePack& pack : page.packs)
-    out += " " + link_to(pack_id(pack),
-                         fmt::format("{:02} {}", pack.manifest.number, pack.manifest.slug.str()));
+    out += " " + link_to(pack_id(pack), pack.manifest.slug.str());
   out += "</nav>" + matrix(page);
   for (const PagePack& pack : page.packs) out += pack_section(pack) + "\n";
   return out + "</body></html>\n";

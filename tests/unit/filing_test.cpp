@@ -69,7 +69,7 @@ TEST_F(FilingTest, WhatNothingBlocksCanGoOut) {
   EXPECT_EQ(blocks(), "");
   const sample::Ended got = filing("2026-03-10", false);
   EXPECT_NE(
-      got.out.find("Can go out today, on a person's word\n  42 some_pack · comment · owner/thing · "
+      got.out.find("Can go out today, on a person's word\n  some_pack · comment · owner/thing · "
                    "owner/thing#1"),
       std::string::npos)
       << got.out;
