@@ -142,7 +142,7 @@ def data_of(slug: str) -> dict[str, Any] | None:
 
 
 def ranges(versions: set[str], known: list[str]) -> str:
-    """ "0.3.0 to 0.8.1 (25)": versions as runs of neighbours among the known ones, which are in order."""
+    """ "0.3.0 to 0.8.1, 0.8.4": versions as runs of neighbours among the known ones, which are in order."""
     runs: list[list[str]] = []
     for i, version in enumerate(known):
         if version not in versions:
@@ -151,7 +151,7 @@ def ranges(versions: set[str], known: list[str]) -> str:
             runs[-1].append(version)
         else:
             runs.append([version])
-    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]} ({len(run)})" for run in runs)
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
 
 
 def verified_table() -> str:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes what the packs' pages show of the records: the block of figures in packs/<slug>/README.md and reports/evidence/<slug>/window.svg.
+"""Writes what the packs' pages show of the records: the block of figures in packs/<slug>/README.md, the
+answer at its head (who is hit, what to do) and reports/evidence/<slug>/window.svg.
 
   pack_figures.py           write every page and drawing, and the table of packs in README.md
   pack_figures.py --check   write nothing; exit 1 and name the files that are not what the records say
@@ -21,22 +22,34 @@ import functools
 import itertools
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import mitigation_data
+
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(os.environ.get("PATCHBENCH_BUILD", ROOT / "build/cpu")) / "bin" / "patchbench"
 BEGIN, END = "<!-- figures: written by env/pack_figures.py -->\n", "<!-- /figures -->\n"
+ANSWER_BEGIN, ANSWER_END = "<!-- answer: written by env/pack_figures.py -->\n", "<!-- /answer -->\n"
 STATUS_BEGIN, STATUS_END = "<!-- status -->\n", "<!-- /status -->\n"
 SCALES = {"": 1.0, "GiB": 2.0**-30, "us": 1e3, "TB/s": 1e-3}
 # Of a drawing: its width, a release, a device, what is left of the releases, what is above them.
 WIDTH, COLUMN, ROW, LEFT, NAMES = 900, 24, 22, 132, 58
 # The failure classes, in the manifest's order, again from the first where a pack has more.
 COLOURS = ["#b22222", "#e08214", "#7b3294", "#8c510a", "#c51b7d", "#2166ac", "#e7298a", "#666600"]
+# What the impact of a failure class means to who trains.
+EFFECTS = {
+    "silent_wrong": "silently wrong",
+    "memory_corruption": "memory corruption",
+    "crash": "an error",
+    "memory": "more memory",
+    "speed": "slower",
+    "claim": "none",
+}
+CLASS_HEAD = ["failure class", "effect", "what goes wrong", "when", "releases"]
 OTHERS = {"absent": "right", "unsupported": "no such code", "unresolved": "no answer", "not_measured": "not measured"}
 
 
@@ -89,16 +102,21 @@ def line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """A table without the columns that are empty in each row."""
+    kept = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    return line([head[i] for i in kept]) + "|" + "---|" * len(kept) + "\n" + "".join(line([row[i] for i in kept]) for row in rows)
+
+
 def tables(slug: str) -> str:
     spec = ROOT / "packs" / slug / "figures.json"
     if not spec.is_file():
         return ""
     evidence, text = ROOT / "reports" / "evidence" / slug, ""
     for table in json.loads(spec.read_text())["tables"]:
-        text += f"\n{table['what']} (`{table['file']}`)\n\n" + line(table["columns"]) + "|" + "---|" * len(table["columns"]) + "\n"
-        for row in table["rows"]:
-            assert len(row) == len(table["columns"]), f"{spec}: {row}"
-            text += line([shown(cell, evidence, table["file"]) for cell in row])
+        assert all(len(row) == len(table["columns"]) for row in table["rows"]), spec
+        rows = [[shown(cell, evidence, table["file"]) for cell in row] for row in table["rows"]]
+        text += f"\n{table['what']} (`{table['file']}`)\n\n" + markdown(table["columns"], rows)
     return text
 
 
@@ -163,32 +181,103 @@ def drawing(slug: str, windows: list[dict[str, Any]]) -> str:
 # ---- The files.
 
 
-def summary(slug: str, table: str) -> str:
-    """Where the pack is hit, what is right, and where its mitigation was verified: its row of README.md's table."""
-    for row in table.splitlines():
-        cells = [cell.strip() for cell in row.strip("| ").split(" | ")]
-        if f"[`{slug}`]" in cells[0]:
-            return f"Hit: {cells[2]}. Right: {cells[3]}. Mitigation: {cells[4]}.\n\n"
-    return ""
+class Releases:
+    """What the windows say of one upstream's releases, over all kinds of devices."""
+
+    def __init__(self, upstream: str, windows: list[dict[str, Any]]) -> None:
+        self.upstream = upstream
+        self.windows = [window for window in windows if window["upstream"] == upstream]
+        self.known = [release["version"] for release in self.windows[0]["releases"]]
+        states: dict[str, set[str]] = {}
+        for release in itertools.chain.from_iterable(window["releases"] for window in self.windows):
+            states.setdefault(release["version"], set()).add(release["state"])
+        self.hit = {version for version, seen in states.items() if seen - set(OTHERS)}
+        self.right = {version for version, seen in states.items() if "absent" in seen} - self.hit
+        last = max(self.known.index(version) for version in self.hit)
+        self.right_after = {version for version in self.right if self.known.index(version) > last}
+
+    def in_class(self, name: str) -> set[str]:
+        versions: set[str] = set()
+        for one in itertools.chain.from_iterable(window["classes"].get(name, []) for window in self.windows):
+            versions |= set(self.known[self.known.index(one["first_bad"]) : self.known.index(one["last_bad"]) + 1])
+        return versions
+
+    def text(self, versions: set[str]) -> str:
+        """ "liger-kernel 0.3.0 to 0.8.1"; "" of none."""
+        shown = mitigation_data.ranges({short(version) for version in versions}, [short(version) for version in self.known])
+        return f"{self.upstream} {shown}" if shown else ""
 
 
-def figures(slug: str, table: str) -> str:
-    table_of_pack, _, words = ask("status", slug, "--summary").partition("\n\n")
-    rows = [row.split(" | ", 1)[1] for row in table_of_pack.splitlines()[2:]]
-    rows = [row for row in rows if not re.search(r"[^|]*\| BUG_REPRODUCED\(\w+\) \|$", row) or " with " in row]  # the drawing has them
-    verdicts = "| red pin | device | verdicts (newest committed record) |\n|---|---|---|\n" + "".join(f"| {row}\n" for row in rows)
+def joined(texts: list[str]) -> str:
+    return "; ".join(text for text in texts if text)
+
+
+def verified(slug: str, data: dict[str, Any], one: Releases) -> str:
+    """On which releases the mitigation was verified, by device; of the hit releases on which it was not, that it refuses."""
+    devices: dict[str, set[str]] = {}
+    for verdict in mitigation_data.verdicts(slug):
+        version = verdict["context"]["pin"]["version"]
+        if verdict["sentinel"] == "MITIGATION_VERIFIED" and version in one.hit:
+            devices.setdefault(device_name(verdict["context"]["machine"]["device"]), set()).add(version)
+    by_releases: dict[str, list[str]] = {}
+    for device, versions in sorted(devices.items()):
+        by_releases.setdefault(one.text(versions), []).append(device)
+    where = "; ".join(f"{releases} on {' and '.join(names)}" for releases, names in by_releases.items())
+    acts = {version for version, release in data["releases"].items() if "mitigated" in release}
+    return f"verified for {where}" + (f"; refuses on {one.text(one.hit - acts)}" if one.hit - acts else "")
+
+
+def advice(slug: str, found: list[Releases]) -> str:
+    data = json.loads((ROOT / f"mitigations/patchbench_mitigations/data/{slug}.json").read_text())
+    if "not_needed" in data:
+        return f"nothing for a release as it is: {data['not_needed']['why']}."
+    (target,) = [one for one in found if one.upstream == data["package"]]
+    command = f"`PATCHBENCH_MITIGATE={slug} python -m patchbench_mitigations train.py`"
+    use = f"[the mitigation](../../docs/keep_training.md): {command} ({verified(slug, data, target)})."
+    said = [f"upgrade to {target.text(target.right_after)}. Or use {use}" if target.right_after else f"use {use}"]
+    others = [one for one in found if one is not target]
+    said += [f"Upgrade to {one.text(one.right_after)}." for one in others if one.right_after]
+    left = [one.upstream for one in others if not one.right_after]
+    return " ".join([*said, f"The mitigation does not act on {', '.join(left)}."] if left else said)
+
+
+def answer(slug: str, windows: list[dict[str, Any]]) -> str:
+    """Who is hit, which releases are right, what to do; of a pack whose releases show several failure classes, a row for each."""
+    manifest = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())
+    found = [Releases(upstream, windows) for upstream in dict.fromkeys(window["upstream"] for window in windows)]
+    hit = "Releases with it" if "not_needed" in manifest["mitigation"] else "Hit"
+    text = f"- **{hit}:** {joined([one.text(one.hit) for one in found])}\n"
+    text += f"- **Right:** {joined([one.text(one.right) for one in found]) or 'no measured release'}\n"
+    text += f"- **Do:** {advice(slug, found)}\n"
+    when = {one["class"]: one["words"] for one in reversed(manifest["trigger"])}  # the first of a class is the general one
+    rows = []
+    for one in manifest["classes"]:
+        releases = joined([each.text(each.in_class(one["name"])) for each in found])
+        if releases:
+            effect = EFFECTS[manifest["impact"].get(one["name"], "silent_wrong")]
+            rows.append([f"`{one['name']}`", effect, one["meaning"], when.get(one["name"], ""), releases])
+    return f"{text}\n{markdown(CLASS_HEAD, rows)}" if len(rows) > 1 else text
+
+
+def figures(slug: str) -> str:
+    table, _, words = ask("status", slug, "--summary").partition("\n\n")
+    head, _, *rows = [[cell.strip() for cell in row.split("|")[2:-1]] for row in table.splitlines()]
+    # The drawing has what a release showed as it is.
+    rows = [row for row in rows if any(row[3:]) or " with " in row[0]]
     window = f"![In which releases the bug is](../../reports/evidence/{slug}/window.svg)\n\n"
-    return f"{summary(slug, table)}{window}{verdicts}\n{words}{tables(slug)}"
+    return f"{window}{markdown(head, rows)}\n{words}{tables(slug)}"
 
 
-def page(slug: str, inside: str) -> str:
-    """The pack's page with its block of figures; a page without one gets it before its limits."""
+def page(slug: str, answer: str, figures: str) -> str:
+    """The pack's page with its two blocks; a page without one gets the answer before the bug and the figures before the limits."""
     text = (ROOT / "packs" / slug / "README.md").read_text()
-    if BEGIN not in text:
-        head, limits, tail = text.partition("## Limits")
-        text = f"{head}{BEGIN}{END}\n{limits}{tail}"
-    head, _, rest = text.partition(BEGIN)
-    return head + BEGIN + inside + END + rest.partition(END)[2]
+    for begin, end, heading, inside in ((ANSWER_BEGIN, ANSWER_END, "## Bug", answer), (BEGIN, END, "## Limits", figures)):
+        if begin not in text:
+            head, found, tail = text.partition(heading)
+            text = f"{head}{begin}{end}\n{found}{tail}"
+        head, _, rest = text.partition(begin)
+        text = head + begin + inside + end + rest.partition(end)[2]
+    return text
 
 
 def wanted() -> dict[Path, str]:
@@ -201,7 +290,7 @@ def wanted() -> dict[Path, str]:
         windows = [window for window in json.loads(ask("--json", "status", "windows", slug))["windows"] if window["intervals"]]
         if windows:
             files[ROOT / "reports" / "evidence" / slug / "window.svg"] = drawing(slug, windows)
-            files[ROOT / "packs" / slug / "README.md"] = page(slug, figures(slug, table))
+            files[ROOT / "packs" / slug / "README.md"] = page(slug, answer(slug, windows), figures(slug))
     return files
 
 

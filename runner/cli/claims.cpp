@@ -102,10 +102,9 @@ struct Totals {
 void print_pack(const Context& context, const Manifest& manifest, const std::vector<ClaimRow>& rows,
                 Form form) {
   if (form == Form::kMarkdown) {
-    context.out() << fmt::format("\n## {:02} {}\n\n", manifest.number, manifest.slug.str())
-                  << rows_markdown(rows);
+    context.out() << fmt::format("\n## {}\n\n", manifest.slug.str()) << rows_markdown(rows);
   } else {
-    context.out() << fmt::format("{} · pack {:02}\n", manifest.slug.str(), manifest.number);
+    context.out() << manifest.slug.str() << "\n";
     for (const ClaimRow& row : rows) context.out() << row_text(row);
     context.out() << "\n";
   }

@@ -179,11 +179,11 @@ class Filing {
                       sentinel == Sentinel::kEquivalenceProved;
     }
     if (!is_reproduced)
-      plan.blocks.push_back("no record shows it on the red pin: patchbench reproduce " +
+      plan.blocks.push_back("no record shows it on the tested release: patchbench reproduce " +
                             plan.slug());
     if (plan.kind == "pull_request" && !is_validated)
-      plan.blocks.push_back("no record validates the edit on the red pin: patchbench validate " +
-                            plan.slug());
+      plan.blocks.push_back(
+          "no record validates the edit on the tested release: patchbench validate " + plan.slug());
     check_newest(plan);
   }
 
@@ -291,8 +291,8 @@ Json plan_json(const Plan& plan) {
 }
 
 std::string plan_text(const Plan& plan) {
-  std::string head = fmt::format("{:02} {} · {} · {}", plan.manifest.number, plan.slug(),
-                                 spoken(plan.kind), fmt::join(plan.repositories, ", "));
+  std::string head = fmt::format("{} · {} · {}", plan.slug(), spoken(plan.kind),
+                                 fmt::join(plan.repositories, ", "));
   if (!plan.is_nothing() || !plan.thread.empty())
     head += plan.thread.empty() ? " · a new thread" : " · " + plan.thread;
   if (!plan.group.empty()) head += fmt::format(" · group {}, place {}", plan.group, plan.order);

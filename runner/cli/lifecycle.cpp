@@ -69,12 +69,11 @@ CLI::App* add_due_command(CLI::App& app, Context& context, const std::string& na
   command->footer(
       "review: the day in the manifest has passed. admission: the manifest still owes it.\n"
       "deletion: its keep level is drop. retirement: the newest locked release is green on every\n"
-      "trigger that was red at the red pin; of the upstream that the mitigation acts on, where "
-      "there\n"
-      "is one. demotion: the op's worst error grew by more than 5 % in each of its last two runs,\n"
-      "or neither was validated, or a bench shows the plain computation faster beyond both "
-      "spreads\n"
-      "and at no larger peak of memory. note: nothing is due, but something was found: another\n"
+      "trigger that was red at the tested release; of the upstream that the mitigation acts on,\n"
+      "where there is one. demotion: the op's worst error grew by more than 5 % in each of its\n"
+      "last two runs, or neither was validated, or a bench shows the plain computation faster\n"
+      "beyond both spreads and at no larger peak of memory. note: nothing is due, but something "
+      "was found: another\n"
       "upstream is green, or the plain computation is faster and takes more memory.\n"
       "All but the first three are computed from records.");
   command->callback([words, &context] { run_lifecycle(context, *words); });

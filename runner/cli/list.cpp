@@ -49,7 +49,7 @@ int count_filled(const Json& cells) {
 }
 
 void list_packs(const Context& context) {
-  report::Table table({"no", "slug", "kind", "upstream", "red pin", "cells"});
+  report::Table table({"no", "slug", "kind", "upstream", "tested release", "parts"});
   Json rows = Json::array();
   for (const std::string& slug : context.slugs()) {
     const Manifest manifest = context.manifest(slug);
@@ -146,7 +146,7 @@ std::string identity_text(const Manifest& manifest) {
       "", fmt::format("{} · pack {:02} · {}", manifest.slug.str(), manifest.number, manifest.kind));
   out += paragraph("", manifest.title) + "\nUpstreams\n";
   for (const UpstreamUse& use : manifest.upstreams) {
-    out += paragraph("  ", fmt::format("{}, red pin {}", use.name, use.red_pin));
+    out += paragraph("  ", fmt::format("{}, tested release {}", use.name, use.red_pin));
     for (const std::string& file : use.files) out += paragraph("    ", file);
   }
   out += "\nFailure classes\n";
@@ -226,7 +226,7 @@ void show_pack(const Context& context, const std::string& slug) {
 
 void add_list_commands(CLI::App& app, Context& context) {
   CLI::App* list = app.add_subcommand(
-      "list", "every pack: number, slug, kind, upstreams, red pin, cells that are there");
+      "list", "every pack: number, slug, kind, upstreams, tested release, parts that are there");
   auto is_catalog = std::make_shared<bool>(false);
   list->add_flag(
       "--catalog", *is_catalog,
@@ -236,7 +236,7 @@ void add_list_commands(CLI::App& app, Context& context) {
   list->callback(
       [is_catalog, &context] { *is_catalog ? list_catalog(context) : list_packs(context); });
   CLI::App* show = app.add_subcommand(
-      "show", "one pack: what it claims, its cases and bounds, and where its cells are");
+      "show", "one pack: what it claims, its cases and bounds, and where its parts are");
   auto slug = std::make_shared<std::string>();
   show->add_option("slug", *slug, "the pack")->required();
   show->footer(

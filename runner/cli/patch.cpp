@@ -56,7 +56,7 @@ void add_pack_options(CLI::App* command, const std::shared_ptr<PatchOptions>& wo
   command->add_option("--upstream", words->upstream,
                       "one of the pack's upstreams (default: its first)");
   command->add_option("--at", words->at,
-                      "a release, git:COMMIT or path:DIR (default: the pack's red pin)");
+                      "a release, git:COMMIT or path:DIR (default: the pack's tested release)");
 }
 
 void run_new(const Context& context, const PatchOptions& words) {
@@ -159,7 +159,7 @@ void run_save(const Context& context, const PatchOptions& words) {
   const PackSeries pack = find_series(context, work.slug, work.upstream, work.version);
   if (pack.at.version != pack.base.version && words.out.empty()) {
     throw Error(ErrorCode::kUsage, words.folder + " was opened at " + pack.at.version +
-                                       "; patches/" + work.slug + " rests on the red pin " +
+                                       "; patches/" + work.slug + " rests on the tested release " +
                                        pack.base.version + ": give --out DIR to keep an edit for " +
                                        pack.at.version);
   }

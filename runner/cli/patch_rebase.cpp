@@ -208,8 +208,9 @@ void add_patch_rebase(CLI::App& patch, Context& context) {
   command->add_option("--to", words->to, "a release, git:COMMIT or path:DIR");
   command->add_flag("--all", words->is_all, "every release of env/pins.json")->excludes("--to");
   command
-      ->add_flag("--together", words->is_together,
-                 "all packs of each upstream at their red pins (or at --to): which pairs conflict")
+      ->add_flag(
+          "--together", words->is_together,
+          "all packs of each upstream at their tested releases (or at --to): which pairs conflict")
       ->excludes("--all");
   command->add_option("--upstream", words->upstream,
                       "one of the pack's upstreams (default: its first; --together: all)");

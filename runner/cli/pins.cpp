@@ -137,7 +137,7 @@ void print_text(const Context& context, const Result& result) {
     context.out() << table.render(table_style(context)) << "\n"
                   << (result.is_written ? "written to env/pins.json:\n"
                                         : "lines for env/pins.json (--write puts them in):\n")
-                  << lines << "their cells are unmeasured until: patchbench window SLUG --resume\n";
+                  << lines << "they are unmeasured until: patchbench window SLUG --resume\n";
   }
   for (const std::string& name : result.not_compared)
     notes += name + ": not compared, for it has no locked release or no page of the index\n";

@@ -270,7 +270,7 @@ void add_reproduce(CLI::App& app, Context& context) {
       app.add_subcommand("reproduce", "run the reproducer on a real release: is it hit?");
   command->add_option("slug", words->run.slug, "the pack (patchbench list)");
   command->add_option("--upstream", words->run.version,
-                      "0.8.5 | git:<commit> | path:DIR (default: the pack's red pin)");
+                      "0.8.5 | git:<commit> | path:DIR (default: the pack's tested release)");
   command
       ->add_option("--subject", words->run.subject,
                    "upstream | patched | mitigated[:<mode>] | op | model | mutant:<name> | "
@@ -339,7 +339,7 @@ void add_validate(CLI::App& app, Context& context) {
       "--edit", words->edits,
       "your candidate instead of ours: .edit, unified diff, DIR of .edit, git:<commit>, path:DIR");
   command->add_option("--upstream", words->run.version,
-                      "the version to validate on (default: the pack's red pin)");
+                      "the version to validate on (default: the pack's tested release)");
   command->add_option("--against", words->against, "a second version the fix must hold on as well");
   add_draw(*command, *words);
   command->add_option("--junit", words->junit, "write JUnit XML here");

@@ -124,7 +124,7 @@ std::string block(const VerdictIndex& verdicts, const Manifest& pack, const Upst
   const Place red = red_pin_of(pack, use);
   const std::string newest = newest_run(verdicts.board, pack, use);
   const std::vector<Votes> votes = quorum_of(verdicts.board, red);
-  std::string out = report::colored(line("red pin", votes_text(votes)), color_of(votes), style);
+  std::string out = report::colored(line("tested", votes_text(votes)), color_of(votes), style);
   const char* what = "window";
   for (const auto& [text, tiers] : windows_by_text(windows_of(verdicts, pack), use)) {
     out += line(what, tiers + ": " + text);
@@ -148,7 +148,7 @@ void print_overview(const Context& context, const VerdictIndex& verdicts,
     for (const Manifest& pack : verdicts.packs) {
       for (const UpstreamUse& use : pack.upstreams) {
         if (use.from_environment) continue;
-        context.out() << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
+        context.out() << fmt::format("{} · {} {}\n", pack.slug.str(), use.name,
                                      short_version(use.red_pin))
                       << block(verdicts, pack, use, table_style(context)) << "\n";
       }
@@ -160,9 +160,9 @@ void print_overview(const Context& context, const VerdictIndex& verdicts,
     for (const Manifest& pack : verdicts.packs) {
       for (const UpstreamUse& use : pack.upstreams) {
         if (use.name != name || use.from_environment) continue;
-        out += fmt::format("{:02} {} · red pin {}\n", pack.number, pack.slug.str(),
-                           short_version(use.red_pin)) +
-               block(verdicts, pack, use, table_style(context));
+        out +=
+            fmt::format("{} · tested release {}\n", pack.slug.str(), short_version(use.red_pin)) +
+            block(verdicts, pack, use, table_style(context));
       }
     }
     if (out.empty()) continue;
@@ -218,8 +218,7 @@ std::vector<Run> runs_of(const VerdictIndex& verdicts, const Manifest& pack,
 void print_details(const Context& context, const VerdictIndex& verdicts, const Manifest& pack) {
   for (const UpstreamUse& use : pack.upstreams) {
     if (use.from_environment) continue;
-    context.out() << fmt::format("{:02} {} · {} {}\n", pack.number, pack.slug.str(), use.name,
-                                 use.red_pin)
+    context.out() << fmt::format("{} · {} {}\n", pack.slug.str(), use.name, use.red_pin)
                   << block(verdicts, pack, use, table_style(context));
     report::Table table({"question", "device", "version", "verdict", "oldest"});
     for (const Run& run : runs_of(verdicts, pack, use)) {
@@ -342,7 +341,7 @@ void run_status(Context& context, const StatusOptions& words) {
   const VerdictIndex verdicts =
       index_verdicts(context, {.slug = words.slug, .before = {}, .with_ledger = !is_committed});
   if (words.summary) {
-    context.out() << (words.slug.empty() ? pack_table(verdicts) : red_pin_table(verdicts));
+    context.out() << (words.slug.empty() ? pack_table(verdicts) : tested_release_table(verdicts));
   } else if (words.markdown) {
     context.out() << status_markdown(verdicts);
   } else if (!words.since.empty()) {

@@ -40,10 +40,10 @@ Finding finding_of(const Record& verdict, const std::string& digest) {
 
 std::string described(const Outcome& outcome, const QuestionContext& question) {
   if (outcome.sentinel && is_of_all_cases(*outcome.sentinel)) {
-    if (!question.has_regions) return outcome.text() + " (before the region cases)";
+    if (!question.has_regions) return outcome.text() + " (older run)";
     return outcome.text() + (question.num_drawn > 0
-                                 ? fmt::format(" ({} drawn cases)", question.num_drawn)
-                                 : " (declared cases alone)");
+                                 ? fmt::format(" ({} random cases)", question.num_drawn)
+                                 : " (no random cases)");
   }
   if (outcome.sentinel != Sentinel::kNoRegression) return outcome.text();
   std::string text;

@@ -31,8 +31,8 @@ Finding finding_of(const Record& verdict, const std::string& digest);
 /// An outcome for people: Outcome::text, and after NO_REGRESSION the numbers that were compared,
 /// since it says nothing of any other: "NO_REGRESSION of registers, spills (case lowering, each at
 /// most 1.03 times upstream's)". What was earned when nobody asked whether the cases look at the
-/// regions of the inputs says so: "FIX_VALIDATED (before the region cases)"; else how many cases
-/// were drawn beyond the declared ones: "FIX_VALIDATED (100 drawn cases)".
+/// regions of the inputs says so: "FIX_VALIDATED (older run)"; else how many cases were drawn
+/// beyond the declared ones: "FIX_VALIDATED (100 random cases)".
 std::string described(const Outcome& outcome, const QuestionContext& question);
 /// The same of a verdict record.
 std::string described(const Record& verdict);

@@ -82,8 +82,7 @@ std::string matrix(const Page& page) {
       "release has no such code · ? no answer · – not measured · * has a mark: see the "
       "record.</p>";
   for (const PagePack& pack : page.packs) {
-    const std::string name =
-        fmt::format("{:02} {}", pack.manifest.number, pack.manifest.slug.str());
+    const std::string name = pack.manifest.slug.str();
     if (pack.tiers.empty()) {
       out += fmt::format(
           "<div class=\"row\"><div class=\"who\"><b>{}</b></div><div>not measured</div></div>",
@@ -136,7 +135,7 @@ std::string facts(const PagePack& pack) {
     classes.push_back(look_of(pack, name).sign + " " + name + ": " +
                       pack.manifest.classes.at(name));
   for (const UpstreamUse& use : pack.manifest.upstreams)
-    upstreams.push_back(use.name + ", red pin " + use.red_pin);
+    upstreams.push_back(use.name + ", tested release " + use.red_pin);
   for (const PageTier& tier : pack.tiers)
     windows.push_back(tier.upstream + " on " + tier.device + ": " + tier.window);
   const Json& lifecycle = pack.manifest.lifecycle;
@@ -147,7 +146,7 @@ std::string facts(const PagePack& pack) {
   }
   life.insert(life.end(), pack.due.begin(), pack.due.end());
   return "<dl>" + fact("Upstream", upstreams) + fact("Classes", classes) + fact("Window", windows) +
-         fact("At the red pin", pack.quorum) + fact("Unsigned imports", pack.apart) +
+         fact("At the tested release", pack.quorum) + fact("Unsigned imports", pack.apart) +
          fact("Mitigation", pack.mitigation) + filing_html(pack.manifest.filing) +
          fact("Lifecycle", life) + "</dl>";
 }
@@ -216,9 +215,9 @@ std::string charts(const PagePack& pack) {
 }
 
 std::string pack_section(const PagePack& pack) {
-  std::string out = fmt::format("<section id=\"{}\"><h2>{:02} {}</h2><p>{}</p>", pack_id(pack),
-                                pack.manifest.number, html_text(pack.manifest.slug.str()),
-                                html_text(pack.manifest.title));
+  std::string out =
+      fmt::format("<section id=\"{}\"><h2>{}</h2><p>{}</p>", pack_id(pack),
+                  html_text(pack.manifest.slug.str()), html_text(pack.manifest.title));
   for (const std::string& line : pack.disagreements)
     out += element("p", "Disagreement: " + line, "class=\"warn\"");
   for (const PageTier& tier : pack.tiers)
@@ -241,8 +240,7 @@ std::string html_page(const Page& page) {
          " from recorded runs; no verdict is typed. Days are those of the runs (UTC).</p><nav>";
   out += link_to("matrix", "all");
   for (const PagePack& pack : page.packs)
-    out += " " + link_to(pack_id(pack),
-                         fmt::format("{:02} {}", pack.manifest.number, pack.manifest.slug.str()));
+    out += " " + link_to(pack_id(pack), pack.manifest.slug.str());
   out += "</nav>" + matrix(page);
   for (const PagePack& pack : page.packs) out += pack_section(pack) + "\n";
   return out + "</body></html>\n";

@@ -90,8 +90,8 @@ std::string render_windows(const VerdictIndex& verdicts, const Manifest& pack,
                            const report::Style& style) {
   const Upstream& upstream = verdicts.pins.upstream(use.name);
   std::string out =
-      fmt::format("{:02} {} · {}, {} locked {}\n", pack.number, pack.slug.str(), use.name,
-                  upstream.versions().size(), upstream.releases.empty() ? "commits" : "releases");
+      fmt::format("{} · {}, {} locked {}\n", pack.slug.str(), use.name, upstream.versions().size(),
+                  upstream.releases.empty() ? "commits" : "releases");
   report::Table table({"device", "class", "first bad", "last bad", "good before", "good after"});
   std::string tallies;
   for (const TierWindow& window : windows) {

@@ -97,7 +97,7 @@ class Body {
     if (out.empty()) {
       throw Error(ErrorCode::kUnresolved,
                   facts_.manifest.slug.str() +
-                      ": no record of the release at its red pin, so nothing can be said of it; "
+                      ": no record of the tested release, so nothing can be said of it; "
                       "run: patchbench reproduce " +
                       facts_.manifest.slug.str());
     }

@@ -7,13 +7,15 @@
 namespace patchbench {
 
 /// What the words in the cells of a verdict table mean. `glossary`: the page of all words, or a
-/// link to it.
-std::string verdict_legend(std::string_view glossary = "packs/README.md");
+/// link to it. With `table`, of the words in that text alone.
+std::string verdict_legend(std::string_view glossary = "packs/README.md",
+                           std::string_view table = "");
 /// reports/STATUS.md: dates, no ages; one row per version, question and device.
 std::string status_markdown(const VerdictIndex& verdicts);
 /// The README's table: a line for each pack that has a verdict, from its manifest and its windows.
 std::string pack_table(const VerdictIndex& verdicts);
-/// A pack page's table: what holds on each red pin, a line for each device; the legend after it.
-std::string red_pin_table(const VerdictIndex& verdicts);
+/// A pack page's table: what holds on each tested release (the manifest's red_pin), a line for each
+/// device; the legend after it.
+std::string tested_release_table(const VerdictIndex& verdicts);
 
 }  // namespace patchbench

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "env"))
+sys.path[:0] = [str(ROOT / "env"), str(ROOT / "tests/python")]
 from records import records_of  # noqa: E402, F401  (for the tests)
 
 BIN = Path(os.environ.get("PATCHBENCH_BUILD", ROOT / "build/cpu")) / "bin"

@@ -1,9 +1,7 @@
 """The pages of docs/ show what their commands print. With PATCHBENCH_UPDATE=1 the pages are written anew instead.
 
-Each page is followed from top to bottom in one copy of the repository. A block whose first line is a comment that names a file is
-written there. In a block `console` each line with `$ ` is run by bash; what follows is its output, standard error included, without the
-program's lines of progress. `console PACKAGE==VERSION` runs with that locked release on PYTHONPATH, as after a pip
-install. Digests, days, measured numbers, sizes and the sandbox depend on the machine or the run: they are not compared.
+Each page (tests/python/docs_page.py has its form) is followed from top to bottom in one copy of the repository. The program's lines of
+progress are left out. `console PACKAGE==VERSION` runs with that locked release on PYTHONPATH, as after a pip install.
 """
 
 from __future__ import annotations
@@ -17,28 +15,32 @@ from pathlib import Path
 
 import pytest
 from answers import BIN, ROOT
-from readme_test import desk, environment
+from docs_page import followed, settled  # answers.py has put tests/python on the path
+from readme_test import SLUG, complaint, desk, environment
 
 __all__ = ["desk", "environment"]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.M | re.S)
 UPDATES = os.environ.get("PATCHBENCH_UPDATE") == "1"
-PROGRESS = ("patchbench: ", "sandbox: ")
-VARIES = {
-    r"\b[0-9a-f]{12,64}\b": "RECORD",
-    r"\b20\d\d-\d\d-\d\d\b": "DAY",
-    r"\b\d(\.\d+)?e[-+]\d+\b": "NUMBER",
-    r"· (podman|docker|bwrap|runc|process( \(unisolated\))?)$": "· SANDBOX",
-    r"\b\d+(\.\d+)? (s|MiB|bytes|records)\b": r"AMOUNT \2",
-    r" +$": "",
+# Commands and options in the text between the blocks: the words that the program is given, to see whether it takes them; of another
+# program the file that runs it, and its words there.
+INLINE = re.compile(r"`((?:--|\./patchbench |pip |torchrun |\w+ --)[^`]*)`")
+WORDS: dict[str, list[str]] = {
+    "--case": ["reproduce", SLUG, "--case", "mean"],
+    "--device": ["reproduce", SLUG, "--device", "cpu"],
+    "--device cuda:0": ["validate", SLUG, "--device", "cuda:0"],
+    "--edit my.diff": ["validate", SLUG, "--edit", "my.diff"],
+    "--exit-code": ["status", SLUG, "--since", "2026-11-24", "--exit-code"],
+    "--python VENV": ["reproduce", SLUG, "--python", "venv"],
+    "./patchbench pins update": ["pins", "update"],
+    "sweep --executor slurm": ["sweep", "--executor", "slurm"],
+    "window --all": ["window", "--all"],
 }
-
-
-def settled(text: str) -> str:
-    """The text without what depends on the machine or the run."""
-    for pattern, word in VARIES.items():
-        text = re.sub(pattern, word, text, flags=re.M)
-    return re.sub(r" {2,}", "  ", text)
+RUN_BY = {
+    "pip install ./mitigations": ("tests/python/mitigation_install_test.py", '"-m", "pip", "install"'),
+    "pip install patchbench_mitigations-*.whl": ("env/try_wheels.sh", "--find-links /mnt patchbench-mitigations"),
+    "torchrun … -m patchbench_mitigations train.py": ("tests/python/mitigation_launcher_test.py", '"-m", "torch.distributed.run"'),
+}
+PROGRESS = ("patchbench: ", "sandbox: ")
 
 
 def on_path(requirement: str, folder: Path) -> str:
@@ -63,31 +65,25 @@ def printed(command: str, requirement: str, folder: Path, environment: dict[str,
     return "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith(PROGRESS))
 
 
-def followed(page: str, folder: Path, environment: dict[str, str]) -> str:
-    """The page with the output that its commands give."""
-
-    def block(found: re.Match[str]) -> str:
-        kind, requirement, inside = found.groups()
-        if kind != "console":
-            name = inside.partition("\n")[0].removeprefix("# ")
-            (folder / name).write_text(inside)
-            return found[0]
-        commands = [line for line in inside.splitlines() if line.startswith("$ ")]
-        shown = "".join(f"{line}\n{printed(line[2:], requirement or '', folder, environment)}" for line in commands)
-        return f"```console{' ' + requirement if requirement else ''}\n{shown}```"
-
-    return BLOCK.sub(block, page)
-
-
 @pytest.mark.skipif(not (BIN / "repro_liger_flce_none_bwd").exists(), reason="needs a build with reproducers")
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_page_shows_what_its_commands_print(path: Path, desk: Path, environment: dict[str, str]) -> None:  # noqa: F811
     page = path.read_text()
-    now = followed(page, desk, environment)
+    now = followed(page, desk, lambda command, requirement, _: printed(command, requirement, desk, environment))
     if UPDATES:
         path.write_text(now)
     else:
         assert settled(now) == settled(page), "to write the page anew: PATCHBENCH_UPDATE=1"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_command_between_the_blocks_is_tried_too(path: Path, desk: Path, environment: dict[str, str]) -> None:  # noqa: F811
+    for text in INLINE.findall(re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S)):
+        if text in RUN_BY:
+            file, words = RUN_BY[text]
+            assert words in (ROOT / file).read_text(), text
+        else:
+            assert complaint(WORDS[text], desk, environment) == "", text
 
 
 def test_there_is_a_page_for_each_of_the_four_users() -> None:

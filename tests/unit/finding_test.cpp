@@ -20,11 +20,11 @@ TEST(Described, NoRegressionNamesWhatWasCompared) {
 TEST(Described, WhatWasEarnedSaysWhichCasesItRestsOn) {
   QuestionContext question{.question = Question::kValidate, .subject = "patched"};
   const Outcome outcome{Sentinel::kFixValidated, "", "26 cases green", ""};
-  EXPECT_EQ(described(outcome, question), "FIX_VALIDATED (before the region cases)");
+  EXPECT_EQ(described(outcome, question), "FIX_VALIDATED (older run)");
   question.has_regions = true;
-  EXPECT_EQ(described(outcome, question), "FIX_VALIDATED (declared cases alone)");
+  EXPECT_EQ(described(outcome, question), "FIX_VALIDATED (no random cases)");
   question.num_drawn = 100;
-  EXPECT_EQ(described(outcome, question), "FIX_VALIDATED (100 drawn cases)");
+  EXPECT_EQ(described(outcome, question), "FIX_VALIDATED (100 random cases)");
 }
 
 TEST(Described, OtherOutcomesAreTheirText) {
