@@ -327,14 +327,18 @@ class TeFusedCePack final : public harness::Pack {
     if (judgement.has_damaged_band()) return "transposed_view";
     const Defects in_place = {.is_target_rounded = true, .is_in_place = true};
     if (axes_of(item).wants_logits_after)
-      return is_as(item, judgement, in_place, 2) && judgement.is_right("loss")
+      return is_as(item, judgement, predicted(item, judgement, in_place), 2) &&
+                     judgement.is_right("loss")
                  ? "logits_overwritten"
                  : "";
     for (const auto& [failure_class, defects] : guesses_for(judgement.inputs.at("grad_loss"))) {
       for (const Defects& besides : companions()) {
-        // Without the defect the limit is the judge's own: an answer just beyond it is wrong.
-        if (is_as(item, judgement, both(defects, besides), 2) &&
-            !is_as(item, judgement, besides, 1))
+        const Tensors with = predicted(item, judgement, both(defects, besides)),
+                      without = predicted(item, judgement, besides);
+        // A defect that changes nothing in this case explains nothing. Without the defect the limit
+        // is the judge's own: an answer just beyond it is wrong.
+        if (!are_equal(with, without) && is_as(item, judgement, with, 2) &&
+            !is_as(item, judgement, without, 1))
           return failure_class;
       }
     }
@@ -352,22 +356,35 @@ class TeFusedCePack final : public harness::Pack {
   }
 
  private:
-  /// Whether the outputs equal the model's with these defects, within so many limits.
-  bool is_as(const Case& item, const Judgement& judgement, const Defects& defects,
-             double limits) const {
-    Tensors inputs = judgement.inputs, predicted;
+  /// What the model gives with these defects; nothing where it would reach past a storage.
+  static Tensors predicted(const Case& item, const Judgement& judgement, const Defects& defects) {
+    Tensors inputs = judgement.inputs;
     inputs.at("logits") = harness::view_on(inputs.at("logits"), at::kCPU);  // it may be written to
     try {
-      predicted = fused(inputs, axes_of(item).options, defects);
+      return fused(inputs, axes_of(item).options, defects);
     } catch (const c10::Error&) {
-      return false;  // it would reach past a storage
+      return {};
     }
-    return std::all_of(judgement.got.begin(), judgement.got.end(), [&](const auto& output) {
-      const at::Tensor& wanted = predicted.at(output.first);
-      const double size = std::max(largest(wanted), largest(judgement.oracle.at(output.first)));
-      return distance(output.second, wanted, size) <=
-             limits * allowed(item, judgement, output.first);
-    });
+  }
+
+  static bool are_equal(const Tensors& one, const Tensors& other) {
+    return one.size() == other.size() &&
+           std::all_of(one.begin(), one.end(), [&](const auto& output) {
+             return at::equal(output.second, other.at(output.first));
+           });
+  }
+
+  /// Whether the outputs equal what the model gives, within so many limits.
+  bool is_as(const Case& item, const Judgement& judgement, const Tensors& model,
+             double limits) const {
+    return !model.empty() &&
+           std::all_of(judgement.got.begin(), judgement.got.end(), [&](const auto& output) {
+             const at::Tensor& wanted = model.at(output.first);
+             const double size =
+                 std::max(largest(wanted), largest(judgement.oracle.at(output.first)));
+             return distance(output.second, wanted, size) <=
+                    limits * allowed(item, judgement, output.first);
+           });
   }
 
   /// The largest element error that a right computation of `tensor` may have.
