@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "harness/axes.h"
 #include "harness/program.h"
@@ -22,12 +23,14 @@ using harness::Judgement;
 using harness::refuse;
 using harness::Tensors;
 
-const std::vector<std::string> kSites = {"backward", "counted", "source", "dots", "code"};
+const std::vector<std::string> kSites = {"backward", "whole", "counted", "source", "dots", "code"};
 
 std::string site_of(const Case& item) { return choice(item, "site", kSites); }
-/// "counted": the gradients of "backward", and how they came about.
+/// "whole": the gradients of "backward", of the states that the release's own forward stores;
+/// "counted": those of "backward", and how they came about.
 bool has_gradients(const Case& item) {
-  return site_of(item) == "backward" || site_of(item) == "counted";
+  const std::string site = site_of(item);
+  return site == "backward" || site == "whole" || site == "counted";
 }
 at::ScalarType low_dtype(const Case& item) {
   const std::string name = choice(item, "dtype", {"float32", "float16", "bfloat16"});
@@ -111,6 +114,10 @@ Tensors backward_inputs(const Case& item, uint64_t seed) {
   if (flag(item, "has_state")) {
     first = draw("first_state").normal(per_sequence);
     inputs["grad_final_state"] = draw("grad_final_state").normal(per_sequence).to(at::kFloat);
+  }
+  if (site_of(item) == "whole") {  // the forward forms it from q and k
+    const Tensor products = inputs.at("q").to(at::kDouble) * inputs.at("k").to(at::kDouble);
+    inputs["qk_dot"] = products.sum(-1).transpose(1, 2).to(at::kFloat).contiguous();
   }
   Tensors exact;
   for (const auto& [name, tensor] : inputs) exact[name] = tensor.to(at::kDouble);
@@ -327,8 +334,17 @@ class SisoPack : public harness::Pack {
              }}};
   }
 
-  /// Right gradients from more products or masks than one; wrong gradients have no class.
+  /// The states of the forward are read for grad_q and grad_adt alone: of the whole way these are
+  /// wrong, or something was written after the states. Else right gradients from more products or
+  /// masks than one; other wrong gradients have no class.
   std::string classify(const Case& item, const Judgement& judgement) const override {
+    const std::set<std::string> of_states = {"grad_q", "grad_adt", "elements_past_states"};
+    if (site_of(item) == "whole") {
+      return std::all_of(judgement.measures.begin(), judgement.measures.end(),
+                         [&](const Measure& m) { return m.pass || of_states.contains(m.tensor); })
+                 ? "states_overlap"
+                 : "";
+    }
     const bool is_wrong =
         std::any_of(judgement.measures.begin(), judgement.measures.end(), [](const Measure& m) {
           return !m.pass && (m.tensor.starts_with("grad_") || m.tensor == "elements_changed");
@@ -347,6 +363,10 @@ class SisoPack : public harness::Pack {
     if (has_gradients(item)) values = right_gradients(item, inputs, type);
     if (site == "backward") return values;
     const auto count = [](int64_t n) { return torch::full({}, n, at::kDouble); };
+    if (site == "whole") {
+      values["elements_past_states"] = count(0);
+      return values;
+    }
     if (site == "counted") values["elements_changed"] = count(0);
     if (site == "counted" || site == "source") {
       for (const char* name : {"value_products", "value_masks"}) values[name] = count(1);

@@ -5,10 +5,13 @@
 * The kernel's autotuner keeps the one configuration of LAUNCH, on CPU and GPU alike: Triton's CPU interpreter has no clock to
   tune by, and two subjects that were tuned apart would not be comparable bit for bit.
 * The host function asserts that its tensors are on a GPU: `as_if_on_gpu` marks the ones that are not.
+* The forward, where a case asks for it, runs in the interpreter alone: its three PTX approximations are Triton's own functions
+  there, and the states that it stores for the backward are float32 instead of bfloat16.
 """
 
 from __future__ import annotations
 
+import math
 import types
 from typing import Any
 
@@ -17,6 +20,9 @@ from absent import enter_without_init, optional_module, stand_in_for
 
 MODULE = "mamba_ssm.ops.triton.mamba3.mamba3_siso_bwd"
 KERNEL = "mamba3_siso_bwd_kernel_dqkv"
+FORWARD = "mamba_ssm.ops.triton.mamba3.mamba3_siso_fwd"
+# Elements after the stored states that no launch may write, and what they hold.
+GUARD, UNTOUCHED = 65536, 123.0
 # One of the release's own 27. Three stages do not fit in the shared memory of an H100 at d = 128, d_v = 64, chunk = 64.
 LAUNCH = {"num_warps": 4, "num_stages": 1}
 
@@ -45,6 +51,39 @@ def fix_launch(kernel: Any) -> None:
     import triton
 
     kernel.configs = [triton.Config({}, **LAUNCH)]
+
+
+def forward() -> types.ModuleType | None:
+    """The release's forward with its kernel's launch fixed, for the interpreter; None where the release has none."""
+    import triton.language as tl
+
+    found = optional_module(FORWARD)
+    if found is not None:
+        fix_launch(found.mamba3_siso_fwd_kernel)
+        # Looked up per call: while a kernel runs, the interpreter has its own functions in tl.
+        of_triton = {"cos": lambda x: tl.cos(x), "sin": lambda x: tl.sin(x), "sigmoid": lambda x: tl.sigmoid(x)}
+        vars(found).update({f"{name}_approx": function for name, function in of_triton.items()})
+    return found
+
+
+class GuardedTorch:
+    """torch for the forward: its zeros are float32 and have GUARD elements after them; `past_end` counts the changed ones."""
+
+    bfloat16 = torch.float32
+
+    def __init__(self) -> None:
+        self.storages: list[torch.Tensor] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def zeros(self, sizes: tuple[int, ...], **words: Any) -> torch.Tensor:
+        count = math.prod(sizes)
+        self.storages.append(torch.full((count + GUARD,), UNTOUCHED, **words))
+        return self.storages[-1][:count].zero_().view(sizes)
+
+    def past_end(self) -> int:
+        return sum(int((storage[-GUARD:] != UNTOUCHED).sum()) for storage in self.storages)
 
 
 def install() -> None:

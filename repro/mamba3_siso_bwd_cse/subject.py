@@ -1,6 +1,7 @@
 """Calls the real Mamba-3 SISO backward of the installed mamba-ssm, or compiles its dQ/dK/dV kernel for a GPU that is not there.
 
-Sites: "backward" returns the gradients, "source" and "dots" count products in the kernel's IR, "code" returns its PTX.
+Sites: "backward" returns the gradients of given states, "whole" those of the states that the release's own forward stores, "source"
+and "dots" count products in the kernel's IR, "code" returns its PTX.
 """
 
 from __future__ import annotations
@@ -75,16 +76,50 @@ def arranged_states(case: Case) -> torch.Tensor:
     return made.flatten(3)
 
 
-def words_of(case: Case) -> dict[str, Any]:
+def bounds_of(case: Case) -> torch.Tensor | None:
+    """Where the packed sequences of a case begin, and the end of the last; None where none are packed."""
+    seqlens = case.axes.get("seqlens")
+    packed = list(itertools.accumulate(seqlens or (), initial=0))
+    return torch.tensor(packed, dtype=torch.int32, device=case.tensors["q"].device) if seqlens else None
+
+
+def given_to_backward(case: Case) -> dict[str, Any]:
+    """What the backward takes from the forward, made from the case's tensors."""
+    tensors, (sums, totals) = case.tensors, decay_sums(case)
+    return {
+        "q": tensors["q"], "k": tensors["k"], "da_cs": sums, "da_cs_sum": totals,
+        "qk_dot": tensors["qk_dot"], "SSM_States": arranged_states(case),
+    }  # fmt: skip
+
+
+def stored_by_forward(case: Case, guarded: stand_in.GuardedTorch) -> dict[str, Any]:
+    """What the release's forward stores for the backward of the same scan: no rotation, no bias, dt 1, and a trap whose sigmoid is 1,
+    so that q and k reach the scan as they are; the first states are the case's."""
+    module, tensors = stand_in.forward(), case.tensors
+    q, adt, states = tensors["q"], tensors["adt"], tensors["states"]
+    num_heads, head_dim_qk = q.shape[2:]
+    bias, ones = q.new_zeros((num_heads, head_dim_qk)), torch.ones_like(adt)
+    initial = None
+    if case.axes["has_state"]:
+        seqlens = case.axes.get("seqlens")
+        chunks = [-(-length // case.axes["chunk"]) for length in seqlens or ()]
+        # Packed, the first chunk of each sequence; else of each row of the batch.
+        first = states[0, :, list(itertools.accumulate(chunks, initial=0))[:-1]].transpose(0, 1) if seqlens else states[:, :, 0]
+        initial = (first.contiguous(), first.new_zeros((*first.shape[:2], head_dim_qk)), first.new_zeros(first.shape[:3]))
+    with mock.patch.object(module, "torch", guarded):
+        found = module.mamba3_siso_fwd(
+            q, tensors["k"], tensors["v"], adt, ones, 40 * ones, bias, bias, q.new_zeros((*q.shape[:3], 2)), tensors.get("d"), None,
+            initial, case.axes["chunk"], True, False, bounds_of(case),
+        )  # fmt: skip
+    return dict(zip(("SSM_States", "da_cs", "da_cs_sum", "q", "k", "qk_dot"), found[2:8], strict=True))
+
+
+def words_of(case: Case, from_forward: dict[str, Any]) -> dict[str, Any]:
     """The host function's arguments by name."""
-    tensors, seqlens = case.tensors, case.axes.get("seqlens")
-    sums, totals = decay_sums(case)
-    packed = list(itertools.accumulate(seqlens, initial=0)) if seqlens else None
-    found = {
-        "q": tensors["q"], "k": tensors["k"], "v": tensors["v"], "do": tensors["grad_out"],
-        "da_cs": sums, "da_cs_sum": totals, "qk_dot": tensors["qk_dot"], "SSM_States": arranged_states(case),
+    tensors = case.tensors
+    found = from_forward | {
+        "v": tensors["v"], "do": tensors["grad_out"], "Cu_Seqlens": bounds_of(case),
         "d_ossm_state": tensors.get("grad_final_state"), "D": tensors.get("d"),
-        "Cu_Seqlens": torch.tensor(packed, dtype=torch.int32, device=sums.device) if packed else None,
     }  # fmt: skip
     marked = {name: stand_in.as_if_on_gpu(tensor) for name, tensor in found.items()}
     return {**marked, "chunk_size": case.axes["chunk"], "has_input_state": case.axes["has_state"]}
@@ -92,17 +127,20 @@ def words_of(case: Case) -> dict[str, Any]:
 
 def gradients(case: Case) -> dict[str, torch.Tensor]:
     """Every gradient that the case's inputs have, in fp32; the host function's own exceptions reach the caller. Of several backwards
-    on the same tensors (axis `backwards`) the last one's.
+    on the same tensors (axis `backwards`) the last one's. Site "whole" also has how many elements after the states were written.
 
     The configuration that the autotuner launched goes into the case's numbers.
     """
-    module = release()
+    module, guarded = release(), stand_in.GuardedTorch()
+    is_whole = case.axes["site"] == "whole"
+    words = words_of(case, stored_by_forward(case, guarded) if is_whole else given_to_backward(case))
     for _ in range(case.axes.get("backwards", 1)):
-        found = module.compute_dqkv(**words_of(case))
+        found = module.compute_dqkv(**words)
     launched = getattr(module, stand_in.KERNEL).best_config
     case.numbers |= {name: float(getattr(launched, name)) for name in stand_in.LAUNCH}
     named = zip(GRADIENTS, found, strict=True)
-    return {f"grad_{name}": grad.as_subclass(torch.Tensor).float() for name, grad in named if grad is not None}
+    counts = {"elements_past_states": torch.tensor(guarded.past_end(), dtype=torch.float64)} if is_whole else {}
+    return counts | {f"grad_{name}": grad.as_subclass(torch.Tensor).float() for name, grad in named if grad is not None}
 
 
 class Launches:
@@ -244,7 +282,7 @@ def asked(axes: dict[str, Any]) -> dict[str, Any]:
 
 def run(case: Case) -> dict[str, torch.Tensor]:
     """The gradients, or the counts as fp64 scalars, or the PTX as its bytes."""
-    if case.axes["site"] == "backward":
+    if case.axes["site"] in ("backward", "whole"):
         return gradients(case)
     # A release without the kernel is unsupported; from the other process it would be an error.
     release()

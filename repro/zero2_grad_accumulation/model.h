@@ -38,6 +38,12 @@ inline std::vector<at::Tensor> micro_gradients(const std::vector<at::Tensor>& pa
   return torch::autograd::grad({loss}, leaves);
 }
 
+/// The inputs of one rank as those of all ranks: what it computes alone.
+inline harness::Tensors of_rank(harness::Tensors inputs, int64_t rank) {
+  for (const char* name : {"x", "y"}) inputs.at(name) = inputs.at(name).narrow(0, rank, 1);
+  return inputs;
+}
+
 /// Inputs x [ranks, steps, micro_batches, rows, features], y alike, w1, b1, w2, b2.
 ///   returns grad_<parameter> of the last step and, but in bf16, after_<parameter> after it
 /// Each rank adds up its micro-batches in the dtype of the parameters. Parameters in fp32 (fp64 for
@@ -53,17 +59,17 @@ inline harness::Tensors trained(const harness::Tensors& inputs, double times, Ke
     std::vector<at::Tensor> sums;
     for (const at::Tensor& one : parameters) sums.push_back(at::zeros_like(one));
     for (int64_t rank = 0; rank < num_ranks; ++rank) {
-      std::vector<at::Tensor> of_rank;
-      for (const at::Tensor& one : rounded) of_rank.push_back(at::zeros_like(one));
+      std::vector<at::Tensor> rank_sums;
+      for (const at::Tensor& one : rounded) rank_sums.push_back(at::zeros_like(one));
       for (int64_t micro = 0; micro < num_micro; ++micro) {
         if (kept == Kept::kLast && micro + 1 < num_micro) continue;
         if (kept == Kept::kFirst && micro > 0) continue;
         const auto grads = micro_gradients(rounded, x[rank][step][micro], y[rank][step][micro],
                                            times / static_cast<double>(num_micro));
-        for (std::size_t i = 0; i < grads.size(); ++i) of_rank[i] += grads[i];
+        for (std::size_t i = 0; i < grads.size(); ++i) rank_sums[i] += grads[i];
       }
       for (std::size_t i = 0; i < sums.size(); ++i)
-        sums[i] += of_rank[i].to(sums[i].scalar_type()) / static_cast<double>(num_ranks);
+        sums[i] += rank_sums[i].to(sums[i].scalar_type()) / static_cast<double>(num_ranks);
     }
     for (std::size_t i = 0; i < sums.size(); ++i) {
       if (kept == Kept::kEveryStep && step > 0) sums[i] += gradients[i];

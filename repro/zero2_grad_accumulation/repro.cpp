@@ -1,5 +1,7 @@
 // Pack zero2_grad_accumulation: inputs, oracle, defect model and failure class. The subject trains
 // with two ranks in one sandbox.
+#include <algorithm>
+
 #include "harness/axes.h"
 #include "harness/program.h"
 #include "zero2_grad_accumulation/model.h"
@@ -149,19 +151,37 @@ class Zero2Pack final : public harness::Pack {
   }
 
   /// "last_micro_batch": the gradients are the last micro-batch's alone, divided by the number of
-  /// micro-batches.
+  /// micro-batches. "ranks_not_reduced": every element is that of one rank alone, of all its
+  /// micro-batches or of the last.
   std::string classify(const Case& item, const Judgement& judgement) const override {
     const Axes axes = axes_of(item);
-    if (axes.stage != 2 || axes.micro_batches == 1) return "";
-    const Tensors wrong = run_model(item, in_fp64(judgement.inputs), Kept::kLast);
+    if (axes.stage != 2) return "";
+    const Tensors inputs = in_fp64(judgement.inputs);
     const double near = axes.dtype == at::kFloat ? 1e-3 : 0.1;
-    for (const std::string& name : kParameters) {
-      const auto got = judgement.got.find("grad_" + name);
-      const at::Tensor last = wrong.at("grad_" + name);
-      const bool is_like = got != judgement.got.end() && got->second.sizes() == last.sizes();
-      if (!is_like || harness::errors_of(got->second, last).element > near) return "";
+    const Tensors last = run_model(item, inputs, Kept::kLast);
+    if (axes.micro_batches > 1 && are_of_either(judgement, last, last, near))
+      return "last_micro_batch";
+    for (const Kept kept : {Kept::kAll, Kept::kLast}) {
+      const Tensors first = run_model(item, of_rank(inputs, 0), kept),
+                    second = run_model(item, of_rank(inputs, 1), kept);
+      if (are_of_either(judgement, first, second, near)) return "ranks_not_reduced";
     }
-    return "last_micro_batch";
+    return "";
+  }
+
+ private:
+  /// Whether each element of the gradients is that of one of the two.
+  static bool are_of_either(const Judgement& judgement, const Tensors& one, const Tensors& other,
+                            double near) {
+    return std::all_of(kParameters.begin(), kParameters.end(), [&](const std::string& parameter) {
+      const std::string name = "grad_" + parameter;
+      const auto got = judgement.got.find(name);
+      if (got == judgement.got.end() || got->second.sizes() != one.at(name).sizes()) return false;
+      const at::Tensor value = got->second.to(at::kDouble);
+      const auto off = [&](const Tensors& from) { return (value - from.at(name)).abs(); };
+      const at::Tensor nearest = at::where(off(one) <= off(other), one.at(name), other.at(name));
+      return harness::errors_of(got->second, nearest).element <= near;
+    });
   }
 };
 

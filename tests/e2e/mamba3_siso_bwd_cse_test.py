@@ -12,12 +12,16 @@ need_reproducer(SLUG)
 
 
 def test_the_edit_is_proved_equivalent(tmp_path: Path) -> None:
-    cases = ("source_dense", "packed_short", "half_one_chunk", "ptx_sm90")
+    cases = ("source_dense", "packed_short", "half_one_chunk", "ptx_sm90", "whole_packed", "whole_packed_width_48")
     status, document = answer(tmp_path, "validate", SLUG, *(word for name in cases for word in ("--case", name)))
     assert (status, document["sentinel"]) == (0, "EQUIVALENCE_PROVED(named_cases)"), document["why"]
     before, after = seen(document, "upstream"), seen(document, "patched")
-    assert before == {"source_dense": "redundant_product", "packed_short": "absent", "half_one_chunk": "absent", "ptx_sm90": "unjudged"}
-    assert after == before | {"source_dense": "absent"}
+    red = {"source_dense": "redundant_product", "whole_packed_width_48": "states_overlap"}
+    assert before == dict.fromkeys(cases, "absent") | {"ptx_sm90": "unjudged"} | red
+    assert after == before | dict.fromkeys(red, "absent")
+    # The states of the other mutants have room: what these get wrong is their own.
+    room = {name: seen(document, f"mutant:{name}")["whole_packed_width_48"] for name in ("room-for-one-chunk", "product-formed-twice")}
+    assert room == {"room-for-one-chunk": "states_overlap", "product-formed-twice": "absent"}
     observed = [o for s in document["subjects"] for o in s["observations"] if ":region:" not in o["subject"]]
     numbers = {name: [o["self_reported"].get("numbers") for o in observed if o["case"] == name] for name in cases}
     assert numbers["source_dense"][0] | {"file_lines": 0} == {"value_products": 3, "value_masks": 3, "file_lines": 0}

@@ -50,6 +50,18 @@ TEST(Zero2GradAccumulation, TheDefectGivesTheLastMicroBatchOverTheNumberOfAll) {
   }
 }
 
+TEST(Zero2GradAccumulation, TheMeanOfWhatEachRankComputesAloneIsTheGradient) {
+  const Tensors given = inputs(1, 4), right = trained(given, 8, Kept::kAll);
+  const Tensors first = trained(of_rank(given, 0), 8, Kept::kAll),
+                second = trained(of_rank(given, 1), 8, Kept::kAll);
+  for (const std::string& parameter : kParameters) {
+    const std::string name = "grad_" + parameter;
+    const at::Tensor mean = (first.at(name) + second.at(name)) / 2;
+    EXPECT_LT(harness::errors_of(mean, right.at(name)).element, 1e-12);
+    EXPECT_GT(harness::errors_of(first.at(name), right.at(name)).element, 0.01);
+  }
+}
+
 TEST(Zero2GradAccumulation, OneMicroBatchHidesTheDefectAndOneStepWhatIsNotCleared) {
   for (const auto& [num_steps, num_micro, kept, is_hidden] : {std::tuple{3, 1, Kept::kLast, true},
                                                               {3, 1, Kept::kFirst, true},
