@@ -131,6 +131,23 @@ LogitsType type_of(const Tensor& logits) {
 
 // ---- passes ----
 
+/// The maximum and the sum of exp(x - max) so far. `rest` is the sum without the maximum's own 1,
+/// so that a confident row keeps its digits.
+struct OnlineSum {
+  double max = -INFINITY, rest = 0;
+  void add(double x) {
+    if (x == -INFINITY) return;
+    if (max == -INFINITY) {
+      max = x;
+    } else if (x > max) {
+      rest = (1 + rest) * std::exp(max - x);
+      max = x;
+    } else {
+      rest += std::exp(x - max);
+    }
+  }
+};
+
 /// Calls `work` with a value of the stored type and one of the type that is computed in.
 template <typename Work>
 void by_type(ScalarType type, const Work& work) {
@@ -145,11 +162,11 @@ void statistics_on_cpu(const StatisticsPass<T>& pass) {
   torch::stable::parallel_for(0, pass.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const scalar_t* row = static_cast<const scalar_t*>(pass.logits) + pass.layout.row(i);
-      OnlineSum<double> sum;
+      OnlineSum sum;
       double total = 0;
       for (int64_t j = 0; j < pass.layout.vocab; ++j) {
         const auto x = static_cast<double>(row[j * pass.layout.stride_v]);
-        sum.add(x, 0);
+        sum.add(x);
         total += x;
       }
       const int64_t label = pass.labels[i] - pass.vocab_begin;
@@ -165,7 +182,7 @@ void statistics_on_cpu(const StatisticsPass<T>& pass) {
 
 template <typename scalar_t, typename T>
 void gradient_on_cpu(const GradientPass<T>& pass) {
-  const T smoothing = static_cast<T>(pass.label_smoothing);
+  const T smoothing = pass.label_smoothing;
   const T share = smoothing / static_cast<T>(pass.vocab_total);
   torch::stable::parallel_for(0, pass.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -173,10 +190,11 @@ void gradient_on_cpu(const GradientPass<T>& pass) {
       scalar_t* grad = static_cast<scalar_t*>(pass.grad) + i * pass.layout.vocab;
       const bool is_ignored = pass.labels[i] == pass.ignore_index;
       const int64_t label = pass.labels[i] - pass.vocab_begin;
+      const T scale = pass.scale_of(i);
       for (int64_t j = 0; j < pass.layout.vocab; ++j) {
         const T x = static_cast<T>(row[j * pass.layout.stride_v]);
-        const T value = gradient_of(x, pass.row_max[i], pass.rest[i], share, smoothing, j == label,
-                                    pass.scale[i]);
+        const T value =
+            gradient_of(x, pass.row_max[i], pass.rest[i], share, smoothing, j == label, scale);
         grad[j] = static_cast<scalar_t>(is_ignored ? T(0) : value);
       }
     }
@@ -226,7 +244,8 @@ Tensor statistics_of(const Tensor& logits, const Tensor& labels, int64_t vocab_b
 #ifdef PATCHBENCH_CUDA
   if (path == Path::kCuda) {
     check_cuda(kName, launch_statistics(statistics_pass<float>(logits, y, statistics, vocab_begin),
-                                        type_of(logits), current_stream(logits)));
+                                        type_of(logits), gpu_of(logits).num_processors,
+                                        current_stream(logits)));
     return statistics;
   }
 #endif
@@ -236,6 +255,46 @@ Tensor statistics_of(const Tensor& logits, const Tensor& labels, int64_t vocab_b
   });
   return statistics;
 }
+
+#ifdef PATCHBENCH_CUDA
+/// Loss and statistics.
+Pair forward_on_cuda(const Tensor& logits, const Tensor& labels, const Options& options) {
+  const Tensor statistics = empty({4, logits.size(0), logits.size(1)}, logits, kFloat);
+  const Tensor y = labels.contiguous(), losses = empty(labels.shape(), logits, kFloat);
+  const cudaStream_t stream = current_stream(logits);
+  auto pass = statistics_pass<float>(logits, y, statistics, 0);
+  pass.loss = losses.mutable_data<float>();
+  pass.ignore_index = options.ignore_index;
+  pass.label_smoothing = static_cast<float>(options.label_smoothing);
+  check_cuda(kName,
+             launch_statistics(pass, type_of(logits), gpu_of(logits).num_processors, stream));
+  if (options.reduction == "none") return {losses, statistics};
+  const Tensor loss = empty({}, logits, kFloat);
+  check_cuda(kName, launch_total({.terms = losses.data<float>(),
+                                  .labels = y.data<int64_t>(),
+                                  .result = loss.mutable_data<float>(),
+                                  .rows = pass.rows,
+                                  .ignore_index = options.ignore_index,
+                                  .is_mean = options.reduction == "mean"},
+                                 stream));
+  return {loss, statistics};
+}
+
+/// g_i / D, [b, s] or [] for all rows. What is ignored keeps its g.
+Tensor scale_on_cuda(const Tensor& grad_output, const Tensor& labels, const Options& options) {
+  const Tensor grad = grad_output.to(kFloat);
+  if (options.reduction != "mean") return grad;
+  const Tensor scale = empty({}, grad, kFloat);
+  check_cuda(kName, launch_total({.numerator = grad.data<float>(),
+                                  .labels = labels.data<int64_t>(),
+                                  .result = scale.mutable_data<float>(),
+                                  .rows = labels.numel(),
+                                  .ignore_index = options.ignore_index,
+                                  .is_mean = true},
+                                 current_stream(labels)));
+  return scale;
+}
+#endif
 
 /// g_i / D, [b, s] contiguous. Filled, not multiplied: what stands at an ignored row may be inf.
 Tensor scale_of(const Tensor& grad_output, const Tensor& labels, ScalarType type,
@@ -270,12 +329,14 @@ GradientPass<T> gradient_pass(const Tensor& scale, const Tensor& statistics, con
           .row_max = base,
           .rest = base + labels.numel(),
           .scale = scale.data<T>(),
+          .scale_stride_b = scale.dim() == 0 ? 0 : scale.stride(0),
+          .scale_stride_s = scale.dim() == 0 ? 0 : scale.stride(1),
           .grad = grad.mutable_data(),
           .rows = labels.numel(),
           .vocab_begin = classes.begin,
           .vocab_total = classes.total,
           .ignore_index = options.ignore_index,
-          .label_smoothing = options.label_smoothing};
+          .label_smoothing = static_cast<T>(options.label_smoothing)};
 }
 
 /// Into `grad`, contiguous, which may be the logits.
@@ -283,22 +344,23 @@ void write_gradient(const Tensor& grad_output, const Tensor& statistics, const T
                     const Tensor& labels, const Classes& classes, const Options& options,
                     const Tensor& grad) {
   const DeviceScope device(logits);
-  const Tensor scale = scale_of(grad_output, labels, statistics.scalar_type(), options);
   const Path path = path_of(logits);
+  const Tensor y = labels.contiguous(), held = statistics.contiguous();
+#ifdef PATCHBENCH_CUDA
+  if (path == Path::kCuda) {
+    const Tensor scale = scale_on_cuda(grad_output, y, options);
+    check_cuda(kName, launch_gradient(
+                          gradient_pass<float>(scale, held, logits, y, classes, options, grad),
+                          type_of(logits), gpu_of(logits).num_processors, current_stream(logits)));
+    return;
+  }
+#endif
+  const Tensor scale = scale_of(grad_output, labels, statistics.scalar_type(), options);
   if (path == Path::kPlain) {
     warn_of_plain_form(kSlug, kName, logits, kNeeds);
     grad.copy_(plain_gradient(scale, statistics, logits, labels, classes, options));
     return;
   }
-  const Tensor y = labels.contiguous(), held = statistics.contiguous();
-#ifdef PATCHBENCH_CUDA
-  if (path == Path::kCuda) {
-    check_cuda(kName,
-               launch_gradient(gradient_pass<float>(scale, held, logits, y, classes, options, grad),
-                               type_of(logits), current_stream(logits)));
-    return;
-  }
-#endif
   by_type(logits.scalar_type(), [&](auto element, auto wide) {
     gradient_on_cpu<decltype(element)>(
         gradient_pass<decltype(wide)>(scale, held, logits, y, classes, options, grad));
@@ -331,6 +393,10 @@ Pair forward(const Tensor& logits, const Tensor& labels, std::string reduction,
   check_logits(logits, labels);
   check_options(options);
   if (overwrites_logits) check_overwritten(logits);
+#ifdef PATCHBENCH_CUDA
+  const DeviceScope device(logits);
+  if (path_of(logits) == Path::kCuda) return forward_on_cuda(logits, labels, options);
+#endif
   const Tensor statistics = statistics_of(logits, labels, 0);
   return {loss_of(statistics, labels, logits.size(2), options), statistics};
 }

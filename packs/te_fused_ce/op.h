@@ -34,6 +34,11 @@ struct CrossEntropyOptions {
 /// Rerun-stable on one device.
 ///
 /// Work: forward reads the logits once. Each backward reads them once and writes the gradient once.
+/// The kernels do not read an ignored row, whose statistics are 0 in forward's result. Their
+/// backward does not read a row of finite logits whose g is 0.
+///
+/// Launches of the kernels for contiguous labels and a float32 g: 1 in forward, 1 in backward. Sum
+/// and mean add 1 in forward, mean adds 1 in backward.
 ///
 /// "mean" over no label is NaN with gradients 0, as in torch. A label outside [0, v) that is not
 /// ignore_index throws std::out_of_range on the CPU; on CUDA its loss is inf and its gradient that

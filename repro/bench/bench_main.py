@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -50,6 +51,7 @@ def options_of(bench: Bench) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", action="append", type=functools.partial(shape_from, bench.shapes[0]), help=bench.shape_is)
     parser.add_argument("--repeats", type=int, default=bench.repeats)
+    parser.add_argument("--out", type=Path, help="the document's file, instead of standard output")
     for name, words in bench.filters.items():
         parser.add_argument(name, action="append", default=[], help=words)
     options = parser.parse_args()
@@ -88,5 +90,9 @@ def bench_main(bench: Bench) -> None:
     with contextlib.redirect_stdout(sys.stderr):  # compilers write there
         rows, is_complete = measured(bench, options)
         about = {"dtype": bench.dtype, "shape_is": bench.shape_is, "repeats": options.repeats} | bench.about()
-    print(json.dumps({"bench": bench.name, "device": torch.cuda.get_device_name(), "how": HOW} | about | {bench.rows_are: rows}))
+    text = json.dumps({"bench": bench.name, "device": torch.cuda.get_device_name(), "how": HOW} | about | {bench.rows_are: rows})
+    if options.out:
+        options.out.write_text(text + "\n")
+    else:
+        print(text)
     sys.exit(0 if is_complete else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,15 @@ def peak_bytes(call: Callable[[], object]) -> int:
     call()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - held
+
+
+def clocks() -> str:
+    """What nvidia-smi says now of the clocks and the temperature of the device, or "unknown"."""
+    query = ["nvidia-smi", "--query-gpu=clocks.sm,clocks.mem,temperature.gpu", "--format=csv,noheader", "--id=0"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def need_cuda() -> None:

@@ -40,11 +40,18 @@ const std::map<std::string, std::vector<std::string>> kAxes = {
      {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
     {"sparse_mla_4d",
      {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
+    {"kernel_launch",
+     {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
     {"sparse_mla_3d", {"num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
     {"fp8_variant", {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
     {"no_fp8_variant",
      {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
     {"entry_attention",
+     {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
+    {"entry_training",
+     {"batch", "kv_times", "num_heads", "quantised", "query_times", "seqlen_k", "seqlen_q",
+      "storage", "topk"}},
+    {"entry_storage",
      {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
     {"payload_pointer", {"storage"}},
     {"model_pointer", {"quantised"}},
@@ -60,10 +67,11 @@ std::string site_of(const Case& item) {
 bool is_wrapper_site(const std::string& site) {
   return site == "call" || site == "raw_pointer" || site == "dlpack" || site == "payload_pointer";
 }
+/// What wants the result of the fused absorbed entry on FP8 storage.
+bool is_entry_site(const std::string& site) { return site.starts_with("entry_"); }
 /// What calls the fused absorbed entry, whose operands are [seqlen, batch, heads, head_dim].
 bool is_fused_site(const std::string& site) {
-  return site == "fused_absorbed" || site == "fp8_variant" || site == "no_fp8_variant" ||
-         site == "entry_attention";
+  return site == "fused_absorbed" || site.ends_with("fp8_variant") || is_entry_site(site);
 }
 bool is_model_site(const std::string& site) { return site.starts_with("model_"); }
 bool is_op_site(const std::string& site) { return site == "attention" || site == "storage"; }
@@ -74,12 +82,12 @@ bool is_stored(const Case& item, const std::string& operand) {
 
 // ---- inputs ----
 
-/// e4m3 bytes of x and what they are multiplied by; mxfp8: a power of two of bias 127 for each 32
-/// of a row.
+/// e4m3 bytes of x, whose values are below 6 times `times`, and what they are multiplied by; mxfp8:
+/// a power of two of bias 127 for each 32 of a row.
 void add_stored(Tensors& inputs, const std::string& prefix, const std::string& storage,
-                const Tensor& x) {
+                const Tensor& x, double times = 1) {
   const bool is_mx = storage == "mxfp8";
-  const double scale = is_mx ? 0.125 : 6.0 / 448;
+  const double scale = is_mx ? 0.125 : times * 6.0 / 448;
   inputs[prefix + "payload"] = (x / scale).clamp(-448, 448).to(at::kFloat8_e4m3fn).view(at::kByte);
   inputs[prefix + "scale_inv"] =
       is_mx ? torch::full({x.numel() / x.size(-1), x.size(-1) / 32}, 127 - 3, at::kByte)
@@ -146,13 +154,21 @@ Tensors dispatcher_inputs(const Case& item, uint64_t seed) {
   Tensors inputs = {{"topk_indices", topk_indices(item, indices, keys, seed)}};
   for (const auto& [name, prefix, shape] :
        {std::tuple{"query", "q_", query}, std::tuple{"kv", "kv_", kv}}) {
-    const Tensor values = normal(item, name, shape, seed);
+    const std::string axis = std::string(name) + "_times";
+    const double times = item.axes.contains(axis) ? harness::amount(item, axis) : 1;
+    const Tensor values = normal(item, name, shape, seed) * times;
     if (storage != "bf16" && is_stored(item, name)) {
-      add_stored(inputs, prefix, storage, values);
+      add_stored(inputs, prefix, storage, values, times);
     } else {
       inputs[name] = values;
     }
+    if (site == "entry_training") inputs[std::string(prefix) + "unquantised"] = values;
   }
+  if (site != "entry_training") return inputs;
+  if (rows > 1 && pattern_of(item) != "full")
+    inputs["topk_indices"][0][0].fill_(-1);  // a query without a key
+  inputs["grad_out"] =
+      normal(item, "grad_out", {rows, batch, heads, kDimV}, seed).to(at::kBFloat16);
   return inputs;
 }
 
@@ -264,15 +280,18 @@ Tensors right_attention(const Tensors& inputs, at::ScalarType type) {
   return values;
 }
 
-/// The fused absorbed entry's result [seqlen_q, batch, num_heads, 512] on the stored values.
-Tensor entry_result(const Tensors& inputs, at::ScalarType type) {
-  const auto rows_first = [&](const char* prefix) {
-    return values_of(inputs, prefix).to(type).transpose(0, 1);
-  };
-  const Tensor out =
-      attend(rows_first("q_"), rows_first("kv_"), inputs.at("topk_indices").unsqueeze(2), Tensor())
-          .at("out");
-  return out.transpose(0, 1).contiguous();
+/// The fused absorbed entry's results on the stored values, in its layout [seqlen, batch, heads,
+/// head_dim]: `out`, and the gradients of both operands where there is one of `out`.
+Tensors entry_results(const Tensors& inputs, at::ScalarType type) {
+  const auto batch_first = [](const Tensor& tensor) { return tensor.transpose(0, 1); };
+  const bool is_training = inputs.contains("grad_out");
+  Tensors found =
+      attend(batch_first(values_of(inputs, "q_").to(type)),
+             batch_first(values_of(inputs, "kv_").to(type)), inputs.at("topk_indices").unsqueeze(2),
+             is_training ? batch_first(inputs.at("grad_out")) : Tensor());
+  found.erase("lse");
+  for (auto& [name, tensor] : found) tensor = batch_first(tensor).contiguous();
+  return found;
 }
 
 /// What is right at the sites of the packages and of the model: nothing is handed over falsely.
@@ -284,15 +303,16 @@ Tensors right_counts(const Case& item, const Tensors& inputs, at::ScalarType typ
   if (site == "payload_pointer") return {{"payload_missing", zero}};
   Tensors values = {{"null_pointers", zero}, {"densified", zero}};
   if (site == "fp8_variant") values["variant_missed"] = zero;
-  if (site == "entry_attention") values["out"] = entry_result(inputs, type);
+  if (site == "entry_attention" || site == "entry_training")
+    values.merge(entry_results(inputs, type));
+  if (site == "entry_training") values["is_fp8_used"] = torch::ones({}, type);
   if (site == "no_fp8_variant") {
     for (const char* name : {"wrong_at_the_kernel", "miscounted", "storage_kept"})
       values[name] = zero;
   }
-  if (site == "call") {
-    values["raised"] = zero;
-    values["overstated"] = zero;
-  }
+  if (site == "entry_storage") values["held_dense"] = zero;
+  if (site == "call" || site == "kernel_launch") values["raised"] = zero;
+  if (site == "call") values["overstated"] = zero;
   const bool is_dispatcher = !is_wrapper_site(site) && !is_model_site(site);
   if (is_dispatcher && choice(item, "storage", kStorages) == "bf16") {
     for (const char* name : {"query", "kv"})
@@ -480,13 +500,13 @@ class Fp8Pack : public harness::Pack {
   void check(const Case& item) const override {
     std::vector<std::string> known = kAxes.at(site_of(item));
     known.push_back("site");
-    if (is_op_site(site_of(item)) && item.axes.contains("pattern")) known.push_back("pattern");
+    const bool has_pattern = is_op_site(site_of(item)) || site_of(item) == "entry_training";
+    if (has_pattern && item.axes.contains("pattern")) known.push_back("pattern");
     pattern_of(item);
     harness::check_axes(item, known);
     if (site_of(item) == "payload_pointer" && choice(item, "storage", kStorages) == "bf16")
       refuse(item, "axis 'storage': bf16 has no payload");
-    const bool is_of_fp8 =
-        site_of(item).ends_with("fp8_variant") || site_of(item) == "entry_attention";
+    const bool is_of_fp8 = site_of(item).ends_with("fp8_variant") || is_entry_site(site_of(item));
     if (is_of_fp8 && (choice(item, "storage", kStorages) != "float8" ||
                       choice(item, "quantised", kQuantised) != "both"))
       refuse(item, "attention over FP8 storage is asked for float8, both operands");
@@ -497,7 +517,7 @@ class Fp8Pack : public harness::Pack {
 
   at::ScalarType dtype(const Case& item) const override {
     const std::string site = site_of(item);
-    return is_op_site(site) || site == "entry_attention" ? at::kBFloat16 : at::kFloat;
+    return is_op_site(site) || is_entry_site(site) ? at::kBFloat16 : at::kFloat;
   }
 
   Tensors inputs(const Case& item, uint64_t seed) const override {
@@ -524,6 +544,12 @@ class Fp8Pack : public harness::Pack {
 
   /// For the op's sites the dense computation in bfloat16 on the dequantised operands.
   Tensors plain(const Case& item, const Tensors& inputs) const override {
+    if (site_of(item) == "entry_training") {
+      Tensors values = right_counts(item, inputs, at::kFloat);
+      for (auto& [name, tensor] : entry_results(inputs, at::kBFloat16))
+        values[name] = tensor.to(at::kFloat);
+      return values;
+    }
     if (!is_op_site(site_of(item))) return right_counts(item, inputs, at::kFloat);
     Tensors on_cpu;
     for (const auto& [name, tensor] : inputs) on_cpu.emplace(name, tensor.cpu());
@@ -537,10 +563,16 @@ class Fp8Pack : public harness::Pack {
   double least_size(const Case& item, const Tensors& inputs, const Tensors& oracle,
                     const std::string& tensor) const override {
     static_cast<void>(oracle);
-    if (site_of(item) != "attention" || !tensor.starts_with("grad_")) return 0;
+    if (!tensor.starts_with("grad_")) return 0;
+    const bool is_entry = is_entry_site(site_of(item));
+    const auto batch_first = [&](const Tensor& operand) {
+      return is_entry ? operand.transpose(0, 1) : operand;
+    };
+    const Tensor& indices = inputs.at("topk_indices");
     const harness::TermSizes sizes = harness::term_sizes(
-        {values_of(inputs, "q_"), values_of(inputs, "kv_").squeeze(2),
-         inputs.at("topk_indices").squeeze(2), inputs.at("grad_out"), kSoftmaxScale});
+        {batch_first(values_of(inputs, "q_")), batch_first(values_of(inputs, "kv_")).squeeze(2),
+         is_entry ? indices : indices.squeeze(2), batch_first(inputs.at("grad_out")),
+         kSoftmaxScale});
     return tensor == "grad_q" ? sizes.grad_q : sizes.grad_kv;
   }
 
@@ -575,7 +607,8 @@ class Fp8Pack : public harness::Pack {
     }
     if (!judgement.is_right("payload_missing")) return "no_payload";
     if (!judgement.is_right("null_pointers")) return "raw_null";
-    if (!judgement.is_right("densified")) return "silent_dense";
+    if (!judgement.is_right("densified") || !judgement.is_right("held_dense"))
+      return "silent_dense";
     if (!judgement.is_right("variant_missed")) return "storage_lost";
     if (!judgement.is_right("storage_kept")) return "storage_kept";
     if (!judgement.is_right("guard_passes")) return "guard_fooled";

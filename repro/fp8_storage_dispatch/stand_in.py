@@ -4,10 +4,12 @@
   packages `transformer_engine`, its `.common` and its `.pytorch` are entered without running their `__init__`; every module
   below them is the real one. `transformer_engine_torch` (compiled) is absent: its DType and `dequantize` are ours.
 * Megatron-LM: imported while TransformerEngine is hidden, since it would go on to import the layers that need the
-  compiled half. TileLang is absent where not installed: its decorators leave the real functions as they are.
-* The boundary: `_get_sparse_mla_fwd_kernel` returns the caller's recorder in place of a compiled kernel, for one call.
+  compiled half. Without a GPU its TileLang kernels are run as they are written (tile_interpreter.py). With a GPU TileLang is
+  absent where not installed: its decorators leave the real functions as they are, and there are no kernels.
+* The boundary, where a case asks what a kernel is handed: `_get_sparse_mla_fwd_kernel`, and with our edit `_kernel` of
+  tilelang_sparse_mla_fp8, return the caller's recorder in place of a kernel, for one call.
 
-Where the real compiled package is installed, or the real TileLang, that one is used.
+Where the real compiled package is installed, or with a GPU the real TileLang, that one is used.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+import tile_interpreter
 import torch
-from absent import Absent, stand_in_for
+from absent import Absent, optional_module, stand_in_for
 
 ABSENT = ("nvdlfw_inspect", "onnxscript", "pydantic", "tilelang", "transformer_engine_torch")
 VARIANT = "megatron.core.transformer.experimental_attention_variant"
@@ -85,6 +88,8 @@ def install() -> None:
     }
     if not stand_in_for(ABSENT, filled):
         return
+    if not torch.cuda.is_available():
+        tile_interpreter.install()
     import_megatron()
     if not is_compiled_there:
         enter_transformer_engine()
@@ -139,5 +144,16 @@ def recording(record: Callable[..., None]) -> Iterator[None]:
 
         return kernel
 
-    with mock.patch.object(forward, "_get_sparse_mla_fwd_kernel", build):
+    def build_fp8(*_: Any) -> Callable[..., Any]:
+        def kernel(q: Any, k: Any, indices: torch.Tensor, __: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            record(q, k, indices)
+            out = torch.zeros((*q.shape[:3], 512), dtype=torch.bfloat16, device=q.device)
+            return out, torch.zeros(q.shape[:3], dtype=torch.float32, device=q.device)
+
+        return kernel
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(forward, "_get_sparse_mla_fwd_kernel", build))
+        if (fp8 := optional_module(f"{VARIANT}.ops.tilelang_sparse_mla_fp8")) is not None:
+            stack.enter_context(mock.patch.object(fp8, "_kernel", build_fp8))
         yield

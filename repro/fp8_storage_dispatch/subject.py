@@ -13,15 +13,18 @@ import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import stand_in
 import torch
+from absent import Absent
 from subject_runtime import Case, Unsupported
 
 PACKAGES = {"transformer-engine": "transformer_engine", "megatron-core": "megatron.core"}
 PACKAGE = PACKAGES[os.environ.get("PATCHBENCH_UPSTREAM", "transformer-engine")]
 TILELANG = SimpleNamespace(dsa_kernel_backend="tilelang")
 HEAD_DIM, HEAD_DIM_V = 576, 512
+LEAST_DISTANCE = 5e-3  # as repro.cpp's: the 8 bits cost 2.6 %
 FUSED_SITES = ("fused_absorbed", "fp8_variant")
 VERSIONED_DATA_OFFSET = 32
 
@@ -299,7 +302,7 @@ def run_megatron(case: Case) -> tuple[Seen, dict[str, torch.Tensor]]:
     def record(q: torch.Tensor, k: torch.Tensor, _: torch.Tensor) -> None:
         seen.kernel_called += 1
         for name, tensor, given in (("query", q, query), ("kv", k, kv)):
-            if wrapped[name] and not is_wrapper(tensor):
+            if wrapped[name] and not is_wrapper(tensor) and tensor.element_size() > 1:
                 plain.append(name)
             hand_over(seen, name, tensor, data_pointer)
             if not any(wrapped.values()):
@@ -377,22 +380,80 @@ def run_without_variant(case: Case, calls: list[str]) -> tuple[Seen, dict[str, A
     return seen, counts
 
 
-def run_attention(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
-    """The fused entry's own result on two wrappers: any dequantize() is one operand that was not read as it is stored."""
-    query, kv = operand(case, "query"), operand(case, "kv")
+def attend(query: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """Sparse attention in fp32, [seqlen_q, batch, num_heads, HEAD_DIM_V]; 0 for a query without a key."""
+    outs = []
+    for b, index in enumerate(indices):
+        keys, is_key = kv[index.clamp_min(0).long(), b, 0], (index >= 0).unsqueeze(1)
+        logits = torch.einsum("shd,std->sht", query[:, b], keys) * HEAD_DIM**-0.5
+        weights = logits.masked_fill(~is_key, -1e30).softmax(-1) * is_key
+        outs.append(torch.einsum("sht,std->shd", weights, keys[..., :HEAD_DIM_V]))
+    return torch.stack(outs, 1)
+
+
+def need_kernels(case: Case) -> None:
+    """Unsupported where the release's kernels can neither be compiled nor run as they are written."""
+    if case.device != "cpu" and isinstance(importlib.import_module("tilelang"), Absent):
+        raise Unsupported("TileLang is not installed with this project")
+
+
+def run_entry(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
+    """The fused entry's result on two wrappers by the release's own kernels. At "entry_training" also the gradients that the wrappers
+    get, of several backwards (axis `backwards`) the last. Any dequantize() is one operand that was not read as it is stored."""
+    need_kernels(case)
+    query, kv = (operand(case, name).requires_grad_() for name in ("query", "kv"))
+    indices, num_backwards, seen = case.tensors["topk_indices"], case.axes.get("backwards", 1), Seen()
+    with mock.patch.dict(os.environ, {"MCORE_DSA_TILELANG_SEQ_BUCKET": "1"}):  # rows and keys are otherwise padded to 256
+        out = dispatcher()[0].run_fused_absorbed_sparse_attention(TILELANG, query, kv, indices, HEAD_DIM**-0.5, HEAD_DIM_V)
+        if out is None:
+            raise Unsupported("the entry declines these operands and has no result")
+        values = {"out": out.detach().float()}
+        for _ in range(num_backwards if case.axes["site"] == "entry_training" else 0):
+            grads = torch.autograd.grad(out, (query, kv), case.tensors["grad_out"], retain_graph=num_backwards > 1)
+            values |= {"grad_q": grads[0].float(), "grad_kv": grads[1].float()}
+    seen.densified = len(calls)
+    if case.axes["site"] == "entry_training":
+        values["is_fp8_used"] = is_far_from_unquantised(case, values["out"])
+    return seen, values
+
+
+def is_far_from_unquantised(case: Case, out: torch.Tensor) -> bool:
+    """Whether the result is as far as e4m3 makes it from the answer on the values before they were stored. Nearer to it, nobody has read
+    what is stored. Without any key both are 0, which tells nothing."""
+    wanted = attend(case.tensors["q_unquantised"], case.tensors["kv_unquantised"], case.tensors["topk_indices"])
+    if not wanted.any():
+        return True
+    distance = case.numbers["distance_from_unquantised"] = ((out - wanted).norm() / wanted.norm()).item()
+    return distance >= LEAST_DISTANCE
+
+
+def run_launch(case: Case) -> tuple[Seen, dict[str, Any]]:
+    """The release's compiled kernel on two wrappers: whether its launch raises, and with which words."""
+    if case.device == "cpu":
+        raise Unsupported("a compiled kernel is launched on a GPU")
+    need_kernels(case)
     seen = Seen()
+    try:
+        dispatcher()[1].SparseMLA.apply(operand(case, "query"), operand(case, "kv"), case.tensors["topk_indices"], HEAD_DIM**-0.5)
+        torch.cuda.synchronize()
+    except Exception as e:
+        note_raise(seen, e)
+    return seen, {"raised": seen.raised}
 
-    def record(*_: Any) -> None:
-        seen.kernel_called += 1
 
-    with stand_in.recording(record):
-        out = dispatcher()[0].run_fused_absorbed_sparse_attention(
-            TILELANG, query, kv, case.tensors["topk_indices"], HEAD_DIM**-0.5, HEAD_DIM_V
-        )
+def run_storage(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
+    """Whether the forward holds, beyond its operands and its result, as much as a bf16 copy of kv."""
+    need_kernels(case)
+    query, kv, seen = operand(case, "query"), operand(case, "kv"), Seen()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out = dispatcher()[0].run_fused_absorbed_sparse_attention(TILELANG, query, kv, case.tensors["topk_indices"], HEAD_DIM**-0.5, HEAD_DIM_V)
     if out is None:
         raise Unsupported("the entry declines these operands and has no result")
     seen.densified = len(calls)
-    return seen, {"out": out.float()}
+    num_bytes = torch.cuda.max_memory_allocated() - held - out.numel() * out.element_size()
+    case.numbers |= {"held_bytes": num_bytes, "dense_bytes": 2 * kv.numel(), "stored_bytes": payload_bytes(kv)}
+    return seen, {"held_dense": num_bytes >= 2 * kv.numel()}
 
 
 def dense_values(case: Case, name: str) -> torch.Tensor:
@@ -429,8 +490,10 @@ def run_site(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
         return run_megatron(case)
     if site in ("fp8_variant", "no_fp8_variant"):
         return (run_with_variant if site == "fp8_variant" else run_without_variant)(case, calls)
-    if site == "entry_attention":
-        return run_attention(case, calls)
+    if site == "kernel_launch":
+        return run_launch(case)
+    if site.startswith("entry_"):
+        return (run_storage if site == "entry_storage" else run_entry)(case, calls)
     if axes["storage"] == "bf16":
         given = case.tensors["query"].to(torch.bfloat16)
     else:

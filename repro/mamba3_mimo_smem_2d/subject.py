@@ -8,20 +8,16 @@ Axes of a case: `site` ("lowering": whether it lowers, and to TMA; "code": the s
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import stand_in
 import torch
 from absent import optional_module
+from compiled_kernel import NVCC, compiled
 from subject_runtime import Case, Unsupported
 
 PACKAGE = "mamba_ssm"
-NVCC = "/usr/local/cuda/bin/nvcc"
 ARTIFACTS: dict[str, Any] = {}
 
 stand_in.install()
@@ -80,25 +76,6 @@ def lowered(case: Case) -> Any:
     return ARTIFACTS[key]
 
 
-def compiled(source: str, arch: str) -> dict[str, float]:
-    """Registers per thread and bytes of spill stores and loads of the source's one kernel, from ptxas; raises where nvcc fails."""
-    if not os.path.exists(NVCC):
-        raise Unsupported(f"no {NVCC} in this sandbox")
-    import tilelang
-
-    root = Path(tilelang.__file__).parent
-    include = [root / "src", root / "3rdparty" / "cutlass" / "include"]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernel.cu"
-        file.write_text(source)
-        words = [NVCC, "-std=c++17", "-cubin", f"-arch={arch}", "--use_fast_math", "-w", "-Xptxas", "-v"]
-        words += [f"-I{folder}" for folder in include] + ["-o", os.devnull, str(file)]
-        log = subprocess.run(words, check=True, capture_output=True, text=True).stderr
-    (registers,) = re.findall(r"Used (\d+) registers", log)
-    spills = re.findall(r"(\d+) bytes spill", log)
-    return {"registers": float(registers), "spill_bytes": float(sum(map(int, spills)))}
-
-
 def counts(artifact: Any) -> dict[str, float]:
     """What the generated source holds, and what the kernel asks for at its launch."""
     source = artifact.kernel_source
@@ -123,6 +100,8 @@ def run(case: Case) -> dict[str, torch.Tensor]:
         return {"source": torch.frombuffer(bytearray(normalised(artifact.kernel_source).encode()), dtype=torch.uint8)}
     case.numbers |= counts(artifact)
     if case.axes.get("nvcc"):
+        if not NVCC.exists():
+            raise Unsupported(f"no {NVCC} in this sandbox")
         case.numbers |= compiled(artifact.kernel_source, case.axes["arch"])
     answers = {"lowers": True}
     if case.axes.get("tma"):

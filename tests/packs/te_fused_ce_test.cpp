@@ -46,6 +46,7 @@ std::vector<CeCase> cases() {
           {.name = "one_row", .batch = 1, .seqlen = 1, .vocab = 9},
           {.name = "beyond_a_block", .batch = 2, .seqlen = 3, .vocab = 1031},
           {.name = "model_vocab", .batch = 1, .seqlen = 4, .vocab = 32000},
+          {.name = "many_rows", .batch = 43, .seqlen = 100, .vocab = 67, .reduction = "mean"},
           {.name = "odd_rows", .batch = 2, .seqlen = 5, .vocab = 8203, .label_smoothing = 0.1},
           {.name = "offset", .seqlen = 4, .vocab = 1031, .layout = "offset"},
           {.name = "transposed", .layout = "transposed"},
@@ -147,16 +148,68 @@ TEST(CrossEntropyOp, KeepsTheDigitsOfAConfidentRow) {
   EXPECT_NEAR(got.at("grad_logits").flatten()[0].item<double>() * 0x1p30, -1, 1e-5);
 }
 
-TEST(CrossEntropyOp, SelectsIgnoredRowsAwayWhateverTheirGradient) {
-  for (const Form form : {Form::kChosen, Form::kPlain}) {
-    const Fallback fallback("te_fused_ce", form);
-    Tensors inputs = inputs_of({.name = "none"}, at::kFloat, "cpu");
-    const at::Tensor ignored = inputs.at("labels").eq(kIgnore);
-    inputs["grad_loss"] = inputs.at("grad_loss").masked_fill(ignored, INFINITY);
-    const Tensors got = run(inputs, {.reduction = "none"});
-    EXPECT_TRUE(got.at("grad_logits").isfinite().all().item<bool>());
-    EXPECT_EQ(got.at("grad_logits").index({ignored}).abs().max().item<double>(), 0);
-    EXPECT_EQ(got.at("loss").index({ignored}).abs().max().item<double>(), 0);
+TEST(CrossEntropyOp, SelectsIgnoredRowsAwayWhateverTheyHold) {
+  for (const std::string& device : devices()) {
+    for (const Form form : {Form::kChosen, Form::kPlain}) {
+      const Fallback fallback("te_fused_ce", form);
+      Tensors inputs = inputs_of({.name = "none"}, at::kFloat, device);
+      const at::Tensor ignored = inputs.at("labels").eq(kIgnore);
+      inputs["grad_loss"] = inputs.at("grad_loss").masked_fill(ignored, INFINITY);
+      inputs["logits"] = inputs.at("logits").masked_fill(ignored.unsqueeze(2), NAN);
+      const Tensors got = run(inputs, {.reduction = "none"});
+      EXPECT_TRUE(got.at("grad_logits").isfinite().all().item<bool>());
+      EXPECT_EQ(got.at("grad_logits").index({ignored}).abs().max().item<double>(), 0);
+      EXPECT_EQ(got.at("loss").index({ignored}).abs().max().item<double>(), 0);
+    }
+  }
+}
+
+TEST(CrossEntropyOp, OfAGradientOfZeroIsZeroUnlessTheRowIsNotFinite) {
+  for (const std::string& device : devices()) {
+    for (const bool is_in_place : {false, true}) {
+      Tensors inputs = inputs_of({.name = "none", .vocab = 1031}, at::kBFloat16, device);
+      at::Tensor x = inputs.at("logits").clone(), labels = inputs.at("labels").clamp_min(0);
+      at::Tensor grad_loss = inputs.at("grad_loss").clone();
+      grad_loss[0].fill_(0);
+      x[0][1][600] = NAN;
+      const CrossEntropyOptions options{.reduction = "none"};
+      const at::Tensor statistics = cross_entropy_statistics(x, labels);
+      const at::Tensor got =
+          is_in_place ? cross_entropy_backward_(grad_loss, statistics, x, labels, 0, 1031, options)
+                      : cross_entropy_backward(grad_loss, statistics, x, labels, 0, 1031, options);
+      const at::Tensor largest = got.abs().amax({2}).cpu();
+      EXPECT_TRUE(largest[0][1].isnan().item<bool>());
+      EXPECT_EQ(largest[0][0].item<double>(), 0);
+      EXPECT_EQ(largest[0].slice(0, 2).max().item<double>(), 0);
+      EXPECT_GT(largest.slice(0, 1).min().item<double>(), 0);
+    }
+  }
+}
+
+// A GPU gives a row 32, 256 or 1024 threads by the number and the length of the rows.
+TEST(CrossEntropyOp, OfARowDoesNotDependOnTheRowsBesideIt) {
+  for (const std::string& device : devices()) {
+    for (const int64_t vocab : {1160, 1163, 16500}) {
+      const int64_t num_rows = vocab < 2000 && device != "cpu" ? 4400 : 300;
+      const CeCase c{.name = "parts", .batch = num_rows, .seqlen = 1, .vocab = vocab};
+      const Tensors inputs = inputs_of(c, at::kBFloat16, device);
+      const Tensors whole = run(inputs, {.reduction = "none"});
+      const Tensors sum = run({{"logits", inputs.at("logits")},
+                               {"labels", inputs.at("labels")},
+                               {"grad_loss", at::ones({}, at::Device(device))}},
+                              {.reduction = "sum"});
+      EXPECT_NEAR(
+          sum.at("loss").item<double>() / whole.at("loss").to(at::kDouble).sum().item<double>(), 1,
+          1e-6);
+      for (int64_t first = 0; first < num_rows; first += 100) {
+        Tensors part;
+        for (const auto& [name, tensor] : inputs) part.emplace(name, tensor.narrow(0, first, 100));
+        for (const auto& [name, tensor] : run(part, {.reduction = "none"}))
+          EXPECT_TRUE(at::allclose(tensor, whole.at(name).narrow(0, first, 100),
+                                   name == "loss" ? 1e-6 : 0x1p-7, 1e-6))
+              << device << " " << vocab << " " << first << " " << name;
+      }
+    }
   }
 }
 
@@ -278,14 +331,19 @@ TEST(CrossEntropyOp, RefusesABackwardByName) {
 }
 
 TEST(CrossEntropyOp, OfNoRowsIsEmpty) {
-  for (const Form form : {Form::kChosen, Form::kPlain}) {
-    const Fallback fallback("te_fused_ce", form);
-    const Tensors got = run({{"logits", at::zeros({0, 3, 4})},
-                             {"labels", at::zeros({0, 3}, at::kLong)},
-                             {"grad_loss", at::zeros({0, 3})}},
-                            {.reduction = "none"});
-    EXPECT_EQ(got.at("loss").sizes(), (std::vector<int64_t>{0, 3}));
-    EXPECT_EQ(got.at("grad_logits").sizes(), (std::vector<int64_t>{0, 3, 4}));
+  for (const std::string& device : devices()) {
+    for (const Form form : {Form::kChosen, Form::kPlain}) {
+      const Fallback fallback("te_fused_ce", form);
+      Tensors inputs = {{"logits", at::zeros({0, 3, 4}, at::Device(device))},
+                        {"labels", at::zeros({0, 3}, at::device(device).dtype(at::kLong))},
+                        {"grad_loss", at::zeros({0, 3}, at::Device(device))}};
+      const Tensors got = run(inputs, {.reduction = "none"});
+      EXPECT_EQ(got.at("loss").sizes(), (std::vector<int64_t>{0, 3}));
+      EXPECT_EQ(got.at("grad_logits").sizes(), (std::vector<int64_t>{0, 3, 4}));
+      inputs["grad_loss"] = at::ones({}, at::Device(device));
+      EXPECT_TRUE(run(inputs, {.reduction = "mean"}).at("loss").isnan().item<bool>());
+      EXPECT_EQ(run(inputs, {.reduction = "sum"}).at("loss").item<double>(), 0);
+    }
   }
 }
 

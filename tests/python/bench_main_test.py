@@ -10,6 +10,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -99,6 +100,14 @@ def test_the_options_choose_shapes_repeats_and_rows(
     assert [(row["shape"], row["only"]) for row in document["rows"]] == [([3, "c"], ["x", "y"]), ([4, "d"], ["x", "y"])]
 
 
+def test_the_document_goes_to_a_file_where_one_is_named(
+    without_gpu: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "document.json"
+    assert run(TOY, monkeypatch, capsys, "--out", str(file)) == (0, {})
+    assert [row["shape"] for row in json.loads(file.read_text())["rows"]] == TOY.shapes
+
+
 def test_a_failure_of_the_device_keeps_the_rows_before_it(
     without_gpu: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,12 +167,40 @@ def test_cross_entropies_are_held_against_float64(
     name: str, bench: Bench, without_gpu: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    status, document = run(bench, monkeypatch, capsys, "--shape", "96,200,float32", "--repeats", "3")
-    *rows, missing = document["rows"]
+    words = [word for kind in ("mean", "none") for word in ("--shape", f"96,200,float32,{kind}")]
+    status, document = run(bench, monkeypatch, capsys, *words, "--repeats", "3")
+    rows = [row for row in document["rows"] if "error" in row]
     assert status == 0 and all(row["error"][1] < 1e-5 for row in rows)
     names = ["patchbench_ops", "patchbench_ops, over the logits", "torch", "torch.compile"]
     assert [(row["reduction"], row["name"]) for row in rows] == [(kind, one) for kind in ("mean", "none") for one in names]
-    assert {text.partition(",")[0] for text in missing["not_run"]} == {"TransformerEngine", "liger-kernel"}
+    missing = [row["not_run"] for row in document["rows"] if "not_run" in row]
+    assert [set(one) for one in missing] == [{"TransformerEngine", "liger-kernel"}] * 2
+
+
+@pytest.mark.skipif(not OPS.exists(), reason="the op library is not built")
+@pytest.mark.parametrize("name", ["bench_cross_entropy"])
+def test_libraries_take_turns(
+    name: str, bench: Bench, without_gpu: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    class Pipe(NamedTuple):
+        label: str
+
+        def send(self, ask: tuple[list, int]) -> None:
+            asked.append((self.label, *ask))
+
+        def recv(self) -> dict[str, list[float]]:
+            return {"patchbench_ops": [float(len(asked))] * asked[-1][2]}
+
+    module = sys.modules[name]
+    monkeypatch.setattr(module, "workers", lambda libraries: {label: Pipe(label) for label in ("before", "after")})
+    words = ("--shape", "96,200,float32,mean", "--repeats", "20", "--library", "before=a.so", "--library", "after=b.so")
+    status, document = run(bench, monkeypatch, capsys, *words)
+    assert status == 0 and asked == [(label, [96, 200, "float32", "mean"], 5) for label in ("before", "after")] * 4
+    assert [(row["library"], row["ms"]) for row in document["rows"]] == [("before", [4.0, 1.0, 7.0]), ("after", [5.0, 2.0, 8.0])]
+    monkeypatch.setattr(module, "BEGAN", -module.LIMIT_SECONDS)
+    assert run(bench, monkeypatch, capsys, *words)[1]["rows"][0]["not_run"] == "140 s were over"
 
 
 @pytest.mark.skipif(not BIN.exists(), reason="nothing is built")

@@ -27,6 +27,7 @@ def load(name: str, path: Path) -> ModuleType:
 @pytest.fixture(scope="module")
 def stand_in() -> ModuleType:
     with mock.patch.dict(sys.modules, {"absent": load("fp8_absent", ROOT / "harness" / "absent.py")}):
+        sys.modules["tile_interpreter"] = load("fp8_tile_interpreter", ROOT / "harness" / "tile_interpreter.py")
         return load("fp8_stand_in", ROOT / "fp8_storage_dispatch" / "stand_in.py")
 
 
@@ -34,7 +35,7 @@ def stand_in() -> ModuleType:
 def subject(stand_in: ModuleType) -> ModuleType:
     """The pack's subject, with nothing installed for it."""
     runtime = load("fp8_subject_runtime", ROOT / "harness" / "subject_runtime.py")
-    siblings = {"stand_in": stand_in, "subject_runtime": runtime}
+    siblings = {"absent": sys.modules["fp8_absent"], "stand_in": stand_in, "subject_runtime": runtime}
     with mock.patch.dict(sys.modules, siblings), mock.patch.object(stand_in, "install", lambda: None):
         return load("fp8_subject", ROOT / "fp8_storage_dispatch" / "subject.py")
 

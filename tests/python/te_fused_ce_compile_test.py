@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from ops_package import OPS, patchbench_ops
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 IGNORED = -100
@@ -153,6 +154,35 @@ def test_a_kept_graph_refuses_to_overwrite(more: dict[str, bool]) -> None:
     with pytest.raises(RuntimeError, match="cross_entropy: a graph that is kept for another backward needs the logits"):
         torch.autograd.grad(loss, logits, **more)
     assert torch.equal(logits, before)
+
+
+def test_a_step_calls_one_operator_each_way() -> None:
+    called = []
+
+    class Calls(TorchDispatchMode):
+        def __torch_dispatch__(self, operator, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+            called.append(operator.name())
+            return operator(*args, **(kwargs or {}))
+
+    (logits, labels), weight = operands(), torch.ones(())
+    with Calls():
+        loss = cross_entropy(logits, labels)
+        torch.autograd.grad(loss, logits, weight)
+    assert called == ["patchbench::cross_entropy_forward", "patchbench::cross_entropy_backward"]
+
+
+def test_a_loss_that_gets_no_gradient_gives_none() -> None:
+    class Cut(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, loss: Tensor) -> Tensor:
+            return loss.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> None:
+            return None
+
+    logits, labels = operands()
+    assert torch.autograd.grad(Cut.apply(cross_entropy(logits, labels)), logits, allow_unused=True) == (None,)
 
 
 def test_several_backwards_of_one_graph() -> None:

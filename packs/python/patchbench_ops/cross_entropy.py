@@ -180,9 +180,12 @@ def _setup(ctx: Any, inputs: tuple[Tensor, Tensor], keyword_only_inputs: dict[st
     ctx.options = dict(keyword_only_inputs)
     ctx.overwrites_logits = ctx.options.pop("overwrites_logits")
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # else backward makes zeros for the statistics
 
 
-def _backward(ctx: Any, grad_loss: Tensor, *unused: Any) -> tuple[Tensor, None]:
+def _backward(ctx: Any, grad_loss: Tensor | None, *unused: Any) -> tuple[Tensor | None, None]:
+    if grad_loss is None:
+        return None, None
     logits, labels, statistics = ctx.saved_tensors
     if not ctx.overwrites_logits:
         return cross_entropy_backward(grad_loss, statistics, logits, labels, 0, logits.shape[2], **ctx.options), None
