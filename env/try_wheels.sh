@@ -2,8 +2,9 @@
 # Installs the wheels of dist/ into bare Debian roots without a compiler and without a network, and runs what they promise.
 # Usage: env/try_wheels.sh [--out FILE.json] [SUITE...]    default: bullseye bookworm trixie (glibc 2.31, 2.36, 2.41)
 # --out writes what was checked and measured, a row a suite.
+# The pages of docs/ are followed as far as the wheels serve them (tests/python/pages_check.py).
 # env/wheels.sh builds the wheels; of patchbench-py and patchbench-judge what is in dist/ is tried. The roots (debootstrap) and the
-# libtorch of the judge (env/locks/judge.txt, 518 MiB) lie in the cache. Only their making has a network. The judge runs in the suites
+# libtorch of the judge (env/locks/judge.txt, 518 MiB) lie in the cache. Only their making has a network. The judge and the page about mitigations run in the suites
 # for whose interpreter the environment torch-2.11 is in the cache: env/bootstrap.sh brings that of Python 3.11, which is bookworm's;
 # python3 env/fetch.py env env/locks/torch-2.11.txt --tag cp313 brings trixie's. torch has no wheel for bullseye's Python 3.9.
 # Exit: 0 all green, 1 something is not, 4 not possible here (needs root, debootstrap and bwrap).
@@ -100,18 +101,30 @@ import os; assert registry.known() == sorted(name.split("/")[0] for name in os.e
     try "pip install patchbench-py" pip install -q --no-index --find-links /mnt patchbench-py
     try "_patchbench answers as the program does" python /opt/native_check.py
   fi
-  if [ -d /media/torch ]; then judge; else echo "about: judge not tried"; fi
+  [ ! -d /media/torch ] || stacks
+  try "the pages of docs/" sh -c 'python /opt/pages_check.py /srv /tmp/stacks >/tmp/followed 2>&1 || { cat /tmp/followed; exit 1; }'
+  tail -n 1 /tmp/followed
+  if [ -d /media/torch ] && ls /mnt/patchbench_judge-*.whl >/dev/null 2>&1; then judge; else echo "about: judge not tried"; fi
   return $failed
 }
 
-# A user's stack (torch of the cache, Liger-Kernel 0.8.0) is judged without a compiler and, in this root, without bubblewrap.
+# A user's stacks: torch of the cache, a release of Liger-Kernel, the mitigations.
+stacks() {
+  local release stack
+  for release in 0.8.0 0.8.5; do
+    stack=/tmp/stacks/liger-kernel==$release
+    python3 -m venv "$stack" && echo /media >"$(echo "$stack"/lib/python3*/site-packages)/torch.pth"
+    try "a stack with Liger-Kernel $release" "$stack/bin/pip" install -q --no-index --no-deps "/tmp/liger_kernel-$release-py3-none-any.whl"
+    try "the mitigations there" "$stack/bin/pip" install -q --no-index --find-links /mnt patchbench-mitigations
+  done
+}
+
+# The first of them is judged without a compiler and, in this root, without bubblewrap.
 judge() {
   echo "about: judge tried"
   start_clock
   try "pip install patchbench-judge" pip install -q --no-index --find-links /mnt patchbench-judge
-  python3 -m venv /tmp/stack && echo /media >"$(echo /tmp/stack/lib/python3*/site-packages)/torch.pth"
-  try "a stack with the release" /tmp/stack/bin/pip install -q --no-index --no-deps /tmp/liger_kernel-0.8.0-py3-none-any.whl
-  try "reproduce --python" sh -c 'patchbench reproduce liger_flce_none_bwd --python /tmp/stack --device cpu >/tmp/judged 2>&1 || { cat /tmp/judged; exit 1; }'
+  try "reproduce --python" sh -c 'patchbench reproduce liger_flce_none_bwd --python /tmp/stacks/liger-kernel==0.8.0 --device cpu >/tmp/judged 2>&1 || { cat /tmp/judged; exit 1; }'
   within pip_to_first_verdict 120
   try "its verdict" grep -q 'BUG_REPRODUCED(wrong_gradients)' /tmp/judged
   try "marked unisolated" grep -q unisolated /tmp/judged
@@ -126,18 +139,19 @@ def right(x):
 END
   echo '{"axes": {"rows": {"from": 1, "to": 40}}, "tensors": {"x": {"shape": ["rows", 8]}}}' >/tmp/axes.json
   try "explore finds a planted fault" sh -c 'patchbench explore mine:double --against mine:right --axes /tmp/axes.json \
-    --python /tmp/stack --device cpu >/tmp/explored 2>&1; test $? = 1 || { cat /tmp/explored; exit 1; }'
+    --python /tmp/stacks/liger-kernel==0.8.0 --device cpu >/tmp/explored 2>&1; test $? = 1 || { cat /tmp/explored; exit 1; }'
   try "and says where it is" grep -q 'rows > 20' /tmp/explored
 }
 
-# What of the cache the judge needs, as mounts: the torch of the interpreter, the lock of libtorch, the release.
-judge_mounts() { # TAG
-  local torch libtorch release
-  torch=$(compgen -G "$cache/env/torch-2.11-$1-*/patchbench-env.json") && libtorch=$(compgen -G "$cache/env/judge-cp311-*/patchbench-env.json") &&
-    release=$(compgen -G "$cache/files/*/liger_kernel-0.8.0-py3-none-any.whl") || return 0
+# What of the cache stacks and judge need, as mounts: the torch of the interpreter, the lock of libtorch, the releases.
+cache_mounts() { # TAG
+  local torch libtorch old new
+  torch=$(compgen -G "$cache/env/torch-2.11-$1-*/patchbench-env.json") && old=$(compgen -G "$cache/files/*/liger_kernel-0.8.0-py3-none-any.whl") &&
+    new=$(compgen -G "$cache/files/*/liger_kernel-0.8.5-py3-none-any.whl") || return 0
+  printf '%s\n' --ro-bind "${torch%/*}" /media --ro-bind "$old" "/tmp/${old##*/}" --ro-bind "$new" "/tmp/${new##*/}"
+  libtorch=$(compgen -G "$cache/env/judge-cp311-*/patchbench-env.json") || return 0
   libtorch=${libtorch%/*}
-  printf '%s\n' --ro-bind "${torch%/*}" /media --ro-bind "$libtorch" "/tmp/home/.cache/patchbench/env/${libtorch##*/}" \
-    --ro-bind "$release" "/tmp/${release##*/}"
+  printf '%s\n' --ro-bind "$libtorch" "/tmp/home/.cache/patchbench/env/${libtorch##*/}"
 }
 
 # Writes the record: the wheels, and what each suite's log says. The digests name the wheels, since nobody publishes them.
@@ -197,13 +211,12 @@ for suite; do
   tree=$cache/debian/wheels-$suite-$(declare -f make_root | sha256sum | cut -c1-12)
   [ -d "$tree" ] || make_root "$suite" "$tree" || { echo "FAILED: the root was not made" >"$log"; failed=1; continue; }
   tag=$(bwrap --ro-bind "$tree" / python3 -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
-  mounts=()
-  if compgen -G "$root/dist/patchbench_judge-*.whl" >/dev/null; then mapfile -t mounts < <(judge_mounts "$tag"); fi
-  [ ${#mounts[@]} = 0 ] && say "$suite: the judge is not tried: no wheel of it, or its environments for $tag are not in the cache"
+  mapfile -t mounts < <(cache_mounts "$tag")
+  [ ${#mounts[@]} = 0 ] && say "$suite: mitigations and judge are not tried: the environment torch-2.11 of $tag or a release is not in the cache"
   say "$suite"
   bwrap --die-with-parent --unshare-all --clearenv --ro-bind "$tree" / --dev /dev --proc /proc --perms 1777 --tmpfs /tmp \
-    --ro-bind "$root/dist" /mnt --ro-bind "$root/tests/python" /opt --dir /tmp/home "${mounts[@]}" --chdir /tmp --setenv HOME /tmp/home \
-    --setenv LC_ALL C.UTF-8 --setenv PATH /usr/sbin:/usr/bin:/sbin:/bin -- bash -c "$(declare -f inside judge); inside" |
+    --ro-bind "$root/dist" /mnt --ro-bind "$root/tests/python" /opt --ro-bind "$root/docs" /srv --dir /tmp/home "${mounts[@]}" --chdir /tmp --setenv HOME /tmp/home \
+    --setenv LC_ALL C.UTF-8 --setenv PATH /usr/sbin:/usr/bin:/sbin:/bin -- bash -c "$(declare -f inside stacks judge); inside" |
     tee "$log"
   [ "${PIPESTATUS[0]}" = 0 ] || failed=1
 done

@@ -300,8 +300,8 @@ __global__ void __launch_bounds__(kThreads, kResident / kThreads)
 // ---- launches ----
 
 /// Threads for one row. Many short rows take one warp each: it needs no barrier. Long rows take
-/// 1024 threads where there are no more rows than multiprocessors: so each multiprocessor keeps
-/// enough bytes in flight.
+/// 1024 threads where the rows are at most as many as the multiprocessors: so each multiprocessor
+/// keeps enough bytes in flight.
 int threads_of(int64_t rows, const RowLayout& layout, LogitsType type, int num_processors) {
   const int64_t bytes = layout.vocab * (type == LogitsType::kFloat32 ? 4 : 2);
   if (bytes <= (16 << 10) && rows >= int64_t{num_processors} * (kResident / kWarp)) return kWarp;

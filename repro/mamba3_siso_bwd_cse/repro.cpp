@@ -27,7 +27,7 @@ const std::vector<std::string> kSites = {"backward", "whole", "counted", "source
 
 std::string site_of(const Case& item) { return choice(item, "site", kSites); }
 /// "whole": the gradients of "backward", of the states that the release's own forward stores;
-/// "counted": those of "backward", and how they came about.
+/// "counted": the gradients of "backward", and how they came about.
 bool has_gradients(const Case& item) {
   const std::string site = site_of(item);
   return site == "backward" || site == "whole" || site == "counted";

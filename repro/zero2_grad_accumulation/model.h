@@ -38,7 +38,7 @@ inline std::vector<at::Tensor> micro_gradients(const std::vector<at::Tensor>& pa
   return torch::autograd::grad({loss}, leaves);
 }
 
-/// The inputs of one rank as those of all ranks: what it computes alone.
+/// The inputs of one rank, as if it were the only one: what it computes alone.
 inline harness::Tensors of_rank(harness::Tensors inputs, int64_t rank) {
   for (const char* name : {"x", "y"}) inputs.at(name) = inputs.at(name).narrow(0, rank, 1);
   return inputs;

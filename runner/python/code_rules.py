@@ -1,9 +1,9 @@
 """code_rules.py PATH RULES: the places in Python code and configurations below PATH that meet a rule of RULES (`patchbench scan --code`).
 
-Started as `python3 -I -S`. It parses; nothing of what it reads is imported or run. RULES is JSON: objects with `slug`, `class`, and
-either `calls` with `arguments` or `keys`, as packs/manifest.schema.json has them under `trigger`. Each line printed is one place:
-{"slug", "class", "file", "line", "is_met", "text"}; `is_met` false says that it cannot be known there. The last line is {"done": N}, the
-number of files that were read. Exit: 2 and one line on stderr where PATH holds nothing to read.
+Started as `python3 -I -S`, in Python 3.9 or newer. It parses; nothing of what it reads is imported or run. RULES is JSON: objects with
+`slug`, `class`, and either `calls` with `arguments` or `keys`, as packs/manifest.schema.json has them under `trigger`. Each line printed
+is one place: {"slug", "class", "file", "line", "is_met", "text"}; `is_met` false says that it cannot be known there. The last line is
+{"done": N}, the number of files that were read. Exit: 2 and one line on stderr where PATH holds nothing to read.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class Module:
                     self.aliases[one.asname or one.name.split(".")[0]] = one.name if one.asname else one.name.split(".")[0]
             elif isinstance(node, ast.ImportFrom):
                 self.read_import(node)
-            elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     if isinstance(target, ast.Name):
                         changed |= {target.id} & self.constants.keys()
                         self.constants[target.id] = node.value
-            elif isinstance(node, ast.AugAssign | ast.For | ast.NamedExpr) and isinstance(node.target, ast.Name):
+            elif isinstance(node, (ast.AugAssign, ast.For, ast.NamedExpr)) and isinstance(node.target, ast.Name):
                 changed.add(node.target.id)
             elif isinstance(node, ast.arg):
                 changed.add(node.arg)
@@ -103,7 +103,7 @@ class Module:
         if isinstance(node, ast.Constant):
             return [node.value]
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return [-one for one in self.value(node.operand, depth + 1) if isinstance(one, int | float)] or self.refuse()
+            return [-one for one in self.value(node.operand, depth + 1) if isinstance(one, (int, float))] or self.refuse()
         if isinstance(node, ast.IfExp) and depth < 8:
             return self.value(node.body, depth + 1) + self.value(node.orelse, depth + 1)
         if isinstance(node, ast.Name) and node.id in self.constants and depth < 8:
@@ -201,7 +201,7 @@ class Reader:
             if keyword.arg == spec["name"]:
                 given.append(keyword.value)
             elif keyword.arg is None and isinstance(keyword.value, ast.Dict):
-                for key, value in zip(keyword.value.keys, keyword.value.values, strict=True):
+                for key, value in zip(keyword.value.keys, keyword.value.values):
                     if isinstance(key, ast.Constant) and key.value == spec["name"]:
                         given.append(value)
                     is_open |= not isinstance(key, ast.Constant)
@@ -233,7 +233,7 @@ class Reader:
         for node in ast.walk(module.tree):
             if id(node) in skipped:
                 continue
-            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
                 for rule in self.called(module, node):
                     self.put(rule, file, node.lineno, UNKNOWN, f"{dotted(node)} is passed on; its arguments cannot be known")
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 300:
@@ -256,7 +256,7 @@ class Reader:
             for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
                 if annotation is not None:
                     skipped.update(map(id, ast.walk(annotation)))
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and dotted(node.value):
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and dotted(node.value):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if all(isinstance(target, ast.Name) and target.id in module.aliases for target in targets):
                     skipped.update(map(id, ast.walk(node.value)))
@@ -280,9 +280,9 @@ class Reader:
                 # What is given on the command line is not in the text.
                 yield str(node.args[0].value).lstrip("-").replace("-", "_"), node.func, node.lineno
         elif isinstance(node, ast.Dict):
-            yield from ((str(key.value), value, key.lineno) for key, value in zip(node.keys, node.values, strict=True)
+            yield from ((str(key.value), value, key.lineno) for key, value in zip(node.keys, node.values)
                         if isinstance(key, ast.Constant))  # fmt: skip
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Attribute):
                     yield target.attr, node.value, node.lineno
@@ -290,8 +290,8 @@ class Reader:
                     yield target.id, node.value, node.lineno
                 elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
                     yield str(target.slice.value), node.value, node.lineno
-        elif isinstance(node, ast.List | ast.Tuple):
-            for one, after in zip(node.elts, [*node.elts[1:], ast.Constant("")], strict=True):
+        elif isinstance(node, (ast.List, ast.Tuple)):
+            for one, after in zip(node.elts, [*node.elts[1:], ast.Constant("")]):
                 if isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value.startswith("--"):
                     flag, equals, value = one.value.partition("=")
                     yield flag[2:].replace("-", "_"), ast.Constant(value) if equals else after, one.lineno

@@ -27,10 +27,22 @@ std::string verdict_legend(std::string_view glossary, std::string_view table) {
       {"older run", "the run had no cases of extreme inputs, which were added later"},
       {"claim", "a statement of the manifest's scope, which was tested by itself"},
   };
+  // A table with a column for each question needs no words for them.
+  constexpr std::pair<std::string_view, std::string_view> kQuestions[] = {
+      {"reproduce", "the release as it is"},
+      {"validate, equivalence, regression, patched", "the release with our edit"},
+      {"claimed", "the release with a proposed change"},
+      {"model", "our C++ form of the algorithm"},
+      {"op, memory", "our op"},
+      {"mitigation", "the release with the mitigation"},
+  };
   std::string text = "Words:";
   for (const auto& [word, meaning] : kWords) {
     if (table.empty() || table.find(word) != std::string_view::npos)
       text += fmt::format(" {}: {}.", word, meaning);
+  }
+  if (table.empty()) {
+    for (const auto& [word, meaning] : kQuestions) text += fmt::format(" {}: {}.", word, meaning);
   }
   return fmt::format("{} {} explains the other words.", text, glossary);
 }

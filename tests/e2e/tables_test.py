@@ -122,7 +122,11 @@ def test_the_words_of_a_verdict_table_have_one_legend(folder: Path) -> None:
     words = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", legend)
     for slug in ("mamba3_siso_bwd_cse", LIGER):
         own = (ROOT / f"packs/{slug}/README.md").read_text()
-        assert words in re.sub(r"\[(.*?)\]\(.*?\)", r"\1", own)
+        (said,) = re.findall(r"^Words: (.*) \[", own, re.M)
+        assert all(sentence in words for sentence in said.split(". ")), said
+        table = own.partition("| tested release |")[2].partition("\n\n")[0]
+        sentinels = set(re.findall(r"\b[A-Z]+_[A-Z_]+\b", table))
+        assert sentinels and all(f"{sentinel}: " in said for sentinel in sentinels), sentinels
     for question in (["status"], ["status", LIGER], ["status", "--since", "2026-11-21"]):
         assert " ".join(printed(folder, *question).split()).endswith(words), question
         assert "Words: " not in printed(folder, *question, "--plain")
