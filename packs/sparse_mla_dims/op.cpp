@@ -154,6 +154,13 @@ Tensor staged(const Tensor& value, ScalarType type, const std::string& staging) 
   return high + (value - high).to(type).to(value.scalar_type());
 }
 
+/// sum_j P_j dP_j over the keys of a query, of which none is missing here: Delta fits this P. The
+/// out of a kernel is a mean with P rounded to bfloat16, which does not. 0 without a key.
+Tensor exact_delta(const Tensor& grad_p, const Tensor& p) {
+  const Tensor sum = p.sum({-1}, true).maximum(double{std::numeric_limits<float>::min()});
+  return (grad_p * p).sum({-1}, true).div_(sum);
+}
+
 struct Saved {
   const Tensor &grad_out, &out, &out_remainder, &lse;
 };
@@ -171,11 +178,9 @@ void backward_plain(const Operands& o, const Saved& saved, const std::string& de
       return t[b].narrow(0, first, count).to(sum_type(type));
     };
     const Tensor gradient = part(saved.grad_out);
-    Tensor out = part(saved.out);
-    if (delta == "exact" && keeps_remainder(type)) out = out + part(saved.out_remainder);
-    const Tensor row = (gradient * out).sum({-1}, true);
     const Tensor p = g.logits.sub_(part(saved.lse).unsqueeze(-1)).exp2_();
-    Tensor ds = gradient.matmul(g.v.mT()).sub_(row);
+    Tensor ds = gradient.matmul(g.v.mT());
+    ds.sub_(delta == "exact" ? exact_delta(ds, p) : (gradient * part(saved.out)).sum({-1}, true));
     ds = staged(ds.mul_(p).mul_(o.softmax_scale), type, staging);
     if (grad_q.defined()) grad_q[b].narrow(0, first, count).copy_(ds.matmul(g.k));
     if (!grad_kv.defined()) return;
