@@ -14,6 +14,7 @@ template <int kBlocks_>
 struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
   using CtaOperands::CtaOperands;
   static constexpr int kBlocks = kBlocks_;
+  static constexpr bool kHasRemainder = true;
   static constexpr bool kOverlapsAdds = true;
   DqLoader loader;
   int32_t slots[DqLoader::kEach];
