@@ -46,7 +46,6 @@ struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
   using CtaOperands::CtaOperands;
   static constexpr int kBlocks = num_blocks(kHeadDim);
   static constexpr bool kHasRemainder = false;
-  static constexpr bool kOverlapsAdds = false;
   RowSlice slice;
   int32_t slot = -1;
 

@@ -240,7 +240,7 @@ void forward_cuda(const Operands& o, const Triple& results) {
 }
 
 void backward_cuda(const Operands& o, const Saved& saved, const std::string& delta,
-                   const Pair& grads) {
+                   const Pair& grads, const Tensor& grad_kv_sum) {
   const Tensor q = with_aligned_rows(o.q), kv = with_aligned_rows(o.kv);
   const Tensor indices = o.indices.contiguous(), lse = saved.lse.contiguous();
   const auto dense = [](const Tensor& tensor) { return with_aligned_rows(tensor.contiguous()); };
@@ -248,15 +248,18 @@ void backward_cuda(const Operands& o, const Saved& saved, const std::string& del
   const bool is_exact = delta == "exact";
   const Tensor remainder = is_exact ? dense(saved.out_remainder) : saved.out_remainder;
   const auto& [grad_q, grad_kv] = grads;
-  check_cuda("sparse_mla_backward",
-             launch_backward(problem_of({q, kv, indices, o.softmax_scale, o.head_dim_v}),
-                             {.grad_out = bits_of(grad_out),
-                              .out = bits_of(out),
-                              .out_remainder = is_exact ? bits_of(remainder) : nullptr,
-                              .lse = lse.data<float>(),
-                              .grad_q = static_cast<uint16_t*>(grad_q.mutable_data()),
-                              .grad_kv = grad_kv.mutable_data<float>()},
-                             current_stream(o.q)));
+  check_cuda(
+      "sparse_mla_backward",
+      launch_backward(
+          problem_of({q, kv, indices, o.softmax_scale, o.head_dim_v}),
+          {.grad_out = bits_of(grad_out),
+           .out = bits_of(out),
+           .out_remainder = is_exact ? bits_of(remainder) : nullptr,
+           .lse = lse.data<float>(),
+           .grad_q = static_cast<uint16_t*>(grad_q.mutable_data()),
+           .grad_kv_sum = grad_kv_sum.mutable_data<float>(),
+           .grad_kv = grad_kv.defined() ? static_cast<uint16_t*>(grad_kv.mutable_data()) : nullptr},
+          current_stream(o.q)));
 }
 #endif
 
@@ -322,9 +325,8 @@ Pair backward(PB_MLA_SAVED, PB_MLA_OPERANDS, const std::string& delta, const std
 #ifdef PATCHBENCH_CUDA
   if (has_kernel(q, out.size(3), staging)) {
     // The kernel makes both gradients in one walk over the keys.
-    const Tensor sum = sum_of_keys();
-    backward_cuda(operands, saved, delta, {output_mask[0] ? grad_q : empty_like(q), sum});
-    if (output_mask[1]) grad_kv.copy_(sum.unsqueeze(2));
+    backward_cuda(operands, saved, delta, {output_mask[0] ? grad_q : empty_like(q), grad_kv},
+                  sum_of_keys());
     return grads;
   }
 #endif

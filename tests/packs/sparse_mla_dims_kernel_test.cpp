@@ -59,11 +59,10 @@ void run_backward(const SparseMla& p, const SparseMlaGrads& g, Timing timing) {
   for (int64_t item = 0; item < num_items(p); ++item) {
     Machine machine(static_cast<size_t>(backward_bytes(p.head_dim_qk, p.head_dim_v)), timing,
                     kBackwardThreads);
-    machine.run([&] {
-      Operands<kBlocks> operands(p, g, Cta(p, item), machine.shared());
-      backward_cta(operands);
-    });
+    machine.run([&] { backward_cta(Operands<kBlocks>(p, g, Cta(p, item), machine.shared())); });
   }
+  for (int64_t i = 0; i < p.batch * p.seqlen_k * p.head_dim_qk / kGroupColumns; ++i)
+    store_grad_kv(g, i);
 }
 
 enum class Delta { kExact, kRounded };
@@ -85,7 +84,8 @@ KernelResult result_of_kernels(const Problem& p, Timing timing, Delta delta = De
   r.out_remainder = none(grad_out.sizes(), at::kBFloat16);
   r.lse = none(grad_out.sizes().slice(0, 3), at::kFloat);
   r.grad_q = none(q.sizes(), at::kBFloat16);
-  r.grad_kv = torch::zeros(kv.sizes(), at::kFloat);
+  r.grad_kv = none(kv.sizes(), at::kBFloat16);
+  const Tensor sum = torch::zeros(kv.sizes(), at::kFloat);
   using Forward = void (*)(const SparseMla&, const SparseMlaResults&, Timing);
   constexpr Forward kForward[] = {run_forward<1>, run_forward<2>, run_forward<3>, run_forward<4>};
   using Backward = void (*)(const SparseMla&, const SparseMlaGrads&, Timing);
@@ -105,7 +105,8 @@ KernelResult result_of_kernels(const Problem& p, Timing timing, Delta delta = De
        .out_remainder = delta == Delta::kExact ? data_of<uint16_t>(r.out_remainder) : nullptr,
        .lse = data_of<float>(r.lse),
        .grad_q = data_of<uint16_t>(r.grad_q),
-       .grad_kv = data_of<float>(r.grad_kv)},
+       .grad_kv_sum = data_of<float>(sum),
+       .grad_kv = data_of<uint16_t>(r.grad_kv)},
       timing);
   return r;
 }
@@ -235,6 +236,21 @@ TEST(SparseMlaKernel, IsAsExactAsPlainTorch) {
     EXPECT_LE(relative(bf16(got.grad_kv), wanted.grad_kv),
               1.05 * relative(plain_kv, wanted.grad_kv))
         << data;
+  }
+}
+
+/// The backward skips such a tile: the first, one between others, or the last.
+TEST(SparseMlaKernel, TakesTilesWithoutAKey) {
+  const Problem p =
+      problem_of({.name = "gaps", .batch = 1, .seqlen_q = 4, .topk = 250}, at::kBFloat16);
+  for (const auto& [query, first] : {std::pair{1, 0}, std::pair{2, 64}, std::pair{3, 192}})
+    p.indices[0][query][0].slice(0, first, first + 64).fill_(-1);
+  const Result wanted = oracle(p);
+  for (const Timing timing : sm90_emulator::timings_of_roles()) {
+    const KernelResult got = result_of_kernels(p, timing);
+    EXPECT_LE(relative(got.out, wanted.out), bound_of(at::kBFloat16));
+    EXPECT_LE(relative(got.grad_q, wanted.grad_q), bound_of(at::kBFloat16));
+    EXPECT_LE(relative(got.grad_kv, wanted.grad_kv), bound_of(at::kBFloat16));
   }
 }
 

@@ -19,10 +19,7 @@
 //
 // Operands of a pack derive from CtaOperands and load what they own:
 //   kBlocks: blocks of q.
-//   kHasRemainder: out is a mean with P rounded to bfloat16, and out_remainder may be given. Then
-//   compute_shift and the sum of dS in store_grad_q are used.
-//   kOverlapsAdds: the adds of one dKV block run during the product of the next. This gains up to 4
-//   % where operands are copied; where they are converted it loses 4 to 9 % to register use.
+//   kHasRemainder: the sums of dS are in shared memory (store_grad_q).
 //   load_q_tile(): starts the copies of q and grad_out to shared memory.
 //   read_slots(tile): reads the indices of the next tile to registers.
 //   load_k_tile(tile): starts the copies of the keys, and stores their indices, -1 where invalid.
@@ -33,10 +30,7 @@ namespace patchbench::ops::sm90 {
 
 constexpr int kBackwardThreads = 384, kDqThreads = 256;
 /// Registers of a thread of warpgroup 2, and of warpgroups 0 and 1.
-template <typename Operands>
-constexpr int kDkvRegisters = Operands::kOverlapsAdds ? 88 : 72;
-template <typename Operands>
-constexpr int kDqRegisters = (3 * kLaunchRegisters - kDkvRegisters<Operands>) / 2;
+constexpr int kDkvRegisters = 72, kDqRegisters = (3 * kLaunchRegisters - kDkvRegisters) / 2;
 /// kDqBarrier: all threads of warpgroups 0 and 1. kDsReady: P and dS are stored. kDsFree: P and dS
 /// are no longer read. kDpReady: dP is stored.
 enum BackwardBarrier { kDqBarrier = 1, kDsReady, kDsFree, kDpReady };
@@ -74,6 +68,16 @@ PB_DEVICE float dot_pair(uint32_t a, uint32_t b, uint32_t c) {
   return bf16_low(a) * (bf16_low(b) + bf16_low(c)) + bf16_high(a) * (bf16_high(b) + bf16_high(c));
 }
 
+/// Stores what is known of a row: Delta, and lse as base and p_factor.
+template <typename Operands>
+PB_DEVICE void store_row(const Operands& o, BackwardShared& shared, int row, float delta) {
+  shared.delta[row] = delta;
+  shared.ds_sum[row] = 0.0f;
+  const float lse = row < o.cta.num_rows ? o.g.lse[o.cta.first_row + row] : 0.0f;
+  shared.base[row] = floorf(lse);
+  shared.p_factor[row] = row < o.cta.num_rows ? exp2_of(floorf(lse) - lse) : 0.0f;
+}
+
 /// Delta = <grad_out, out + out_remainder> and lse of the heads of the CTA, four threads a head.
 template <typename Operands>
 PB_DEVICE void load_delta_and_lse(const Operands& o, BackwardShared& shared) {
@@ -90,12 +94,7 @@ PB_DEVICE void load_delta_and_lse(const Operands& o, BackwardShared& shared) {
                         g.out_remainder == nullptr ? 0 : pair_at(g.out_remainder, column));
   }
   delta = quad_sum(delta);
-  if (quarter != 0) return;
-  shared.delta[row] = delta;
-  shared.ds_sum[row] = 0.0f;
-  const float lse = row < o.cta.num_rows ? g.lse[o.cta.first_row + row] : 0.0f;
-  shared.base[row] = floorf(lse);
-  shared.p_factor[row] = row < o.cta.num_rows ? exp2_of(floorf(lse) - lse) : 0.0f;
+  if (quarter == 0) store_row(o, shared, row, delta);
 }
 
 /// P of a tile from its logits, relative to the base of the row; 0 for an invalid key.
@@ -152,37 +151,11 @@ PB_DEVICE void load_centered(const BackwardSmem& smem, const Fragment& f, int fi
   }
 }
 
-/// out is a mean of V with the rounded P, so sum_j rounded(P_j) (dP_j - Delta) is 0, and sum_j P_j
-/// (dP_j - Delta) is not: an error that all keys of a row share. `shift` is what Delta lacks in a
-/// tile: sum_j P_j (dP_j - Delta - shift) = sum_j rounded(P_j) (dP_j - Delta) over its keys.
-PB_DEVICE void compute_shift(const float (&p)[32], const BackwardSmem& smem, const Fragment& f,
-                             float (&shift)[2]) {
-  float sum[2] = {}, excess[2] = {};
-  PB_UNROLL
-  for (int first = 0; first < 16; first += kAtATime) {
-    float centered[2 * kAtATime];
-    load_centered(smem, f, first, centered);
-    PB_UNROLL
-    for (int i = 0; i < kAtATime; ++i) {
-      const float low = p[2 * (first + i)], high = p[2 * (first + i) + 1];
-      const uint32_t rounded = pack_bf16(low, high);
-      sum[i % 2] += low + high;
-      excess[i % 2] += (low - bf16_low(rounded)) * centered[2 * i] +
-                       (high - bf16_high(rounded)) * centered[2 * i + 1];
-    }
-  }
-  PB_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const float whole = quad_sum(sum[half]);
-    shift[half] = whole == 0.0f ? 0.0f : quad_sum(excess[half]) * rcp_approx(whole);
-  }
-}
-
-/// Stores P and dS of a tile in the place of dP - Delta, and adds dS to the sums of the rows.
+/// Stores P and dS of a tile in the place of dP - Delta.
 template <typename Operands>
-PB_DEVICE void store_p_ds(const float (&p)[32], const float (&shift)[2], const Operands& o,
-                          int64_t tile, BackwardShared& shared, const Fragment& f) {
-  float p_factor[2], ds_factor[2], ds_sum[2] = {};
+PB_DEVICE void store_p_ds(const float (&p)[32], const Operands& o, int64_t tile,
+                          const BackwardShared& shared, const Fragment& f) {
+  float p_factor[2], ds_factor[2];
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = f.row + 8 * half;
@@ -201,20 +174,10 @@ PB_DEVICE void store_p_ds(const float (&p)[32], const float (&shift)[2], const O
       PB_UNROLL
       for (int e = 0; e < 2; ++e) {
         whole[e] = p_factor[half] * o.key_scale(tile, f.column(at + e)) * p[at + e];
-        ds[e] = ds_factor[half] * whole[e] * (centered[2 * i + e] - shift[half]);
+        ds[e] = ds_factor[half] * whole[e] * centered[2 * i + e];
       }
-      const uint32_t pair = pack_bf16(ds[0], ds[1]);
       pair_at(o.smem.p_tile(), f, first + i) = pack_bf16(whole[0], whole[1]);
-      pair_at(o.smem.ds_tile(), f, first + i) = pair;
-      ds_sum[half] += bf16_low(pair) + bf16_high(pair);
-    }
-  }
-  if constexpr (Operands::kHasRemainder) {
-    const bool is_rounded = o.g.out_remainder == nullptr;
-    PB_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const float sum = quad_sum(ds_sum[half]);
-      if (f.quad == 0 && !is_rounded) shared.ds_sum[f.row + 8 * half] += sum;
+      pair_at(o.smem.ds_tile(), f, first + i) = pack_bf16(ds[0], ds[1]);
     }
   }
 }
@@ -386,10 +349,7 @@ PB_DEVICE void compute_ds_dq(Operands& o, int64_t num_tiles) {
     if (f.warpgroup == 0) {
       compute_p(d, o, tile, shared, f);
       named_barrier_sync(kDpReady, kDqThreads);
-      float shift[2] = {};
-      if constexpr (Operands::kHasRemainder) compute_shift(d, smem, f, shift);
-      f.rematerialize();
-      store_p_ds(d, shift, o, tile, shared, f);
+      store_p_ds(d, o, tile, shared, f);
     } else {
       // Warpgroup 2 no longer reads P and dS of the previous tile.
       if (tile > 0) named_barrier_sync(kDsFree, kBackwardThreads / 3 * 2);
@@ -405,8 +365,6 @@ PB_DEVICE void compute_ds_dq(Operands& o, int64_t num_tiles) {
     named_barrier_sync(kDqBarrier, kDqThreads);
     if (tile + 1 < num_tiles) o.load_k_tile(tile + 1);
   }
-  // Warpgroup 1 reads the sums of dS next.
-  named_barrier_sync(kDqBarrier, kDqThreads);
   grad_q.store(o, f);
 }
 
@@ -440,18 +398,8 @@ PB_DEVICE void accumulate_dkv(const Operands& o, int64_t num_tiles) {
     issue_dkv<true>(d, smem, 0);
     for (int block = 0; block < last; ++block) {
       wgmma_wait(d);
-      if constexpr (Operands::kOverlapsAdds) {
-        float done[32];
-        PB_UNROLL
-        for (int i = 0; i < 32; ++i) done[i] = d[i];
-        // The block that is added must be in other registers than the next product.
-        warpgroup_fence_operand(done);
-        issue_dkv<true>(d, smem, block + 1);
-        atomic_add_dkv(done, block, head_dim_qk, rows);
-      } else {
-        atomic_add_dkv(d, block, head_dim_qk, rows);
-        issue_dkv<true>(d, smem, block + 1);
-      }
+      atomic_add_dkv(d, block, head_dim_qk, rows);
+      issue_dkv<true>(d, smem, block + 1);
     }
     wgmma_wait(d);
     if (tile + 1 < num_tiles) named_barrier_arrive(kDsFree, kBackwardThreads / 3 * 2);
@@ -463,10 +411,10 @@ template <typename Operands>
 PB_DEVICE void backward_cta(Operands& o) {
   const int64_t num_tiles = (o.p.topk + kRows - 1) / kRows;
   if (warp_broadcast(thread_index() / 128) < 2) {
-    warpgroup_reg_alloc<kDqRegisters<Operands>>();
+    warpgroup_reg_alloc<kDqRegisters>();
     compute_ds_dq(o, num_tiles);
   } else {
-    warpgroup_reg_dealloc<kDkvRegisters<Operands>>();
+    warpgroup_reg_dealloc<kDkvRegisters>();
     accumulate_dkv(o, num_tiles);
   }
 }
