@@ -7,8 +7,8 @@
 
 // Operands of the backward: the stored bytes, converted to bfloat16 on their way to shared memory,
 // without a change of value. The scale of a row stays float32; the block scales of the 656-byte
-// layout are multiplied into the values (exact for powers of two). dS uses P rounded to bfloat16,
-// while out uses P rounded to float16: an independent error of each key. Grid: num_items.
+// layout are multiplied into the values (exact for powers of two). dS uses P as it is; out uses P
+// rounded to float16, or to bfloat16 with 656-byte keys. Grid: num_items.
 namespace patchbench::ops::fp8_storage_dispatch {
 
 /// Lies behind the shared memory of sm90::backward_cta.
@@ -45,7 +45,7 @@ template <bool kIsBlock>
 struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
   using CtaOperands::CtaOperands;
   static constexpr int kBlocks = num_blocks(kHeadDim);
-  static constexpr bool kOverlapsAdds = false;
+  static constexpr bool kHasRemainder = false;
   RowSlice slice;
   int32_t slot = -1;
 

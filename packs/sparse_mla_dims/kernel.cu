@@ -32,8 +32,17 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     sparse_mla_backward_kernel(SparseMla problem, SparseMlaGrads grads) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char storage[];
-  Operands<kBlocks> operands(problem, grads, Cta(problem, blockIdx.x), storage);
-  backward_cta(operands);
+  backward_cta(Operands<kBlocks>(problem, grads, Cta(problem, blockIdx.x), storage));
+#endif
+}
+
+constexpr int kStoreThreads = 256;
+
+__global__ void __launch_bounds__(kStoreThreads)
+    sparse_mla_store_grad_kv_kernel(SparseMlaGrads grads, int64_t num_groups) {
+#if __CUDA_ARCH__ >= 900
+  const int64_t group = int64_t{blockIdx.x} * kStoreThreads + threadIdx.x;
+  if (group < num_groups) store_grad_kv(grads, group);
 #endif
 }
 
@@ -75,13 +84,22 @@ cudaError_t launch_forward(const SparseMla& problem, const SparseMlaResults& res
 
 cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,
                             cudaStream_t stream) {
-  if (num_items(problem) == 0) return cudaSuccess;
+  const int64_t num_groups =
+      problem.batch * problem.seqlen_k * (problem.head_dim_qk / kGroupColumns);
+  if (num_groups == 0 && num_items(problem) == 0) return cudaSuccess;
   constexpr decltype(&sparse_mla_backward_kernel<1>) kKernels[] = {
       sparse_mla_backward_kernel<1>, sparse_mla_backward_kernel<2>, sparse_mla_backward_kernel<3>,
       sparse_mla_backward_kernel<4>, sparse_mla_backward_kernel<5>, sparse_mla_backward_kernel<6>,
       sparse_mla_backward_kernel<7>, sparse_mla_backward_kernel<8>, sparse_mla_backward_kernel<9>};
-  return launch(kKernels[num_blocks(problem.head_dim_qk) - 1], problem, grads, num_items(problem),
-                backward_bytes(problem.head_dim_qk, problem.head_dim_v), stream);
+  cudaError_t status = cudaSuccess;
+  if (num_items(problem) > 0)
+    status =
+        launch(kKernels[num_blocks(problem.head_dim_qk) - 1], problem, grads, num_items(problem),
+               backward_bytes(problem.head_dim_qk, problem.head_dim_v), stream);
+  if (status != cudaSuccess || num_groups == 0 || grads.grad_kv == nullptr) return status;
+  const auto grid = static_cast<unsigned>((num_groups + kStoreThreads - 1) / kStoreThreads);
+  sparse_mla_store_grad_kv_kernel<<<grid, kStoreThreads, 0, stream>>>(grads, num_groups);
+  return cudaGetLastError();
 }
 
 }  // namespace patchbench::ops::sparse_mla_dims

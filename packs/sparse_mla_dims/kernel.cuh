@@ -36,7 +36,9 @@ struct SparseMlaGrads {
   const uint16_t* out_remainder = nullptr;  ///< as grad_out; null: Delta from the rounded out
   const float* lse = nullptr;               ///< [rows]
   uint16_t* grad_q = nullptr;               ///< [rows, head_dim_qk] bfloat16
-  float* grad_kv = nullptr;  ///< [batch, seqlen_k, head_dim_qk], zero before: it is added to
+  /// [batch, seqlen_k, head_dim_qk], zero before: it is added to. The columns are permuted.
+  float* grad_kv_sum = nullptr;
+  uint16_t* grad_kv = nullptr;  ///< as grad_kv_sum, bfloat16, columns in order; null: not wanted
 };
 
 #ifdef PATCHBENCH_CUDA
@@ -47,7 +49,7 @@ bool is_launchable(int64_t batch, int64_t seqlen_q, int64_t num_heads);
 /// One launch, capturable, bitwise deterministic. Returns the launch's status.
 cudaError_t launch_forward(const SparseMla& problem, const SparseMlaResults& results,
                            cudaStream_t stream);
-/// One launch, capturable. grad_q is bitwise deterministic, grad_kv is not: rows add atomically.
+/// Two launches, capturable. grad_q is bitwise deterministic, grad_kv is not: rows add atomically.
 cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,
                             cudaStream_t stream);
 #endif

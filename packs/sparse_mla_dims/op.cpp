@@ -154,6 +154,13 @@ Tensor staged(const Tensor& value, ScalarType type, const std::string& staging) 
   return high + (value - high).to(type).to(value.scalar_type());
 }
 
+/// sum_j P_j dP_j over the keys of a query, of which none is missing here: Delta fits this P. The
+/// out of a kernel is a mean with P rounded to bfloat16, which does not. 0 without a key.
+Tensor exact_delta(const Tensor& grad_p, const Tensor& p) {
+  const Tensor sum = p.sum({-1}, true).maximum(double{std::numeric_limits<float>::min()});
+  return (grad_p * p).sum({-1}, true).div_(sum);
+}
+
 struct Saved {
   const Tensor &grad_out, &out, &out_remainder, &lse;
 };
@@ -171,11 +178,9 @@ void backward_plain(const Operands& o, const Saved& saved, const std::string& de
       return t[b].narrow(0, first, count).to(sum_type(type));
     };
     const Tensor gradient = part(saved.grad_out);
-    Tensor out = part(saved.out);
-    if (delta == "exact" && keeps_remainder(type)) out = out + part(saved.out_remainder);
-    const Tensor row = (gradient * out).sum({-1}, true);
     const Tensor p = g.logits.sub_(part(saved.lse).unsqueeze(-1)).exp2_();
-    Tensor ds = gradient.matmul(g.v.mT()).sub_(row);
+    Tensor ds = gradient.matmul(g.v.mT());
+    ds.sub_(delta == "exact" ? exact_delta(ds, p) : (gradient * part(saved.out)).sum({-1}, true));
     ds = staged(ds.mul_(p).mul_(o.softmax_scale), type, staging);
     if (grad_q.defined()) grad_q[b].narrow(0, first, count).copy_(ds.matmul(g.k));
     if (!grad_kv.defined()) return;
@@ -235,7 +240,7 @@ void forward_cuda(const Operands& o, const Triple& results) {
 }
 
 void backward_cuda(const Operands& o, const Saved& saved, const std::string& delta,
-                   const Pair& grads) {
+                   const Pair& grads, const Tensor& grad_kv_sum) {
   const Tensor q = with_aligned_rows(o.q), kv = with_aligned_rows(o.kv);
   const Tensor indices = o.indices.contiguous(), lse = saved.lse.contiguous();
   const auto dense = [](const Tensor& tensor) { return with_aligned_rows(tensor.contiguous()); };
@@ -243,15 +248,18 @@ void backward_cuda(const Operands& o, const Saved& saved, const std::string& del
   const bool is_exact = delta == "exact";
   const Tensor remainder = is_exact ? dense(saved.out_remainder) : saved.out_remainder;
   const auto& [grad_q, grad_kv] = grads;
-  check_cuda("sparse_mla_backward",
-             launch_backward(problem_of({q, kv, indices, o.softmax_scale, o.head_dim_v}),
-                             {.grad_out = bits_of(grad_out),
-                              .out = bits_of(out),
-                              .out_remainder = is_exact ? bits_of(remainder) : nullptr,
-                              .lse = lse.data<float>(),
-                              .grad_q = static_cast<uint16_t*>(grad_q.mutable_data()),
-                              .grad_kv = grad_kv.mutable_data<float>()},
-                             current_stream(o.q)));
+  check_cuda(
+      "sparse_mla_backward",
+      launch_backward(
+          problem_of({q, kv, indices, o.softmax_scale, o.head_dim_v}),
+          {.grad_out = bits_of(grad_out),
+           .out = bits_of(out),
+           .out_remainder = is_exact ? bits_of(remainder) : nullptr,
+           .lse = lse.data<float>(),
+           .grad_q = static_cast<uint16_t*>(grad_q.mutable_data()),
+           .grad_kv_sum = grad_kv_sum.mutable_data<float>(),
+           .grad_kv = grad_kv.defined() ? static_cast<uint16_t*>(grad_kv.mutable_data()) : nullptr},
+          current_stream(o.q)));
 }
 #endif
 
@@ -317,9 +325,8 @@ Pair backward(PB_MLA_SAVED, PB_MLA_OPERANDS, const std::string& delta, const std
 #ifdef PATCHBENCH_CUDA
   if (has_kernel(q, out.size(3), staging)) {
     // The kernel makes both gradients in one walk over the keys.
-    const Tensor sum = sum_of_keys();
-    backward_cuda(operands, saved, delta, {output_mask[0] ? grad_q : empty_like(q), sum});
-    if (output_mask[1]) grad_kv.copy_(sum.unsqueeze(2));
+    backward_cuda(operands, saved, delta, {output_mask[0] ? grad_q : empty_like(q), grad_kv},
+                  sum_of_keys());
     return grads;
   }
 #endif

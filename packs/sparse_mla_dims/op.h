@@ -49,19 +49,18 @@ constexpr int64_t kScratchBytes = 256 << 20;
 ///   grad_q = dS K               grad_kv = dS^T Q + [P^T grad_out, 0], summed before it is rounded
 /// out, out_remainder and lse as sparse_mla_forward gave them; grad_out as out.
 ///
-/// delta    "exact"   Delta = <grad_out, out + out_remainder>
+/// delta    "exact"   The kernel takes Delta = <grad_out, out + out_remainder>. Plain torch, which
+///                    has all keys of a query at once, takes Delta = sum_j P_j dP_j in the type of
+///                    sums, and reads neither out nor out_remainder.
 ///          "rounded" Delta = <grad_out, out>, as upstream; out_remainder may be [0]. The error of
-///          a
-///                    rounded out is common to all keys of a query, so that it does not average out
-///                    in grad_q where the keys share a mean or one key holds most of the mass.
-///                    Where that is nearly all of it "exact", with 16 bits, does not do either:
-///                    2.7e-2 off in such a row (sparse_mla_pdp_precision), "rounded" 29.
+///                    a rounded out is common to all keys of a query, so that it does not average
+///                    out in grad_q where the keys share a mean or one key holds most of the mass.
+///                    Where that is nearly all of it, the kernel's "exact", with 16 bits, does not
+///                    do either: 2.7e-2 off in such a row (sparse_mla_pdp_precision), "rounded" 29.
 /// staging  what P and dS are rounded to before they are multiplied, on bfloat16 alone: "bf16", or
-///          "split": a bfloat16 and the bfloat16 of the remainder (always in plain torch; on CUDA
-///          out, and with it Delta, is still of weights rounded once).
+///          "split": a bfloat16 and the bfloat16 of the remainder (always in plain torch).
 /// output_mask  which gradients are wanted; the others come back undefined. Plain torch leaves
-/// their
-///          work out; the kernel does it all the same.
+///          their work out; the kernel does it all the same.
 /// On CUDA the kernel adds grad_kv atomically, which patchbench_ops refuses in torch's
 /// deterministic mode.
 std::tuple<at::Tensor, at::Tensor> sparse_mla_backward(

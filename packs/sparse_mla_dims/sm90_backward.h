@@ -1,40 +1,396 @@
 #pragma once
+#include <cmath>
 #include <cstdint>
 
 #include "../kernel/sm90/mla_backward.h"
 #include "sm90_loads.h"
 
-// Operands of the backward: bfloat16, copied unchanged. Grid: num_items.
+// The backward of bfloat16. Grid: num_items. 384 threads, one CTA per SM: 64 heads of one query;
+// the keys come in tiles of 64. Three warpgroups:
+//   Warpgroup 0 loads the query and the K tiles, computes S, P, dP and dS, and the first columns of
+//   dQ.
+//   Warpgroups 1 and 2 compute the other columns of dQ, then dKV, [64 keys, 64 columns] at a time,
+//   each of its own columns, added to memory in float32, 16 bytes a thread, 64 heads at once.
+// dKV does not need K: while warpgroups 1 and 2 add, warpgroup 0 loads the next K tile and computes
+// its dS. A tile without a valid index is skipped.
+// grad_kv is summed with its columns in another order, see kGroupColumns: four columns of a
+// thread are then consecutive.
+// Registers of a thread: 32 for S, dP or a block of dKV, 32 for each block of dQ, and 24 for P in
+// warpgroup 0. Shared memory: as in kernel/sm90/mla_backward.h.
+// Rounded to bfloat16: dS, grad_q, grad_kv, and P where it is multiplied; dS is formed with 24 bits
+// of P, its exponent among them. Sums are float32.
 namespace patchbench::ops::sparse_mla_dims {
 
-using DqLoader = RowLoader<0, kDqThreads>;
+constexpr int kGroupThreads = kBackwardThreads / 3;
+/// Registers of a thread, by warpgroup.
+constexpr int kRoleRegisters[] = {152, 192, 160};
+static_assert(kRoleRegisters[0] + kRoleRegisters[1] + kRoleRegisters[2] <= 3 * kLaunchRegisters,
+              "a warpgroup waits for ever for registers that the CTA was not launched with");
+/// Of warpgroup 0 alone: kKReady: the K tile is complete; kDsStored: P and dS are stored. Of all:
+/// kRowsReady: lse and Delta are stored; kDsReady: P and dS are stored, or there is no further
+/// tile; kKFree: K is no longer read; kDsFree: P and dS are no longer read.
+enum RoleBarrier { kKReady = 1, kDsStored, kRowsReady, kDsReady, kKFree, kDsFree };
+/// In the place of the first index of a tile: there is no further tile.
+constexpr int32_t kNoMoreTiles = -2;
 
-/// kBlocks_: blocks of q.
+/// The columns of a warpgroup, in blocks of 64.
+template <int kBlocks, int kWarpgroup>
+struct Columns {
+  static constexpr int kFirst = kBlocks >= 8 ? 2 : 1;
+  static constexpr int kSecond = (kBlocks - kFirst + 1) / 2;
+  static constexpr int kDq = kWarpgroup == 0   ? kFirst
+                             : kWarpgroup == 1 ? kSecond
+                                               : kBlocks - kFirst - kSecond;
+  static constexpr int kDqBegin = kWarpgroup == 0 ? 0 : kWarpgroup == 1 ? kFirst : kFirst + kSecond;
+  static constexpr int kDkvBegin = kWarpgroup == 1 ? 0 : kBlocks / 2;
+  static constexpr int kDkvEnd = kWarpgroup == 1 ? kBlocks / 2 : kBlocks;
+};
+
+using KeyLoader = RowLoader<0, kGroupThreads>;
+
+/// The slots of a tile, two a lane, the same in each warp.
+struct TileSlots {
+  int32_t slots[2];
+  PB_DEVICE void read(const SparseMla& p, const Cta& cta, int64_t tile) {
+    PB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const int64_t slot = tile * kRows + i * 32 + thread_index() % 32;
+      const int32_t index = slot < p.topk ? p.indices[cta.query * p.topk + slot] : -1;
+      slots[i] = index;
+    }
+  }
+  PB_DEVICE bool has_key(const SparseMla& p) const {
+    return any_sync((slots[0] >= 0 && slots[0] < p.seqlen_k) ||
+                    (slots[1] >= 0 && slots[1] < p.seqlen_k));
+  }
+  /// The index of each row of the thread, -1 where it is invalid.
+  PB_DEVICE void indices(const SparseMla& p, const KeyLoader& loader,
+                         int32_t (&index)[KeyLoader::kEach]) const {
+    PB_UNROLL
+    for (int i = 0; i < KeyLoader::kEach; ++i) {
+      const int row = loader.row(i);  // i < 2: below 32
+      const int32_t slot = shfl_sync(slots[i / 2], row % 32);
+      index[i] = slot < 0 || slot >= p.seqlen_k ? -1 : slot;
+    }
+  }
+};
+
 template <int kBlocks_>
 struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
   using CtaOperands::CtaOperands;
   static constexpr int kBlocks = kBlocks_;
-  static constexpr bool kOverlapsAdds = true;
-  DqLoader loader;
-  int32_t slots[DqLoader::kEach];
+  static constexpr bool kHasRemainder = true;
 
   PB_DEVICE void load_q_tile() const {
+    const KeyLoader loader;
     loader.load_blocks<0, kBlocks>(loader.query_rows(p, cta), p.head_dim_qk, kBlocks,
                                    smem.q_tile());
     loader.load_blocks<0, kBlocks>(
         loader.head_rows(g.grad_out + cta.first_row * p.head_dim_v, p.head_dim_v, cta.num_rows),
         p.head_dim_v, smem.value_blocks, smem.grad_out_tile());
   }
-  PB_DEVICE void read_slots(int64_t tile) { loader.read_slots(p, cta, tile, slots); }
-  PB_DEVICE void load_k_tile(int64_t tile) const {
-    int32_t index[DqLoader::kEach];
-    loader.valid_indices(p, slots, index);
-    loader.store_indices(index, smem.shared().index[tile % 2]);
+  PB_DEVICE void load_k_tile(const TileSlots& slots, int buffer) const {
+    const KeyLoader loader;
+    int32_t index[KeyLoader::kEach];
+    slots.indices(p, loader, index);
+    loader.store_indices(index, smem.shared().index[buffer]);
     loader.load_blocks<0, kBlocks>(loader.key_rows(p, cta, index), p.head_dim_qk, kBlocks,
                                    smem.k_tile());
   }
   PB_DEVICE float query_scale(int /*row*/) const { return 1.0f; }
   PB_DEVICE float key_scale(int64_t /*tile*/, int /*key*/) const { return 1.0f; }
 };
+
+/// Delta and lse of the heads of the CTA, four threads a head, by the 256 threads of warpgroups 1
+/// and 2: 16 bytes a load, and twelve loads before the first value is used.
+template <typename Operands>
+PB_DEVICE void load_rows(const Operands& o) {
+  constexpr int kEach = 4;
+  const auto& g = o.g;
+  const int thread = thread_index() - kGroupThreads, row = thread / 4, quarter = thread % 4;
+  const bool has_rest = g.out_remainder != nullptr;
+  const int64_t first = (o.cta.first_row + row) * o.p.head_dim_v;
+  float delta = 0.0f;
+  for (int begin = 8 * quarter; begin < o.p.head_dim_v; begin += 32 * kEach) {
+    Vec128 grad_out[kEach], out[kEach], rest[kEach];
+    PB_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      const int column = begin + 32 * i;
+      if (row >= o.cta.num_rows || column >= o.p.head_dim_v) continue;
+      grad_out[i] = load_128(g.grad_out + first + column);
+      out[i] = load_128(g.out + first + column);
+      if (has_rest) rest[i] = load_128(g.out_remainder + first + column);
+    }
+    PB_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      PB_UNROLL
+      for (int word = 0; word < 4; ++word)
+        delta += dot_pair(grad_out[i].words[word], out[i].words[word], rest[i].words[word]);
+    }
+  }
+  delta = quad_sum(delta);
+  if (quarter == 0) store_row(o, o.smem.shared(), row, delta);
+}
+
+/// P of a thread, with 24 of its bits: 16 registers of upper halves and 8 of the next bytes.
+struct PackedP {
+  uint32_t high[16], low[8];
+  PB_DEVICE explicit PackedP(const float (&p)[32]) {
+    PB_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t a = as_bits(p[4 * i]), b = as_bits(p[4 * i + 1]), c = as_bits(p[4 * i + 2]),
+                     d = as_bits(p[4 * i + 3]);
+      high[2 * i] = byte_perm(a, b, 0x7632);
+      high[2 * i + 1] = byte_perm(c, d, 0x7632);
+      low[i] = byte_perm(byte_perm(a, b, 0x51), byte_perm(c, d, 0x51), 0x5410);
+    }
+  }
+  /// Elements 2 i and 2 i + 1. Bits that are not kept repeat those before them.
+  PB_DEVICE void pair(int i, float& first, float& second) const {
+    first = as_float(byte_perm(high[i], low[i / 2], i % 2 == 0 ? 0x1044 : 0x1066));
+    second = as_float(byte_perm(high[i], low[i / 2], i % 2 == 0 ? 0x3255 : 0x3277));
+  }
+};
+
+/// out is a mean of V with the rounded P, so sum_j rounded(P_j) (dP_j - Delta) is 0, and sum_j P_j
+/// (dP_j - Delta) is not: an error that all keys of a row share. `shift` is what Delta lacks in a
+/// tile: sum_j P_j (dP_j - Delta - shift) = sum_j rounded(P_j) (dP_j - Delta) over its keys.
+PB_DEVICE void compute_shift(const PackedP& p, const float (&centered)[32], float (&shift)[2]) {
+  float sum[2] = {}, excess[2] = {};
+  PB_UNROLL
+  for (int i = 0; i < 16; ++i) {
+    float low, high;
+    p.pair(i, low, high);
+    const uint32_t rounded = pack_bf16(low, high);
+    sum[i % 2] += low + high;
+    excess[i % 2] += (low - bf16_low(rounded)) * centered[2 * i] +
+                     (high - bf16_high(rounded)) * centered[2 * i + 1];
+  }
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const float whole = quad_sum(sum[half]);
+    shift[half] = whole == 0.0f ? 0.0f : quad_sum(excess[half]) * rcp_approx(whole);
+  }
+}
+
+/// P and dS of a tile, rounded and packed, from P and dP; adds dS to the sums of the rows.
+template <typename Operands>
+PB_DEVICE void compute_p_ds(PackedP& p, float (&grad_p)[32], const Operands& o, const Fragment& f,
+                            uint32_t (&p_pairs)[16], uint32_t (&ds_pairs)[16]) {
+  BackwardShared& shared = o.smem.shared();
+  float shift[2], factor[2], ds_sum[2] = {};
+  PB_UNROLL
+  for (int i = 0; i < 32; ++i) grad_p[i] -= shared.delta[f.row + i / 2 % 2 * 8];
+  compute_shift(p, grad_p, shift);
+  // Otherwise the compiler keeps P unpacked, in 32 registers, until it is used again.
+  warpgroup_fence_operand(p.high);
+  warpgroup_fence_operand(p.low);
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) factor[half] = shared.p_factor[f.row + 8 * half];
+  PB_UNROLL
+  for (int i = 0; i < 16; ++i) {
+    float low, high;
+    p.pair(i, low, high);
+    low *= factor[i % 2];
+    high *= factor[i % 2];
+    p_pairs[i] = pack_bf16(low, high);
+    ds_pairs[i] = pack_bf16(o.p.softmax_scale * low * (grad_p[2 * i] - shift[i % 2]),
+                            o.p.softmax_scale * high * (grad_p[2 * i + 1] - shift[i % 2]));
+    ds_sum[i % 2] += bf16_low(ds_pairs[i]) + bf16_high(ds_pairs[i]);
+  }
+  const bool is_rounded = o.g.out_remainder == nullptr;
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const float sum = quad_sum(ds_sum[half]);
+    if (f.quad == 0 && !is_rounded) shared.ds_sum[f.row + 8 * half] += sum;
+  }
+}
+
+/// kCount blocks of columns of grad_q.
+template <int kCount>
+struct DqColumns {
+  float d[kCount > 0 ? 32 * kCount : 1] = {};
+  /// Issues the product of a tile; `k_tile` is the address of the first block.
+  PB_DEVICE void issue(uint32_t ds_tile, uint32_t k_tile) {
+    if constexpr (kCount > 0) {
+      wgmma_fence(d);
+      mma_ab<Major::kK, 64 * kCount>(d, ds_tile, k_tile, true);
+    }
+    wgmma_commit();
+  }
+};
+
+/// P and dS of a tile, by warpgroup 0.
+template <int kBlocks>
+PB_DEVICE void compute_tile(const Operands<kBlocks>& o, int count, Fragment& f,
+                            uint32_t (&p_pairs)[16], uint32_t (&ds_pairs)[16]) {
+  const BackwardSmem& smem = o.smem;
+  float d[32];
+  wgmma_fence(d);
+  mma_abt(d, smem.q_tile(), smem.k_tile(), kBlocks, false);
+  wgmma_commit();
+  wgmma_wait(d);
+  f.rematerialize();
+  compute_p(d, o, count, smem.shared(), f);
+  PackedP p(d);
+  wgmma_fence(d);
+  mma_abt(d, smem.grad_out_tile(), smem.k_tile(), smem.value_blocks, false);
+  wgmma_commit();
+  wgmma_wait(d);
+  f.rematerialize();
+  compute_p_ds(p, d, o, f, p_pairs, ds_pairs);
+}
+
+/// Warpgroup 0: loads, P, dS and its columns of grad_q.
+template <int kBlocks>
+PB_DEVICE void compute_ds_role(const Operands<kBlocks>& o) {
+  const BackwardSmem& smem = o.smem;
+  BackwardShared& shared = smem.shared();
+  const int64_t num_tiles = (o.p.topk + kRows - 1) / kRows;
+  const uint32_t k = smem.k_tile();
+  TileSlots slots;
+  const auto find_tile = [&](int64_t tile) {
+    while (tile < num_tiles && !slots.has_key(o.p)) {
+      ++tile;
+      slots.read(o.p, o.cta, tile);
+    }
+    return tile;
+  };
+  slots.read(o.p, o.cta, 0);
+  o.load_q_tile();
+  int64_t tile = find_tile(0);
+  if (tile < num_tiles) o.load_k_tile(slots, 0);
+  Fragment f;
+  DqColumns<Columns<kBlocks, 0>::kDq> grad_q;
+  // lse and Delta are read next.
+  named_barrier_sync(kRowsReady, kBackwardThreads);
+  int count = 0;
+  for (; tile < num_tiles; ++count) {
+    cp_async_wait_all();
+    fence_async_proxy();
+    // Each thread has waited for its own copies; the products read those of all.
+    named_barrier_sync(kKReady, kGroupThreads);
+    slots.read(o.p, o.cta, tile + 1);
+    uint32_t p_pairs[16], ds_pairs[16];
+    compute_tile(o, count, f, p_pairs, ds_pairs);
+    // Without it P and dS of the previous tile are overwritten while products read them.
+    if (count > 0) named_barrier_sync(kDsFree, kBackwardThreads);
+    PB_UNROLL
+    for (int i = 0; i < 16; ++i) {
+      pair_at(smem.p_tile(), f, i) = p_pairs[i];
+      pair_at(smem.ds_tile(), f, i) = ds_pairs[i];
+    }
+    fence_async_proxy();
+    named_barrier_arrive(kDsReady, kBackwardThreads);
+    // The product of this warpgroup reads the dS of all its threads.
+    named_barrier_sync(kDsStored, kGroupThreads);
+    grad_q.issue(shared_address(smem.ds_tile()), k);
+    tile = find_tile(tile + 1);
+    wgmma_wait(grad_q.d);
+    // Without it the next K tile is copied over this one while products read it.
+    named_barrier_sync(kKFree, kBackwardThreads);
+    if (tile < num_tiles) o.load_k_tile(slots, (count + 1) % 2);
+  }
+  if (count > 0) named_barrier_sync(kDsFree, kBackwardThreads);
+  if (thread_index() == 0) shared.index[count % 2][0] = kNoMoreTiles;
+  named_barrier_arrive(kDsReady, kBackwardThreads);
+  // The sums of dS are read next, by other threads than those that added.
+  named_barrier_sync(kDsStored, kGroupThreads);
+  store_grad_q(grad_q.d, o, f, 0);
+}
+
+/// Rows of grad_kv to which a thread adds: those of its fragment; null for an invalid index.
+struct KeyRows {
+  float* to[2];
+  template <typename Operands>
+  PB_DEVICE KeyRows(const Operands& o, const Fragment& f, int buffer) {
+    PB_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int32_t key = o.smem.shared().index[buffer][f.row + 8 * half];
+      to[half] = key < 0 ? nullptr
+                         : o.g.grad_kv_sum + (o.cta.batch * o.p.seqlen_k + key) * o.p.head_dim_qk +
+                               4 * f.quad;
+    }
+  }
+};
+
+/// The sums of grad_kv have their columns permuted in groups of 16: position 4 q + e is column 2 q
+/// + e % 2 + 8 (e / 2). So are consecutive the columns that thread q of a quad has of a row.
+constexpr int kGroupColumns = 16;
+
+/// Adds a block of dKV to memory, 16 bytes a thread: four threads add 64 bytes of a row.
+PB_DEVICE void add_dkv(const float (&d)[32], int block, int head_dim_qk, const KeyRows& rows) {
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    if (rows.to[half] == nullptr) continue;
+    PB_UNROLL
+    for (int group = 0; group < kColumns / kGroupColumns; ++group) {
+      const int column = block * kColumns + group * kGroupColumns, at = 8 * group + 2 * half;
+      if (column < head_dim_qk)
+        atomic_add_f32x4(rows.to[half] + column, d[at], d[at + 1], d[at + 4], d[at + 5]);
+    }
+  }
+}
+
+/// Stores group `group` of 16 columns of grad_kv, rounded and in the order of columns.
+PB_DEVICE void store_grad_kv(const SparseMlaGrads& g, int64_t group) {
+  Vec128 low, high;
+  PB_UNROLL
+  for (int quad = 0; quad < 4; ++quad) {
+    const float* const sum = g.grad_kv_sum + group * kGroupColumns + 4 * quad;
+    low.words[quad] = pack_bf16(sum[0], sum[1]);
+    high.words[quad] = pack_bf16(sum[2], sum[3]);
+  }
+  store_128(g.grad_kv + group * kGroupColumns, low);
+  store_128(g.grad_kv + group * kGroupColumns + 8, high);
+}
+
+/// Warpgroups 1 and 2: their columns of grad_q and of grad_kv.
+template <int kBlocks, int kWarpgroup>
+PB_DEVICE void accumulate_role(const Operands<kBlocks>& o) {
+  using Mine = Columns<kBlocks, kWarpgroup>;
+  const BackwardSmem& smem = o.smem;
+  load_rows(o);
+  named_barrier_arrive(kRowsReady, kBackwardThreads);
+  const Fragment f;
+  DqColumns<Mine::kDq> grad_q;
+  for (int count = 0;; ++count) {
+    named_barrier_sync(kDsReady, kBackwardThreads);
+    if (smem.shared().index[count % 2][0] == kNoMoreTiles) break;
+    grad_q.issue(shared_address(smem.ds_tile()), smem.k_tile() + Mine::kDqBegin * kBlockBytes);
+    const KeyRows rows(o, f, count % 2);
+    wgmma_wait(grad_q.d);
+    named_barrier_arrive(kKFree, kBackwardThreads);
+    for (int block = Mine::kDkvBegin; block < Mine::kDkvEnd; ++block) {
+      float d[32];
+      if (block < smem.value_blocks) {
+        issue_dkv<true>(d, smem, block);
+      } else {
+        issue_dkv<false>(d, smem, block);
+      }
+      wgmma_wait(d);
+      if (block + 1 == Mine::kDkvEnd) named_barrier_arrive(kDsFree, kBackwardThreads);
+      add_dkv(d, block, o.p.head_dim_qk, rows);
+    }
+    if constexpr (Mine::kDkvBegin == Mine::kDkvEnd) named_barrier_arrive(kDsFree, kBackwardThreads);
+  }
+  if constexpr (Mine::kDq > 0) store_grad_q(grad_q.d, o, f, Mine::kDqBegin * kColumns);
+}
+
+/// `storage`: backward_bytes, aligned to 1024 bytes.
+template <int kBlocks>
+PB_DEVICE void backward_cta(const Operands<kBlocks>& o) {
+  const int warpgroup = warp_broadcast(thread_index() / kGroupThreads);
+  if (warpgroup == 0) {
+    warpgroup_reg_dealloc<kRoleRegisters[0]>();
+    compute_ds_role(o);
+  } else if (warpgroup == 1) {
+    warpgroup_reg_alloc<kRoleRegisters[1]>();
+    accumulate_role<kBlocks, 1>(o);
+  } else {
+    warpgroup_reg_dealloc<kRoleRegisters[2]>();
+    accumulate_role<kBlocks, 2>(o);
+  }
+}
 
 }  // namespace patchbench::ops::sparse_mla_dims

@@ -432,6 +432,16 @@ inline void sincos_approx(float angle, float& sine, float& cosine) {
   cosine = std::cos(angle);
 }
 
+inline uint32_t as_bits(float value) { return std::bit_cast<uint32_t>(value); }
+inline float as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t both = a | uint64_t{b} << 32;
+  uint32_t bytes = 0;
+  for (int i = 0; i < 4; ++i)
+    bytes |= static_cast<uint32_t>(both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return bytes;
+}
+
 inline float bf16_low(uint32_t pair) {
   return c10::detail::f32_from_bits(static_cast<uint16_t>(pair));
 }

@@ -223,6 +223,25 @@ TEST(SparseMlaOp, LeavesOneRoundingWhereStagingIsSplit) {
   }
 }
 
+/// A kernel's out is a mean with P rounded to bfloat16: it does not fit the P of plain torch.
+TEST(SparseMlaOp, TakesAnExactDeltaFromAllKeysWhereItIsPlain) {
+  for (const std::string& device : devices()) {
+    const Problem p = problem_of({.name = "keys"}, at::kBFloat16);
+    const auto given = [&](const Tensor& t) { return t.to(at::kBFloat16).to(device); };
+    const Tensor q = given(p.q), kv = given(p.kv), indices = p.indices.to(device);
+    const auto [out, lse, remainder] =
+        sparse_mla_forward(q, kv, indices, p.softmax_scale, p.head_dim_v);
+    const auto grad_q = [&, &lse = lse](const Tensor& mean, const char* delta) {
+      const Tensor rest = torch::zeros_like(mean);
+      return std::get<0>(sparse_mla_backward(given(p.grad_out), mean, rest, lse, q, kv, indices,
+                                             p.softmax_scale, delta, "split"));
+    };
+    const Tensor other = out * 1.01;
+    EXPECT_TRUE(at::equal(grad_q(out, "exact"), grad_q(other, "exact"))) << device;
+    EXPECT_FALSE(at::equal(grad_q(out, "rounded"), grad_q(other, "rounded"))) << device;
+  }
+}
+
 TEST(SparseMlaOp, TakesStridedTensors) {
   for (const std::string& device : devices()) {
     Problem p = problem_of({.name = "strided"}, at::kFloat);

@@ -7,19 +7,19 @@
 // The backward of sparse multi-head latent attention, for any storage of its operands. 384 threads,
 // one CTA per SM: 64 heads of one query; the keys come in tiles of 64. P is computed again from
 // lse.
-//   Warpgroups 0 and 1: warpgroup 0 computes S and P, warpgroup 1 computes dP and, with P, dS: [64,
+//   Warpgroups 0 and 1: warpgroup 1 computes dP, warpgroup 0 computes S, P and, with dP, dS: [64,
 //   64], 32 registers a thread. Each then computes half of the columns of dQ, 16 registers a thread
 //   for each block. They load the next K tile when both are done with this one.
 //   Warpgroup 2: dKV, [64 keys, 64 columns] at a time, 32 registers a thread, added to memory in
 //   float32, 16 bytes a thread, 64 heads at once. It needs P and dS but not K, and runs one tile
 //   behind.
-// Shared memory: blocks of q, grad_out, one K tile, P, dS, and 1.25 KiB: 225 KiB at 576/512.
-// Rounded to bfloat16: P, dS, grad_q. Sums are float32.
+// Shared memory: blocks of q, grad_out, one K tile, P, dS, and 1.5 KiB: 225.5 KiB at 576/512.
+// Rounded to bfloat16: dS, grad_q, and P where it is multiplied; dS is formed with P as it is. Sums
+// are float32.
 //
 // Operands of a pack derive from CtaOperands and load what they own:
 //   kBlocks: blocks of q.
-//   kOverlapsAdds: the adds of one dKV block run during the product of the next. This gains up to 4
-//   % where operands are copied; where they are converted it loses 4 to 9 % to register use.
+//   kHasRemainder: the sums of dS are in shared memory (store_grad_q).
 //   load_q_tile(): starts the copies of q and grad_out to shared memory.
 //   read_slots(tile): reads the indices of the next tile to registers.
 //   load_k_tile(tile): starts the copies of the keys, and stores their indices, -1 where invalid.
@@ -30,19 +30,17 @@ namespace patchbench::ops::sm90 {
 
 constexpr int kBackwardThreads = 384, kDqThreads = 256;
 /// Registers of a thread of warpgroup 2, and of warpgroups 0 and 1.
-template <typename Operands>
-constexpr int kDkvRegisters = Operands::kOverlapsAdds ? 88 : 72;
-template <typename Operands>
-constexpr int kDqRegisters = (3 * kLaunchRegisters - kDkvRegisters<Operands>) / 2;
+constexpr int kDkvRegisters = 72, kDqRegisters = (3 * kLaunchRegisters - kDkvRegisters) / 2;
 /// kDqBarrier: all threads of warpgroups 0 and 1. kDsReady: P and dS are stored. kDsFree: P and dS
-/// are no longer read. kPReady: P is stored.
-enum BackwardBarrier { kDqBarrier = 1, kDsReady, kDsFree, kPReady };
+/// are no longer read. kDpReady: dP is stored.
+enum BackwardBarrier { kDqBarrier = 1, kDsReady, kDsFree, kDpReady };
 
 struct BackwardShared {
   float delta[kRows];
   /// P = exp2(z log2(e) - base) * p_factor, where base is the whole part of lse.
   float base[kRows], p_factor[kRows];
   int32_t index[2][kRows];  ///< of the keys, by tile
+  float ds_sum[kRows];      ///< of the rounded dS of a row; 0 where Delta is of a rounded out
 };
 
 PB_CONSTEXPR int64_t backward_bytes(int head_dim_qk, int head_dim_v) {
@@ -50,8 +48,34 @@ PB_CONSTEXPR int64_t backward_bytes(int head_dim_qk, int head_dim_v) {
          static_cast<int64_t>(sizeof(BackwardShared));
 }
 
+/// Shared memory of a CTA.
+struct BackwardSmem {
+  int blocks, value_blocks;
+  unsigned char* storage;
+  PB_DEVICE uint32_t q_tile() const { return shared_address(storage); }
+  PB_DEVICE uint32_t grad_out_tile() const { return q_tile() + blocks * kBlockBytes; }
+  PB_DEVICE uint32_t k_tile() const { return grad_out_tile() + value_blocks * kBlockBytes; }
+  PB_DEVICE unsigned char* p_tile() const {
+    return storage + (2 * blocks + value_blocks) * kBlockBytes;
+  }
+  PB_DEVICE unsigned char* ds_tile() const { return p_tile() + kBlockBytes; }
+  PB_DEVICE BackwardShared& shared() const {
+    return *reinterpret_cast<BackwardShared*>(ds_tile() + kBlockBytes);
+  }
+};
+
 PB_DEVICE float dot_pair(uint32_t a, uint32_t b, uint32_t c) {
   return bf16_low(a) * (bf16_low(b) + bf16_low(c)) + bf16_high(a) * (bf16_high(b) + bf16_high(c));
+}
+
+/// Stores what is known of a row: Delta, and lse as base and p_factor.
+template <typename Operands>
+PB_DEVICE void store_row(const Operands& o, BackwardShared& shared, int row, float delta) {
+  shared.delta[row] = delta;
+  shared.ds_sum[row] = 0.0f;
+  const float lse = row < o.cta.num_rows ? o.g.lse[o.cta.first_row + row] : 0.0f;
+  shared.base[row] = floorf(lse);
+  shared.p_factor[row] = row < o.cta.num_rows ? exp2_of(floorf(lse) - lse) : 0.0f;
 }
 
 /// Delta = <grad_out, out + out_remainder> and lse of the heads of the CTA, four threads a head.
@@ -70,37 +94,24 @@ PB_DEVICE void load_delta_and_lse(const Operands& o, BackwardShared& shared) {
                         g.out_remainder == nullptr ? 0 : pair_at(g.out_remainder, column));
   }
   delta = quad_sum(delta);
-  if (quarter != 0) return;
-  shared.delta[row] = delta;
-  const float lse = row < o.cta.num_rows ? g.lse[o.cta.first_row + row] : 0.0f;
-  shared.base[row] = floorf(lse);
-  shared.p_factor[row] = row < o.cta.num_rows ? exp2_of(floorf(lse) - lse) : 0.0f;
+  if (quarter == 0) store_row(o, shared, row, delta);
 }
 
-/// P of a tile from its logits, packed to bfloat16, and P as the forward rounded it.
+/// P of a tile from its logits, relative to the base of the row; 0 for an invalid key.
 template <typename Operands>
-PB_DEVICE void compute_p(const float (&s)[32], const Operands& o, int64_t tile,
-                         const BackwardShared& shared, const Fragment& f, uint32_t (&p)[16],
-                         uint32_t (&rounded)[16]) {
+PB_DEVICE void compute_p(float (&s)[32], const Operands& o, int64_t tile,
+                         const BackwardShared& shared, const Fragment& f) {
   const int32_t(&index)[kRows] = shared.index[tile % 2];
   float scale[2];
   PB_UNROLL
   for (int half = 0; half < 2; ++half)
     scale[half] = o.p.softmax_scale * kLog2e * o.query_scale(f.row + 8 * half);
   PB_UNROLL
-  for (int i = 0; i < 32; i += 2) {
-    const int half = i / 2 % 2, row = f.row + 8 * half, key = f.column(i);
-    float unscaled[2], factor[2];
-    PB_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      const float key_scale = o.key_scale(tile, key + e);
-      const float z = s[i + e] * key_scale;
-      const float power = exp2_ftz(fmaf(z, scale[half], -shared.base[row]));
-      unscaled[e] = index[key + e] < 0 ? 0.0f : power;
-      factor[e] = shared.p_factor[row] * key_scale;
-    }
-    rounded[i / 2] = pack_bf16(unscaled[0], unscaled[1]);
-    p[i / 2] = pack_bf16(factor[0] * unscaled[0], factor[1] * unscaled[1]);
+  for (int i = 0; i < 32; ++i) {
+    const int half = i / 2 % 2, key = f.column(i);
+    const float z = s[i] * o.key_scale(tile, key);
+    const float power = exp2_ftz(fmaf(z, scale[half], -shared.base[f.row + 8 * half]));
+    s[i] = index[key] < 0 ? 0.0f : power;
   }
 }
 
@@ -110,35 +121,64 @@ PB_DEVICE uint32_t& pair_at(unsigned char* tile, const Fragment& f, int i) {
                                       swizzled_offset(f.row + i % 2 * 8, 2 * f.column(2 * i)));
 }
 
-/// Replaces P, as the forward rounded it, by dS. out is a mean with exactly these P, so Delta fits
-/// them, and sum_j dS_j is 0 up to the rounding of dS.
+/// Stores dP - Delta for the thread that has the same P: the bfloat16 in the place of P, the
+/// bfloat16 of the rest in the place of dS. 16 bits in all.
 template <typename Operands>
-PB_DEVICE void compute_ds(const float (&grad_p)[32], const Operands& o, int64_t tile,
-                          const BackwardShared& shared, const Fragment& f, unsigned char* ds_tile) {
-  float factor[2], delta[2];
+PB_DEVICE void store_centered(const float (&grad_p)[32], const Operands& o, int64_t tile,
+                              const BackwardShared& shared, const Fragment& f) {
+  const float delta[2] = {shared.delta[f.row], shared.delta[f.row + 8]};
+  PB_UNROLL
+  for (int i = 0; i < 16; ++i) {
+    const int at = 2 * i;
+    const float low = grad_p[at] * o.key_scale(tile, f.column(at)) - delta[i % 2];
+    const float high = grad_p[at + 1] * o.key_scale(tile, f.column(at + 1)) - delta[i % 2];
+    const uint32_t pair = pack_bf16(low, high);
+    pair_at(o.smem.p_tile(), f, i) = pair;
+    pair_at(o.smem.ds_tile(), f, i) = pack_bf16(low - bf16_low(pair), high - bf16_high(pair));
+  }
+}
+
+/// dP - Delta of kAtATime pairs, as store_centered left them.
+constexpr int kAtATime = 2;
+PB_DEVICE void load_centered(const BackwardSmem& smem, const Fragment& f, int first,
+                             float (&centered)[2 * kAtATime]) {
+  PB_UNROLL
+  for (int i = 0; i < kAtATime; ++i) {
+    const uint32_t pair = pair_at(smem.p_tile(), f, first + i);
+    const uint32_t rest = pair_at(smem.ds_tile(), f, first + i);
+    centered[2 * i] = bf16_low(pair) + bf16_low(rest);
+    centered[2 * i + 1] = bf16_high(pair) + bf16_high(rest);
+  }
+}
+
+/// Stores P and dS of a tile in the place of dP - Delta.
+template <typename Operands>
+PB_DEVICE void store_p_ds(const float (&p)[32], const Operands& o, int64_t tile,
+                          const BackwardShared& shared, const Fragment& f) {
+  float p_factor[2], ds_factor[2];
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = f.row + 8 * half;
-    factor[half] = o.p.softmax_scale * shared.p_factor[row] * o.query_scale(row);
-    delta[half] = shared.delta[row];
+    p_factor[half] = shared.p_factor[row];
+    ds_factor[half] = o.p.softmax_scale * o.query_scale(row);
   }
   // Loads of several pairs come before their stores: a load waits for stores that may alias it.
-  constexpr int kAtATime = 4;
   PB_UNROLL
   for (int first = 0; first < 16; first += kAtATime) {
-    uint32_t pairs[kAtATime];
-    PB_UNROLL
-    for (int i = 0; i < kAtATime; ++i) pairs[i] = pair_at(ds_tile, f, first + i);
+    float centered[2 * kAtATime];
+    load_centered(o.smem, f, first, centered);
     PB_UNROLL
     for (int i = 0; i < kAtATime; ++i) {
       const int at = 2 * (first + i), half = i % 2;
-      const float low = o.key_scale(tile, f.column(at)), high = o.key_scale(tile, f.column(at + 1));
-      pairs[i] = pack_bf16(
-          factor[half] * low * bf16_low(pairs[i]) * (grad_p[at] * low - delta[half]),
-          factor[half] * high * bf16_high(pairs[i]) * (grad_p[at + 1] * high - delta[half]));
+      float whole[2], ds[2];
+      PB_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        whole[e] = p_factor[half] * o.key_scale(tile, f.column(at + e)) * p[at + e];
+        ds[e] = ds_factor[half] * whole[e] * centered[2 * i + e];
+      }
+      pair_at(o.smem.p_tile(), f, first + i) = pack_bf16(whole[0], whole[1]);
+      pair_at(o.smem.ds_tile(), f, first + i) = pack_bf16(ds[0], ds[1]);
     }
-    PB_UNROLL
-    for (int i = 0; i < kAtATime; ++i) pair_at(ds_tile, f, first + i) = pairs[i];
   }
 }
 
@@ -196,6 +236,44 @@ PB_DEVICE void atomic_add_dkv(float (&d)[32], int block, int head_dim_qk, const 
   }
 }
 
+/// Stores columns of grad_q from first_column on. The dS of a row add up to 0 but for rounding. The
+/// error e of their sum is taken back in proportion to P: e sum_j P_j v_j = e out is subtracted
+/// from the columns of V. sum_j P_j k_j of the other columns is not known.
+template <typename Operands, int kCount>
+PB_DEVICE void store_grad_q(const float (&d)[kCount], const Operands& o, const Fragment& f,
+                            int first_column) {
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int row = f.row + 8 * half;
+    if (row >= o.cta.num_rows) continue;
+    const float inverse = 1.0f / o.query_scale(row);
+    const float ds_sum = Operands::kHasRemainder ? o.smem.shared().ds_sum[row] : 0.0f;
+    uint16_t* const to = o.g.grad_q + (o.cta.first_row + row) * o.p.head_dim_qk;
+    const uint16_t* const out = o.g.out + (o.cta.first_row + row) * o.p.head_dim_v;
+    // A load waits for stores that may alias it: the loads of 32 columns come before their stores.
+    PB_UNROLL
+    for (int first = 0; first < kCount; first += 16) {
+      uint32_t mean[4] = {};
+      PB_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        // Any valid address where the column is not one of V: a branch would part the loads.
+        const int column = first_column + f.column(first + 4 * i);
+        const bool is_value = column < o.p.head_dim_v;
+        const auto* from = reinterpret_cast<const uint32_t*>(out + (is_value ? column : 0));
+        if constexpr (Operands::kHasRemainder) mean[i] = is_value ? *from : 0;
+      }
+      PB_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int at = first + 4 * i + 2 * half, column = first_column + f.column(at);
+        if (column < o.p.head_dim_qk)
+          *reinterpret_cast<uint32_t*>(to + column) =
+              pack_bf16(inverse * d[at] - ds_sum * bf16_low(mean[i]),
+                        inverse * d[at + 1] - ds_sum * bf16_high(mean[i]));
+      }
+    }
+  }
+}
+
 /// One warpgroup's half of the columns of grad_q. The first warpgroup has the first blocks, the
 /// second one the last blocks. If the count is odd, each has half of the middle block.
 template <int kBlocks>
@@ -218,43 +296,11 @@ struct DqAccumulator {
     wgmma_commit();
     wgmma_wait(whole, rest);
   }
-  template <typename Operands, int kCount>
-  PB_DEVICE static void store(const float (&d)[kCount], const Operands& o, const Fragment& f,
-                              int first_column) {
-    const int head_dim_qk = o.p.head_dim_qk;
-    PB_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int row = f.row + 8 * half;
-      const float inverse = 1.0f / o.query_scale(row);
-      uint16_t* const to = o.g.grad_q + (o.cta.first_row + row) * head_dim_qk + first_column;
-      PB_UNROLL
-      for (int i = 2 * half; i + 1 < kCount; i += 4) {
-        if (row < o.cta.num_rows && first_column + f.column(i) < head_dim_qk)
-          *reinterpret_cast<uint32_t*>(to + f.column(i)) =
-              pack_bf16(inverse * d[i], inverse * d[i + 1]);
-      }
-    }
-  }
   template <typename Operands>
   PB_DEVICE void store(const Operands& o, const Fragment& f) const {
-    store(whole, o, f, first_whole(f) * kColumns);
-    if constexpr (kIsOdd) store(rest, o, f, kWhole * kColumns + f.warpgroup * (kColumns / 2));
-  }
-};
-
-/// Shared memory of a CTA.
-struct BackwardSmem {
-  int blocks, value_blocks;
-  unsigned char* storage;
-  PB_DEVICE uint32_t q_tile() const { return shared_address(storage); }
-  PB_DEVICE uint32_t grad_out_tile() const { return q_tile() + blocks * kBlockBytes; }
-  PB_DEVICE uint32_t k_tile() const { return grad_out_tile() + value_blocks * kBlockBytes; }
-  PB_DEVICE unsigned char* p_tile() const {
-    return storage + (2 * blocks + value_blocks) * kBlockBytes;
-  }
-  PB_DEVICE unsigned char* ds_tile() const { return p_tile() + kBlockBytes; }
-  PB_DEVICE BackwardShared& shared() const {
-    return *reinterpret_cast<BackwardShared*>(ds_tile() + kBlockBytes);
+    if constexpr (kWhole > 0) store_grad_q(whole, o, f, first_whole(f) * kColumns);
+    if constexpr (kIsOdd)
+      store_grad_q(rest, o, f, kWhole * kColumns + f.warpgroup * (kColumns / 2));
   }
 };
 
@@ -301,19 +347,14 @@ PB_DEVICE void compute_ds_dq(Operands& o, int64_t num_tiles) {
     wgmma_wait(d);
     f.rematerialize();
     if (f.warpgroup == 0) {
-      uint32_t p[16], rounded[16];
-      compute_p(d, o, tile, shared, f, p, rounded);
+      compute_p(d, o, tile, shared, f);
+      named_barrier_sync(kDpReady, kDqThreads);
+      store_p_ds(d, o, tile, shared, f);
+    } else {
       // Warpgroup 2 no longer reads P and dS of the previous tile.
       if (tile > 0) named_barrier_sync(kDsFree, kBackwardThreads / 3 * 2);
-      PB_UNROLL
-      for (int i = 0; i < 16; ++i) {
-        pair_at(smem.p_tile(), f, i) = p[i];
-        pair_at(smem.ds_tile(), f, i) = rounded[i];
-      }
-      named_barrier_arrive(kPReady, kDqThreads);
-    } else {
-      named_barrier_sync(kPReady, kDqThreads);
-      compute_ds(d, o, tile, shared, f, smem.ds_tile());
+      store_centered(d, o, tile, shared, f);
+      named_barrier_arrive(kDpReady, kDqThreads);
     }
     fence_async_proxy();
     named_barrier_arrive(kDsReady, kBackwardThreads);
@@ -357,18 +398,8 @@ PB_DEVICE void accumulate_dkv(const Operands& o, int64_t num_tiles) {
     issue_dkv<true>(d, smem, 0);
     for (int block = 0; block < last; ++block) {
       wgmma_wait(d);
-      if constexpr (Operands::kOverlapsAdds) {
-        float done[32];
-        PB_UNROLL
-        for (int i = 0; i < 32; ++i) done[i] = d[i];
-        // The block that is added must be in other registers than the next product.
-        warpgroup_fence_operand(done);
-        issue_dkv<true>(d, smem, block + 1);
-        atomic_add_dkv(done, block, head_dim_qk, rows);
-      } else {
-        atomic_add_dkv(d, block, head_dim_qk, rows);
-        issue_dkv<true>(d, smem, block + 1);
-      }
+      atomic_add_dkv(d, block, head_dim_qk, rows);
+      issue_dkv<true>(d, smem, block + 1);
     }
     wgmma_wait(d);
     if (tile + 1 < num_tiles) named_barrier_arrive(kDsFree, kBackwardThreads / 3 * 2);
@@ -380,10 +411,10 @@ template <typename Operands>
 PB_DEVICE void backward_cta(Operands& o) {
   const int64_t num_tiles = (o.p.topk + kRows - 1) / kRows;
   if (warp_broadcast(thread_index() / 128) < 2) {
-    warpgroup_reg_alloc<kDqRegisters<Operands>>();
+    warpgroup_reg_alloc<kDqRegisters>();
     compute_ds_dq(o, num_tiles);
   } else {
-    warpgroup_reg_dealloc<kDkvRegisters<Operands>>();
+    warpgroup_reg_dealloc<kDkvRegisters>();
     accumulate_dkv(o, num_tiles);
   }
 }

@@ -61,6 +61,13 @@ PB_DEVICE void sincos_approx(float angle, float& sine, float& cosine) {
   cosine = __cosf(rest);
 }
 
+PB_DEVICE uint32_t as_bits(float value) { return __float_as_uint(value); }
+PB_DEVICE float as_float(uint32_t bits) { return __uint_as_float(bits); }
+/// Byte i of the result is byte `selector >> 4 i & 7` of a (0 to 3) and b (4 to 7).
+PB_DEVICE uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
+  return __byte_perm(a, b, selector);
+}
+
 /// Rounds two values to bfloat16, to nearest even. The first one is the low half.
 PB_DEVICE uint32_t pack_bf16(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
