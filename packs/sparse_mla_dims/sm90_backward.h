@@ -27,10 +27,10 @@ constexpr int kRoleRegisters[] = {152, 192, 160};
 static_assert(kRoleRegisters[0] + kRoleRegisters[1] + kRoleRegisters[2] <= 3 * kLaunchRegisters,
               "a warpgroup waits for ever for registers that the CTA was not launched with");
 /// Of warpgroup 0 alone: kKReady: the K tile is complete; kDsStored: P and dS are stored. Of all:
-/// kRowsReady: lse and Delta are stored; kDsReady: P and dS are stored, or there is no further
-/// tile; kKFree: K is no longer read; kDsFree: P and dS are no longer read.
+/// kRowsReady: lse and Delta are stored; kDsReady: P and dS are stored, or the last tile is done;
+/// kKFree: K is no longer read; kDsFree: P and dS are no longer read.
 enum RoleBarrier { kKReady = 1, kDsStored, kRowsReady, kDsReady, kKFree, kDsFree };
-/// In the place of the first index of a tile: there is no further tile.
+/// Stored as the first index of a tile after the last one: the loop ends.
 constexpr int32_t kNoMoreTiles = -2;
 
 /// The columns of a warpgroup, in blocks of 64.
@@ -268,7 +268,7 @@ PB_DEVICE void compute_ds_role(const Operands<kBlocks>& o) {
   for (; tile < num_tiles; ++count) {
     cp_async_wait_all();
     fence_async_proxy();
-    // Each thread has waited for its own copies; the products read those of all.
+    // A thread has waited for its own copies alone; the products read the copies of all threads.
     named_barrier_sync(kKReady, kGroupThreads);
     slots.read(o.p, o.cta, tile + 1);
     uint32_t p_pairs[16], ds_pairs[16];
@@ -299,7 +299,7 @@ PB_DEVICE void compute_ds_role(const Operands<kBlocks>& o) {
   store_grad_q(grad_q.d, o, f, 0);
 }
 
-/// Rows of grad_kv to which a thread adds: those of its fragment; null for an invalid index.
+/// The rows of grad_kv to which a thread adds its fragment; null for an invalid index.
 struct KeyRows {
   float* to[2];
   template <typename Operands>

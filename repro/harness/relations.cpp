@@ -11,8 +11,8 @@ namespace patchbench::harness {
 namespace {
 
 // Need 18.9: grad_input of a batch in float32 and of its parts, sums over 8192 classes (2 of 1600
-// drawn cases of a right op). Torch's own product of 6 rows over 8192 classes and those of its parts
-// differ by up to 46 epsilons: fewer rows add in another order.
+// drawn cases of a right op). Torch's product of 6 rows over 8192 classes differs by up to 46
+// epsilons from the products of its parts: fewer rows add in another order.
 constexpr double kFloorEpsilons = 24;
 
 bool is_low_precision(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
