@@ -236,9 +236,9 @@ def advice(slug: str, found: list[Releases]) -> str:
     use = f"[the mitigation](../../docs/keep_training.md): {command} ({verified(slug, data, target)})."
     said = [f"upgrade to {target.text(target.right_after)}. Or use {use}" if target.right_after else f"use {use}"]
     others = [one for one in found if one is not target]
-    said += [f"Also upgrade to {one.text(one.right_after)}." for one in others if one.right_after]
     left = [one.upstream for one in others if not one.right_after]
-    return " ".join([*said, f"It acts in {target.upstream} alone: for {', '.join(left)} see below."] if left else said)
+    said += [f"The mitigation acts in {target.upstream} alone: for {', '.join(left)} see below."] if left else []
+    return " ".join([*said, *(f"For {one.upstream} upgrade to {one.text(one.right_after)}." for one in others if one.right_after)])
 
 
 def answer(slug: str, windows: list[dict[str, Any]]) -> str:
