@@ -224,7 +224,7 @@ def verified(slug: str, data: dict[str, Any], one: Releases) -> str:
         by_releases.setdefault(one.text(versions), []).append(device)
     where = "; ".join(f"{releases} on {' and '.join(names)}" for releases, names in by_releases.items())
     acts = {version for version, release in data["releases"].items() if "mitigated" in release}
-    return f"verified for {where}" + (f"; refuses on {one.text(one.hit - acts)}" if one.hit - acts else "")
+    return f"verified for {where}" + (f"; not verified on {one.text(one.hit - acts)}, where it refuses to act" if one.hit - acts else "")
 
 
 def advice(slug: str, found: list[Releases]) -> str:
@@ -236,9 +236,9 @@ def advice(slug: str, found: list[Releases]) -> str:
     use = f"[the mitigation](../../docs/keep_training.md): {command} ({verified(slug, data, target)})."
     said = [f"upgrade to {target.text(target.right_after)}. Or use {use}" if target.right_after else f"use {use}"]
     others = [one for one in found if one is not target]
-    said += [f"Upgrade to {one.text(one.right_after)}." for one in others if one.right_after]
     left = [one.upstream for one in others if not one.right_after]
-    return " ".join([*said, f"The mitigation does not act on {', '.join(left)}."] if left else said)
+    said += [f"The mitigation acts in {target.upstream} alone: for {', '.join(left)} see below."] if left else []
+    return " ".join([*said, *(f"For {one.upstream} upgrade to {one.text(one.right_after)}." for one in others if one.right_after)])
 
 
 def answer(slug: str, windows: list[dict[str, Any]]) -> str:

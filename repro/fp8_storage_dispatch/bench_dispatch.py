@@ -12,31 +12,37 @@ values, `error_of_bf16_values` on the values before they were stored: [of the wh
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from argparse import Namespace
 from collections.abc import Callable
+from types import ModuleType
 
-os.environ["PATCHBENCH_UPSTREAM"] = "megatron-core"
-
-import subject
 import torch
 from bench_main import Bench, Shape, bench_main, versions
 from device_time import in_turn, peak_bytes
-from oracle import attention, error
 
 SHAPES = [[1, 1024, 8192, 128, 2048], [1, 4096, 8192, 128, 2048], [1, 1024, 65536, 128, 2048], [1, 1024, 8192, 16, 2048]]
 PACKAGES = ("megatron-core", "transformer-engine", "tilelang", "torch")
-SCALE = subject.HEAD_DIM**-0.5
+HEAD_DIM, HEAD_DIM_V = 576, 512
+SCALE = HEAD_DIM**-0.5
 Pair = tuple[torch.Tensor, torch.Tensor]
 Attend = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@functools.cache
+def subject() -> ModuleType:
+    """The pack's subject, with megatron-core as the upstream under test."""
+    os.environ["PATCHBENCH_UPSTREAM"] = "megatron-core"
+    return importlib.import_module("subject")
 
 
 def quantised(dense: torch.Tensor) -> torch.Tensor:
     """The wrapper around a bfloat16 tensor's e4m3 bytes, with one scale."""
     scale = dense.abs().amax().float() / 448
     payload = (dense / scale).to(torch.float8_e4m3fn).view(torch.uint8)
-    return subject.make_wrapper("float8", payload, scale.reshape(1))
+    return subject().make_wrapper("float8", payload, scale.reshape(1))
 
 
 def with_gradient(attend: Attend, operands: Pair, grad_out: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -52,10 +58,10 @@ def quantised_step(attend: Attend, operands: Pair, grad_out: torch.Tensor) -> tu
 
 def entry(indices: torch.Tensor) -> Attend:
     """The release's entry for [seqlen, batch, heads, head_dim]."""
-    absorbed = subject.dispatcher()[1].fused_sparse_mla_absorbed
+    absorbed = subject().dispatcher()[1].fused_sparse_mla_absorbed
 
     def attend(query: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
-        out = absorbed(query, kv, indices, SCALE, subject.HEAD_DIM_V)
+        out = absorbed(query, kv, indices, SCALE, HEAD_DIM_V)
         if out is None:
             raise RuntimeError("the entry declines the operands")
         return out
@@ -69,7 +75,7 @@ def op(indices: torch.Tensor) -> Attend:
 
     def attend(query: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         q, k = query.transpose(0, 1), kv.transpose(0, 1)
-        out = patchbench_ops.sparse_mla(q, k, indices.unsqueeze(2), softmax_scale=SCALE, head_dim_v=subject.HEAD_DIM_V)[0]
+        out = patchbench_ops.sparse_mla(q, k, indices.unsqueeze(2), softmax_scale=SCALE, head_dim_v=HEAD_DIM_V)[0]
         return out.transpose(0, 1).contiguous()
 
     return attend
@@ -93,17 +99,18 @@ def op_fp8(indices: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor, torch
 
 def errors_of(got: tuple[torch.Tensor, ...], operands: Pair, indices: torch.Tensor, grad_out: torch.Tensor) -> dict[str, list]:
     query, kv, grad = (t.transpose(0, 1) for t in (*operands, grad_out))
-    want = attention(query, kv, indices.unsqueeze(2), grad, SCALE)
+    oracle = importlib.import_module("oracle")
+    want = oracle.attention(query, kv, indices.unsqueeze(2), grad, SCALE)
     names = ("out", "grad_q", "grad_kv")
-    return {name: error(tensor.transpose(0, 1), want[name]) for name, tensor in zip(names, got, strict=True)}
+    return {name: oracle.error(tensor.transpose(0, 1), want[name]) for name, tensor in zip(names, got, strict=True)}
 
 
 def rows_of(shape: Shape, options: Namespace) -> list[dict]:
     batch, queries, keys, heads, topk = shape
     torch.manual_seed(3)
     bf16 = {"dtype": torch.bfloat16, "device": "cuda"}
-    dense = torch.randn(queries, batch, heads, subject.HEAD_DIM, **bf16), torch.randn(keys, batch, 1, subject.HEAD_DIM, **bf16)
-    grad_out = torch.randn(queries, batch, heads, subject.HEAD_DIM_V, **bf16)
+    dense = torch.randn(queries, batch, heads, HEAD_DIM, **bf16), torch.randn(keys, batch, 1, HEAD_DIM, **bf16)
+    grad_out = torch.randn(queries, batch, heads, HEAD_DIM_V, **bf16)
     indices = torch.rand(batch, queries, keys, device="cuda").topk(topk, dim=-1).indices.to(torch.int32)
     stored = tuple(map(quantised, dense))
     attend, ours, ours_fp8 = entry(indices), op(indices), op_fp8(indices)

@@ -25,6 +25,7 @@ std::string verdict_legend(std::string_view glossary, std::string_view table) {
       {"NONE", "the run gave no verdict"},
       {"random cases", "inputs drawn at random, besides the cases that the manifest names"},
       {"older run", "the run had no cases of extreme inputs, which were added later"},
+      {"unisolated", "the run had no sandbox"},
       {"claim", "a statement of the manifest's scope, which was tested by itself"},
   };
   // A table with a column for each question needs no words for them.
