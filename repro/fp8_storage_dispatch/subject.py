@@ -361,6 +361,8 @@ def run_without_variant(case: Case, calls: list[str]) -> tuple[Seen, dict[str, A
     seen, counts = Seen(), dict.fromkeys(("wrong_at_the_kernel", "miscounted", "storage_kept"), 0)
 
     def record(query: torch.Tensor, kv: torch.Tensor, _: torch.Tensor) -> None:
+        if query.element_size() == 1:
+            raise Unsupported("the entry has a kernel for the stored bytes")
         seen.kernel_called += 1
         for name, tensor in (("query", query), ("kv", kv)):
             hand_over(seen, name, tensor, data_pointer)

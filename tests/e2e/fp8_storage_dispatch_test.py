@@ -27,7 +27,7 @@ def test_the_wrapper_hands_out_null_and_the_table_tells_call_from_call(tmp_path:
     assert "silent_dense" in row and "2.20.2" in row
 
 
-def test_the_dispatcher_is_fooled_and_the_edit_declines_with_a_warning(tmp_path: Path) -> None:
+def test_the_dispatcher_is_fooled_and_the_edits_read_the_stored_bytes_or_decline(tmp_path: Path) -> None:
     status, document = answer(tmp_path, "validate", SLUG, "--of", "megatron-core", "--draw", "20")
     assert (status, document["sentinel"]) == (0, "FIX_VALIDATED(few_drawn)"), document["why"]
     before = seen(document, "upstream")
@@ -35,7 +35,8 @@ def test_the_dispatcher_is_fooled_and_the_edit_declines_with_a_warning(tmp_path:
     assert before["silent_dense"] == before["silent_dense_short"] == "silent_dense"
     assert before["guard_float8"] == "guard_fooled"
     after = seen(document, "patched")
-    assert after.pop("entry_attention") == "unsupported" and set(after.values()) == {"absent"}  # declined: no result to judge
+    assert after.pop("no_fp8_variant") == "unsupported" and set(after.values()) == {"absent"}  # it asks what is done without a variant
+    assert after["entry_attention"] == after["entry_training_many"] == "absent"
 
 
 def test_the_proposal_to_the_wrapper_holds(tmp_path: Path) -> None:
