@@ -399,16 +399,22 @@ def need_kernels(case: Case) -> None:
         raise Unsupported("TileLang is not installed with this project")
 
 
+def entry_result(case: Case, query: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+    """The fused entry's result by the release's own kernels; Unsupported where it declines."""
+    need_kernels(case)
+    out = dispatcher()[0].run_fused_absorbed_sparse_attention(TILELANG, query, kv, case.tensors["topk_indices"], HEAD_DIM**-0.5, HEAD_DIM_V)
+    if out is None:
+        raise Unsupported("the entry declines these operands and has no result")
+    return out
+
+
 def run_entry(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
     """The fused entry's result on two wrappers by the release's own kernels. At "entry_training" also the gradients that the wrappers
     get, of several backwards (axis `backwards`) the last. Any dequantize() is one operand that was not read as it is stored."""
-    need_kernels(case)
     query, kv = (operand(case, name).requires_grad_() for name in ("query", "kv"))
-    indices, num_backwards, seen = case.tensors["topk_indices"], case.axes.get("backwards", 1), Seen()
+    num_backwards, seen = case.axes.get("backwards", 1), Seen()
     with mock.patch.dict(os.environ, {"MCORE_DSA_TILELANG_SEQ_BUCKET": "1"}):  # rows and keys are otherwise padded to 256
-        out = dispatcher()[0].run_fused_absorbed_sparse_attention(TILELANG, query, kv, indices, HEAD_DIM**-0.5, HEAD_DIM_V)
-        if out is None:
-            raise Unsupported("the entry declines these operands and has no result")
+        out = entry_result(case, query, kv)
         values = {"out": out.detach().float()}
         for _ in range(num_backwards if case.axes["site"] == "entry_training" else 0):
             grads = torch.autograd.grad(out, (query, kv), case.tensors["grad_out"], retain_graph=num_backwards > 1)
@@ -445,13 +451,10 @@ def run_launch(case: Case) -> tuple[Seen, dict[str, Any]]:
 
 def run_storage(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
     """Whether the forward holds, beyond its operands and its result, as much as a bf16 copy of kv."""
-    need_kernels(case)
     query, kv, seen = operand(case, "query"), operand(case, "kv"), Seen()
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    out = dispatcher()[0].run_fused_absorbed_sparse_attention(TILELANG, query, kv, case.tensors["topk_indices"], HEAD_DIM**-0.5, HEAD_DIM_V)
-    if out is None:
-        raise Unsupported("the entry declines these operands and has no result")
+    out = entry_result(case, query, kv)
     seen.densified = len(calls)
     num_bytes = torch.cuda.max_memory_allocated() - held - out.numel() * out.element_size()
     case.numbers |= {"held_bytes": num_bytes, "dense_bytes": 2 * kv.numel(), "stored_bytes": payload_bytes(kv)}
