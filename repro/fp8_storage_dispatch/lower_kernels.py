@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tilelang
-from compiled_kernel import compiled
-from tilelang import tvm
+from compiled_kernel import compiled, lowered
 
 OPS = Path("megatron", "core", "transformer", "experimental_attention_variant", "ops")
 STEPS = {"forward": "sparse_mla_fp8_fwd", "delta": "sparse_mla_fp8_delta", "backward": "sparse_mla_fp8_bwd"}
@@ -39,12 +38,10 @@ def kernels_of(tree: Path) -> types.ModuleType:
     return importlib.import_module("ops.tilelang_sparse_mla_fp8")
 
 
-def lowered(factory: Any, shape: list[int]) -> dict[str, Any]:
+def asked_for(factory: Any, shape: list[int]) -> dict[str, Any]:
     """What the kernel asks for, or why there is none."""
-    target = tvm.target.Target({"kind": "cuda", "arch": ARCH})
     try:
-        with tvm.transform.PassContext(opt_level=3, config=dict(factory.pass_configs)), target:
-            artifact = tilelang.lower(factory.get_tir(*shape), target=target, enable_device_compile=False)
+        artifact = lowered(factory, ARCH, *shape)
         (kernel,) = artifact.device_mod.functions.values()
         found = {"shared_bytes": int(kernel.attrs["dyn_shared_memory_buf"])} | compiled(artifact.kernel_source, ARCH)
         return found | {"multiplies_by": "wgmma" if "wgmma_ss<tl::DataType::kFloat8" in artifact.kernel_source else "mma"}
@@ -60,7 +57,7 @@ def main() -> int:
     for shape in SHAPES:
         for step, name in STEPS.items():
             row = {"tilelang": tilelang.__version__, "kernel": step, "heads, dim, tail_dim, topk": shape}
-            print(json.dumps(row | lowered(getattr(module, name), shape)), flush=True)
+            print(json.dumps(row | asked_for(getattr(module, name), shape)), flush=True)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What ptxas says of a kernel that TileLang lowered: nvcc compiles its source, and no GPU is needed."""
+"""Lowers TileLang's kernels to CUDA source, and says what ptxas says of it: no GPU is needed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 NVCC = Path("/usr/local/cuda/bin/nvcc")
+
+
+def lowered(factory: Any, arch: str, *sizes: int, configs: dict[str, Any] | None = None, **words: Any) -> Any:
+    """The artifact of a factory's kernel for the arch; `configs` in place of the factory's own. What lowering raises reaches the caller."""
+    import tilelang
+    from tilelang import tvm
+
+    target = tvm.target.Target({"kind": "cuda", "arch": arch})
+    with tvm.transform.PassContext(opt_level=3, config=dict(factory.pass_configs or {}) if configs is None else configs), target:
+        return tilelang.lower(factory.get_tir(*sizes, **words), target=target, enable_device_compile=False)
 
 
 def compiled(source: str, arch: str) -> dict[str, float]:

@@ -11,10 +11,10 @@ import json
 import re
 from typing import Any
 
+import compiled_kernel
 import stand_in
 import torch
 from absent import optional_module
-from compiled_kernel import NVCC, compiled
 from subject_runtime import Case, Unsupported
 
 PACKAGE = "mamba_ssm"
@@ -63,16 +63,13 @@ def lowered(case: Case) -> Any:
 
     It takes a minute: cases that ask different questions about one kernel share it.
     """
-    import tilelang
-    from tilelang import tvm
 
     key = json.dumps({name: value for name, value in case.axes.items() if name not in ("site", "nvcc")})
     if key in ARTIFACTS:
         return ARTIFACTS[key]
     factory = factory_of(case)
-    target = tvm.target.Target({"kind": "cuda", "arch": case.axes["arch"]})
-    with tvm.transform.PassContext(opt_level=3, config=pass_configs_of(factory, case)), target:
-        ARTIFACTS[key] = tilelang.lower(factory.get_tir(**words_of(case)), target=target, enable_device_compile=False)
+    configs = pass_configs_of(factory, case)
+    ARTIFACTS[key] = compiled_kernel.lowered(factory, case.axes["arch"], configs=configs, **words_of(case))
     return ARTIFACTS[key]
 
 
@@ -100,9 +97,9 @@ def run(case: Case) -> dict[str, torch.Tensor]:
         return {"source": torch.frombuffer(bytearray(normalised(artifact.kernel_source).encode()), dtype=torch.uint8)}
     case.numbers |= counts(artifact)
     if case.axes.get("nvcc"):
-        if not NVCC.exists():
-            raise Unsupported(f"no {NVCC} in this sandbox")
-        case.numbers |= compiled(artifact.kernel_source, case.axes["arch"])
+        if not compiled_kernel.NVCC.exists():
+            raise Unsupported(f"no {compiled_kernel.NVCC} in this sandbox")
+        case.numbers |= compiled_kernel.compiled(artifact.kernel_source, case.axes["arch"])
     answers = {"lowers": True}
     if case.axes.get("tma"):
         answers["uses_tma"] = case.numbers["tma_loads"] > 0

@@ -22,6 +22,7 @@ import carriers
 import stand_in
 import torch
 from absent import Absent, optional_module, stand_in_for
+from compiled_kernel import lowered
 from live_storages import LiveStorages
 from subject_runtime import Case, Unsupported
 
@@ -222,7 +223,6 @@ def shared_bytes_of(case: Case, kernel_name: str, max_block_heads: int) -> float
     """Lowers a builder to CUDA source for sm_90a: the shared memory it asks for. What lowering raises reaches the caller."""
     _, modules = forward_wrapper()
     import tilelang
-    from tilelang import tvm
 
     if isinstance(tilelang, Absent):
         raise Unsupported("TileLang is not beside this project")
@@ -236,10 +236,7 @@ def shared_bytes_of(case: Case, kernel_name: str, max_block_heads: int) -> float
         words |= {"H": axes["num_heads"], "D": width, "D_tail": tail}
         # The example is built for its extents, and its blocks have up to 64 heads.
         words |= EXAMPLE_EXTENTS if UPSTREAM == "tilelang-examples" else {"max_block_h": max_block_heads}
-    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
-    with tvm.transform.PassContext(opt_level=3, config=dict(factory.pass_configs)), target:
-        artifact = tilelang.lower(factory.get_tir(**words), target=target, enable_device_compile=False)
-    (kernel,) = artifact.device_mod.functions.values()
+    (kernel,) = lowered(factory, "sm_90a", **words).device_mod.functions.values()
     return float(int(kernel.attrs["dyn_shared_memory_buf"]))
 
 

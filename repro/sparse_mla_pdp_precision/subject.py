@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import carriers
+import compiled_kernel
 import shared_memory
 import stand_in
 import torch
@@ -121,14 +122,11 @@ def gradients(case: Case) -> dict[str, torch.Tensor]:
 def lowered(factory: Any, arch: str, merge: bool | None = None, **words: Any) -> Any:
     """TileLang's artifact for one kernel factory: `kernel_source`, `device_mod`. What lowering raises reaches the caller."""
     import tilelang
-    from tilelang import tvm
 
     configs = dict(factory.pass_configs or {})
     if merge is not None:
         configs[tilelang.PassConfigKey.TL_ENABLE_AGGRESSIVE_SHARED_MEMORY_MERGE] = merge
-    target = tvm.target.Target({"kind": "cuda", "arch": arch})
-    with tvm.transform.PassContext(opt_level=3, config=configs), target:
-        return tilelang.lower(factory.get_tir(**words), target=target, enable_device_compile=False)
+    return compiled_kernel.lowered(factory, arch, configs=configs, **words)
 
 
 def words_of(case: Case) -> dict[str, Any]:
