@@ -42,16 +42,18 @@ void write_file(const std::filesystem::path& file, const std::string& bytes) {
     throw Error(ErrorCode::kInternal, file.string() + ": cannot be written; is the disk full?");
 }
 
-/// A file of an earlier process must not count as an output of this one. Never follows a link.
-void remove_leftovers(const std::filesystem::path& work) {
-  for (const char* name :
-       {"inputs.safetensors", "cases.json", "outputs.safetensors", "subject.json"}) {
-    std::error_code error;
-    std::filesystem::remove_all(work / name, error);
-    if (error)
-      throw Error(ErrorCode::kInternal,
-                  (work / name).string() + ": cannot be removed: " + error.message());
-  }
+/// Never follows a link.
+void remove_entry(const std::filesystem::path& file) {
+  std::error_code error;
+  std::filesystem::remove_all(file, error);
+  if (error)
+    throw Error(ErrorCode::kInternal, file.string() + ": cannot be removed: " + error.message());
+}
+
+/// The tensors of one run take up to a gigabyte, and a seed makes the inputs again.
+void remove_tensors(const std::filesystem::path& work) {
+  remove_entry(work / "inputs.safetensors");
+  remove_entry(work / "outputs.safetensors");
 }
 
 /// The sandbox's own report, or null where the command has none. It lies out of the subject's
@@ -121,7 +123,10 @@ std::map<std::string, Tensors> by_case(Tensors&& all, const SubjectReport& repor
 void write_work_folder(const std::filesystem::path& work, const std::string& device,
                        const std::vector<SubjectCase>& cases) {
   std::filesystem::create_directories(work);
-  remove_leftovers(work);
+  // A file of an earlier process must not count as an output of this one.
+  remove_tensors(work);
+  remove_entry(work / "cases.json");
+  remove_entry(work / "subject.json");
   Tensors storages;
   Json list = Json::array();
   for (const SubjectCase& one : cases) {
@@ -239,6 +244,7 @@ std::map<std::string, Answer> run_subject(const SubjectCommand& command,
   } else {
     why = "the subject's process " + why + last_words(exit);
   }
+  remove_tensors(work);
   for (const SubjectCase& one : cases) {
     Answer& answer =
         answers.try_emplace(one.item->name, Answer::unresolved(printable(why, 300))).first->second;

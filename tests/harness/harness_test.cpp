@@ -256,6 +256,17 @@ TEST(SubjectProcess, OutputsOfAnEarlierRunDoNotCount) {
   EXPECT_EQ(run_script(folder, "true").of("one").seen, Seen::kUnresolved);
 }
 
+TEST(SubjectProcess, LeavesNoTensorsOnTheDisk) {
+  const ScratchFolder folder;
+  write_right_files(folder);
+  for (const std::string end : {"true", "exit 1", "mkfifo outputs.safetensors"}) {
+    run_script(folder, "cd \"$1\" && test -f inputs.safetensors && cp ../subject.json . && " + end);
+    EXPECT_TRUE(std::filesystem::exists(folder / "work/subject.json")) << end;
+    EXPECT_FALSE(std::filesystem::exists(folder / "work/inputs.safetensors")) << end;
+    EXPECT_FALSE(std::filesystem::exists(folder / "work/outputs.safetensors")) << end;
+  }
+}
+
 TEST(SubjectProcess, CannotReachTheRecordDescriptor) {
   const ScratchFolder folder;
   const RunResult run = run_script(
