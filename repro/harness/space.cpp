@@ -6,26 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <sstream>
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/split.h"
 
 namespace patchbench::harness {
 namespace {
 
 constexpr int kMaxDraws = 500;
-
-std::vector<std::string> split(const std::string& text, char by) {
-  std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, by);) {
-    part.erase(0, part.find_first_not_of(' '));
-    part.erase(part.find_last_not_of(' ') + 1);
-    parts.push_back(part);
-  }
-  return parts;
-}
 
 /// The axes that a form refers to.
 std::vector<std::string> referred(const Json& body) {
@@ -263,7 +252,7 @@ Space::Space(const Json& body) : name_(body.at("name")) {
                                                fmt::format("{}", axis.names.front()), reason));
   };
   for (const auto& [key, form] : body.at("axes").items()) {
-    left.push_back({split(key, ','), form});
+    left.push_back({split(key, ","), form});
     if (const std::string why = wrong_form(left.back()); !why.empty()) fail(left.back(), why);
     names.insert(left.back().names.begin(), left.back().names.end());
   }
@@ -279,7 +268,7 @@ Space::Space(const Json& body) : name_(body.at("name")) {
     left.erase(ready);
   }
   for (const auto& [product, limit] : most_.items()) {
-    for (const std::string& name : split(product, '*'))
+    for (const std::string& name : split(product, "*"))
       if (!known.contains(name))
         throw Error(ErrorCode::kUsage,
                     fmt::format("space {}: most names '{}', which is no axis", name_, name));
@@ -297,7 +286,7 @@ void Space::leave_out(const std::string& name, const Json& value) {
 bool Space::is_within(const Json& axes) const {
   return std::all_of(most_.items().begin(), most_.items().end(), [&](const auto& limit) {
     double product = 1;
-    for (const std::string& name : split(limit.key(), '*'))
+    for (const std::string& name : split(limit.key(), "*"))
       product *= axes.value(name, Json(1)).template get<double>();
     return product <= limit.value().template get<double>();
   });

@@ -6,18 +6,10 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/split.h"
 
 namespace patchbench {
 namespace {
-
-std::vector<std::string> split(const std::string& text, const std::string& by) {
-  std::vector<std::string> parts;
-  std::size_t from = 0;
-  for (std::size_t at; (at = text.find(by, from)) != std::string::npos; from = at + by.size())
-    parts.push_back(text.substr(from, at - from));
-  parts.push_back(text.substr(from));
-  return parts;
-}
 
 /// An axis's value, a number, or nullopt where there is neither.
 std::optional<double> number_of(const std::string& word, const Json& axes) {

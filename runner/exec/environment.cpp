@@ -12,6 +12,7 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/split.h"
 #include "exec/process.h"
 #include "exec/progress.h"
 
@@ -97,17 +98,6 @@ Json locked_packages(const fs::path& site) {
         name.substr(dash + 1, name.size() - dash - 1 - std::string(".dist-info").size());
   }
   return packages;
-}
-
-std::vector<std::string> split(const std::string& line, const std::string& separator) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  for (std::size_t end = 0; (end = line.find(separator, begin)) != std::string::npos;
-       begin = end + separator.size()) {
-    parts.push_back(line.substr(begin, end - begin));
-  }
-  parts.push_back(line.substr(begin));
-  return parts;
 }
 
 std::vector<Gpu> ask_nvidia_smi() {
@@ -200,7 +190,7 @@ std::vector<Gpu> gpus_from_csv(const std::string& text) {
   std::vector<Gpu> gpus;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    const std::vector<std::string> cells = split(line, ", ");
+    const std::vector<std::string> cells = split(line, ",");
     if (cells.size() != 5 || cells[0].find_first_not_of("0123456789") != std::string::npos)
       continue;
     // "[N/A]" and the like are not numbers.

@@ -4,28 +4,18 @@
 #include <fmt/ranges.h>
 
 #include <set>
-#include <sstream>
 #include <vector>
+
+#include "core/split.h"
 
 namespace patchbench {
 namespace {
-
-std::vector<std::string> split_names(const std::string& text, char by) {
-  std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, by);) {
-    part.erase(0, part.find_first_not_of(' '));
-    part.erase(part.find_last_not_of(' ') + 1);
-    parts.push_back(part);
-  }
-  return parts;
-}
 
 /// A length or a bound as an expression.
 std::string number_source(const Json& value) {
   if (value.is_number()) return value.dump();
   std::vector<std::string> factors;
-  for (const std::string& name : split_names(value, '*'))
+  for (const std::string& name : split(value.get<std::string>(), "*"))
     factors.push_back(fmt::format("harness::extent(item, \"{}\")", name));
   return fmt::format("{}", fmt::join(factors, " * "));
 }
@@ -70,7 +60,7 @@ DrawnSource source_of(const Json& plan) {
                                                    "backwards", "input_layout"};
   std::vector<std::string> names;
   for (const auto& [key, form] : plan.at("axes").items())
-    for (const std::string& name : split_names(key, ','))
+    for (const std::string& name : split(key, ","))
       if (!of_harness.contains(name)) names.push_back(fmt::format("\"{}\"", name));
   DrawnSource source;
   source.check = fmt::format(

@@ -1,7 +1,10 @@
-"""The pages of docs/, as far as the wheels serve them, in a bare Debian root: each command prints what its page shows.
+"""The pages of docs/ in a bare Debian root: each command prints what its page shows.
 
-usage: pages_check.py PAGES STACKS    (env/try_wheels.sh runs it; STACKS/PACKAGE==VERSION is a virtual environment with that release,
-where torch is to be had for this interpreter)
+usage: pages_check.py PAGES STACKS [CLONE]
+
+STACKS/PACKAGE==VERSION is a virtual environment with that release, where torch is to be had for this interpreter. Without CLONE the pages
+are followed as far as the wheels serve them (env/try_wheels.sh). In a clone every command runs, after README's first, which prepares the
+machine.
 """
 
 from __future__ import annotations
@@ -26,22 +29,28 @@ LEFT = {
     "./patchbench lint-claims": "what bundle writes",
     "ls": "what bundle and patch export write",
 }
-pages, stacks = Path(sys.argv[1]), Path(sys.argv[2])
-folder = Path("/tmp/pages")
-folder.mkdir()
-(folder / "patchbench").symlink_to(shutil.which("patchbench"))
+# What the preparation and the program say while they work.
+PROGRESS = ("patchbench: ", "sandbox: ", "bootstrap: ", "build: ", "fetch: ")
+pages, stacks, clone = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]) if sys.argv[3:] else None
+folder = clone or Path("/tmp/pages")
+if clone:
+    subprocess.run(["./patchbench", "reproduce", "liger_flce_none_bwd", "--yes"], cwd=clone, check=True)
+else:
+    folder.mkdir()
+    (folder / "patchbench").symlink_to(shutil.which("patchbench"))
 num_tried = num_wrong = 0
 
 
 def printed(command: str, requirement: str, shown: str) -> str:
     global num_tried
-    if any(command.startswith(words) for words in LEFT) or (requirement and not (stacks / requirement).is_dir()):
+    if (not clone and any(command.startswith(words) for words in LEFT)) or (requirement and not (stacks / requirement).is_dir()):
         return shown
     ours = os.environ | {"TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": "/tmp/triton"}
     if requirement:
         ours["PATH"] = f"{stacks / requirement}/bin:{ours['PATH']}"
     num_tried += 1
-    return subprocess.run(["bash", "-c", f"exec 2>&1; {command}"], cwd=folder, env=ours, stdout=subprocess.PIPE, text=True).stdout
+    said = subprocess.run(["bash", "-c", f"exec 2>&1; {command}"], cwd=folder, env=ours, stdout=subprocess.PIPE, text=True).stdout
+    return "".join(line for line in said.splitlines(keepends=True) if not line.startswith(PROGRESS))
 
 
 for page in sorted(pages.glob("*.md")):

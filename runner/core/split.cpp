@@ -1,0 +1,21 @@
+#include "core/split.h"
+
+#include <algorithm>
+
+namespace patchbench {
+
+std::vector<std::string> split(std::string_view text, std::string_view separator) {
+  std::vector<std::string> parts;
+  for (bool is_last = false; !is_last;) {
+    const std::size_t end = text.find(separator);
+    is_last = end == std::string_view::npos;
+    std::string_view part = text.substr(0, end);
+    part.remove_prefix(std::min(part.find_first_not_of(' '), part.size()));
+    part = part.substr(0, part.find_last_not_of(' ') + 1);
+    parts.emplace_back(part);
+    if (!is_last) text.remove_prefix(end + separator.size());
+  }
+  return parts;
+}
+
+}  // namespace patchbench
