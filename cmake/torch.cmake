@@ -38,9 +38,10 @@ if(PATCHBENCH_CUDA)
   target_link_libraries(patchbench_torch_cuda INTERFACE patchbench_torch -Wl,--no-as-needed torch_cuda c10_cuda
     -Wl,--as-needed CUDA::cudart)
   target_compile_definitions(patchbench_torch_cuda INTERFACE PATCHBENCH_CUDA=1)
+  # No -lineinfo: its tables hold paths of this machine. For a profiler: cmake -DCMAKE_CUDA_FLAGS=-lineinfo.
   target_compile_options(patchbench_torch_cuda INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:
     -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
-    --expt-relaxed-constexpr -lineinfo>)
+    --expt-relaxed-constexpr>)
   set(patchbench_torch_best patchbench_torch_cuda)
 else()
   set(patchbench_torch_best patchbench_torch)

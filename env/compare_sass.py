@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FLAGS = ("-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++20", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-lineinfo")
+FLAGS = ("-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++20", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr")
 
 
 def output_of(*words: str | Path, **more: object) -> str:
