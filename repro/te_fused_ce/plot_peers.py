@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Draws time over vocabulary and tokens beside the peers (PYTHONPATH=repro/bench): `plot_peers.py bench-h100.json > peers-h100.svg`.
+"""Draws time over vocabulary and tokens, for the op and its peers.
+
+    PYTHONPATH=repro/bench python3 plot_peers.py bench-h100.json > peers-h100.svg
 
 Rows in bfloat16 with the mean are drawn, both axes logarithmic: one panel for each vocabulary or number of tokens of which the file has
 four sizes or more. The same file gives the same bytes.
