@@ -48,11 +48,11 @@ std::optional<Followers> followers_of(const Relation& relation, const PreparedCa
 bool is_finite(const PreparedCase& base);
 
 /// One layer for each output, named as the relation: max |G - E| / max |E| for the case's output G
-/// and the expected E, at most 2 times the plain computation's own plus 24 epsilons (or one of an
+/// and the expected E, at most 2 times the plain computation's own plus 16 epsilons (or one of an
 /// input's lower precision, where a sum may round otherwise), of "rerun" the number of elements
 /// whose bits differ. An output that is 0 by the oracle has none. Where sums run in another order
 /// (what is added up or reordered, and every output of "packed") the limit is at least what two
-/// right answers may be apart, twice the element's.
+/// right answers may be apart, twice the element's; for the rows of "parts" twice 2 times plain's.
 std::vector<Measure> relation_layers(const Pack& pack, const Followers& followers,
                                      const PreparedCase& base, const Tensors& got,
                                      const std::vector<Tensors>& got_followers);

@@ -91,4 +91,21 @@ inline harness::Tensors accumulated(const harness::Tensors& inputs, Weight weigh
   return {{"loss", loss.detach()}, {"grad_table", grads[0] / by}, {"grad_head", grads[1] / by}};
 }
 
+/// What the terms of the right gradients' elements come to: the sum over the tokens that count of
+/// |grad_logits| |what it is multiplied by|, [v, h] each. Arguments as in `accumulated`.
+inline harness::Tensors sums_of_terms(const harness::Tensors& inputs, bool is_shifted) {
+  const at::Tensor table = inputs.at("table"), head = inputs.at("head");
+  const int64_t last = inputs.at("ids").size(1) - (is_shifted ? 1 : 0);
+  const at::Tensor ids = inputs.at("ids").slice(1, 0, last).flatten();
+  const at::Tensor labels = targets_of(inputs.at("labels"), is_shifted).flatten();
+  const at::Tensor counts = labels.ne(-100);
+  const at::Tensor hidden = at::embedding(table, ids);
+  const at::Tensor label = at::one_hot(labels.clamp_min(0), table.size(0));
+  const at::Tensor grad_logits =
+      (at::linear(hidden, head).softmax(-1) - label).abs() * counts.unsqueeze(1) / counts.sum();
+  const at::Tensor grad_hidden = at::matmul(grad_logits, head.abs());
+  return {{"grad_table", at::zeros_like(table).index_add(0, ids, grad_hidden)},
+          {"grad_head", at::matmul(grad_logits.t(), hidden.abs())}};
+}
+
 }  // namespace patchbench::trainer_grad_accumulation
