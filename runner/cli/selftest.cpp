@@ -82,11 +82,16 @@ class Conditions {
 
 void draw_for_right(Context& context, const RunOptions& options) {
   Conditions conditions(options.conditions);
+  std::string closing = "The judge raised no false alarm.";
   draw_for_right_ones(context, options, [&](const RightOne& one) {
     context.out() << fmt::format("{}{}{}: {}\n", one.slug, one.version.empty() ? "" : " ",
                                  one.version, one.answer.outcome.why)
                   << drawn_text(one.setup, one.answer.trials);
     for (const Observation& o : observations_of(one.answer.trials)) {
+      if (o.seen == Seen::kPresent)
+        closing = "The judge raised a false alarm.";
+      else if (o.seen != Seen::kAbsent && context.exit_code == 0)
+        closing = "Not every drawn case has an answer.";
       if (o.seen != Seen::kAbsent) context.exit_code = 3;
       if (o.drawn.contains("regions_open"))
         conditions.take(fmt::format("{}", o.subject), o.drawn.at("regions_open"));
@@ -94,12 +99,12 @@ void draw_for_right(Context& context, const RunOptions& options) {
   });
   if (!options.conditions.empty()) {
     context.out() << conditions.text(options.slug);
-    if (!conditions.all_seen()) context.exit_code = 3;
+    if (!conditions.all_seen()) {
+      if (context.exit_code == 0) closing = "The judge missed a condition.";
+      context.exit_code = 3;
+    }
   }
-  context.out() << report::closing(context.exit_code == 0
-                                       ? "The judge raised no false alarm."
-                                       : "The judge raised a false alarm, or missed a condition.",
-                                   "patchbench status cases " + options.slug);
+  context.out() << report::closing(closing, "patchbench status cases " + options.slug);
 }
 
 }  // namespace
