@@ -207,8 +207,8 @@ std::vector<Measure> relation_layers(const Pack& pack, const Followers& follower
         const Tolerance element = pack.tolerances(*base.item, name).element;
         const double right = element.k * of_plain.element + element.floor_ulp * epsilon;
         if (is_reordered) layer.limit = std::max(layer.limit, kAnswers * right);
-        // A product of fewer rows may add in another order: torch's of 6 rows over 8192 classes
-        // differs by up to 46 epsilons from those of its parts.
+        // A product of fewer rows may add in another order. Torch's product of 6 rows over 8192
+        // classes differs by up to 46 epsilons from the products of its parts.
         if (relation.name == "parts")
           layer.limit = std::max(layer.limit, kAnswers * 2 * of_plain.element);
         layer.pass = layer.got <= layer.limit;
