@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from answers import BIN, ROOT
-from docs_page import followed, settled  # answers.py has put tests/python on the path
+from docs_page import followed, settled, without_progress  # answers.py has put tests/python on the path
 from readme_test import SLUG, complaint, desk, environment
 
 __all__ = ["desk", "environment"]
@@ -40,7 +40,6 @@ RUN_BY = {
     "pip install patchbench_mitigations-*.whl": ("env/try_wheels.sh", "--find-links /mnt patchbench-mitigations"),
     "torchrun … -m patchbench_mitigations train.py": ("tests/python/mitigation_launcher_test.py", '"-m", "torch.distributed.run"'),
 }
-PROGRESS = ("patchbench: ", "sandbox: ")
 
 
 def on_path(requirement: str, folder: Path) -> str:
@@ -62,7 +61,7 @@ def printed(command: str, requirement: str, folder: Path, environment: dict[str,
         ours.pop("PATCHBENCH_OPS_LIB", None)
     words = ["bash", "-c", f"exec 2>&1; {command}"]
     done = subprocess.run(words, cwd=folder, env=ours, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-    return "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith(PROGRESS))
+    return without_progress(done.stdout)
 
 
 @pytest.mark.skipif(not (BIN / "repro_liger_flce_none_bwd").exists(), reason="needs a build with reproducers")

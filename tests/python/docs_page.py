@@ -29,6 +29,11 @@ def settled(text: str) -> str:
     return re.sub(r" {2,}", "  ", text)
 
 
+def without_progress(said: str, more: tuple[str, ...] = ()) -> str:
+    """What a command printed, without the program's lines of progress and those that begin with one of `more`."""
+    return "".join(line for line in said.splitlines(keepends=True) if not line.startswith(("patchbench: ", "sandbox: ", *more)))
+
+
 def followed(page: str, folder: Path, printed: Callable[[str, str, str], str]) -> str:
     """The page with the output that its commands give: printed(command, PACKAGE==VERSION or "", the output that the page shows)."""
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docs_page import followed, settled
+from docs_page import followed, settled, without_progress
 
 # What a bare root cannot do, by the beginning of the command: the tests of the repository follow these (tests/e2e/docs_test.py).
 LEFT = {
@@ -29,8 +29,8 @@ LEFT = {
     "./patchbench lint-claims": "what bundle writes",
     "ls": "what bundle and patch export write",
 }
-# What the preparation and the program say while they work.
-PROGRESS = ("patchbench: ", "sandbox: ", "bootstrap: ", "build: ", "fetch: ")
+# How the lines of a clone's preparation begin.
+PREPARATION = ("bootstrap: ", "build: ", "fetch: ")
 pages, stacks, clone = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]) if sys.argv[3:] else None
 folder = clone or Path("/tmp/pages")
 if clone:
@@ -50,7 +50,7 @@ def printed(command: str, requirement: str, shown: str) -> str:
         ours["PATH"] = f"{stacks / requirement}/bin:{ours['PATH']}"
     num_tried += 1
     said = subprocess.run(["bash", "-c", f"exec 2>&1; {command}"], cwd=folder, env=ours, stdout=subprocess.PIPE, text=True).stdout
-    return "".join(line for line in said.splitlines(keepends=True) if not line.startswith(PROGRESS))
+    return without_progress(said, PREPARATION)
 
 
 for page in sorted(pages.glob("*.md")):
