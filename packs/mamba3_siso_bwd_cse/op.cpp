@@ -150,8 +150,7 @@ std::vector<Sequence> sequences_of(const char* op, const SisoInputs& in) {
 /// One chunk in float32, heads before tokens.
 struct ChunkTensors {
   Tensor q, k, v;    // [b, h, c, n] and [b, h, c, p]
-  Tensor cs;         // [b, h, c]
-  Tensor decay_in;   // e^{cs}
+  Tensor decay_in;   // e^{cs} [b, h, c]
   Tensor decay_out;  // e^{rev}
   Tensor whole;      // e^{cs_end} [b, h, 1, 1]
   Tensor mask;       // M [b, h, c, c]
@@ -167,13 +166,15 @@ ChunkTensors chunk_tensors(const SisoInputs& in, int64_t begin, int64_t length) 
   c.q = tokens(in.q, begin, length);
   c.k = tokens(in.k, begin, length);
   c.v = tokens(in.v, begin, length);
-  c.cs = in.adt.narrow(2, begin, length).cumsum(-1);
-  const Tensor end = c.cs.narrow(-1, length - 1, 1);
-  c.decay_in = c.cs.exp();
-  c.decay_out = (end - c.cs).exp();
-  c.whole = end.exp().unsqueeze(-1);
+  // Sums in float64: in float32 the difference of two has the error of the larger, which grows with
+  // the chunk.
+  const Tensor cs = in.adt.narrow(2, begin, length).to(kDouble).cumsum(-1);
+  const Tensor end = cs.narrow(-1, length - 1, 1);
+  c.decay_in = cs.to(kFloat).exp();
+  c.decay_out = (end - cs).to(kFloat).exp();
+  c.whole = end.to(kFloat).exp().unsqueeze(-1);
   // Twice lower triangular: e^{cs_i - cs_j} above the diagonal may be infinite.
-  c.mask = (c.cs.unsqueeze(-1) - c.cs.unsqueeze(-2)).tril(-1).exp().tril(-1);
+  c.mask = (cs.unsqueeze(-1) - cs.unsqueeze(-2)).to(kFloat).tril(-1).exp().tril(-1);
   c.direct = in.qk_dot.narrow(2, begin, length);
   if (in.d) c.direct = c.direct + in.d->view({1, -1, 1});
   return c;
