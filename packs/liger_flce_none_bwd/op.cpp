@@ -81,6 +81,7 @@ Problem problem_of(const Tensor& hidden, const Tensor& weight, const Tensor& tar
   problem.features = hidden.size(1);
   problem.row_tile_elements = tile_elements(hidden, options, Walk::kRows);
   problem.class_tile_elements = tile_elements(hidden, options, Walk::kClasses);
+  problem.keep_elements = options.keep_bytes / hidden.element_size();
   return problem;
 }
 
@@ -156,10 +157,12 @@ std::tuple<Tensor, Tensor> flce_forward(const Tensor& hidden, const Tensor& weig
   return {reduced(problem, terms.ce, terms.lse), terms.lse};
 }
 
-/// flce_forward on CUDA, by classes, and what it leaves for backward: (loss, lse, memory of Kept).
-std::tuple<Tensor, Tensor, Tensor> forward_keeping(const Tensor& hidden, const Tensor& weight,
-                                                   const Tensor& target,
-                                                   const FlceOptions& options) {
+/// flce_forward on CUDA, by classes, and what it leaves for backward: (loss, lse, memory of Kept,
+/// added memory of it).
+std::tuple<Tensor, Tensor, Tensor, Tensor> forward_keeping(const Tensor& hidden,
+                                                           const Tensor& weight,
+                                                           const Tensor& target,
+                                                           const FlceOptions& options) {
   check_inputs(hidden, weight, target, options);
   const Problem problem = problem_of(hidden, weight, target, options);
   const c10::OptionalDeviceGuard guard(hidden.device());
@@ -167,8 +170,11 @@ std::tuple<Tensor, Tensor, Tensor> forward_keeping(const Tensor& hidden, const T
   if (problem.terms.label_smoothing != 0) terms.weighted_sum = at::empty_like(terms.ce);
   Kept kept = kept_of(problem);
   if (kept.count > 0) kept.memory = at::empty(weight.sizes(), hidden.options());
-  const int64_t vocab = problem.terms.vocab;
-  const bool is_whole = kept.count * kept.step >= vocab;
+  const int64_t vocab = problem.terms.vocab, first_added = kept.count * kept.step;
+  const int64_t kept_classes = std::min(vocab, first_added + kept.num_added * kept.step);
+  if (kept.num_added > 0)
+    kept.added = at::empty({(kept_classes - first_added) * problem.tokens}, hidden.options());
+  const bool is_whole = kept_classes == vocab;
   const Tensor slab = at::empty({is_whole ? 0 : kept.step * problem.tokens}, hidden.options());
   for (int64_t first = 0; first < vocab; first += kept.step) {
     const Tile tile = tile_of(problem, Walk::kClasses, first, kept.step);
@@ -176,7 +182,7 @@ std::tuple<Tensor, Tensor, Tensor> forward_keeping(const Tensor& hidden, const T
     make_logits(problem, tile, logits);
     row_pass(problem, logits, tile, terms);
   }
-  return {reduced(problem, terms.ce, terms.lse), terms.lse, kept.memory};
+  return {reduced(problem, terms.ce, terms.lse), terms.lse, kept.memory, kept.added};
 }
 
 // ---- backward ----
@@ -213,10 +219,10 @@ Gradients zero_gradients(const Problem& problem, const Mask& mask) {
   return {grad_hidden, grad_weight, grad_bias};
 }
 
-/// `kept` is the memory that forward_keeping left, or null. It is used up.
-Gradients backward_from(const Tensor& kept, const Tensor& grad_output, const Tensor& lse,
-                        const Tensor& hidden, const Tensor& weight, const Tensor& target,
-                        const FlceOptions& options, Mask mask) {
+/// `kept` and `added` are the memory that forward_keeping left, or null. It is used up.
+Gradients backward_from(const Tensor& kept, const Tensor& added, const Tensor& grad_output,
+                        const Tensor& lse, const Tensor& hidden, const Tensor& weight,
+                        const Tensor& target, const FlceOptions& options, Mask mask) {
   check_backward(grad_output, lse, hidden, weight, target, options);
   mask[2] = mask[2] && options.bias.has_value();
   const Problem problem = problem_of(hidden, weight, target, options);
@@ -225,9 +231,10 @@ Gradients backward_from(const Tensor& kept, const Tensor& grad_output, const Ten
   const Tensor row_lse = lse.to(problem.acc).contiguous();
   const Scales scales = scales_of(problem, grad_output);
   Plan plan{walk_of(problem, mask), Sum::kWide, {}};
-  if (kept.defined()) {
+  if (kept.defined() || added.defined()) {
     plan = {Walk::kClasses, Sum::kWide, kept_of(problem)};
     plan.kept.memory = kept;
+    plan.kept.added = added;
   }
   return project(problem, plan, mask, [&](const Tensor& logits, const Tile& tile) {
     grad_pass(problem, logits, tile, row_lse, scales);
@@ -237,7 +244,7 @@ Gradients backward_from(const Tensor& kept, const Tensor& grad_output, const Ten
 Gradients flce_backward(const Tensor& grad_output, const Tensor& lse, const Tensor& hidden,
                         const Tensor& weight, const Tensor& target, const FlceOptions& options,
                         Mask mask) {
-  return backward_from({}, grad_output, lse, hidden, weight, target, options, mask);
+  return backward_from({}, {}, grad_output, lse, hidden, weight, target, options, mask);
 }
 
 // ---- both in one walk, for a reduced loss ----
@@ -351,12 +358,12 @@ LossAndGradients joint_kernel(const Tensor& hidden, const Tensor& weight, const 
 
 Tensor call_flce(const Tensor& hidden, const Tensor& weight, const Tensor& target,
                  const FlceOptions& o) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("patchbench::flce", "")
-          .typed<Tensor(const Tensor&, const Tensor&, const Tensor&, PB_FLCE_PARAMETERS)>();
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("patchbench::flce", "")
+                             .typed<Tensor(const Tensor&, const Tensor&, const Tensor&,
+                                           PB_FLCE_PARAMETERS, int64_t)>();
   return op.call(hidden, weight, target, o.bias, o.class_weight, o.reduction, o.ignore_index,
-                 o.label_smoothing, o.lse_square_scale, o.softcap, o.chunk_bytes);
+                 o.label_smoothing, o.lse_square_scale, o.softcap, o.chunk_bytes, o.keep_bytes);
 }
 
 std::tuple<Tensor, Tensor> call_forward(const Tensor& hidden, const Tensor& weight,
@@ -388,9 +395,15 @@ Gradients call_backward(const Tensor& grad_output, const Tensor& lse, const Tens
                  mask);
 }
 
+FlceOptions keeping(FlceOptions options, int64_t keep_bytes) {
+  TORCH_CHECK(keep_bytes >= 0, "flce: keep_bytes must be >= 0, got ", keep_bytes);
+  options.keep_bytes = keep_bytes;
+  return options;
+}
+
 Tensor flce_without_grad(const Tensor& hidden, const Tensor& weight, const Tensor& target,
-                         PB_FLCE_PARAMETERS) {
-  return std::get<0>(call_forward(hidden, weight, target, PB_FLCE_OPTIONS));
+                         PB_FLCE_PARAMETERS, int64_t keep_bytes) {
+  return std::get<0>(call_forward(hidden, weight, target, keeping(PB_FLCE_OPTIONS, keep_bytes)));
 }
 
 // ---- autograd: every part goes through the dispatcher, so that a tracer records it ----
@@ -424,18 +437,18 @@ class FlceFunction : public torch::autograd::Function<FlceFunction> {
     const bool is_held =
         (mask[0] || mask[1] || mask[2]) && is_taken_in_forward(hidden, weight, options);
     const bool keeps_logits = !is_held && mask[1] && can_keep_logits(hidden, weight);
-    Tensor loss, lse, kept, grad_hidden, grad_weight, grad_bias;
+    Tensor loss, lse, kept, added, grad_hidden, grad_weight, grad_bias;
     if (is_held) {
       std::tie(loss, lse, grad_hidden, grad_weight, grad_bias) =
           call_with_gradients(hidden, weight, target, options, mask);
     } else if (keeps_logits) {
-      std::tie(loss, lse, kept) = forward_keeping(hidden, weight, target, options);
+      std::tie(loss, lse, kept, added) = forward_keeping(hidden, weight, target, options);
     } else {
       std::tie(loss, lse) = call_forward(hidden, weight, target, options);
     }
     ctx->save_for_backward({lse, hidden, weight, target, bias.value_or(Tensor()),
                             options.class_weight.value_or(Tensor()), grad_hidden, grad_weight,
-                            grad_bias, kept});
+                            grad_bias, kept, added});
     ctx->saved_data["is_held"] = is_held;
     ctx->saved_data["reduction"] = options.reduction;
     ctx->saved_data["ignore_index"] = options.ignore_index;
@@ -443,6 +456,7 @@ class FlceFunction : public torch::autograd::Function<FlceFunction> {
     ctx->saved_data["lse_square_scale"] = options.lse_square_scale;
     ctx->saved_data["softcap"] = options.softcap;
     ctx->saved_data["chunk_bytes"] = options.chunk_bytes;
+    ctx->saved_data["keep_bytes"] = options.keep_bytes;
     return loss;
   }
 
@@ -469,30 +483,33 @@ class FlceFunction : public torch::autograd::Function<FlceFunction> {
                               .label_smoothing = ctx->saved_data["label_smoothing"].toDouble(),
                               .lse_square_scale = ctx->saved_data["lse_square_scale"].toDouble(),
                               .softcap = ctx->saved_data["softcap"].toOptional<double>(),
-                              .chunk_bytes = ctx->saved_data["chunk_bytes"].toOptional<int64_t>()};
+                              .chunk_bytes = ctx->saved_data["chunk_bytes"].toOptional<int64_t>(),
+                              .keep_bytes = ctx->saved_data["keep_bytes"].toInt()};
     // Inputs are counted without an absent bias: hidden, weight, target, bias.
     const Mask mask{ctx->needs_input_grad(0), ctx->needs_input_grad(1),
                     options.bias.has_value() && ctx->needs_input_grad(3)};
     // Kept logits serve once.
-    const bool uses_kept = saved[9].defined() && !at::GradMode::is_enabled() &&
+    const bool uses_kept = (saved[9].defined() || saved[10].defined()) &&
+                           !at::GradMode::is_enabled() &&
                            !torch::autograd::get_current_graph_task_keep_graph();
     const auto [grad_hidden, grad_weight, grad_bias] =
-        uses_kept ? backward_from(saved[9], grads[0], saved[0], saved[1], saved[2], saved[3],
-                                  options, mask)
+        uses_kept ? backward_from(saved[9], saved[10], grads[0], saved[0], saved[1], saved[2],
+                                  saved[3], options, mask)
                   : call_backward(grads[0], saved[0], saved[1], saved[2], saved[3], options, mask);
     return {grad_hidden, grad_weight, Tensor(), grad_bias, Tensor(), Tensor()};
   }
 };
 
 Tensor flce_with_grad(const Tensor& hidden, const Tensor& weight, const Tensor& target,
-                      PB_FLCE_PARAMETERS) {
+                      PB_FLCE_PARAMETERS, int64_t keep_bytes) {
   TORCH_CHECK(!class_weight || !class_weight->requires_grad(),
               "flce: class_weight must not require grad: the loss is not differentiated by it; "
               "pass class_weight.detach()");
   Mask mask{};
   if (at::GradMode::is_enabled())
     mask = {hidden.requires_grad(), weight.requires_grad(), bias && bias->requires_grad()};
-  return FlceFunction::apply(hidden, weight, target, bias, PB_FLCE_OPTIONS, mask);
+  return FlceFunction::apply(hidden, weight, target, bias, keeping(PB_FLCE_OPTIONS, keep_bytes),
+                             mask);
 }
 
 }  // namespace
@@ -510,7 +527,7 @@ std::string flce_path(const at::Tensor& hidden) {
 TORCH_LIBRARY_FRAGMENT(patchbench, m) {
   m.def(
       "flce(Tensor hidden, Tensor weight, Tensor target, Tensor? bias=None, "
-      "Tensor? class_weight=None, *, " PB_FLCE_SCALARS ") -> Tensor",
+      "Tensor? class_weight=None, *, " PB_FLCE_SCALARS ", int keep_bytes=0) -> Tensor",
       {at::Tag::pt2_compliant_tag});
   m.def(
       "flce_forward(Tensor hidden, Tensor weight, Tensor target, Tensor? bias=None, "

@@ -32,6 +32,7 @@ struct Problem {
   at::ScalarType acc;  // dtype of softmax and dz before its rounding
   int64_t tokens, features;
   int64_t row_tile_elements, class_tile_elements;  // of a tile of whole rows, of whole columns
+  int64_t keep_elements = 0;                       // of kept logits besides grad_weight's memory
 };
 
 /// A tile's place in the whole matrix of logits.

@@ -46,38 +46,51 @@ inline int64_t step_of(const Problem& problem, Walk walk) {
              : tile_edge(problem.class_tile_elements, problem.tokens, problem.terms.vocab);
 }
 
-/// Logits that forward leaves for backward, in the memory that grad_weight takes over: logits of
-/// the classes [0, count * step), tile after tile.
+/// Logits that forward leaves for backward, tile after tile of `step` classes: `count` tiles in the
+/// memory that grad_weight takes over, then `num_added` in memory of their own.
 struct Kept {
-  Tensor memory;  // [vocab, features], or null: nothing is kept
-  int64_t step = 0, count = 0;
+  Tensor memory;  // [vocab, features], or null: none
+  Tensor added;   // flat, or null: none
+  int64_t step = 0, count = 0, num_added = 0;
 
-  bool has(const Tile& tile) const { return tile.first_class < count * step; }
+  bool has(const Tile& tile) const { return tile.first_class < (count + num_added) * step; }
 };
 
-/// Which logits are kept: as many tiles of equal size as fit; all if tokens <= features. None where
-/// less than half a tile fits.
-inline Kept kept_of(const Problem& problem) {
+/// Which logits are kept in grad_weight's memory: as many tiles of equal size as fit; all if tokens
+/// <= features. None where less than half a tile fits.
+inline Kept kept_in_grad_weight(const Problem& problem) {
   const int64_t vocab = problem.terms.vocab, tokens = problem.tokens;
   // A product that goes where its own logits lie is made next to them first: the larger one counts.
   const int64_t most =
       tile_edge(problem.class_tile_elements, std::max(tokens, problem.features), vocab);
   const int64_t classes = std::min(vocab, vocab * problem.features / tokens);
-  if (classes == vocab) return {{}, most, (vocab + most - 1) / most};
-  if (2 * classes < most) return {{}, step_of(problem, Walk::kClasses), 0};
+  if (classes == vocab) return {{}, {}, most, (vocab + most - 1) / most};
+  if (2 * classes < most) return {{}, {}, step_of(problem, Walk::kClasses)};
   int64_t step = classes / ((classes + most - 1) / most);
   if (step > kTileStep) step -= step % kTileStep;
-  return {{}, step, classes / step};
+  return {{}, {}, step, classes / step};
+}
+
+/// Which logits are kept, in grad_weight's memory and in keep_elements of their own.
+inline Kept kept_of(const Problem& problem) {
+  Kept kept = kept_in_grad_weight(problem);
+  const int64_t left = (problem.terms.vocab + kept.step - 1) / kept.step - kept.count;
+  kept.num_added = std::min(left, problem.keep_elements / (kept.step * problem.tokens));
+  return kept;
 }
 
 /// Where a tile's logits are made: among the kept ones, or in the front of `slab`.
 inline Tensor place_of(const Problem& problem, const Tile& tile, const Tensor& slab,
                        const Kept& kept) {
-  const int64_t size = tile.rows * tile.classes;
-  const Tensor flat = kept.has(tile)
-                          ? kept.memory.view(-1).narrow(0, tile.first_class * problem.tokens, size)
-                          : slab.narrow(0, 0, size);
-  return flat.view({tile.rows, tile.classes});
+  const int64_t first_added = kept.count * kept.step;
+  int64_t first = 0;
+  Tensor flat = slab;
+  if (kept.has(tile)) {
+    const bool is_added = tile.first_class >= first_added;
+    flat = is_added ? kept.added : kept.memory.view(-1);
+    first = (tile.first_class - (is_added ? first_added : 0)) * problem.tokens;
+  }
+  return flat.narrow(0, first, tile.rows * tile.classes).view({tile.rows, tile.classes});
 }
 
 /// The logits of one tile, written over `logits`.
@@ -168,7 +181,7 @@ Gradients project(const Problem& problem, const Plan& plan, const Mask& mask,
   const auto& kept = plan.kept;
   const bool by_class = plan.walk == Walk::kClasses;
   const int64_t vocab = problem.terms.vocab, tokens = problem.tokens;
-  const int64_t step = kept.memory.defined() ? kept.step : step_of(problem, plan.walk);
+  const int64_t step = kept.step > 0 ? kept.step : step_of(problem, plan.walk);
   const int64_t num_tiles = ((by_class ? vocab : tokens) + step - 1) / step;
   const Sum row_sum = num_tiles == 1 || !by_class ? Sum::kDisjoint : plan.sum;
   const Sum class_sum = num_tiles == 1 || by_class ? Sum::kDisjoint : plan.sum;
@@ -177,7 +190,7 @@ Gradients project(const Problem& problem, const Plan& plan, const Mask& mask,
   if (mask[1]) grad_weight.emplace(problem, vocab, class_sum, kept.memory);
   Tensor bias_sum;
   if (mask[2]) bias_sum = at::zeros({vocab}, problem.hidden.options().dtype(problem.acc));
-  const int64_t slab_tiles = num_tiles - kept.count;
+  const int64_t slab_tiles = num_tiles - kept.count - kept.num_added;
   Tensor slab = at::empty({slab_tiles > 0 ? step * (by_class ? tokens : vocab) : 0},
                           problem.hidden.options());
   // The rows of grad_weight that a tile writes may take the place of its own kept logits or of ones

@@ -30,8 +30,8 @@ SAMPLES = 64
 WRONG = 0.05  # a peer that is this far off is not compared with
 
 
-def patchbench(reduction: str) -> Loss:
-    return lambda t: torch.ops.patchbench.flce(t["_input"], t["weight"], t["target"], reduction=reduction)
+def patchbench(reduction: str, keep_bytes: int = 0) -> Loss:
+    return lambda t: torch.ops.patchbench.flce(t["_input"], t["weight"], t["target"], reduction=reduction, keep_bytes=keep_bytes)
 
 
 def plain(reduction: str) -> Loss:
@@ -80,6 +80,7 @@ def quack(**words: object) -> Loss:
 
 PEERS: list[tuple[str, str, Callable[[], Loss]]] = [
     ("patchbench::flce", "none", lambda: patchbench("none")),
+    ("patchbench::flce, all logits kept", "none", lambda: patchbench("none", 2**63 - 1)),
     ("plain torch", "none", lambda: plain("none")),
     ("torch.compile", "none", lambda: compiled("none")),
     ("Cut Cross-Entropy, as it comes", "none", lambda: cut("none")),

@@ -2,6 +2,7 @@
 // scaled, and on CUDA logits of a loss per token, in the memory of grad_weight.
 #include <gtest/gtest.h>
 
+#include "harness/meter.h"
 #include "packs/liger_flce_none_bwd_reference.h"
 
 namespace patchbench::flce_test {
@@ -122,22 +123,52 @@ TEST_P(FlceHeld, GivesNoTokensNoGradient) {
   EXPECT_EQ(grads[2].abs().max().item<double>(), 0);
 }
 
-/// Sizes at which kept logits lie before, upon and behind the rows of grad_weight that they end in.
+/// 1000 classes in tiles of at most 130, tokens next to 64 features.
+FlceCase kept_case(int64_t tokens) {
+  FlceCase c{.name = "kept_" + std::to_string(tokens), .tokens = tokens, .hidden = 64};
+  c.vocab = 1000;
+  c.has_bias = true;
+  c.label_smoothing = 0.1;
+  c.chunk_bytes = std::max<int64_t>(tokens, c.hidden) * 130 * 4;
+  return c;
+}
+
+/// Sizes at which kept logits lie before, upon and behind the rows of grad_weight that they end in;
+/// and at which none, some and all of the others lie in memory of their own.
 TEST_P(FlceHeld, GivesTheGradientsOfMadeLogitsFromKeptOnes) {
   for (const int64_t tokens : {1, 24, 63, 64, 65, 96, 130, 400}) {
-    FlceCase c{.name = "kept_" + std::to_string(tokens), .tokens = tokens, .hidden = 64};
-    c.vocab = 1000;
-    c.has_bias = true;
-    c.label_smoothing = 0.1;
-    c.chunk_bytes = std::max<int64_t>(tokens, c.hidden) * 130 * 4;
-    const Tensors t = leaves(c);
-    const std::vector<at::Tensor> wanted = {t.at("hidden"), t.at("weight"), t.at("bias")};
-    const at::Tensor loss = loss_of(c, t), grad = t.at("grad_output");
-    const auto made = torch::autograd::grad({loss}, wanted, {grad}, true);  // a graph that is kept
-    const auto kept = torch::autograd::grad({loss}, wanted, {grad});
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      EXPECT_LT(harness::errors_of(kept[i], made[i]).element, 3e-6) << tokens << " tokens, " << i;
+    for (const int64_t tiles : {0, 1, 2, 8}) {
+      FlceCase c = kept_case(tokens);
+      c.keep_bytes = tiles * c.chunk_bytes;
+      const Tensors t = leaves(c);
+      const std::vector<at::Tensor> wanted = {t.at("hidden"), t.at("weight"), t.at("bias")};
+      const at::Tensor loss = loss_of(c, t), grad = t.at("grad_output");
+      const auto made = torch::autograd::grad({loss}, wanted, {grad}, true);  // the graph stays
+      const auto kept = torch::autograd::grad({loss}, wanted, {grad});
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        EXPECT_LT(harness::errors_of(kept[i], made[i]).element, 3e-6)
+            << tokens << " tokens, " << tiles << " tiles, " << i;
+      }
     }
+  }
+}
+
+/// On CUDA a loss per token holds keep_bytes or less; elsewhere nothing is kept.
+TEST_P(FlceHeld, HoldsNoMoreThanItMayKeep) {
+  for (const int64_t tiles : {1, 3}) {
+    FlceCase c = kept_case(400);
+    const Tensors t = leaves(c);
+    const auto held = [&](int64_t keep_bytes) {
+      c.keep_bytes = keep_bytes;
+      loss_of(c, t);  // what libraries allocate once is not counted
+      const harness::MemoryMeter meter(GetParam());
+      const at::Tensor loss = loss_of(c, t);
+      return meter.peak_bytes();
+    };
+    if (GetParam() == "cpu") GTEST_SKIP() << "the resident set is too coarse for these sizes";
+    const int64_t added = held(tiles * c.chunk_bytes) - held(0);
+    EXPECT_LE(added, tiles * c.chunk_bytes + 1024) << tiles;
+    EXPECT_GE(added, (tiles - 1) * c.chunk_bytes) << tiles;
   }
 }
 

@@ -262,6 +262,8 @@ TEST_P(FlceLimits, RefusesEachWrongArgumentInOneLineThatNamesIt) {
             "flce: softcap must be finite and > 0, got -1");
   EXPECT_EQ(refused([](Tensors&, FlceOptions& o) { o.chunk_bytes = 0; }),
             "flce: chunk_bytes must be > 0, got 0");
+  EXPECT_EQ(refused([](Tensors&, FlceOptions& o) { o.keep_bytes = -1; }),
+            "flce: keep_bytes must be >= 0, got -1");
   EXPECT_EQ(refused([](Tensors&, FlceOptions& o) { o.lse_square_scale = std::nan(""); }),
             "flce: lse_square_scale must be finite, got nan");
   EXPECT_EQ(refused([](Tensors& t, FlceOptions&) { t["hidden"] = t["hidden"].unsqueeze(0); }),

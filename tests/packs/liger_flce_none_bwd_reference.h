@@ -27,6 +27,7 @@ struct FlceCase {
   std::string ignored = "some";        ///< some (row 0 among them), none, all
   std::string layout = "row_major";    ///< row_major, transposed, offset
   int64_t chunk_bytes = 0;             ///< 0: the op's default
+  int64_t keep_bytes = 0;              ///< the op's option
 };
 
 /// Lets gtest print a case by its name.
@@ -111,6 +112,7 @@ inline FlceOptions options_of(const FlceCase& c, const Tensors& inputs) {
   if (inputs.count("class_weight")) options.class_weight = inputs.at("class_weight");
   if (c.softcap > 0) options.softcap = c.softcap;
   if (c.chunk_bytes > 0) options.chunk_bytes = c.chunk_bytes;
+  options.keep_bytes = c.keep_bytes;
   return options;
 }
 
