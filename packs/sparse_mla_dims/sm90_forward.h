@@ -314,13 +314,14 @@ PB_DEVICE void finalize_rows(const Fragment& f, const RowStats& stats, ForwardSh
   named_barrier_sync(kRowSumReady, kConsumers);
 }
 
-/// Stores out, out_remainder (what rounding removed from out) and lse.
+/// Stores out, out_remainder (what rounding removed from out; not where it is null) and lse.
 template <int kHalf>
 PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, const Cta& cta,
                              const Fragment& f, const RowStats& stats, ForwardShared& shared,
                              const float (&o)[32 * kHalf]) {
   float lse[2], inverse[2];
   finalize_rows(f, stats, shared, lse, inverse);
+  const bool has_rest = r.out_remainder != nullptr;
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = f.row + 8 * half;
@@ -338,11 +339,11 @@ PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, cons
         rest.words[j] = pack_bf16(low - bf16_low(out.words[j]), high - bf16_high(out.words[j]));
       }
       transpose_in_quad(out, f);
-      transpose_in_quad(rest, f);
+      if (has_rest) transpose_in_quad(rest, f);
       const int column = (f.warpgroup * kHalf + m / 2) * kColumns + m % 2 * 32 + f.quad * 8;
       if (row >= cta.num_rows || column >= p.head_dim_v) continue;
       store_128(r.out + first + column, out);
-      store_128(r.out_remainder + first + column, rest);
+      if (has_rest) store_128(r.out_remainder + first + column, rest);
     }
   }
 }

@@ -254,6 +254,16 @@ TEST(SparseMlaKernel, TakesTilesWithoutAKey) {
   }
 }
 
+TEST(SparseMlaKernel, LeavesOutTheRemainderThatNobodyWants) {
+  const Problem p = problem_of({.name = "bare", .batch = 1, .topk = 130}, at::kBFloat16);
+  const Tensor q = p.q.to(at::kBFloat16), kv = p.kv.to(at::kBFloat16);
+  const KernelResult wanted = result_of_kernels(p, {});
+  const Tensor out = torch::zeros_like(wanted.out), lse = torch::zeros_like(wanted.lse);
+  run_forward<1>(problem_on(p, q, kv), {.out = data_of<uint16_t>(out), .lse = data_of<float>(lse)},
+                 {});
+  EXPECT_TRUE(at::equal(out, wanted.out) && at::equal(lse, wanted.lse));
+}
+
 TEST(SparseMlaKernel, ReadsStridedOperands) {
   Problem p = problem_of({.name = "strided"}, at::kBFloat16);
   const KernelResult wanted = result_of_kernels(p, {});
