@@ -25,7 +25,7 @@ struct SparseMla {
 /// What the forward gives: rows are (batch, seqlen_q, num_heads).
 struct SparseMlaResults {
   uint16_t* out = nullptr;            ///< [rows, head_dim_v] bfloat16
-  uint16_t* out_remainder = nullptr;  ///< [rows, head_dim_v] bfloat16
+  uint16_t* out_remainder = nullptr;  ///< [rows, head_dim_v] bfloat16; null: not wanted
   float* lse = nullptr;               ///< [rows], base 2
 };
 

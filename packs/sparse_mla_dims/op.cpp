@@ -75,7 +75,10 @@ void check_modes(const char* op, const std::string& delta, const std::string& st
            staging);
 }
 
-bool keeps_remainder(ScalarType type) { return type == kBFloat16 || type == kHalf; }
+/// Only the exact Delta reads it.
+bool keeps_remainder(ScalarType type, const std::string& delta) {
+  return delta == "exact" && (type == kBFloat16 || type == kHalf);
+}
 
 // ---- the plain form ----
 
@@ -234,7 +237,9 @@ void forward_cuda(const Operands& o, const Triple& results) {
   check_cuda("sparse_mla_forward",
              launch_forward(problem_of({q, kv, indices, o.softmax_scale, o.head_dim_v}),
                             {.out = static_cast<uint16_t*>(out.mutable_data()),
-                             .out_remainder = static_cast<uint16_t*>(remainder.mutable_data()),
+                             .out_remainder = remainder.numel() > 0
+                                                  ? static_cast<uint16_t*>(remainder.mutable_data())
+                                                  : nullptr,
                              .lse = lse.mutable_data<float>()},
                             current_stream(o.q)));
 }
@@ -268,7 +273,7 @@ void backward_cuda(const Operands& o, const Saved& saved, const std::string& del
 #define PB_MLA_OPERANDS \
   const Tensor &q, const Tensor &kv, const Tensor &topk_indices, double softmax_scale
 
-/// out, lse and out_remainder. `delta` and `staging` are the backward's.
+/// out, lse and out_remainder. `delta` and `staging` are what the backward will be called with.
 Triple forward(PB_MLA_OPERANDS, int64_t head_dim_v, const std::string& delta,
                const std::string& staging) {
   const char* op = "sparse_mla";
@@ -277,7 +282,7 @@ Triple forward(PB_MLA_OPERANDS, int64_t head_dim_v, const std::string& delta,
   Ints shape = {q.size(0), q.size(1), q.size(2)};
   const Tensor lse = empty(shape, q, sum_type(q.scalar_type()));
   shape.push_back(head_dim_v);
-  const Tensor remainder = empty(keeps_remainder(q.scalar_type()) ? shape : Ints{0}, q);
+  const Tensor remainder = empty(keeps_remainder(q.scalar_type(), delta) ? shape : Ints{0}, q);
   const Triple results = {empty(shape, q), lse, remainder};
   const DeviceScope device(q);
   const Operands operands{q, kv, topk_indices, softmax_scale, head_dim_v};
@@ -301,7 +306,7 @@ void check_backward(const char* op, PB_MLA_SAVED, const Tensor& q, const std::st
   shape.push_back(out.size(3));
   check_tensor(op, "out", out, shape, q.scalar_type(), q);
   check_tensor(op, "grad_out", grad_out, shape, q.scalar_type(), q);
-  if (delta == "exact" && keeps_remainder(q.scalar_type()))
+  if (keeps_remainder(q.scalar_type(), delta))
     check_tensor(op, "out_remainder", out_remainder, shape, q.scalar_type(), q);
 }
 

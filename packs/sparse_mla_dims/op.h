@@ -21,9 +21,9 @@ namespace patchbench::ops::sparse_mla_dims {
 ///
 /// Returns out [batch, seqlen_q, num_heads, head_dim_v] in q's dtype, lse [batch, seqlen_q,
 /// num_heads] and out_remainder: what rounding took from out, in out's shape and dtype, so that
-/// out + out_remainder has 16 bits of mantissa and more; [0] where out is float32 or float64. Sums,
-/// and lse, are float32 (float64 on float64). Not differentiable here: patchbench_ops.sparse_mla
-/// is, in Python.
+/// out + out_remainder has 16 bits of mantissa and more; [0] where out is float32 or float64, and
+/// where the operator is called with delta "rounded". Sums, and lse, are float32 (float64 on
+/// float64). Not differentiable here: patchbench_ops.sparse_mla is, in Python.
 ///
 /// On CUDA of compute capability 9.x with shared memory for it (226 KiB a CTA at 576/512), bfloat16
 /// goes to a kernel of warpgroup products, which also rounds P to bfloat16. Elsewhere, and where

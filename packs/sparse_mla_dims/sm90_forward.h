@@ -22,6 +22,7 @@
 // The last block of the query is kept in registers, 16 a thread, because its shared memory holds P
 // of warpgroup 1. It is loaded last, after the rest of the next query and the first tile have been
 // started.
+// Tiles after the last valid index of an item are skipped: indices of a causal query end in -1.
 // Shared memory: two K tiles, the query, P, and 2.1 KiB: 226 KiB at 576.
 // Rounded to bfloat16: P, out, and out_remainder. Sums, row_max and lse are float32.
 namespace patchbench::ops::sparse_mla_dims {
@@ -45,6 +46,7 @@ struct ForwardShared {
   Mbarrier free[2][3];                 ///< one for each set of a stage
   Mbarrier query_full, query_free[2];  ///< [0]: all blocks but the last; [1]: the last
   alignas(4) uint8_t has_gaps[2][4];   ///< whether a tile has invalid indices, by warp
+  int32_t num_tiles;                   ///< of the item
 };
 
 PB_CONSTEXPR int64_t forward_bytes(int head_dim_qk) {
@@ -87,10 +89,6 @@ struct Items {
   int64_t first, step;
 };
 
-PB_CONSTEXPR int num_tiles(const SparseMla& p) {
-  return static_cast<int>((p.topk + kRows - 1) / kRows);
-}
-
 PB_DEVICE void init_mbarriers(ForwardShared& shared) {
   if (thread_index() == 0) {
     constexpr int kCopiers = kForwardThreads - kConsumers;
@@ -104,7 +102,8 @@ PB_DEVICE void init_mbarriers(ForwardShared& shared) {
       PB_UNROLL
       for (Mbarrier& barrier : shared.free[stage]) mbarrier_init(barrier, kConsumers / 2 / 32);
     }
-    mbarrier_init(shared.query_full, kForwardThreads - kConsumers);
+    // One arrival more: num_tiles is stored.
+    mbarrier_init(shared.query_full, kCopiers + 1);
     PB_UNROLL
     for (Mbarrier& barrier : shared.query_free) mbarrier_init(barrier, kConsumers / 32);
   }
@@ -159,6 +158,29 @@ PB_DEVICE void load_q_last_block(const SparseMla& p, const ForwardSmem& smem, co
   cp_async_mbarrier_arrive(smem.shared().query_full);
 }
 
+/// The tiles of an item up to the last one with a valid index. Each warp finds the same number.
+PB_DEVICE int count_tiles(const SparseMla& p, const Cta& cta) {
+  constexpr int kAtATime = 8;
+  const int32_t* const slots = p.indices + cta.query * p.topk;
+  for (auto end = static_cast<int>((p.topk + kRows - 1) / kRows); end > 0; end -= kAtATime) {
+    // All loads come before the first vote.
+    bool has_key[kAtATime] = {};
+    PB_UNROLL
+    for (int i = 0; i < kAtATime; ++i) {
+      PB_UNROLL
+      for (int row = thread_index() % 32; row < kRows; row += 32) {
+        const int64_t slot = int64_t{end - 1 - i} * kRows + row;
+        const int32_t index = slot >= 0 && slot < p.topk ? slots[slot] : -1;
+        has_key[i] |= index >= 0 && index < p.seqlen_k;
+      }
+    }
+    PB_UNROLL
+    for (int i = 0; i < kAtATime; ++i)
+      if (any_sync(has_key[i])) return end - i;
+  }
+  return 0;
+}
+
 template <int kHalf>
 PB_DEVICE void produce(const SparseMla& p, const ForwardSmem& smem, const Items& items) {
   const KvLoader loader;
@@ -167,14 +189,19 @@ PB_DEVICE void produce(const SparseMla& p, const ForwardSmem& smem, const Items&
     const Cta cta(p, item);
     int32_t next[KvLoader::kEach];
     loader.read_slots(p, cta, 0, next);
+    const int num_tiles = count_tiles(p, cta);
     mbarrier_wait(smem.shared().query_free[0], query_parity);
+    if (loader.thread == 0) {
+      smem.shared().num_tiles = num_tiles;
+      mbarrier_arrive(smem.shared().query_full);
+    }
     loader.load_blocks<0, kMaxBlocks>(loader.query_rows(p, cta), p.head_dim_qk, smem.blocks - 1,
                                       smem.q_tile());
-    for (int tile = 0; tile < num_tiles(p); ++tile) {
+    for (int tile = 0; tile < num_tiles; ++tile) {
       int32_t index[KvLoader::kEach];
       loader.valid_indices(p, next, index);
       const KvLoader::Rows rows = loader.key_rows(p, cta, index);
-      if (tile + 1 < num_tiles(p)) loader.read_slots(p, cta, tile + 1, next);
+      if (tile + 1 < num_tiles) loader.read_slots(p, cta, tile + 1, next);
       const int parity = free_parities >> tile % 2 & 1;
       if (tile % 2 == 0) {
         load_parts<kHalf, 0>(p, smem, rows, index, parity);
@@ -185,7 +212,7 @@ PB_DEVICE void produce(const SparseMla& p, const ForwardSmem& smem, const Items&
       // Its shared memory is released last.
       if (tile == 0) load_q_last_block(p, smem, cta, query_parity);
     }
-    if (num_tiles(p) == 0) load_q_last_block(p, smem, cta, query_parity);
+    if (num_tiles == 0) load_q_last_block(p, smem, cta, query_parity);
     query_parity ^= 1;
   }
 }
@@ -314,13 +341,14 @@ PB_DEVICE void finalize_rows(const Fragment& f, const RowStats& stats, ForwardSh
   named_barrier_sync(kRowSumReady, kConsumers);
 }
 
-/// Stores out, out_remainder (what rounding removed from out) and lse.
+/// Stores out, out_remainder (what rounding removed from out; not where it is null) and lse.
 template <int kHalf>
 PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, const Cta& cta,
                              const Fragment& f, const RowStats& stats, ForwardShared& shared,
                              const float (&o)[32 * kHalf]) {
   float lse[2], inverse[2];
   finalize_rows(f, stats, shared, lse, inverse);
+  const bool has_rest = r.out_remainder != nullptr;
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = f.row + 8 * half;
@@ -338,11 +366,11 @@ PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, cons
         rest.words[j] = pack_bf16(low - bf16_low(out.words[j]), high - bf16_high(out.words[j]));
       }
       transpose_in_quad(out, f);
-      transpose_in_quad(rest, f);
+      if (has_rest) transpose_in_quad(rest, f);
       const int column = (f.warpgroup * kHalf + m / 2) * kColumns + m % 2 * 32 + f.quad * 8;
       if (row >= cta.num_rows || column >= p.head_dim_v) continue;
       store_128(r.out + first + column, out);
-      store_128(r.out_remainder + first + column, rest);
+      if (has_rest) store_128(r.out_remainder + first + column, rest);
     }
   }
 }
@@ -505,20 +533,21 @@ PB_DEVICE void consume(const SparseMla& p, const SparseMlaResults& r, const Forw
   for (int64_t item = items.first; item < num_items(p); item += items.step) {
     mbarrier_wait(shared.query_full, query_parity);
     query_parity ^= 1;
+    const int num_tiles = shared.num_tiles;
     uint32_t last[16];
     load_a_fragment(last, smem.q_last_block(), f);
     fence_async_proxy();
     Accumulator<kHalf> acc;
-    for (int tile = kMine; tile < num_tiles(p); tile += 2) {
-      process_tile<kHalf, kMine>(smem, f, scale, last, parity, num_tiles(p) - tile, acc);
+    for (int tile = kMine; tile < num_tiles; tile += 2) {
+      process_tile<kHalf, kMine>(smem, f, scale, last, parity, num_tiles - tile, acc);
       parity ^= 1;
     }
-    if (num_tiles(p) <= kMine) mbarrier_arrive_warp(shared.query_free[0]);
+    if (num_tiles <= kMine) mbarrier_arrive_warp(shared.query_free[0]);
     // P of warpgroup 1 shares memory with the last block of the query. It is not read after this
     // point.
     mbarrier_arrive_warp(shared.query_free[1]);
     if constexpr (kMine == 1)
-      if (num_tiles(p) % 2 == 1) process_last_tile<kHalf>(smem, f, acc);
+      if (num_tiles % 2 == 1) process_last_tile<kHalf>(smem, f, acc);
     store_forward<kHalf>(p, r, Cta(p, item), f, acc.stats, shared, acc.o);
   }
 }

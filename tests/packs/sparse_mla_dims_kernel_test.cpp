@@ -239,12 +239,19 @@ TEST(SparseMlaKernel, IsAsExactAsPlainTorch) {
   }
 }
 
-/// The backward skips such a tile: the first, one between others, or the last.
+/// The backward skips such a tile: the first, one between others, or the last. The forward skips
+/// those at the end: one, all but one, or all.
 TEST(SparseMlaKernel, TakesTilesWithoutAKey) {
   const Problem p =
-      problem_of({.name = "gaps", .batch = 1, .seqlen_q = 4, .topk = 250}, at::kBFloat16);
-  for (const auto& [query, first] : {std::pair{1, 0}, std::pair{2, 64}, std::pair{3, 192}})
-    p.indices[0][query][0].slice(0, first, first + 64).fill_(-1);
+      problem_of({.name = "gaps", .batch = 1, .seqlen_q = 7, .topk = 250}, at::kBFloat16);
+  const auto clear = [&](int query, int begin, int end) {
+    p.indices[0][query][0].slice(0, begin, end).fill_(-1);
+  };
+  clear(1, 0, 64);
+  clear(2, 64, 128);
+  clear(3, 192, 250);
+  clear(4, 1, 250);
+  clear(5, 0, 250);
   const Result wanted = oracle(p);
   for (const Timing timing : sm90_emulator::timings_of_roles()) {
     const KernelResult got = result_of_kernels(p, timing);
@@ -252,6 +259,35 @@ TEST(SparseMlaKernel, TakesTilesWithoutAKey) {
     EXPECT_LE(relative(got.grad_q, wanted.grad_q), bound_of(at::kBFloat16));
     EXPECT_LE(relative(got.grad_kv, wanted.grad_kv), bound_of(at::kBFloat16));
   }
+}
+
+TEST(SparseMlaKernel, CountsTilesUpToTheLastKey) {
+  const Problem p =
+      problem_of({.name = "tail", .batch = 1, .seqlen_q = 2, .topk = 1100}, at::kBFloat16);
+  const Tensor q = p.q.to(at::kBFloat16), kv = p.kv.to(at::kBFloat16);
+  const SparseMla problem = problem_on(p, q, kv);
+  const Tensor slots = p.indices[0][1][0];
+  const auto seqlen_k = static_cast<int32_t>(problem.seqlen_k);
+  for (const auto& [last, wanted] : {std::pair{-1, 0}, std::pair{0, 1}, std::pair{63, 1},
+                                     std::pair{64, 2}, std::pair{590, 10}, std::pair{1099, 18}}) {
+    slots.fill_(-1);
+    if (last < 1099) slots[1099] = seqlen_k;
+    if (last >= 0) slots[last] = seqlen_k - 1;
+    std::vector<int> counts(32);
+    Machine machine(1024, {}, 32);
+    machine.run([&] { counts[thread_index()] = count_tiles(problem, Cta(problem, 1)); });
+    EXPECT_EQ(counts, std::vector<int>(32, wanted)) << last;
+  }
+}
+
+TEST(SparseMlaKernel, LeavesOutTheRemainderThatNobodyWants) {
+  const Problem p = problem_of({.name = "bare", .batch = 1, .topk = 130}, at::kBFloat16);
+  const Tensor q = p.q.to(at::kBFloat16), kv = p.kv.to(at::kBFloat16);
+  const KernelResult wanted = result_of_kernels(p, {});
+  const Tensor out = torch::zeros_like(wanted.out), lse = torch::zeros_like(wanted.lse);
+  run_forward<1>(problem_on(p, q, kv), {.out = data_of<uint16_t>(out), .lse = data_of<float>(lse)},
+                 {});
+  EXPECT_TRUE(at::equal(out, wanted.out) && at::equal(lse, wanted.lse));
 }
 
 TEST(SparseMlaKernel, ReadsStridedOperands) {

@@ -60,7 +60,8 @@ def test_gradcheck_in_fp64() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_opcheck_takes_each_operator(dtype: torch.dtype) -> None:
     given = operands(dtype)
-    torch.library.opcheck(OPS.sparse_mla_forward.default, given, SHAPE)
+    for modes in ({}, {"delta": "rounded"}):
+        torch.library.opcheck(OPS.sparse_mla_forward.default, given, SHAPE | modes)
     bare = tuple(x.detach() for x in given)
     out, lse, remainder = OPS.sparse_mla_forward(*bare, **SHAPE)
     for modes in ({}, {"delta": "rounded"}, {"staging": "split"}):
@@ -98,6 +99,28 @@ def test_the_backward_gets_its_modes(delta: str, staging: str) -> None:
     saved = (gradient, out, remainder, lse, q.detach(), kv.detach(), indices)
     wanted = OPS.sparse_mla_backward(*saved, softmax_scale=SHAPE["softmax_scale"], delta=delta, staging=staging)[1]
     assert torch.equal(got, wanted)
+
+
+def test_only_an_exact_backward_asks_for_the_remainder() -> None:
+    q, kv, indices = operands(torch.bfloat16)
+    sizes = []
+
+    class Listener(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            results = function(*args, **(kwargs or {}))
+            if function is OPS.sparse_mla_forward.default:
+                sizes.append(results[2].numel())
+            return results
+
+    with Listener():
+        out = sparse_mla(q, kv, indices, **SHAPE)[0]
+        rounded = sparse_mla(q, kv, indices, **SHAPE, delta="rounded")[0]
+        bare = sparse_mla(q.detach(), kv.detach(), indices, **SHAPE)[0]
+        with torch.no_grad():
+            silent = sparse_mla(q, kv, indices, **SHAPE)[0]
+    assert sizes == [out.numel(), 0, 0, 0]
+    for other in (rounded, bare, silent):
+        assert torch.equal(other, out)
 
 
 def test_a_frozen_operand_gets_no_gradient_and_lse_none_at_all() -> None:

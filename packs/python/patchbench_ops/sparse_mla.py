@@ -37,6 +37,9 @@ def sparse_mla(
     raises in torch's deterministic mode. Kernels serve bfloat16 on compute capability 9.x, plain torch the rest, with one warning
     on a GPU. Source: derived here (packs/sparse_mla_dims/op.h).
     """
+    is_saved = torch.is_grad_enabled() and (q.requires_grad or kv.requires_grad)
+    if delta == "exact" and not is_saved:
+        delta = "rounded"  # no backward will read out_remainder
     out, lse, _ = _OPS.sparse_mla_forward(
         q, kv, topk_indices, softmax_scale=softmax_scale, head_dim_v=head_dim_v, delta=delta, staging=staging
     )
@@ -57,7 +60,7 @@ def _(
     q: Tensor, kv: Tensor, topk_indices: Tensor, *, softmax_scale: float, head_dim_v: int, delta: str = "exact", staging: str = "bf16"
 ) -> tuple[Tensor, Tensor, Tensor]:
     out = q.new_empty((*q.shape[:3], head_dim_v))
-    remainder = torch.empty_like(out) if q.dtype.itemsize == 2 else q.new_empty(0)
+    remainder = torch.empty_like(out) if q.dtype.itemsize == 2 and delta == "exact" else q.new_empty(0)
     return out, q.new_empty(q.shape[:3], dtype=_sum_dtype(q)), remainder
 
 
@@ -84,8 +87,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any
     out, lse, remainder = output
     ctx.scale = keyword_only_inputs["softmax_scale"]
     ctx.modes = {name: keyword_only_inputs[name] for name in ("delta", "staging")}
-    kept = remainder if ctx.modes["delta"] == "exact" else remainder.new_empty(0)
-    ctx.save_for_backward(out, kept, lse, q, kv, topk_indices)
+    ctx.save_for_backward(out, remainder, lse, q, kv, topk_indices)
     ctx.mark_non_differentiable(lse, remainder)
 
 
