@@ -12,7 +12,7 @@
 //   it in memory. A thread walks its block of rows with kRows rows of loads in flight, keeps the
 //   bias sums of its heads in registers (8 kHeads floats) and adds its heads to the group's sum,
 //   which the kLanes threads then exchange so that each stores 8 / kLanes columns.
-// sum_partials_kernel: one thread per 4 bias elements, row blocks in order.
+// sum_partials_kernel: 8 threads per 4 bias elements, each every 8th row block, 8 loads in flight.
 //   limits: head_dim a multiple of 8, heads per group <= 256, checked in op.cpp
 namespace patchbench::ops::mamba3_mimo_gqa_bwd {
 namespace {
@@ -21,7 +21,7 @@ constexpr int kThreads = 256, kWarp = 32;
 constexpr int kVector = 8;         // columns of a unit
 constexpr int kLoadsInFlight = 8;  // units per thread
 static_assert(kMaxGroupHeads == 8 * 32, "a group's heads are 8 a thread, 32 threads");
-constexpr int kSumThreads = 64;
+constexpr int kSumColumns = 32, kSumStrands = 8, kSumDepth = 8;
 constexpr int64_t kMinRows = 32;  // of a block: its bias sums are written once per block
 constexpr int kBlocksPerProcessor = 2;
 
@@ -154,23 +154,40 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   }
 }
 
-__global__ void __launch_bounds__(kSumThreads)
+__device__ void add(float4& sum, const float4& part) {
+  sum.x += part.x;
+  sum.y += part.y;
+  sum.z += part.z;
+  sum.w += part.w;
+}
+
+__global__ void __launch_bounds__(kSumColumns* kSumStrands)
     sum_partials_kernel(GroupReduce problem, int64_t row_blocks) {
+  __shared__ float4 strands[kSumStrands][kSumColumns];
   const int64_t size = problem.num_heads * problem.num_ranks * problem.head_dim / 4;
-  const int64_t element = int64_t{blockIdx.x} * kSumThreads + threadIdx.x;
-  if (element >= size) return;
+  const int64_t element = int64_t{blockIdx.x} * kSumColumns + threadIdx.x;
   const int tensor = blockIdx.y;
-  const auto* partial =
-      reinterpret_cast<const float4*>(problem.partial) + tensor * row_blocks * size + element;
   float4 total = {};
-#pragma unroll 8
-  for (int64_t block = 0; block < row_blocks; ++block) {
-    const float4 part = partial[block * size];
-    total.x += part.x;
-    total.y += part.y;
-    total.z += part.z;
-    total.w += part.w;
+  if (element < size) {
+    const auto* partial =
+        reinterpret_cast<const float4*>(problem.partial) + tensor * row_blocks * size + element;
+    for (int64_t base = threadIdx.y; base < row_blocks; base += kSumStrands * kSumDepth) {
+      float4 parts[kSumDepth] = {};
+#pragma unroll
+      for (int u = 0; u < kSumDepth; ++u) {
+        const int64_t block = base + u * kSumStrands;
+        if (block < row_blocks) parts[u] = partial[block * size];
+      }
+#pragma unroll
+      for (const float4& part : parts) add(total, part);
+    }
   }
+  strands[threadIdx.y][threadIdx.x] = total;
+  // The first strand reads the others.
+  __syncthreads();
+  if (threadIdx.y != 0 || element >= size) return;
+#pragma unroll
+  for (int strand = 1; strand < kSumStrands; ++strand) add(total, strands[strand][threadIdx.x]);
   auto* sum = tensor == 0 ? problem.grad_bias[0] : problem.grad_bias[1];
   reinterpret_cast<float4*>(sum)[element] = total;
 }
@@ -208,8 +225,8 @@ cudaError_t launch_rows(const GroupReduce& problem, int num_processors, cudaStre
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) return status;
   const int64_t elements = problem.num_heads * problem.num_ranks * problem.head_dim / 4;
-  const dim3 sum_grid(static_cast<unsigned>(ceil_div(elements, kSumThreads)), 2);
-  sum_partials_kernel<<<sum_grid, kSumThreads, 0, stream>>>(problem, blocks);
+  const dim3 sum_grid(static_cast<unsigned>(ceil_div(elements, kSumColumns)), 2);
+  sum_partials_kernel<<<sum_grid, dim3(kSumColumns, kSumStrands), 0, stream>>>(problem, blocks);
   return cudaGetLastError();
 }
 

@@ -27,6 +27,15 @@ auto with_head_dims(const MimoBackward& problem, const Body& body) {
   return is_wide_v ? body(wide_t(), wide_t()) : body(wide_t(), narrow_t());
 }
 
+/// And with the ranks.
+template <typename Body>
+auto with_ranks(const MimoBackward& problem, const Body& body) {
+  if (problem.num_ranks == 1) return body(std::integral_constant<int, 1>());
+  if (problem.num_ranks == 2) return body(std::integral_constant<int, 2>());
+  if (problem.num_ranks == 4) return body(std::integral_constant<int, 4>());
+  return body(std::integral_constant<int, 8>());
+}
+
 template <typename Kernel>
 cudaError_t launch(Kernel* kernel, dim3 grid, size_t bytes, const MimoBackward& problem,
                    cudaStream_t stream) {
@@ -43,7 +52,10 @@ template <int kN, int kP>
 cudaError_t launch_chunks(const MimoBackward& problem, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(problem.num_heads),
                   static_cast<unsigned>(problem.num_chunks));
-  return launch(chunk_kernel<kN, kP>, grid, chunk_bytes<kN, kP>(problem), problem, stream);
+  return with_ranks(problem, [&](auto r) {
+    return launch(chunk_kernel<kN, kP, decltype(r)::value>, grid, chunk_bytes<kN, kP>(problem),
+                  problem, stream);
+  });
 }
 
 /// S0 and dS of every chunk.
@@ -52,8 +64,11 @@ cudaError_t launch_states(const MimoBackward& problem, cudaStream_t stream) {
   if (problem.cu_seqlens != nullptr) plan_kernel<<<1, kThreads, 0, stream>>>(problem);
   const cudaError_t status = with_head_dims(problem, [&](auto n, auto p) {
     constexpr int kN = decltype(n)::value, kP = decltype(p)::value;
-    return launch(added_kernel<kN, kP>, dim3(heads, static_cast<unsigned>(problem.num_chunks)),
-                  added_bytes<kN, kP>(problem), problem, stream);
+    return with_ranks(problem, [&](auto r) {
+      return launch(added_kernel<kN, kP, decltype(r)::value>,
+                    dim3(heads, static_cast<unsigned>(problem.num_chunks)),
+                    added_bytes<kN, kP>(problem), problem, stream);
+    });
   });
   if (status != cudaSuccess) return status;
   const int64_t elements = problem.head_dim_v * problem.head_dim_qk;
@@ -90,7 +105,7 @@ cudaError_t launch_mimo_backward(const MimoBackward& problem, cudaStream_t strea
   });
   if (status != cudaSuccess) return status;
   const auto heads = static_cast<unsigned>(problem.num_heads);
-  const dim3 sum_grid(static_cast<unsigned>(ceil_div(problem.num_partials(), kSumColumns)), heads);
+  const dim3 sum_grid(static_cast<unsigned>(ceil_div(problem.num_sums() + 1, kSumColumns)), heads);
   sum_kernel<<<sum_grid, dim3(kSumColumns, kSumStrands), 0, stream>>>(problem);
   const int64_t steps = problem.num_chunks * problem.num_heads * problem.chunk_tokens();
   steps_kernel<<<static_cast<unsigned>(ceil_div(steps, kThreads)), kThreads, 0, stream>>>(problem);

@@ -30,10 +30,13 @@ struct MimoBackward {
   float *grad_mimo_v = nullptr, *grad_mimo_z = nullptr, *grad_mimo_o = nullptr;  ///< [h, r, p]
   float *grad_angles = nullptr, *grad_d = nullptr;                               ///< as theirs
   void *raw_q = nullptr, *raw_k = nullptr;  ///< scratch [b, s, r, h, n] low: gradients per head
-  /// Scratch [num_chunks, h, p, n] low: first what a chunk adds, then S0 and dS.
+  /// Scratch [num_chunks, h, p, n] low, rows split and columns exchanged: first what a chunk adds,
+  /// then S0 and dS.
   void *states = nullptr, *grad_states = nullptr;
-  float* decays = nullptr;                           ///< scratch [num_chunks, h]: e^{cs_end}
-  float* partials = nullptr;                         ///< scratch [num_chunks, h, num_partials()]
+  float* decays = nullptr;  ///< scratch [num_chunks, h]: e^{cs_end}
+  /// Scratch, num_partials() for each chunk and head: [num_chunks, h, 2, num_sums()], then of d
+  /// [num_chunks, h].
+  float* partials = nullptr;
   float *grad_steps = nullptr, *grad_own = nullptr;  ///< scratch [b, h, s]: of s_t and of gam_t
   /// Scratch, only with cu_seqlens: [num_chunks, 4], first token and length of each chunk, whether
   /// it is its sequence's first, and that sequence's end; [num_sequences + 1], chunks before each.
@@ -45,8 +48,10 @@ struct MimoBackward {
   bool has_wide_trap = false;
 
   constexpr int64_t chunk_tokens() const { return num_ranks == 0 ? 64 : 64 / num_ranks; }
-  /// Sums over a chunk's tokens: mimo_z, mimo_o, mimo_v and d.
-  constexpr int64_t num_partials() const { return 3 * num_ranks * head_dim_v + 1; }
+  /// Sums over a chunk's tokens: mimo_z, mimo_o, mimo_v.
+  constexpr int64_t num_sums() const { return 3 * num_ranks * head_dim_v; }
+  /// Floats of a chunk and head: two parts of each sum, and d.
+  constexpr int64_t num_partials() const { return 2 * num_sums() + 1; }
 };
 
 #if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)

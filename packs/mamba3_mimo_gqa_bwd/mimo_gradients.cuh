@@ -3,10 +3,13 @@
 
 // Axes: b batch, s seqlen, r num_ranks, h num_heads, n head_dim_qk, p head_dim_v; a row of a tile
 // is (token, rank), 64 rows a chunk.
-// chunk_kernel: grid (h, chunks), 256 threads; behind the states. All else of a chunk and head: 112
+// chunk_kernel: grid (h, chunks), 256 threads; behind the states. All else of a chunk and head: 110
 //   KiB of shared memory at n = 128, p = 64, r = 4, two CTAs per SM. E = g x^T and T = q k^T are
-//   formed and masked once, in blocks of 16 on and below the diagonal; a token's own ranks are part
-//   of them, for one angle turns both q and k and leaves their product alone.
+//   formed and masked once; a token's own ranks are part of them, for one angle turns both q and k
+//   and leaves their product alone. y and grad_x are formed as [p, rows]: a thread then holds
+//   neighbouring ranks of a token and two neighbouring columns p, so that sums over ranks and
+//   tokens are mostly its own. Columns of q, k, S0 and dS are exchanged in shared memory, so that a
+//   thread stores 8 neighbouring columns of the gradients of q and k.
 // sum_kernel, steps_kernel: sums over chunks in a fixed order, and grad_dt, grad_trap.
 // Products run on mma.sync m16n8k16 with float32 sums. Rounded to bfloat16: q and k after the turn,
 //   x, g, masked E and T, S0, dS, and what is stored as bfloat16.
@@ -17,314 +20,264 @@ namespace patchbench::ops::mamba3_mimo_gqa_bwd {
 
 template <int kN, int kP>
 struct alignas(16) ChunkShared {
-  bf16 q[kRows * kN], k[kRows * kN];
-  bf16 x[kRows * kP], g[kRows * kP];
+  bf16 q[kRows * kN], k[kRows * kN];  // columns exchanged
+  bf16 x[kRows * kP], g[kRows * kP];  // columns split
   bf16 state[kP * kN], grad_state[kP * kN];
   bf16 masked_e[kRows * kRows], masked_t[kRows * kRows];
   Steps steps;
-  // Of rows, one part a warp that holds some of a row's or column's terms.
-  float w_rows[2][kRows], own[2][kRows];    // sums over b of M E T off the diagonal; of E T on it
-  float w_columns[kWarpsM][kRows];          // sums over a of e^{cs_i - cs_j} E T off the diagonal
-  float read[2][kRows], written[2][kRows];  // <q, S0^T g>, <k, dS^T x>
+  // Of tokens, one part a warp that holds some of a token's terms.
+  float off[kWarpsN][kRows], own[kWarpsN][kRows];  // sums of M E T below the diagonal; of E T on it
+  float columns[kWarpsM][kRows];  // sums over a of e^{cs_i - cs_j} E T below the diagonal
+  float read[kWarpsM][kRows], written[kWarpsM][kRows];  // <g, S0 q>, <x, dS k>
   float sigma[kThreads / 32], grad_d[kThreads / 32];
-  // Behind it: turns [tokens, n / 2], then sums over tokens [kWarpsM, ranks * p].
+  // Behind it: turns [tokens, n / 2].
 };
 
 template <int kN, int kP>
 size_t chunk_bytes(const MimoBackward& problem) {
   return sizeof(ChunkShared<kN, kP>) +
-         static_cast<size_t>(problem.chunk_tokens() * (kN / 2)) * sizeof(float2) +
-         static_cast<size_t>(kWarpsM * problem.num_ranks * kP) * sizeof(float);
+         static_cast<size_t>(problem.chunk_tokens() * (kN / 2)) * sizeof(float2);
 }
 
 /// What a CTA of chunk_kernel works on.
-template <int kN, int kP>
+template <int kN, int kP, int kRanks>
 struct Work {
   const MimoBackward& problem;
   ChunkShared<kN, kP>& shared;
   Chunk c;
-  int64_t head, chunk;
-  int ranks, log_ranks;
+  int64_t head;
   const float2* turns;
-  float* sums;
 
-  __device__ int token(int row) const { return row >> log_ranks; }
-  __device__ int rank(int row) const { return row & (ranks - 1); }
-  /// A row's place in [b, s, h, p].
-  __device__ int64_t value_at(int row) const {
-    return ((c.token + token(row)) * problem.num_heads + head) * kP;
-  }
-  __device__ int num_rows() const { return c.length << log_ranks; }
+  __device__ uint32_t num_rows() const { return c.length * kRanks; }
 };
 
-/// Rounds E M and T M into shared memory, and sums rows and columns of E T with and without M. What
-/// lies above the diagonal, in blocks of 16, is neither made nor read.
-template <int kN, int kP>
-__device__ void mask(const Work<kN, kP>& work, const Part<kRows>& e, const Part<kRows>& t,
-                     int end_column) {
+/// What a thread holds of a pair of neighbouring rows: both of one token, or of a token each.
+template <int kRanks>
+struct RowPair {
+  static constexpr int kTokens = kRanks == 1 ? 2 : 1, kRanksHeld = 3 - kTokens;
+  static constexpr int kLanes = kRanks < 2 ? 1 : kRanks / 2;  // that share a token of four
+};
+
+/// Sums `own` of a [64, rows] result, one value for each token of a thread's row pairs, over the
+/// threads of the warp, and puts the tokens' sums to `to`.
+template <int kRanks>
+__device__ void put_token_part(float (&own)[Part<kRows>::kTiles * RowPair<kRanks>::kTokens],
+                               float* to) {
+  using part_t = Part<kRows>;
+  constexpr int kTokens = RowPair<kRanks>::kTokens, kCount = part_t::kTiles * kTokens;
+  const uint32_t index = scatter_sum<4, 32, kCount>(own);
+  const float sum = lane_sum<1, RowPair<kRanks>::kLanes>(own[0]);
+  const bool is_first = part_t::lane() % 4 % RowPair<kRanks>::kLanes == 0;
+  // Four values: lanes 16 apart end with the same.
+  if (is_first && (kCount == 8 || part_t::lane() < 16))
+    to[(part_t::column(index / kTokens) + index % kTokens) / kRanks] = sum;
+}
+
+/// Rounds E M and T M into shared memory, and sums rows and columns of E T with and without M.
+template <int kN, int kP, int kRanks>
+__device__ void mask(const Work<kN, kP, kRanks>& work, const Part<kRows>& e, const Part<kRows>& t) {
   auto& shared = work.shared;
   using part_t = Part<kRows>;
-  float rows[2] = {}, own[2] = {}, diagonal = 0.0f, columns[part_t::kTiles][2] = {};
+  constexpr int kTokens = RowPair<kRanks>::kTokens;
+  float rows[4] = {}, columns[part_t::kTiles * kTokens] = {};  // rows: off, off, own, own
   PB_UNROLL
   for (int tile = 0; tile < part_t::kTiles; ++tile) {
-    const int column = part_t::column(tile);
-    if (part_t::tile_column(tile) >= end_column) continue;
+    const uint32_t column = part_t::column(tile);
+    // Blocks above the diagonal are zeros.
+    const bool is_above = part_t::tile_column(tile) > part_t::warp_m() * 16 + 8;
     PB_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const int row = part_t::row(half), i = work.token(row);
-      float em[2], tm[2];
+      const uint32_t row = part_t::row(half), i = row / kRanks;
+      const uint32_t to = at<kRows>(row, column);
+      if (is_above) {
+        *reinterpret_cast<uint32_t*>(shared.masked_e + to) = 0;
+        *reinterpret_cast<uint32_t*>(shared.masked_t + to) = 0;
+        continue;
+      }
+      float em[2], tm[2], decay = 0.0f, below = 0.0f, factor = 0.0f;
+      bool is_own = false;
       PB_UNROLL
       for (int x = 0; x < 2; ++x) {
-        const int j = work.token(column + x);
+        if (x < kTokens) {
+          const uint32_t j = column / kRanks + x;
+          // Below the diagonal the exponent is not positive.
+          decay = i > j ? exp2_approx(shared.steps.cs[i] - shared.steps.cs[j]) : 0.0f;
+          below = decay * shared.steps.s[j];
+          is_own = i == j;
+          factor = is_own ? shared.steps.gam[i] : below;
+        }
         const float value = e.sums[tile][half * 2 + x], other = t.sums[tile][half * 2 + x];
-        // Below the diagonal the exponent is not positive.
-        const float decay = i > j ? exp2f(shared.steps.cs[i] - shared.steps.cs[j]) : 0.0f;
-        const float factor = i == j ? shared.steps.gam[i] : decay * shared.steps.s[j];
         const float product = value * other;
         em[x] = value * factor;
         tm[x] = other * factor;
-        columns[tile][x] += product * decay;
-        if (i > j) rows[half] += product * factor;
-        if (i == j) own[half] += product;
-        if (row == column + x) diagonal += value;
+        columns[tile * kTokens + x % kTokens] += product * decay;
+        rows[half] += product * below;
+        rows[2 + half] += is_own ? product : 0.0f;
       }
-      const uint32_t to = at<kRows>(row, column);
       *reinterpret_cast<uint32_t*>(shared.masked_e + to) = narrow(em[0], em[1]);
       *reinterpret_cast<uint32_t*>(shared.masked_t + to) = narrow(tm[0], tm[1]);
     }
   }
-  PB_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const float row_sum = quad_sum(rows[half]), own_sum = quad_sum(own[half]);
-    if (part_t::lane() % 4 == 0) {
-      shared.w_rows[part_t::warp_n()][part_t::row(half)] = row_sum;
-      shared.own[part_t::warp_n()][part_t::row(half)] = own_sum;
-    }
-  }
-  PB_UNROLL
-  for (int tile = 0; tile < part_t::kTiles; ++tile) {
-    PB_UNROLL
-    for (int x = 0; x < 2; ++x) {
-      const float sum = lane_sum(columns[tile][x], 4, 32);
-      if (part_t::lane() < 4) shared.w_columns[part_t::warp_m()][part_t::column(tile) + x] = sum;
-    }
-  }
-  diagonal = lane_sum(diagonal, 1, 32);
-  if (part_t::lane() == 0) shared.grad_d[threadIdx.x / 32] = diagonal;
+  const uint32_t index = scatter_sum<1, 4, 4>(rows);
+  const float sum = lane_sum<4, 4 * kRanks>(rows[0]);
+  const uint32_t row = part_t::row(index % 2);
+  if (row % kRanks == 0)
+    (index < 2 ? shared.off : shared.own)[part_t::warp_n()][row / kRanks] = sum;
+  put_token_part<kRanks>(columns, shared.columns[part_t::warp_m()]);
 }
 
 /// <S0, dS>, one part a warp.
-template <int kN, int kP>
-__device__ void sum_sigma(const Work<kN, kP>& work) {
+template <int kN, int kP, int kRanks>
+__device__ void sum_sigma(const Work<kN, kP, kRanks>& work) {
   float sum = 0.0f;
-  const auto* a = reinterpret_cast<const uint32_t*>(work.shared.state);
-  const auto* b = reinterpret_cast<const uint32_t*>(work.shared.grad_state);
-  for (int i = static_cast<int>(threadIdx.x); i < kP * kN / 2; i += kThreads) {
-    const float2 x = widen(a[i]), y = widen(b[i]);
-    sum += x.x * y.x + x.y * y.y;
+  PB_UNROLL
+  for (int i = 0; i < kP * kN / 8 / kThreads; ++i) {
+    const uint32_t at = 8 * (i * kThreads + threadIdx.x);
+    Eight x, y;
+    x.load(work.shared.state + at);
+    y.load(work.shared.grad_state + at);
+    PB_UNROLL
+    for (int e = 0; e < 8; ++e) sum += x.values[e] * y.values[e];
   }
-  sum = lane_sum(sum, 1, 32);
+  sum = lane_sum<1, 32>(sum);
   if (threadIdx.x % 32 == 0) work.shared.sigma[threadIdx.x / 32] = sum;
 }
 
-/// Sums [rank, p] over the chunk's tokens, from each thread's own rows, to partials. All threads
-/// come here.
-template <int kN, int kP>
-__device__ void put_token_sums(const Work<kN, kP>& work, const float (&own)[Part<kP>::kTiles][2],
-                               float* partials) {
-  using part_t = Part<kP>;
-  const int size = work.ranks * kP;
-  // The last sums have been read.
-  __syncthreads();
-  PB_UNROLL
-  for (int t = 0; t < part_t::kTiles; ++t) {
-    PB_UNROLL
-    for (int x = 0; x < 2; ++x) {
-      const float sum = lane_sum(own[t][x], 4 * work.ranks, 32);
-      const int rank = part_t::lane() / 4;
-      if (rank < work.ranks)
-        work.sums[part_t::warp_m() * size + rank * kP + part_t::column(t) + x] = sum;
-    }
-  }
-  // All warps' sums are there.
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < size; i += kThreads) {
-    float sum = 0.0f;
-    PB_UNROLL
-    for (int m = 0; m < kWarpsM; ++m) sum += work.sums[m * size + i];
-    partials[i] = sum;
-  }
-}
+__device__ inline float part_of(float2 pair, int i) { return i == 0 ? pair.x : pair.y; }
+__device__ inline float part_of(uint32_t pair, int i) { return part_of(widen(pair), i); }
 
-/// Of a pair of columns, its sum over a token's ranks, stored by the lane of the first rank.
-template <int kN, int kP>
-__device__ void put_rank_sum(const Work<kN, kP>& work, float2 value, void* to, int row,
-                             int column) {
-  value.x = lane_sum(value.x, 4, 4 * work.ranks);
-  value.y = lane_sum(value.y, 4, 4 * work.ranks);
-  if (work.rank(row) == 0 && row < work.num_rows())
-    *reinterpret_cast<uint32_t*>(static_cast<bf16*>(to) + work.value_at(row) + column) =
-        narrow(value.x, value.y);
-}
+/// What a thread needs of v, z and grad_out for its columns p and p + 1 of a [p, rows] result.
+template <int kRanks>
+struct Given {
+  using pair_t = RowPair<kRanks>;
+  static constexpr int kTiles = Part<kRows>::kTiles;
+  uint32_t p, v[kTiles * pair_t::kTokens], z[kTiles * pair_t::kTokens] = {}, grad[kTiles * 2];
+  float2 by_v[pair_t::kRanksHeld], by_z[pair_t::kRanksHeld], by_o[pair_t::kRanksHeld];
 
-__device__ inline float2 pair_of(const void* low, int64_t at) {
-  return widen(*reinterpret_cast<const uint32_t*>(static_cast<const bf16*>(low) + at));
-}
-__device__ inline float2 pair_of(const float* wide, int64_t at) {
-  return *reinterpret_cast<const float2*>(wide + at);
-}
-
-/// grad_z, mimo_z and mimo_o of y.
-template <int kN, int kP>
-__device__ void put_gate(const Work<kN, kP>& work, const Part<kP>& y, float* partials) {
-  using part_t = Part<kP>;
-  const MimoBackward& problem = work.problem;
-  float of_z[part_t::kTiles][2] = {}, of_o[part_t::kTiles][2] = {};
-  const float d = problem.d == nullptr ? 0.0f : problem.d[work.head];
-  PB_UNROLL
-  for (int t = 0; t < part_t::kTiles; ++t) {
-    const int column = part_t::column(t);
+  template <int kN, int kP>
+  __device__ void load(const Work<kN, kP, kRanks>& work, uint32_t column) {
+    p = column;
+    const MimoBackward& problem = work.problem;
+    const uint32_t stride = static_cast<uint32_t>(problem.num_heads) * kP;
+    const bool has_o = problem.mimo_o != nullptr;
+    const int64_t first = work.c.token * stride + work.head * kP + p;
+    const int64_t of_grad = has_o ? first : first + work.c.token * (kRanks - 1) * stride;
+    const auto pair_of = [](const void* from, int64_t at) {
+      return *reinterpret_cast<const uint32_t*>(static_cast<const bf16*>(from) + at);
+    };
     PB_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int row = part_t::row(half);
-      const bool has = row < work.num_rows();
-      const int64_t value = has ? work.value_at(row) + column : 0;
-      const int64_t of_rank = (work.head * work.ranks + work.rank(row)) * kP + column;
-      const float2 x = pair_at<kP>(work.shared.x, row, column);
-      float2 grad = {}, z = {}, by_o = make_float2(1.0f, 1.0f), by_z = {};
-      if (has && problem.mimo_o != nullptr) {
-        grad = pair_of(problem.grad_out, value);
-        by_o = pair_of(problem.mimo_o, of_rank);
-      } else if (has) {
-        const int64_t at_rank = (work.c.token << work.log_ranks) + row;
-        grad = pair_of(problem.grad_out, (at_rank * problem.num_heads + work.head) * kP + column);
-      }
-      if (problem.z != nullptr) {
-        if (has) z = pair_of(problem.z, value);
-        by_z = pair_of(problem.mimo_z, of_rank);
-      }
-      const float grads[2] = {grad.x, grad.y}, zs[2] = {z.x, z.y}, xs[2] = {x.x, x.y};
-      const float bys_o[2] = {by_o.x, by_o.y}, bys_z[2] = {by_z.x, by_z.y};
-      float to_z[2];
+    for (int t = 0; t < kTiles; ++t) {
       PB_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const float value_y = y.sums[t][2 * half + i] + d * xs[i];
-        const float u = zs[i] * bys_z[i], sg = sigmoid(u);
-        const float gate = problem.z != nullptr ? u * sg : 1.0f;
-        of_o[t][i] += grads[i] * value_y * gate;
-        const float grad_u = grads[i] * bys_o[i] * value_y * sg * (1.0f + u * (1.0f - sg));
-        of_z[t][i] += grad_u * zs[i];
-        to_z[i] = grad_u * bys_z[i];
+      for (int x = 0; x < 2; ++x) {
+        const uint32_t row = Part<kRows>::column(t) + x, token = row / kRanks;
+        const bool has = token < work.c.length;
+        // The first token in the place of one behind the chunk's end, whose gradient is 0.
+        const uint32_t at_token = has ? token * stride : 0;
+        if (x < pair_t::kTokens) {
+          v[t * pair_t::kTokens + x] = pair_of(problem.v, first + at_token);
+          if (problem.z != nullptr)
+            z[t * pair_t::kTokens + x] = pair_of(problem.z, first + at_token);
+        }
+        if (!has_o) {
+          grad[2 * t + x] = has ? pair_of(problem.grad_out, of_grad + row * stride) : 0;
+        } else if (x < pair_t::kTokens) {
+          grad[2 * t + x] = has ? pair_of(problem.grad_out, of_grad + at_token) : 0;
+        } else {
+          grad[2 * t + 1] = grad[2 * t];
+        }
       }
-      if (problem.z != nullptr)
-        put_rank_sum(work, make_float2(to_z[0], to_z[1]), problem.grad_z, row, column);
+    }
+    PB_UNROLL
+    for (int x = 0; x < pair_t::kRanksHeld; ++x) {
+      const uint32_t rank = (Part<kRows>::column(0) + x) % kRanks;
+      const int64_t at = (work.head * kRanks + rank) * kP + p;
+      const auto weight = [at](const float* from) {
+        return *reinterpret_cast<const float2*>(from + at);
+      };
+      by_v[x] = weight(problem.mimo_v);
+      by_z[x] = problem.z != nullptr ? weight(problem.mimo_z) : make_float2(0.0f, 0.0f);
+      by_o[x] = problem.mimo_o != nullptr ? weight(problem.mimo_o) : make_float2(1.0f, 1.0f);
     }
   }
-  put_token_sums(work, of_z, partials);
-  put_token_sums(work, of_o, partials + work.ranks * kP);
-}
+};
 
-/// grad_v and mimo_v of grad_x.
-template <int kN, int kP>
-__device__ void put_values(const Work<kN, kP>& work, const Part<kP>& grad_x, float* partials) {
-  using part_t = Part<kP>;
-  const MimoBackward& problem = work.problem;
-  float of_v[part_t::kTiles][2] = {};
-  const float d = problem.d == nullptr ? 0.0f : problem.d[work.head];
+/// Of [p, rows], columns p and p + 1: sums over a token's ranks, stored.
+template <int kN, int kP, int kRanks>
+__device__ void put_rank_sums(const Work<kN, kP, kRanks>& work,
+                              float (&own)[2 * Part<kRows>::kTiles * RowPair<kRanks>::kTokens],
+                              void* to, uint32_t p) {
+  using pair_t = RowPair<kRanks>;
+  constexpr int kCount = 2 * Part<kRows>::kTiles * pair_t::kTokens;
+  static_assert(kCount / pair_t::kLanes >= 2, "a lane ends with both columns of a token");
+  const uint32_t first = scatter_sum<1, pair_t::kLanes, kCount>(own) / 2;
   PB_UNROLL
-  for (int t = 0; t < part_t::kTiles; ++t) {
-    const int column = part_t::column(t);
-    PB_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int row = part_t::row(half);
-      const bool has = row < work.num_rows();
-      const float2 g = pair_at<kP>(work.shared.g, row, column);
-      const float2 by =
-          pair_of(problem.mimo_v, (work.head * work.ranks + work.rank(row)) * kP + column);
-      const float2 v =
-          has ? pair_of(problem.v, work.value_at(row) + column) : make_float2(0.0f, 0.0f);
-      const float2 grad =
-          make_float2(grad_x.sums[t][2 * half] + d * g.x, grad_x.sums[t][2 * half + 1] + d * g.y);
-      of_v[t][0] += grad.x * v.x;
-      of_v[t][1] += grad.y * v.y;
-      put_rank_sum(work, make_float2(grad.x * by.x, grad.y * by.y), problem.grad_v, row, column);
-    }
-  }
-  put_token_sums(work, of_v, partials);
-}
-
-/// sums[warp][row] = <part[row, :], other[row, :]> over the warp's columns.
-template <int kN>
-__device__ void dot_rows(const Part<kN>& part, const bf16* other, float (*sums)[kRows]) {
-  PB_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const int row = Part<kN>::row(half);
-    float sum = 0.0f;
-    PB_UNROLL
-    for (int t = 0; t < Part<kN>::kTiles; ++t) {
-      const float2 pair = pair_at<kN>(other, row, Part<kN>::column(t));
-      sum += part.sums[t][2 * half] * pair.x + part.sums[t][2 * half + 1] * pair.y;
-    }
-    sum = quad_sum(sum);
-    if (Part<kN>::lane() % 4 == 0) sums[Part<kN>::warp_n()][row] = sum;
+  for (int i = 0; i < kCount / pair_t::kLanes / 2; ++i) {
+    const uint32_t at = first + i;
+    const uint32_t token =
+        Part<kRows>::column(at / pair_t::kTokens) / kRanks + at % pair_t::kTokens;
+    if (token >= work.c.length) continue;
+    const int64_t row = (work.c.token + token) * work.problem.num_heads + work.head;
+    *reinterpret_cast<uint32_t*>(static_cast<bf16*>(to) + row * kP + p) =
+        narrow(own[2 * i], own[2 * i + 1]);
   }
 }
 
 /// Gradients by the angles of a turned tile, added to `turning`; turns the part back.
-template <int kN, int kP>
-__device__ void turn_back(const Work<kN, kP>& work, Part<kN>& part, const bf16* turned,
-                          float (&turning)[Part<kN>::kHalf][4]) {
+template <int kN, int kP, int kRanks>
+__device__ void turn_back(const Work<kN, kP, kRanks>& work, Part<kN>& part, const bf16* turned,
+                          float (&turning)[4 * Part<kN>::kHalf]) {
   using part_t = Part<kN>;
+  // Of the first row; the second lies 8 behind it, swizzled alike.
+  const auto* const of_token =
+      reinterpret_cast<const float4*>(work.turns) + part_t::row(0) / kRanks * (kN / 4);
   PB_UNROLL
   for (int t = 0; t < part_t::kHalf; ++t) {
-    const int column = part_t::column(t);
+    const uint32_t place = at<kN>(part_t::row(0), part_t::column(t));
     PB_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const int row = part_t::row(half);
-      const float2 low = pair_at<kN>(turned, row, column);
-      const float2 high = pair_at<kN>(turned, row, kN / 2 + column);
+      const auto pair_of = [&](uint32_t at) {
+        return widen(*reinterpret_cast<const uint32_t*>(turned + at + half * 8 * kN));
+      };
+      const float2 low = pair_of(place), high = pair_of(other_half<kN>(place));
+      const float4 turn =
+          of_token[half * (8 / kRanks) * (kN / 4) + turn_place(part_t::span_column() / 2 + t)];
       const float lows[2] = {low.x, low.y}, highs[2] = {high.x, high.y};
+      const float cosines[2] = {turn.x, turn.z}, sines[2] = {turn.y, turn.w};
       PB_UNROLL
       for (int i = 0; i < 2; ++i) {
         float& a = part.sums[t][2 * half + i];
         float& b = part.sums[part_t::kHalf + t][2 * half + i];
-        const float2 turn = work.turns[work.token(row) * (kN / 2) + column + i];
-        turning[t][2 * half + i] += b * lows[i] - a * highs[i];
-        const float back = a * turn.x + b * turn.y;
-        b = b * turn.x - a * turn.y;
+        turning[half * part_t::kSpan + 2 * t + i] += b * lows[i] - a * highs[i];
+        const float back = a * cosines[i] + b * sines[i];
+        b = b * cosines[i] - a * sines[i];
         a = back;
       }
     }
   }
 }
 
-template <int kN, int kP>
-__device__ void put_angles(const Work<kN, kP>& work, const float (&turning)[Part<kN>::kHalf][4]) {
+template <int kN, int kP, int kRanks>
+__device__ void put_angles(const Work<kN, kP, kRanks>& work,
+                           float (&turning)[4 * Part<kN>::kHalf]) {
   using part_t = Part<kN>;
-  const int count = static_cast<int>(work.problem.num_angles);
+  constexpr int kCount = 4 * part_t::kHalf;
+  const auto count = static_cast<uint32_t>(work.problem.num_angles);
+  const uint32_t first = scatter_sum<4, 4 * kRanks, kCount>(turning);
   PB_UNROLL
-  for (int t = 0; t < part_t::kHalf; ++t) {
-    PB_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int row = part_t::row(half);
-      PB_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const float sum = lane_sum(turning[t][2 * half + i], 4, 4 * work.ranks);
-        const int column = part_t::column(t) + i;
-        const int64_t token = work.c.token + work.token(row);
-        if (work.rank(row) == 0 && row < work.num_rows() && column < count)
-          work.problem.grad_angles[(token * work.problem.num_heads + work.head) * count + column] =
-              sum;
-      }
-    }
+  for (int i = 0; i < kCount / kRanks; ++i) {
+    const uint32_t at = first + i, column = part_t::span_column() + at % part_t::kSpan;
+    const uint32_t token = part_t::row(at / part_t::kSpan) / kRanks;
+    const int64_t row = (work.c.token + token) * work.problem.num_heads + work.head;
+    if (token < work.c.length && column < count)
+      work.problem.grad_angles[row * count + column] = turning[i];
   }
 }
 
-/// Warp 0: adt, and of s and gam what steps_kernel needs; d.
-template <int kN, int kP>
-__device__ void put_steps(const Work<kN, kP>& work, float* grad_d) {
+/// One warp: adt, and of s and gam what steps_kernel needs; d.
+template <int kN, int kP, int kRanks>
+__device__ void put_steps(const Work<kN, kP, kRanks>& work, float* grad_d) {
   const auto& shared = work.shared;
-  const int lane = static_cast<int>(threadIdx.x);
+  const uint32_t lane = threadIdx.x % 32;
   float sigma = 0.0f, d = 0.0f;
   PB_UNROLL
   for (int warp = 0; warp < kThreads / 32; ++warp) {
@@ -335,22 +288,21 @@ __device__ void put_steps(const Work<kN, kP>& work, float* grad_d) {
   float r[2] = {}, w[2] = {};
   PB_UNROLL
   for (int i = 0; i < 2; ++i) {
-    const int t = 2 * lane + i;
+    const uint32_t t = 2 * lane + i;
     if (t >= work.c.length) continue;
-    float columns = 0.0f, written = 0.0f, own = 0.0f, rows = 0.0f, read = 0.0f;
-    for (int row = t << work.log_ranks; row < (t + 1) << work.log_ranks; ++row) {
-      PB_UNROLL
-      for (int m = 0; m < kWarpsM; ++m) columns += shared.w_columns[m][row];
-      written += shared.written[0][row] + shared.written[1][row];
-      read += shared.read[0][row] + shared.read[1][row];
-      rows += shared.w_rows[0][row] + shared.w_rows[1][row];
-      own += shared.own[0][row] + shared.own[1][row];
+    float columns = 0.0f, written = 0.0f, read = 0.0f;
+    PB_UNROLL
+    for (int m = 0; m < kWarpsM; ++m) {
+      columns += shared.columns[m][t];
+      written += shared.written[m][t];
+      read += shared.read[m][t];
     }
+    const float off = shared.off[0][t] + shared.off[1][t];
     written *= shared.steps.decay_out[t];
-    r[i] = read * shared.steps.decay_in[t] + rows - shared.steps.s[t] * columns;
+    r[i] = read * shared.steps.decay_in[t] + off - shared.steps.s[t] * columns;
     w[i] = shared.steps.s[t] * written;
     work.problem.grad_steps[first + t] = written + columns;
-    work.problem.grad_own[first + t] = own;
+    work.problem.grad_own[first + t] = shared.own[0][t] + shared.own[1][t];
   }
   const float2 behind = suffix_sum(make_float2(r[0], r[1]));
   const float2 before = prefix_sum(make_float2(w[0], w[1]));
@@ -364,141 +316,252 @@ __device__ void put_steps(const Work<kN, kP>& work, float* grad_d) {
   if (lane == 0) *grad_d = d;
 }
 
-/// y, grad_x and the values derived from them.
-template <int kN, int kP>
-__device__ void do_values(const Work<kN, kP>& work, float* partials) {
-  auto& shared = work.shared;
-  const Steps& steps = shared.steps;
-  const int row0 = Part<kP>::warp_m() * 16;
-  {
-    Part<kP> y;
-    multiply<Operand::kAsStored, Operand::kTransposed, kN, kN, kN>(y, shared.q, shared.state);
-    y.scale([&](int row) { return steps.decay_in[work.token(row)]; });
-    multiply<Operand::kAsStored, Operand::kAsStored, kRows, kRows, kP>(y, shared.masked_t, shared.x,
-                                                                       0, row0 + 16);
-    put_gate(work, y, partials);
+/// A thread's sums of do_values.
+template <int kRanks>
+struct ValueSums {
+  static constexpr int kCount = Part<kRows>::kTiles * RowPair<kRanks>::kTokens;
+  float read[kCount] = {}, written[kCount] = {}, grad_d = 0.0f;
+};
+/// Over the ranks of each token held, and over the tokens of each rank held, of two columns p.
+template <int kRanks>
+struct ProjectionSums {
+  float of_tokens[2 * ValueSums<kRanks>::kCount] = {},
+                      of_ranks[RowPair<kRanks>::kRanksHeld][2] = {};
+};
+
+/// Of [p, rows], columns p and p + 1: sums over the warp's tokens to partials [ranks, p].
+template <int kP, int kRanks>
+__device__ void put_token_sums(const ProjectionSums<kRanks>& sums, float* partials, uint32_t p) {
+  using part_t = Part<kRows>;
+  constexpr int kLanes = RowPair<kRanks>::kLanes;
+  PB_UNROLL
+  for (int x = 0; x < RowPair<kRanks>::kRanksHeld; ++x) {
+    const uint32_t rank = (part_t::column(0) + x) % kRanks;
+    const float low = lane_sum<kLanes, 4>(sums.of_ranks[x][0]);
+    const float high = lane_sum<kLanes, 4>(sums.of_ranks[x][1]);
+    if (part_t::lane() % 4 < kLanes)
+      *reinterpret_cast<float2*>(partials + rank * kP + p) = make_float2(low, high);
   }
-  Part<kP> grad_x;
-  multiply<Operand::kAsStored, Operand::kTransposed, kN, kN, kN>(grad_x, shared.k,
-                                                                 shared.grad_state);
-  grad_x.scale(
-      [&](int row) { return steps.decay_out[work.token(row)] * steps.s[work.token(row)]; });
-  multiply<Operand::kTransposed, Operand::kAsStored, kRows, kRows, kP>(grad_x, shared.masked_t,
-                                                                       shared.g, row0);
-  put_values(work, grad_x, partials + 2 * work.ranks * kP);
+}
+
+/// y [p, rows] of 64 columns p from `block` on, and what follows from it: grad_z, and sums over
+/// tokens for mimo_z and mimo_o. g: the gradient of y, not rounded.
+template <int kN, int kP, int kRanks>
+__device__ void do_y(const Work<kN, kP, kRanks>& work, const Given<kRanks>& given, int block,
+                     float d, float (&g)[Part<kRows>::kTiles][4], ValueSums<kRanks>& sums,
+                     float* partials) {
+  using part_t = Part<kRows>;
+  constexpr int kTokens = RowPair<kRanks>::kTokens, kRanksHeld = RowPair<kRanks>::kRanksHeld;
+  auto& shared = work.shared;
+  const MimoBackward& problem = work.problem;
+  part_t inter, intra;
+  multiply<Operand::kAsStored, Operand::kTransposed, kN, kN, kN>(inter, shared.state, shared.q, 0,
+                                                                 kN, block);
+  multiply<Operand::kTransposed, Operand::kTransposed, kRows, kP, kRows>(
+      intra, shared.x, shared.masked_t, 0, kRows, block);
+  ProjectionSums<kRanks> z_sums, o_sums;
+  PB_UNROLL
+  for (int t = 0; t < part_t::kTiles; ++t) {
+    PB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int x = i % 2, half = i / 2;
+      const int of_token = t * kTokens + x % kTokens, of_rank = x % kRanksHeld;
+      const float decay = shared.steps.decay_in[(part_t::column(t) + x) / kRanks];
+      const float v = part_of(given.v[of_token], half) * part_of(given.by_v[of_rank], half);
+      const float z = part_of(given.z[of_token], half), by_z = part_of(given.by_z[of_rank], half);
+      const float grad = part_of(given.grad[2 * t + x], half);
+      const float y = inter.sums[t][i] * decay + intra.sums[t][i] + d * v;
+      const float u = z * by_z, sg = sigmoid(u), gate = problem.z != nullptr ? u * sg : 1.0f;
+      const float to_y = grad * part_of(given.by_o[of_rank], half);
+      const float grad_u = to_y * y * (sg + u * sg * (1.0f - sg));
+      g[t][i] = to_y * gate;
+      o_sums.of_ranks[of_rank][half] += grad * y * gate;
+      z_sums.of_ranks[of_rank][half] += grad_u * z;
+      z_sums.of_tokens[2 * of_token + half] += grad_u * by_z;
+      sums.read[of_token] += g[t][i] * inter.sums[t][i];
+      sums.grad_d += g[t][i] * v;
+    }
+  }
+  if (problem.z != nullptr) {
+    put_rank_sums(work, z_sums.of_tokens, problem.grad_z, given.p);
+    put_token_sums<kP>(z_sums, partials, given.p);
+  }
+  put_token_sums<kP>(o_sums, partials + kRanks * kP, given.p);
+}
+
+/// grad_x as do_y's y, and what follows from it: grad_v, and sums over tokens for mimo_v.
+template <int kN, int kP, int kRanks>
+__device__ void do_grad_x(const Work<kN, kP, kRanks>& work, const Given<kRanks>& given, int block,
+                          float d, const float (&g)[Part<kRows>::kTiles][4],
+                          ValueSums<kRanks>& sums, float* partials) {
+  using part_t = Part<kRows>;
+  constexpr int kTokens = RowPair<kRanks>::kTokens, kRanksHeld = RowPair<kRanks>::kRanksHeld;
+  auto& shared = work.shared;
+  part_t inter, intra;
+  multiply<Operand::kAsStored, Operand::kTransposed, kN, kN, kN>(inter, shared.grad_state, shared.k,
+                                                                 0, kN, block);
+  multiply<Operand::kTransposed, Operand::kAsStored, kRows, kP, kRows>(
+      intra, shared.g, shared.masked_t, 0, kRows, block);
+  ProjectionSums<kRanks> v_sums;
+  PB_UNROLL
+  for (int t = 0; t < part_t::kTiles; ++t) {
+    PB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int x = i % 2, half = i / 2;
+      const int of_token = t * kTokens + x % kTokens, of_rank = x % kRanksHeld;
+      const uint32_t token = (part_t::column(t) + x) / kRanks;
+      const float decay = shared.steps.decay_out[token] * shared.steps.s[token];
+      const float v = part_of(given.v[of_token], half), by = part_of(given.by_v[of_rank], half);
+      const float grad_x = inter.sums[t][i] * decay + intra.sums[t][i] + d * g[t][i];
+      v_sums.of_ranks[of_rank][half] += grad_x * v;
+      v_sums.of_tokens[2 * of_token + half] += grad_x * by;
+      sums.written[of_token] += v * by * inter.sums[t][i];
+    }
+  }
+  put_rank_sums(work, v_sums.of_tokens, work.problem.grad_v, given.p);
+  put_token_sums<kP>(v_sums, partials + 2 * kRanks * kP, given.p);
+}
+
+/// y, grad_x and what follows from them. The products are [p, rows], so that a thread holds two
+/// columns p of a token's ranks.
+template <int kN, int kP, int kRanks>
+__device__ void do_values(const Work<kN, kP, kRanks>& work, float* partials) {
+  using part_t = Part<kRows>;
+  auto& shared = work.shared;
+  const float d = work.problem.d == nullptr ? 0.0f : work.problem.d[work.head];
+  ValueSums<kRanks> sums;
+  PB_UNROLL
+  for (int block = 0; block < kP; block += kRows) {
+    Given<kRanks> given;
+    given.load(work, block + part_t::warp_m() * 16 + part_t::lane() / 4 * 2);
+    float g[part_t::kTiles][4];
+    do_y(work, given, block, d, g, sums, partials);
+    do_grad_x(work, given, block, d, g, sums, partials);
+  }
+  put_token_part<kRanks>(sums.read, shared.read[part_t::warp_m()]);
+  put_token_part<kRanks>(sums.written, shared.written[part_t::warp_m()]);
+  const float grad_d = lane_sum<1, 32>(sums.grad_d);
+  if (part_t::lane() == 0) shared.grad_d[threadIdx.x / 32] = grad_d;
 }
 
 /// The gradients of q and k per head, and of the angles.
-template <int kN, int kP>
-__device__ void do_turned(const Work<kN, kP>& work) {
+template <int kN, int kP, int kRanks>
+__device__ void do_turned(const Work<kN, kP, kRanks>& work) {
   auto& shared = work.shared;
   const Steps& steps = shared.steps;
-  const int row0 = Part<kN>::warp_m() * 16;
+  const uint32_t row0 = Part<kN>::warp_m() * 16;
   const int64_t stride = work.problem.num_heads * kN;
-  const int64_t to = (work.c.token << work.log_ranks) * stride + work.head * kN;
-  float turning[Part<kN>::kHalf][4] = {};
+  const int64_t to = work.c.token * kRanks * stride + work.head * kN;
+  // Warps whose columns have no angle do not turn.
+  const bool is_turned = Part<kN>::warp_n() * (kN / 4) < work.problem.num_angles;
+  float turning[4 * Part<kN>::kHalf] = {};
   {
     Part<kN> grad_q;
     multiply<Operand::kAsStored, Operand::kAsStored, kP, kP, kN>(grad_q, shared.g, shared.state);
-    dot_rows(grad_q, shared.q, shared.read);
-    grad_q.scale([&](int row) { return steps.decay_in[work.token(row)]; });
+    grad_q.scale([&](uint32_t row) { return steps.decay_in[row / kRanks]; });
     multiply<Operand::kAsStored, Operand::kAsStored, kRows, kRows, kN>(grad_q, shared.masked_e,
                                                                        shared.k, 0, row0 + 16);
-    turn_back(work, grad_q, shared.q, turning);
+    if (is_turned) turn_back(work, grad_q, shared.q, turning);
     store(grad_q, static_cast<bf16*>(work.problem.raw_q) + to, stride, work.num_rows());
   }
   Part<kN> grad_k;
   multiply<Operand::kAsStored, Operand::kAsStored, kP, kP, kN>(grad_k, shared.x, shared.grad_state);
-  dot_rows(grad_k, shared.k, shared.written);
-  grad_k.scale(
-      [&](int row) { return steps.decay_out[work.token(row)] * steps.s[work.token(row)]; });
+  grad_k.scale([&](uint32_t row) { return steps.decay_out[row / kRanks] * steps.s[row / kRanks]; });
   multiply<Operand::kTransposed, Operand::kAsStored, kRows, kRows, kN>(grad_k, shared.masked_e,
                                                                        shared.q, row0);
-  turn_back(work, grad_k, shared.k, turning);
+  if (is_turned) turn_back(work, grad_k, shared.k, turning);
   store(grad_k, static_cast<bf16*>(work.problem.raw_k) + to, stride, work.num_rows());
-  put_angles(work, turning);
+  if (is_turned) put_angles(work, turning);
 }
 
-template <int kN, int kP>
+template <int kN, int kP, int kRanks>
 __global__ void __launch_bounds__(kThreads, 2) chunk_kernel(MimoBackward problem) {
   PB_DYNAMIC_SHARED(storage);
   auto& shared = *reinterpret_cast<ChunkShared<kN, kP>*>(storage);
   auto* turns = reinterpret_cast<float2*>(&shared + 1);
   const int64_t head = blockIdx.x, chunk = blockIdx.y, place = chunk * problem.num_heads + head;
-  const int64_t num_partials = problem.num_partials();
-  float* const partials = problem.partials + place * num_partials;
-  const Chunk c = chunk_of(problem, chunk);
+  constexpr int kSums = 3 * kRanks * kP;
+  float* const sums = problem.partials + 2 * place * kSums;
+  float* const grad_d =
+      problem.partials + 2 * problem.num_chunks * problem.num_heads * kSums + place;
+  const Chunk c = chunk_of(problem, chunk, kRows / kRanks);
   if (c.length == 0) {
-    for (int64_t i = threadIdx.x; i < num_partials; i += kThreads) partials[i] = 0.0f;
+    for (uint32_t i = threadIdx.x; i < 2 * kSums; i += kThreads) sums[i] = 0.0f;
+    if (threadIdx.x == 0) *grad_d = 0.0f;
     return;
   }
-  const int ranks = static_cast<int>(problem.num_ranks), tokens = kRows / ranks;
-  copy_tile<kN>(shared.state, static_cast<const bf16*>(problem.states) + place * kP * kN, kP);
-  copy_tile<kN>(shared.grad_state, static_cast<const bf16*>(problem.grad_states) + place * kP * kN,
-                kP);
-  Raw<kN> q, k;
-  q.load(problem, c, head, problem.q);
-  k.load(problem, c, head, problem.k);
-  load_turns<kN>(problem, c, head, turns);
+  copy_raw<kN, kRanks>(problem, c, head, problem.q, shared.q);
+  copy_raw<kN, kRanks>(problem, c, head, problem.k, shared.k);
+  RawValues<kP, kRanks> values;
+  values.load(problem, c, head);
+  copy_tile<kN, kP>(shared.state, static_cast<const bf16*>(problem.states) + place * kP * kN);
+  copy_tile<kN, kP>(shared.grad_state,
+                    static_cast<const bf16*>(problem.grad_states) + place * kP * kN);
+  load_turns<kN, kRanks>(problem, c, head, turns);
   if (threadIdx.x < 32) load_steps(problem, c, head, shared.steps);
-  fill_values<kP>(problem, c, head, nullptr, nullptr, shared.x, shared.g);
+  fill_values<kP, kRanks>(problem, c, head, values, nullptr, nullptr, shared.x, shared.g);
+  cp_async_wait_all();
   // All threads read the turns.
   __syncthreads();
-  fill_turned<kN>(problem, c, head, q, problem.q_bias, turns, shared.q);
-  fill_turned<kN>(problem, c, head, k, problem.k_bias, turns, shared.k);
-  cp_async_wait_all();
+  constexpr Columns kOrder = Columns::kExchanged;
+  fill_turned<kN, kRanks, kOrder>(c, head, problem.q_bias, turns, shared.q);
+  fill_turned<kN, kRanks, kOrder>(c, head, problem.k_bias, turns, shared.k);
   // And each other's rows and copies.
   __syncthreads();
-  const Work<kN, kP> work{.problem = problem,
-                          .shared = shared,
-                          .c = c,
-                          .head = head,
-                          .chunk = chunk,
-                          .ranks = ranks,
-                          .log_ranks = log_of(ranks),
-                          .turns = turns,
-                          .sums = reinterpret_cast<float*>(turns + tokens * (kN / 2))};
+  const Work<kN, kP, kRanks> work{
+      .problem = problem, .shared = shared, .c = c, .head = head, .turns = turns};
   {
     Part<kRows> e, t;
-    const int end_column = Part<kRows>::warp_m() * 16 + 16;
-    multiply<Operand::kAsStored, Operand::kTransposed, kP, kP, kP>(e, shared.g, shared.x, 0, kP, 0,
-                                                                   end_column);
-    multiply<Operand::kAsStored, Operand::kTransposed, kN, kN, kN>(t, shared.q, shared.k, 0, kN, 0,
-                                                                   end_column);
-    mask(work, e, t, end_column);
+    multiply<Operand::kAsStored, Operand::kTransposed, kP, kP, kP>(e, shared.g, shared.x);
+    multiply<Operand::kAsStored, Operand::kTransposed, kN, kN, kN>(t, shared.q, shared.k);
+    mask(work, e, t);
   }
   sum_sigma(work);
   // All warps read the masked products.
   __syncthreads();
-  do_values(work, partials);
-  do_turned(work);
-  // The parts of all warps' rows are there.
+  do_values(work, sums + Part<kRows>::warp_n() * kSums);
+  // The parts of all warps' tokens are there.
   __syncthreads();
-  if (threadIdx.x < 32) put_steps(work, partials + num_partials - 1);
+  if (threadIdx.x / 32 == 1) put_steps(work, grad_d);
+  do_turned(work);
 }
 
 // ---- over chunks ----
 
-constexpr int kSumColumns = 32, kSumStrands = 8;
+constexpr int kSumColumns = 32, kSumStrands = 8, kSumDepth = 8;  // loads in flight
 
 __global__ void __launch_bounds__(kSumColumns* kSumStrands) sum_kernel(MimoBackward problem) {
   __shared__ float strands[kSumStrands][kSumColumns];
-  const int64_t head = blockIdx.y, size = problem.num_partials();
+  const int64_t head = blockIdx.y, size = problem.num_sums(), heads = problem.num_heads;
   const int64_t projection = problem.num_ranks * problem.head_dim_v;
   const int64_t i = int64_t{blockIdx.x} * kSumColumns + threadIdx.x;
+  const bool is_d = i == size;
+  const int64_t stride = is_d ? heads : 2 * heads * size;
+  const float* const from = problem.partials + (is_d ? 2 * problem.num_chunks * heads * size + head
+                                                     : 2 * head * size + i);
   float sum = 0.0f;
-  if (i < size) {
-    for (int64_t chunk = threadIdx.y; chunk < problem.num_chunks; chunk += kSumStrands)
-      sum += problem.partials[(chunk * problem.num_heads + head) * size + i];
+  if (i <= size) {
+    for (int64_t base = threadIdx.y; base < problem.num_chunks; base += kSumStrands * kSumDepth) {
+      float parts[kSumDepth][2] = {};
+      PB_UNROLL
+      for (int u = 0; u < kSumDepth; ++u) {
+        const int64_t chunk = base + u * kSumStrands;
+        if (chunk >= problem.num_chunks) continue;
+        parts[u][0] = from[chunk * stride];
+        if (!is_d) parts[u][1] = from[chunk * stride + size];
+      }
+      PB_UNROLL
+      for (const auto& part : parts) sum += part[0] + part[1];
+    }
   }
   strands[threadIdx.y][threadIdx.x] = sum;
   // The first strand reads the others.
   __syncthreads();
-  if (threadIdx.y != 0 || i >= size) return;
+  if (threadIdx.y != 0 || i > size) return;
   PB_UNROLL
   for (int strand = 1; strand < kSumStrands; ++strand) sum += strands[strand][threadIdx.x];
   float* const to[3] = {problem.grad_mimo_z, problem.grad_mimo_o, problem.grad_mimo_v};
-  if (i == size - 1) {
+  if (is_d) {
     if (problem.grad_d != nullptr) problem.grad_d[head] = sum;
     return;
   }
@@ -511,12 +574,12 @@ __global__ void __launch_bounds__(kSumColumns* kSumStrands) sum_kernel(MimoBackw
 
 /// grad_dt and grad_trap: s_t takes l_t dt_t, and (1 - l) dt of the token behind.
 __global__ void __launch_bounds__(kThreads) steps_kernel(MimoBackward problem) {
-  const int log_tokens = 6 - log_of(problem.num_ranks);
+  const int log_tokens = 31 - __clz(static_cast<int>(problem.chunk_tokens()));
   const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t t = item & ((1 << log_tokens) - 1), pair = item >> log_tokens;
   const int64_t head = pair % problem.num_heads, chunk = pair / problem.num_heads;
   if (chunk >= problem.num_chunks) return;
-  const Chunk c = chunk_of(problem, chunk);
+  const Chunk c = chunk_of(problem, chunk, 1 << log_tokens);
   if (t >= c.length) return;
   const int64_t at = c.step + head * problem.seqlen + t;
   const float before = t > 0 || !c.is_first ? problem.grad_steps[at - 1] : 0.0f;

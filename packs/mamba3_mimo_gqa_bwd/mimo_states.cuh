@@ -8,7 +8,7 @@
 //   and to its gradient, x^T k and g^T q with the decays in x and g: 58 KiB of shared memory at
 //   n = 128, p = 64, r = 4.
 // pass_kernel: grid (p n / 2048, h, sequences x 2), 256 threads of 8 elements each: the scan over
-//   chunks, in place, forwards for S0 and backwards for dS, 8 chunks of loads in flight.
+//   chunks, in place, forwards for S0 and backwards for dS, 8 to 16 chunks of loads in flight.
 // Rounded to bfloat16: q and k after the turn, x and g times their decays, what a chunk adds, S0
 //   and dS.
 namespace patchbench::ops::mamba3_mimo_gqa_bwd {
@@ -89,18 +89,19 @@ size_t added_bytes(const MimoBackward& problem) {
          static_cast<size_t>(problem.chunk_tokens() * (kN / 2)) * sizeof(float2);
 }
 
-template <int kN, int kP>
+template <int kN, int kP, int kRanks>
 __global__ void __launch_bounds__(kThreads, 3) added_kernel(MimoBackward problem) {
   PB_DYNAMIC_SHARED(storage);
   auto& shared = *reinterpret_cast<AddedShared<kN, kP>*>(storage);
   auto* turns = reinterpret_cast<float2*>(&shared + 1);
   const int64_t head = blockIdx.x, chunk = blockIdx.y;
-  const Chunk c = chunk_of(problem, chunk);
+  const Chunk c = chunk_of(problem, chunk, kRows / kRanks);
   if (c.length == 0) return;
-  Raw<kN> q, k;
-  q.load(problem, c, head, problem.q);
-  k.load(problem, c, head, problem.k);
-  load_turns<kN>(problem, c, head, turns);
+  copy_raw<kN, kRanks>(problem, c, head, problem.q, shared.q);
+  copy_raw<kN, kRanks>(problem, c, head, problem.k, shared.k);
+  RawValues<kP, kRanks> values;
+  values.load(problem, c, head);
+  load_turns<kN, kRanks>(problem, c, head, turns);
   if (threadIdx.x < 32) {
     load_steps(problem, c, head, shared.steps);
     PB_UNROLL
@@ -112,9 +113,11 @@ __global__ void __launch_bounds__(kThreads, 3) added_kernel(MimoBackward problem
   }
   // All threads read the turns and factors.
   __syncthreads();
-  fill_turned<kN>(problem, c, head, q, problem.q_bias, turns, shared.q);
-  fill_turned<kN>(problem, c, head, k, problem.k_bias, turns, shared.k);
-  fill_values<kP>(problem, c, head, shared.x_factor, shared.steps.decay_in, shared.x, shared.g);
+  cp_async_wait_all();
+  fill_turned<kN, kRanks, Columns::kInOrder>(c, head, problem.q_bias, turns, shared.q);
+  fill_turned<kN, kRanks, Columns::kInOrder>(c, head, problem.k_bias, turns, shared.k);
+  fill_values<kP, kRanks>(problem, c, head, values, shared.x_factor, shared.steps.decay_in,
+                          shared.x, shared.g);
   // And each other's rows.
   __syncthreads();
   const int64_t to = (chunk * problem.num_heads + head) * kP * kN;
@@ -150,26 +153,35 @@ __global__ void __launch_bounds__(kPassThreads) pass_kernel(MimoBackward problem
   const auto place = [&](int64_t i) {
     return (first + (is_grad ? count - 1 - i : i)) * problem.num_heads + head;
   };
-  Eight state = {};
-  for (int64_t base = 0; base < count; base += kPassDepth) {
+  struct Batch {
     uint4 added[kPassDepth];
     float decay[kPassDepth];
+  };
+  const auto load = [&](int64_t base) {
+    Batch batch;
     PB_UNROLL
     for (int u = 0; u < kPassDepth; ++u) {
       if (base + u >= count) continue;
-      added[u] = *reinterpret_cast<const uint4*>(states + place(base + u) * size + element);
-      decay[u] = problem.decays[place(base + u)];
+      batch.added[u] = *reinterpret_cast<const uint4*>(states + place(base + u) * size + element);
+      batch.decay[u] = problem.decays[place(base + u)];
     }
+    return batch;
+  };
+  Eight state = {};
+  Batch batch = load(0);
+  for (int64_t base = 0; base < count; base += kPassDepth) {
+    const Batch next = load(base + kPassDepth);
     PB_UNROLL
     for (int u = 0; u < kPassDepth; ++u) {
       if (base + u >= count) continue;
       state.store(states + place(base + u) * size + element);
       Eight values;
-      values.widen_from(added[u]);
+      values.widen_from(batch.added[u]);
       PB_UNROLL
       for (int e = 0; e < kPassElements; ++e)
-        state.values[e] = state.values[e] * decay[u] + values.values[e];
+        state.values[e] = state.values[e] * batch.decay[u] + values.values[e];
     }
+    batch = next;
   }
 }
 

@@ -5,7 +5,7 @@
 /// primitives first: mimo_primitives.cuh, or a host's own.
 namespace patchbench::ops::mamba3_mimo_gqa_bwd {
 
-constexpr int kThreads = 256, kWarpsM = 4;
+constexpr int kThreads = 256, kWarpsM = 4, kWarpsN = 2;
 constexpr int kRows = 64;  // of a tile: tokens times ranks
 
 __device__ inline float2 widen(uint32_t pair) {
@@ -17,18 +17,22 @@ __device__ uint32_t at(uint32_t row, uint32_t column) {
   static_assert(kWidth == 64 || kWidth == 128, "rows of 128 or 256 bytes");
   return row * kWidth + ((column / 8) ^ (row % 8)) * 8 + column % 8;
 }
+/// Where the column kWidth / 2 behind one in the first half lies, given where that lies.
 template <int kWidth>
-__device__ float2 pair_at(const bf16* tile, uint32_t row, uint32_t column) {
-  return widen(*reinterpret_cast<const uint32_t*>(tile + at<kWidth>(row, column)));
+__device__ uint32_t other_half(uint32_t place) {
+  return place ^ (kWidth / 2);
 }
-
-/// Starts the copy of a [rows, kWidth] tile that is dense in memory.
-template <int kWidth>
-__device__ void copy_tile(bf16* to, const bf16* from, int rows) {
+/// Starts the copy of a [kCount, kWidth] tile that is dense in memory.
+template <int kWidth, int kCount>
+__device__ void copy_tile(bf16* to, const bf16* from) {
   constexpr int kWords = kWidth / 8;
-  for (int word = static_cast<int>(threadIdx.x); word < rows * kWords; word += kThreads) {
-    const int row = word / kWords, column = word % kWords * 8;
-    cp_async(to + at<kWidth>(row, column), from + row * kWidth + column);
+  const uint32_t thread = threadIdx.x;
+  bf16* const place = to + at<kWidth>(thread / kWords, thread % kWords * 8);
+  PB_UNROLL
+  for (int i = 0; i < kCount * kWords / kThreads; ++i) {
+    // Steps of a multiple of 8 rows are swizzled alike.
+    static_assert(kThreads / kWords % 8 == 0, "rows of 128 or 256 bytes");
+    cp_async(place + i * kThreads * 8, from + (i * kThreads + thread) * 8);
   }
 }
 
@@ -40,15 +44,24 @@ struct Part {
   static constexpr int kTiles = kWidth / 16, kHalf = kTiles / 2;
   float sums[kTiles][4] = {};
 
-  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
-  __device__ static int warp_m() { return static_cast<int>(threadIdx.x) / 32 % kWarpsM; }
-  __device__ static int warp_n() { return static_cast<int>(threadIdx.x) / 32 / kWarpsM; }
+  // Unsigned: a signed index divided by a power of two is several instructions.
+  __device__ static uint32_t lane() { return threadIdx.x % 32; }
+  __device__ static uint32_t warp_m() { return threadIdx.x / 32 % kWarpsM; }
+  __device__ static uint32_t warp_n() { return threadIdx.x / 32 / kWarpsM; }
   /// Of elements 2 * half and 2 * half + 1 of a tile.
-  __device__ static int row(int half) { return warp_m() * 16 + lane() / 4 + half * 8; }
-  __device__ static int tile_column(int tile) {
+  __device__ static uint32_t row(uint32_t half) { return warp_m() * 16 + lane() / 4 + half * 8; }
+  __device__ static uint32_t tile_column(uint32_t tile) {
     return tile / kHalf * (kWidth / 2) + warp_n() * (kWidth / 4) + tile % kHalf * 8;
   }
-  __device__ static int column(int tile) { return tile_column(tile) + lane() % 4 * 2; }
+  __device__ static uint32_t column(uint32_t tile) { return tile_column(tile) + lane() % 4 * 2; }
+  /// What a thread holds of either half of the columns, put side by side: kSpan columns from here
+  /// on, those of tile t at 2 t. Two tiles: lanes 1 and 2 change places, so that this exchange of
+  /// columns is its own inverse (`exchanged`).
+  static constexpr int kSpan = 2 * kHalf;
+  __device__ static uint32_t span_column() {
+    const uint32_t x = lane() % 4;
+    return warp_n() * (kWidth / 4) + (kHalf == 4 ? x : x % 2 * 2 + x / 2) * kSpan;
+  }
 
   /// sums[row, :] *= factor(row).
   template <typename Factor>
@@ -65,14 +78,24 @@ struct Part {
   }
 };
 
+/// The even column whose place the even column `column` takes where a thread's columns of a Part
+/// lie side by side: bits of the tile against bits of the lane.
+template <int kWidth>
+__device__ uint32_t exchanged(uint32_t column) {
+  static_assert(kWidth == 64 || kWidth == 128, "two or four tiles of 8 columns side by side");
+  if constexpr (kWidth == 128)
+    return column / 32 * 32 + column % 8 * 4 + column % 32 / 8 * 2;
+  else
+    return column / 16 * 16 + column / 2 % 2 * 8 + column / 4 % 2 * 4 + column / 8 % 2 * 2;
+}
+
 enum class Operand { kAsStored, kTransposed };
 
 /// part += a b over k in [k_begin, k_end), multiples of 16. a is stored [row, k], or [k, row] if
 /// transposed, its rows from first_row on; b is stored [k, column], or [column, k] if transposed.
-/// Tiles of 16 columns from end_column on are left alone.
 template <Operand kA, Operand kB, int kK, int kWidthA, int kWidthB, int kWidth>
 __device__ void multiply(Part<kWidth>& part, const bf16* a, const bf16* b, int k_begin = 0,
-                         int k_end = kK, int first_row = 0, int end_column = kWidth) {
+                         int k_end = kK, int first_row = 0) {
   constexpr bool kIsRowA = kA == Operand::kAsStored, kIsRowB = kB == Operand::kAsStored;
   const uint32_t lane = threadIdx.x % 32;
   // Lanes 8 i ... 8 i + 7 point to the rows of the i-th 8 x 8 matrix.
@@ -95,7 +118,6 @@ __device__ void multiply(Part<kWidth>& part, const bf16* a, const bf16* b, int k
     PB_UNROLL
     for (int t = 0; t < Part<kWidth>::kTiles; t += 2) {
       const auto c = static_cast<uint32_t>(Part<kWidth>::tile_column(t));
-      if (Part<kWidth>::tile_column(t) >= end_column) continue;
       uint32_t right[4];
       ldmatrix<kIsRowB>(right, kIsRowB ? base_b + (from_b ^ 2 * c) + 2 * k * kWidthB
                                        : base_b + (from_b ^ 2 * k) + 2 * c * kWidthB);
@@ -105,42 +127,28 @@ __device__ void multiply(Part<kWidth>& part, const bf16* a, const bf16* b, int k
   }
 }
 
-/// Rounds the part and stores its rows below num_rows, `stride` elements apart. Four lanes hold the
-/// column pairs of a row's tiles; they exchange them, so that each stores 16 (or 8) neighbouring
-/// bytes.
+/// Rounds the part and stores its rows below num_rows, `stride` elements apart, each thread its
+/// columns side by side, where `exchanged` puts them.
 template <int kWidth>
-__device__ void store(const Part<kWidth>& part, bf16* to, int64_t stride, int num_rows) {
-  constexpr int kHalf = Part<kWidth>::kHalf;
-  static_assert(kHalf == 2 || kHalf == 4, "two or four tiles of 8 columns side by side");
-  const int x = Part<kWidth>::lane() % 4;
+__device__ void store(const Part<kWidth>& part, bf16* to, int64_t stride, uint32_t num_rows) {
+  using part_t = Part<kWidth>;
   PB_UNROLL
-  for (int side = 0; side < 2; ++side) {
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t row = part_t::row(half);
+    if (row >= num_rows) continue;
     PB_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      uint32_t w[kHalf];
+    for (int side = 0; side < 2; ++side) {
+      uint32_t w[part_t::kHalf];
       PB_UNROLL
-      for (int t = 0; t < kHalf; ++t)
-        w[t] = narrow(part.sums[side * kHalf + t][half * 2],
-                      part.sums[side * kHalf + t][half * 2 + 1]);
-      PB_UNROLL
-      for (int bit = 1; bit < kHalf; bit *= 2) {
-        PB_UNROLL
-        for (int t = 0; t < kHalf; ++t) {
-          if (t & bit) continue;
-          const bool is_upper = x & bit;
-          const uint32_t got = __shfl_xor_sync(kAll, is_upper ? w[t] : w[t | bit], bit);
-          w[t] = is_upper ? got : w[t];
-          w[t | bit] = is_upper ? w[t | bit] : got;
-        }
+      for (int t = 0; t < part_t::kHalf; ++t) {
+        const float(&sums)[4] = part.sums[side * part_t::kHalf + t];
+        w[t] = narrow(sums[2 * half], sums[2 * half + 1]);
       }
-      const int row = Part<kWidth>::row(half);
-      if (row >= num_rows) continue;
-      bf16* first = to + row * stride + Part<kWidth>::tile_column(side * kHalf);
-      if constexpr (kHalf == 4) {
-        *reinterpret_cast<uint4*>(first + x * 8) = make_uint4(w[0], w[1], w[2], w[3]);
-      } else {
-        *reinterpret_cast<uint2*>(first + x % 2 * 8 + x / 2 * 4) = make_uint2(w[0], w[1]);
-      }
+      bf16* const first = to + row * stride + side * (kWidth / 2) + part_t::span_column();
+      if constexpr (part_t::kHalf == 4)
+        *reinterpret_cast<uint4*>(first) = make_uint4(w[0], w[1], w[2], w[3]);
+      else
+        *reinterpret_cast<uint2*>(first) = make_uint2(w[0], w[1]);
     }
   }
 }
@@ -168,14 +176,34 @@ __device__ inline float2 suffix_sum(float2 own) {
   return make_float2(sum, sum - own.x);
 }
 
-__device__ inline float quad_sum(float value) {
-  value += __shfl_xor_sync(kAll, value, 1);
-  return value + __shfl_xor_sync(kAll, value, 2);
-}
-/// Over lanes that are `from`, 2 `from`, ... below `end` apart: powers of two.
-__device__ inline float lane_sum(float value, int from, int end) {
-  for (int step = from; step < end; step *= 2) value += __shfl_xor_sync(kAll, value, step);
+/// Over lanes that are kFrom, 2 kFrom, ... below kEnd apart: powers of two.
+template <int kFrom, int kEnd>
+__device__ float lane_sum(float value) {
+  PB_UNROLL
+  for (int step = kFrom; step < kEnd; step *= 2) value += __shfl_xor_sync(kAll, value, step);
   return value;
+}
+/// The same of kWidth values, a power of two: lanes swap halves, so that each ends with kWidth over
+/// the number of lanes, at least one, at the front of `values`. Returns the index of its first.
+template <int kFrom, int kEnd, int kWidth, int kCount>
+__device__ uint32_t scatter_sum(float (&values)[kCount]) {
+  static_assert(kWidth <= kCount && kWidth >= 1, "the values in use are the first");
+  if constexpr (kFrom >= kEnd) {
+    return 0;
+  } else if constexpr (kWidth == 1) {
+    values[0] = lane_sum<kFrom, kEnd>(values[0]);
+    return 0;
+  } else {
+    constexpr int kKept = kWidth / 2;
+    const bool is_upper = threadIdx.x & kFrom;
+    PB_UNROLL
+    for (int i = 0; i < kKept; ++i) {
+      const float sent = is_upper ? values[i] : values[i + kKept];
+      const float kept = is_upper ? values[i + kKept] : values[i];
+      values[i] = kept + __shfl_xor_sync(kAll, sent, kFrom);
+    }
+    return (is_upper ? kKept : 0) + scatter_sum<2 * kFrom, kEnd, kKept>(values);
+  }
 }
 
 }  // namespace patchbench::ops::mamba3_mimo_gqa_bwd

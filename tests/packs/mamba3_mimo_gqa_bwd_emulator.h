@@ -65,6 +65,9 @@ inline ThreadIndex threadIdx;
 inline void __syncthreads() {
   Machine::running().meet(Machine::running().num_threads(), [] {});
 }
+inline void __syncwarp() {
+  Machine::running().meet(Machine::kWarp, [] {});
+}
 /// What each thread of the CTA shows the others of its warp.
 template <typename T>
 struct Shown {
@@ -104,6 +107,9 @@ T __shfl_down_sync(unsigned, T value, int by) {
 
 inline int __clz(int value) { return std::countl_zero(static_cast<unsigned>(value)); }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
+
+inline float exp2_approx(float x) { return std::exp2(x); }
+inline float reciprocal_approx(float x) { return 1.0f / x; }
 
 using bf16 = c10::BFloat16;
 constexpr unsigned kAll = ~0u;

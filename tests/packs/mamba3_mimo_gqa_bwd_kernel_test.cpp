@@ -74,23 +74,34 @@ void launch(Cta grid, unsigned along_x, size_t shared_bytes, Timing timing,
 }
 
 /// What launch_mimo_backward launches.
-template <int kN, int kP>
-void run_all(const MimoBackward& problem, Timing timing) {
+template <int kN, int kP, int kRanks>
+void run_kernels(const MimoBackward& problem, Timing timing) {
   const auto count = [](int64_t value) { return static_cast<unsigned>(value); };
   const unsigned heads = count(problem.num_heads), chunks = count(problem.num_chunks);
   if (problem.cu_seqlens != nullptr)
     launch({1, 1, 1}, kThreads, 0, timing, [&] { plan_kernel(problem); });
   launch({heads, chunks, 1}, kThreads, added_bytes<kN, kP>(problem), timing,
-         [&] { added_kernel<kN, kP>(problem); });
+         [&] { added_kernel<kN, kP, kRanks>(problem); });
   launch({kN * kP / (kPassThreads * kPassElements), heads, count(2 * problem.num_sequences)},
          kPassThreads, 0, timing, [&] { pass_kernel(problem); });
   launch({heads, chunks, 1}, kThreads, chunk_bytes<kN, kP>(problem), timing,
-         [&] { chunk_kernel<kN, kP>(problem); });
-  launch({count((problem.num_partials() + kSumColumns - 1) / kSumColumns), heads, 1}, kSumColumns,
-         0, timing, [&] { sum_kernel(problem); });
+         [&] { chunk_kernel<kN, kP, kRanks>(problem); });
+  launch({count((problem.num_sums() + kSumColumns) / kSumColumns), heads, 1}, kSumColumns, 0,
+         timing, [&] { sum_kernel(problem); });
   const int64_t steps = problem.num_chunks * problem.num_heads * problem.chunk_tokens();
   launch({count((steps + kThreads - 1) / kThreads), 1, 1}, kThreads, 0, timing,
          [&] { steps_kernel(problem); });
+}
+
+/// Those of kernel_cases() alone: each takes seconds to compile.
+void run_all(const MimoBackward& problem, Timing timing) {
+  const auto extents = std::tuple(problem.head_dim_qk, problem.head_dim_v, problem.num_ranks);
+  if (extents == std::tuple(64, 64, 1)) return run_kernels<64, 64, 1>(problem, timing);
+  if (extents == std::tuple(64, 64, 4)) return run_kernels<64, 64, 4>(problem, timing);
+  if (extents == std::tuple(64, 128, 8)) return run_kernels<64, 128, 8>(problem, timing);
+  if (extents == std::tuple(128, 64, 4)) return run_kernels<128, 64, 4>(problem, timing);
+  if (extents == std::tuple(128, 128, 2)) return run_kernels<128, 128, 2>(problem, timing);
+  throw std::logic_error("kernel_cases() has extents that are not compiled");
 }
 
 MimoBackward problem_for(const MimoInputs& in, const Tensor& grad_out, const MimoGradients& g) {
@@ -169,11 +180,7 @@ MimoGradients run(MimoInputs in, const Tensor& grad_out, Timing timing) {
   p.grad_own = data_of<float>(steps[1]);
   p.spans = data_of<int32_t>(spans);
   p.first_chunks = data_of<int32_t>(first_chunks);
-  if (p.head_dim_qk == 64) {
-    (p.head_dim_v == 64 ? run_all<64, 64> : run_all<64, 128>)(p, timing);
-  } else {
-    (p.head_dim_v == 64 ? run_all<128, 64> : run_all<128, 128>)(p, timing);
-  }
+  run_all(p, timing);
   std::tie(g.q, g.k, g.q_bias, g.k_bias) = group_reduce_bwd(raw[0], raw[1], p.num_groups);
   return g;
 }
