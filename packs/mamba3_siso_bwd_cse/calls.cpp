@@ -1,7 +1,8 @@
 // The ops for C++ programs on the whole of libtorch: the judge and the tests. Each function calls
-// the operator that op.cpp or rotary.cpp registers.
+// the operator that op.cpp, rotary.cpp or gate.cpp registers.
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "gate.h"
 #include "op.h"
 #include "rotary.h"
 
@@ -62,6 +63,22 @@ std::string mamba3_siso_rotary_bwd_path(const RotaryInputs& in) {
                              .findSchemaOrThrow("patchbench::mamba3_siso_rotary_bwd_path", "")
                              .typed<std::string(const Tensor&, const Tensor&, const Tensor&)>();
   return op.call(in.q, in.q_bias, in.angles);
+}
+
+GateGradients mamba3_siso_gate_bwd(const GateInputs& in, const Tensor& grad_gated) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("patchbench::mamba3_siso_gate_bwd", "")
+          .typed<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&)>();
+  const auto [z, out] = op.call(grad_gated, in.z, in.out);
+  return {z, out};
+}
+
+std::string mamba3_siso_gate_bwd_path(const GateInputs& in) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("patchbench::mamba3_siso_gate_bwd_path", "")
+                             .typed<std::string(const Tensor&)>();
+  return op.call(in.z);
 }
 
 }  // namespace patchbench::ops::mamba3_siso_bwd_cse

@@ -91,6 +91,11 @@ def dqkv_by_op(adt: torch.Tensor, operands: list) -> Callable[..., tuple]:
     return compute
 
 
+def dzdo_by_op(do: torch.Tensor, z: torch.Tensor, o: torch.Tensor, chunk_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """compute_dzdo by the op."""
+    return torch.ops.patchbench.mamba3_siso_gate_bwd(do, z, o)
+
+
 class RotaryByOp:
     """compute_dqktheta, compute_ddt_dtrap_dinput_states and angle_dt_bwd by one call of the op, in the first's place."""
 
@@ -185,16 +190,20 @@ def rows_of(shape: Shape, options: Namespace) -> list[dict]:
         "compute_ddt_dtrap_dinput_states": rotary.scalars,
         "angle_dt_bwd": rotary.angles,
     }
-    got, again = whole_with(by_both)(), whole_with(by_both)()
+    by_three = {**by_both, "compute_dzdo": dzdo_by_op}
+    got, again = whole_with(by_three)(), whole_with(by_three)()
+    gate = (grad, t["Z"].detach(), torch.randn_like(grad))
     contiguous = (*operands[:-1], operands[-1].contiguous())
     calls = {"release, whole": whole_with(released), **{f"release, {name}": seen[name] for name in PARTS},
              "mamba3_siso_bwd in its place, whole": whole_with(by_op), "both ops in their places, whole": whole_with(by_both),
+             "three ops in their places, whole": whole_with(by_three),
+             "mamba3_siso_gate_bwd": lambda: torch.ops.patchbench.mamba3_siso_gate_bwd(*gate),
              "mamba3_siso_bwd": lambda: torch.ops.patchbench.mamba3_siso_bwd(*operands),
              "mamba3_siso_bwd, states contiguous": lambda: torch.ops.patchbench.mamba3_siso_bwd(*contiguous),
              "mamba3_siso_rotary_bwd": lambda: torch.ops.patchbench.mamba3_siso_rotary_bwd(*rotary.operands)}  # fmt: skip
     row: dict[str, object] = {"shape": shape}
     row |= in_turn({name: lambda _, call=call: call() for name, call in calls.items()}, options.repeats)
-    row["differences of both from the release"] = {name: difference(a, b) for name, a, b in zip(t, got, wanted, strict=True)}
+    row["differences of the three from the release"] = {name: difference(a, b) for name, a, b in zip(t, got, wanted, strict=True)}
     row["bitwise equal when run again"] = all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
     del got, again, wanted
     return [row | {"errors of the rotary part": rotary_errors(seen, rotary.operands)}]

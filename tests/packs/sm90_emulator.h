@@ -122,6 +122,17 @@ class Machine {
     return other;
   }
 
+  void ldmatrix(uint32_t (&words)[4], uint32_t from) {
+    lanes_[static_cast<size_t>(thread_)] = from;
+    meet(kWarp, [] {});
+    const int lane = thread_ % kWarp, first = thread_ - lane;
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t at = lanes_[static_cast<size_t>(first + i * 8 + lane / 4)];
+      std::memcpy(&words[i], shared_ + at + lane % 4 * 4, 4);
+    }
+    meet(kWarp, [] {});
+  }
+
   void ldmatrix_trans(uint32_t (&words)[4], uint32_t from) {
     lanes_[static_cast<size_t>(thread_)] = from;
     meet(kWarp, [] {});
@@ -149,8 +160,8 @@ class Machine {
     meet(kWarp, [] {});
   }
 
-  void copy(uint32_t to, const void* from, bool is_valid) {
-    const Copy copy{to, is_valid ? from : nullptr};
+  void copy(uint32_t to, const void* from, bool is_valid, size_t bytes) {
+    const Copy copy{to, is_valid ? from : nullptr, bytes};
     if (!are_copies_late()) return perform(copy);
     fibers_[static_cast<size_t>(thread_)].copies.push_back(copy);
   }
@@ -211,6 +222,7 @@ class Machine {
   struct Copy {
     uint32_t to;
     const void* from;
+    size_t bytes;
   };
   struct Fiber {
     ucontext_t context = {};
@@ -310,9 +322,9 @@ class Machine {
   }
   void perform(const Copy& copy) {
     if (copy.from == nullptr) {
-      std::memset(shared_ + copy.to, 0, 16);
+      std::memset(shared_ + copy.to, 0, copy.bytes);
     } else {
-      std::memcpy(shared_ + copy.to, copy.from, 16);
+      std::memcpy(shared_ + copy.to, copy.from, copy.bytes);
     }
   }
 
@@ -482,12 +494,21 @@ inline void store_128(uint32_t to, const Vec128& c) {
   std::memcpy(Machine::running().shared() + to, c.words, sizeof(c.words));
 }
 inline void store_128(void* to, const Vec128& c) { std::memcpy(to, c.words, sizeof(c.words)); }
+inline Vec128 load_shared_128(uint32_t from) {
+  return load_128(Machine::running().shared() + from);
+}
+inline void ldmatrix(uint32_t (&words)[4], uint32_t from) {
+  Machine::running().ldmatrix(words, from);
+}
 inline void ldmatrix_trans(uint32_t (&words)[4], uint32_t from) {
   Machine::running().ldmatrix_trans(words, from);
 }
 inline void stmatrix(uint32_t to, const uint32_t* words) { Machine::running().stmatrix(to, words); }
 inline void cp_async(uint32_t to, const void* from, bool is_valid) {
-  Machine::running().copy(to, from, is_valid);
+  Machine::running().copy(to, from, is_valid, 16);
+}
+inline void cp_async_word(uint32_t to, const void* from, bool is_valid) {
+  Machine::running().copy(to, from, is_valid, 4);
 }
 inline void cp_async_wait_all() { Machine::running().cp_async_wait_all(); }
 inline void fence_async_proxy() {}

@@ -114,6 +114,11 @@ def rotary() -> Case:
     )
 
 
+def gate() -> Case:
+    tensors = {name: drawn(i, 1, 70, 2, 64, dtype=bf16) for i, name in enumerate(("grad_gated", "z", "out"))}
+    return Case(tensors, (), lambda t: patchbench_ops.mamba3_siso_gate_bwd(**t), lambda t: OPS.mamba3_siso_gate_bwd_path(t["z"]))
+
+
 def group_reduce() -> Case:
     tensors = {"dq": drawn(1, 2, 3, 2, 4, 64, dtype=bf16), "dk": drawn(2, 2, 3, 2, 4, 64, dtype=bf16)}
     return Case(tensors, (), lambda t: patchbench_ops.group_reduce_bwd(**t, num_groups=2), lambda t: OPS.group_reduce_bwd_path(t["dq"], 2))
@@ -187,6 +192,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "mamba3_siso": siso,
     "mamba3_siso_bwd": siso_backward,
     "mamba3_siso_rotary_bwd": rotary,
+    "mamba3_siso_gate_bwd": gate,
     "group_reduce_bwd": group_reduce,
     "mamba3_mimo_bwd": mimo,
     "mamba3_mimo_qk_dot": qk_dot,

@@ -116,6 +116,9 @@ CALLS: dict[str, Callable[[], Call]] = {
     "siso_forward": lambda: siso(backward=False),
     "siso_backward": lambda: siso(backward=True),
     "rotary": rotary,
+    "gate": lambda: Call(
+        OPS.mamba3_siso_gate_bwd.default, {name: drawn(i, 2, 5, 2, 8) for i, name in enumerate(("grad_gated", "z", "out"))}, {}
+    ),
     "group_reduce": lambda: Call(
         OPS.group_reduce_bwd.default, {"dq": drawn(1, 2, 3, 2, 4, 8), "dk": drawn(2, 2, 3, 2, 4, 8)}, {"num_groups": 2}
     ),

@@ -93,7 +93,18 @@ PB_DEVICE void mma_abt_unrolled(float (&d)[kCount], uint32_t a, uint32_t b) {
                   block > 0);
 }
 
-/// d (+)= a b over the 64 rows of b. a: [64, 64] bfloat16, K-major, or its transpose (MN-major).
+/// d (+)= a b over the 64 rows of b. a: [64, 64] bfloat16, K-major, or its transpose (MN-major). a
+/// and b: low halves of their descriptors.
+template <Major kA, int kN>
+PB_DEVICE void mma_ab_block(float (&d)[kN / 2], uint32_t a, uint32_t b, bool accumulates) {
+  PB_UNROLL
+  for (uint32_t step = 0; step < kRows / 16; ++step)
+    wgmma_ss<kN, kA, Major::kMn>(
+        d, smem_desc_from(a, step * (kA == Major::kK ? kStepColumns : kStepRows)),
+        smem_desc_from(b, step * kStepRows), accumulates || step > 0);
+}
+
+/// The same from the addresses a and b on.
 template <Major kA, int kN>
 PB_DEVICE void mma_ab(float (&d)[kN / 2], uint32_t a, uint32_t b, bool accumulates) {
   PB_UNROLL

@@ -111,6 +111,14 @@ PB_DEVICE Vec128 load_128(const void* from) {
                : "memory");
   return c;
 }
+PB_DEVICE Vec128 load_shared_128(uint32_t from) {
+  Vec128 c;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(c.words[0]), "=r"(c.words[1]), "=r"(c.words[2]), "=r"(c.words[3])
+               : "r"(from)
+               : "memory");
+  return c;
+}
 PB_DEVICE void store_128(uint32_t to, const Vec128& c) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(c.words[0]), "r"(c.words[1]),
                "r"(c.words[2]), "r"(c.words[3])
@@ -119,6 +127,14 @@ PB_DEVICE void store_128(uint32_t to, const Vec128& c) {
 PB_DEVICE void store_128(void* to, const Vec128& c) {
   asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(c.words[0]), "r"(c.words[1]),
                "r"(c.words[2]), "r"(c.words[3])
+               : "memory");
+}
+/// ldmatrix. Lane 8 i + j gives the address of row j of matrix i, 16 bytes. words[i] gets byte
+/// 4 (lane % 4) of row lane / 4.
+PB_DEVICE void ldmatrix(uint32_t (&words)[4], uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(from)
                : "memory");
 }
 /// ldmatrix with .trans. Lane 8 i + j gives the address of row j of matrix i, 16 bytes. words[i]
@@ -143,6 +159,12 @@ PB_DEVICE void stmatrix(uint32_t to, const uint32_t* words) {
 PB_DEVICE void cp_async(uint32_t to, const void* from, bool is_valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(is_valid ? 16 : 0)
+               : "memory");
+}
+/// The same of 4 bytes.
+PB_DEVICE void cp_async_word(uint32_t to, const void* from, bool is_valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+               "r"(is_valid ? 4 : 0)
                : "memory");
 }
 PB_DEVICE void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }

@@ -27,7 +27,7 @@ from .fp8 import (  # noqa: E402  (names operators of the library)
 )
 from .mask import topk_to_index_mask, topk_to_index_mask_, topk_to_index_mask_path  # noqa: E402  (names operators of the library)
 from .mimo import group_reduce_bwd, mamba3_mimo_bwd, mamba3_mimo_qk_dot  # noqa: E402
-from .siso import mamba3_siso, mamba3_siso_bwd, mamba3_siso_rotary_bwd  # noqa: E402
+from .siso import mamba3_siso, mamba3_siso_bwd, mamba3_siso_gate_bwd, mamba3_siso_rotary_bwd  # noqa: E402
 from .sparse_mla import sparse_mla, sparse_mla_path  # noqa: E402
 
 __version__ = "0.2.0"
@@ -45,6 +45,7 @@ __all__ = [
     "mamba3_mimo_qk_dot",
     "mamba3_siso",
     "mamba3_siso_bwd",
+    "mamba3_siso_gate_bwd",
     "mamba3_siso_rotary_bwd",
     "quantize_mla",
     "sparse_mla",

@@ -1,4 +1,4 @@
-"""The Mamba-3 SISO scan, and the backward of the steps before it."""
+"""The Mamba-3 SISO scan, and the backward of the steps before and after it."""
 
 from __future__ import annotations
 
@@ -79,6 +79,17 @@ def mamba3_siso_rotary_bwd(
     return _OPS.mamba3_siso_rotary_bwd(q, k, q_bias, k_bias, angles, angles_cumsum, dt, trap, grad_q_rotated, grad_k_scaled, grad_qk_dot)
 
 
+def mamba3_siso_gate_bwd(grad_gated: Tensor, z: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of z and out from that of the layer's gated = out silu(z): grad_gated out s (1 + z (1 - s)) and grad_gated z s, where
+    s = sigmoid(z).
+
+    Tensors of one shape and dtype, float32, bfloat16, float16 or float64, any strides. Sums in float32 (float64 with float64). Bitwise
+    deterministic on one path; not differentiable: it is a backward. RuntimeError names a wrong argument. Source: derived here
+    (packs/mamba3_siso_bwd_cse/gate.h).
+    """
+    return _OPS.mamba3_siso_gate_bwd(grad_gated, z, out)
+
+
 def _num_sequences(q: Tensor, cu_seqlens: Tensor | None) -> int:
     return q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
 
@@ -140,6 +151,11 @@ def _(
     return tuple(t.new_empty(t.shape) for t in (q, k, q_bias, k_bias, angles, dt, trap))
 
 
+@fake("mamba3_siso_gate_bwd")
+def _(grad_gated: Tensor, z: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    return z.new_empty(z.shape), out.new_empty(out.shape)
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     q, k, v, adt, qk_dot, d, cu_seqlens, ctx.chunk_size, initial_state = inputs
     ctx.has_initial_state = initial_state is not None
@@ -157,4 +173,4 @@ def _backward(ctx: Any, grad_y: Tensor | None, grad_final: Tensor | None, *unuse
 
 if has("mamba3_siso_forward"):
     torch.library.register_autograd("patchbench::mamba3_siso_forward", _backward, setup_context=_setup)
-not_differentiable("mamba3_siso_bwd", "mamba3_siso_rotary_bwd")
+not_differentiable("mamba3_siso_bwd", "mamba3_siso_rotary_bwd", "mamba3_siso_gate_bwd")
