@@ -14,7 +14,8 @@ using Flce = at::Tensor(const at::Tensor& hidden, const at::Tensor& weight,
                         const at::Tensor& target, const std::optional<at::Tensor>& bias,
                         const std::optional<at::Tensor>& class_weight, std::string reduction,
                         int64_t ignore_index, double label_smoothing, double lse_square_scale,
-                        std::optional<double> softcap, std::optional<int64_t> chunk_bytes);
+                        std::optional<double> softcap, std::optional<int64_t> chunk_bytes,
+                        int64_t keep_bytes);
 
 /// [tokens]: the loss of each token, differentiable, by the operator that the library registers.
 at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& weight,
@@ -22,7 +23,7 @@ at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& weight,
   static const auto flce =
       c10::Dispatcher::singleton().findSchemaOrThrow("patchbench::flce", "").typed<Flce>();
   return flce.call(hidden, weight, target, std::nullopt, std::nullopt, "none", -100, 0.0, 0.0,
-                   std::nullopt, std::nullopt);
+                   std::nullopt, std::nullopt, 0);
 }
 
 /// The largest difference of the weight's gradient to that of torch's own cross entropy, relative
