@@ -129,7 +129,7 @@ inline void check_word(uintptr_t address) {
 inline void cp_async(void* to, const void* from) {
   check_word(shared_address(to));
   check_word(reinterpret_cast<uintptr_t>(from));
-  Machine::running().copy(shared_address(to), from, true);
+  Machine::running().copy(shared_address(to), from, true, 16);
 }
 inline void cp_async_wait_all() { Machine::running().cp_async_wait_all(); }
 
