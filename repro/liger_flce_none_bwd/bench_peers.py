@@ -172,7 +172,7 @@ def compared(rows: list[dict], product: float) -> None:
     for row in rows:
         row["of_floor"] = round(row["median_ms"] / (product * PRODUCTS[row["reduction"]]), 3)
         right = [r for r in rows if r["reduction"] == row["reduction"] and all(float(e[0]) < WRONG for e in r["error"].values())]
-        theirs = {r["name"]: r["median_ms"] for r in right if r is not row}
+        theirs = {r["name"]: r["median_ms"] for r in right if not r["name"].startswith("patchbench")}
         if row["name"].startswith("patchbench") and theirs:
             best = min(theirs, key=theirs.__getitem__)
             row["of_best_peer"] = {"peer": best, "ratio": round(row["median_ms"] / theirs[best], 3)}
