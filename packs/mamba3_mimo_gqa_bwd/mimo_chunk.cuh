@@ -57,6 +57,9 @@ __device__ inline float sigmoid(float value) {
   return reciprocal_approx(1.0f + exp2_approx(-value * kLog2e));
 }
 
+/// The warp that makes what one warp makes: its columns of a turn are the last to have an angle.
+__device__ inline bool is_last_warp() { return threadIdx.x >= kThreads - 32; }
+
 /// One warp. Two neighbouring tokens a lane.
 __device__ inline void load_steps(const MimoBackward& problem, const Chunk& c, int64_t head,
                                   Steps& steps) {

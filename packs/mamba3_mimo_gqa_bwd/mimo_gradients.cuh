@@ -16,8 +16,6 @@
 // Limits, checked by is_served: r in {1, 2, 4, 8}, n and p in {64, 128}.
 namespace patchbench::ops::mamba3_mimo_gqa_bwd {
 
-// ---- all the rest, per chunk ----
-
 template <int kN, int kP>
 struct alignas(16) ChunkShared {
   bf16 q[kRows * kN], k[kRows * kN];  // columns exchanged
@@ -425,15 +423,14 @@ __device__ void do_grad_x(const Work<kN, kP, kRanks>& work, const Given<kRanks>&
 /// y, grad_x and what follows from them. The products are [p, rows], so that a thread holds two
 /// columns p of a token's ranks.
 template <int kN, int kP, int kRanks>
-__device__ void do_values(const Work<kN, kP, kRanks>& work, float* partials) {
+__device__ void do_values(const Work<kN, kP, kRanks>& work, Given<kRanks> given, float* partials) {
   using part_t = Part<kRows>;
   auto& shared = work.shared;
   const float d = work.problem.d == nullptr ? 0.0f : work.problem.d[work.head];
   ValueSums<kRanks> sums;
   PB_UNROLL
   for (int block = 0; block < kP; block += kRows) {
-    Given<kRanks> given;
-    given.load(work, block + part_t::warp_m() * 16 + part_t::lane() / 4 * 2);
+    if (block > 0) given.load(work, given.p + kRows);
     float g[part_t::kTiles][4];
     do_y(work, given, block, d, g, sums, partials);
     do_grad_x(work, given, block, d, g, sums, partials);
@@ -474,8 +471,12 @@ __device__ void do_turned(const Work<kN, kP, kRanks>& work) {
   if (is_turned) put_angles(work, turning);
 }
 
+/// 227 KiB of shared memory hold one CTA with both head dims 128.
+template <int kN, int kP>
+constexpr int kChunkCtas = kN + kP == 256 ? 1 : 2;
+
 template <int kN, int kP, int kRanks>
-__global__ void __launch_bounds__(kThreads, 2) chunk_kernel(MimoBackward problem) {
+__global__ void __launch_bounds__(kThreads, kChunkCtas<kN, kP>) chunk_kernel(MimoBackward problem) {
   PB_DYNAMIC_SHARED(storage);
   auto& shared = *reinterpret_cast<ChunkShared<kN, kP>*>(storage);
   auto* turns = reinterpret_cast<float2*>(&shared + 1);
@@ -498,7 +499,7 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_kernel(MimoBackward problem
   copy_tile<kN, kP>(shared.grad_state,
                     static_cast<const bf16*>(problem.grad_states) + place * kP * kN);
   load_turns<kN, kRanks>(problem, c, head, turns);
-  if (threadIdx.x < 32) load_steps(problem, c, head, shared.steps);
+  if (is_last_warp()) load_steps(problem, c, head, shared.steps);
   fill_values<kP, kRanks>(problem, c, head, values, nullptr, nullptr, shared.x, shared.g);
   cp_async_wait_all();
   // All threads read the turns.
@@ -510,6 +511,8 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_kernel(MimoBackward problem
   __syncthreads();
   const Work<kN, kP, kRanks> work{
       .problem = problem, .shared = shared, .c = c, .head = head, .turns = turns};
+  Given<kRanks> given;  // loaded early, for it is used at once behind the barrier
+  given.load(work, Part<kRows>::warp_m() * 16 + Part<kRows>::lane() / 4 * 2);
   {
     Part<kRows> e, t;
     multiply<Operand::kAsStored, Operand::kTransposed, kP, kP, kP>(e, shared.g, shared.x);
@@ -519,14 +522,12 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_kernel(MimoBackward problem
   sum_sigma(work);
   // All warps read the masked products.
   __syncthreads();
-  do_values(work, sums + Part<kRows>::warp_n() * kSums);
+  do_values(work, given, sums + Part<kRows>::warp_n() * kSums);
   // The parts of all warps' tokens are there.
   __syncthreads();
-  if (threadIdx.x / 32 == 1) put_steps(work, grad_d);
+  if (is_last_warp()) put_steps(work, grad_d);
   do_turned(work);
 }
-
-// ---- over chunks ----
 
 constexpr int kSumColumns = 32, kSumStrands = 8, kSumDepth = 8;  // loads in flight
 

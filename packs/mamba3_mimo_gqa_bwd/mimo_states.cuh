@@ -4,9 +4,9 @@
 // Axes: b batch, s seqlen, r num_ranks, h num_heads, n head_dim_qk, p head_dim_v; a row of a tile
 // is (token, rank), 64 rows a chunk.
 // plan_kernel: one CTA; only for packed sequences: where their chunks lie.
-// added_kernel: grid (h, chunks), 256 threads, three CTAs per SM. What a chunk adds to the state
-//   and to its gradient, x^T k and g^T q with the decays in x and g: 58 KiB of shared memory at
-//   n = 128, p = 64, r = 4.
+// added_kernel: grid (h, chunks), 256 threads, three CTAs per SM at p = 64, else two. What a chunk
+//   adds to the state and to its gradient, x^T k and g^T q with the decays in x and g: 58 KiB of
+//   shared memory at n = 128, p = 64, r = 4.
 // pass_kernel: grid (p n / 2048, h, sequences x 2), 256 threads of 8 elements each: the scan over
 //   chunks, in place, forwards for S0 and backwards for dS, 8 to 16 chunks of loads in flight.
 // Rounded to bfloat16: q and k after the turn, x and g times their decays, what a chunk adds, S0
@@ -90,7 +90,7 @@ size_t added_bytes(const MimoBackward& problem) {
 }
 
 template <int kN, int kP, int kRanks>
-__global__ void __launch_bounds__(kThreads, 3) added_kernel(MimoBackward problem) {
+__global__ void __launch_bounds__(kThreads, kP == 64 ? 3 : 2) added_kernel(MimoBackward problem) {
   PB_DYNAMIC_SHARED(storage);
   auto& shared = *reinterpret_cast<AddedShared<kN, kP>*>(storage);
   auto* turns = reinterpret_cast<float2*>(&shared + 1);
@@ -102,14 +102,15 @@ __global__ void __launch_bounds__(kThreads, 3) added_kernel(MimoBackward problem
   RawValues<kP, kRanks> values;
   values.load(problem, c, head);
   load_turns<kN, kRanks>(problem, c, head, turns);
-  if (threadIdx.x < 32) {
+  if (is_last_warp()) {
     load_steps(problem, c, head, shared.steps);
     PB_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const int t = 2 * static_cast<int>(threadIdx.x) + i;
+      const uint32_t t = 2 * (threadIdx.x % 32) + i;
       shared.x_factor[t] = shared.steps.s[t] * shared.steps.decay_out[t];
     }
-    if (threadIdx.x == 0) problem.decays[chunk * problem.num_heads + head] = shared.steps.whole;
+    if (threadIdx.x % 32 == 0)
+      problem.decays[chunk * problem.num_heads + head] = shared.steps.whole;
   }
   // All threads read the turns and factors.
   __syncthreads();
