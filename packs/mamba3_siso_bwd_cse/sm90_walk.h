@@ -203,6 +203,15 @@ struct Walker {
   }
 };
 
+/// What one thread stores before the first chunk: d of the head, and the spans of the last two
+/// chunks.
+PB_DEVICE void begin_walk(WalkShared& shared, const SisoBackward& p, const Walk& walk) {
+  const int last = walk.end - 1;
+  shared.d = p.d == nullptr ? 0.0f : p.d[walk.head];
+  for (int chunk = last; chunk >= walk.begin && chunk > last - 2; --chunk)
+    shared.spans[chunk & 1] = ChunkSpan(p, chunk);
+}
+
 /// `storage`: walk_bytes at a multiple of 1024.
 template <int kN, int kP>
 PB_DEVICE void walk_cta(const SisoBackward& p, const Walk& walk, unsigned char* storage) {
@@ -214,11 +223,7 @@ PB_DEVICE void walk_cta(const SisoBackward& p, const Walk& walk, unsigned char* 
   const auto grad_out_of = [](int chunk) { return Tiles::kGradOut + (chunk & 1) * Tiles::kTileP; };
   const int last = walk.end - 1;
   load_grad_state<kN, kP>(walker.ds, p, walk, last < 0 ? 0 : last, f);
-  if (thread_index() == 0) {
-    shared.d = p.d == nullptr ? 0.0f : p.d[walk.head];
-    for (int chunk = last; chunk >= walk.begin && chunk > last - 2; --chunk)
-      shared.spans[chunk & 1] = ChunkSpan(p, chunk);
-  }
+  if (thread_index() == 0) begin_walk(shared, p, walk);
   sync_threads();
   if (last >= walk.begin) {
     const ChunkSpan& span = shared.spans[last & 1];
