@@ -170,10 +170,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward_keeping(const Tensor& hidden,
   if (problem.terms.label_smoothing != 0) terms.weighted_sum = at::empty_like(terms.ce);
   Kept kept = kept_of(problem);
   if (kept.count > 0) kept.memory = at::empty(weight.sizes(), hidden.options());
-  const int64_t vocab = problem.terms.vocab, first_added = kept.count * kept.step;
-  const int64_t kept_classes = std::min(vocab, first_added + kept.num_added * kept.step);
+  const int64_t vocab = problem.terms.vocab;
+  const int64_t kept_classes = std::min(vocab, kept.first_added() + kept.num_added * kept.step);
   if (kept.num_added > 0)
-    kept.added = at::empty({(kept_classes - first_added) * problem.tokens}, hidden.options());
+    kept.added =
+        at::empty({(kept_classes - kept.first_added()) * problem.tokens}, hidden.options());
   const bool is_whole = kept_classes == vocab;
   const Tensor slab = at::empty({is_whole ? 0 : kept.step * problem.tokens}, hidden.options());
   for (int64_t first = 0; first < vocab; first += kept.step) {

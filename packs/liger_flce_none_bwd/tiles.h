@@ -53,6 +53,7 @@ struct Kept {
   Tensor added;   // flat, or null: none
   int64_t step = 0, count = 0, num_added = 0;
 
+  int64_t first_added() const { return count * step; }
   bool has(const Tile& tile) const { return tile.first_class < (count + num_added) * step; }
 };
 
@@ -82,13 +83,12 @@ inline Kept kept_of(const Problem& problem) {
 /// Where a tile's logits are made: among the kept ones, or in the front of `slab`.
 inline Tensor place_of(const Problem& problem, const Tile& tile, const Tensor& slab,
                        const Kept& kept) {
-  const int64_t first_added = kept.count * kept.step;
   int64_t first = 0;
   Tensor flat = slab;
   if (kept.has(tile)) {
-    const bool is_added = tile.first_class >= first_added;
+    const bool is_added = tile.first_class >= kept.first_added();
     flat = is_added ? kept.added : kept.memory.view(-1);
-    first = (tile.first_class - (is_added ? first_added : 0)) * problem.tokens;
+    first = (tile.first_class - (is_added ? kept.first_added() : 0)) * problem.tokens;
   }
   return flat.narrow(0, first, tile.rows * tile.classes).view({tile.rows, tile.classes});
 }

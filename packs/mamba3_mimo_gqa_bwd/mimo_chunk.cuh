@@ -103,7 +103,7 @@ __device__ void load_turns(const MimoBackward& problem, const Chunk& c, int64_t 
   constexpr int kApart = kThreads / kHalf;  // tokens of a step
   const auto count = static_cast<uint32_t>(problem.num_angles);
   const uint32_t thread = threadIdx.x;
-  // The columns that most often have no angle are those of the last warps, two on each scheduler.
+  // The last warps, two on each scheduler, take the columns that most often have no angle.
   const uint32_t column = thread / 32 / kApart * 32 + thread % 32, first = thread / 32 % kApart;
   const float* const angles =
       problem.angles + (c.token * problem.num_heads + head) * count + column;

@@ -54,9 +54,9 @@ struct Part {
     return tile / kHalf * (kWidth / 2) + warp_n() * (kWidth / 4) + tile % kHalf * 8;
   }
   __device__ static uint32_t column(uint32_t tile) { return tile_column(tile) + lane() % 4 * 2; }
-  /// What a thread holds of either half of the columns, put side by side: kSpan columns from here
-  /// on, those of tile t at 2 t. Two tiles: lanes 1 and 2 change places, so that this exchange of
-  /// columns is its own inverse (`exchanged`).
+  /// The first of kSpan columns in which a thread's columns of either half lie side by side; tile t
+  /// begins at 2 t. With two tiles lanes 1 and 2 change places. The exchange of columns is then its
+  /// own inverse (`exchanged`).
   static constexpr int kSpan = 2 * kHalf;
   __device__ static uint32_t span_column() {
     const uint32_t x = lane() % 4;

@@ -155,7 +155,7 @@ struct WarpPart {
   uint32_t row, column, start;
   PB_DEVICE explicit WarpPart(const Fragment& f) {
     const uint32_t thread = opaque_thread_index();
-    // With four lanes a row, those of eight neighbours are four apart: they fall into all banks.
+    // With four lanes a row, eight neighbouring lanes take two rows that are four apart: all banks.
     const uint32_t part = thread % 32 / kLanes;
     row = thread / 32 % 4 * 16 + (kLanes == 4 ? part / 2 + part % 2 * 4 : part);
     column = f.warpgroup * (kWidth / 2) + thread % kLanes * 8;

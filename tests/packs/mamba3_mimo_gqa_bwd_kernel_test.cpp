@@ -93,7 +93,7 @@ void run_kernels(const MimoBackward& problem, Timing timing) {
          [&] { steps_kernel(problem); });
 }
 
-/// Those of kernel_cases() alone: each takes seconds to compile.
+/// Takes the extents of kernel_cases() alone: each kernel takes seconds to compile.
 void run_all(const MimoBackward& problem, Timing timing) {
   const auto extents = std::tuple(problem.head_dim_qk, problem.head_dim_v, problem.num_ranks);
   if (extents == std::tuple(64, 64, 1)) return run_kernels<64, 64, 1>(problem, timing);

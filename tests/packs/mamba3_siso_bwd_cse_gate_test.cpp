@@ -67,8 +67,8 @@ GateGradients oracle(const Call& c) {
   return {grads[0], grads[1]};
 }
 
-/// The sizes of the terms that a gradient is the sum of. 1 - sigmoid(z) is no smaller than what the
-/// sigmoid's own rounding leaves.
+/// The sizes of the terms that a gradient sums. 1 - sigmoid(z) is at least the rounding of the
+/// sigmoid.
 GateGradients terms_of(const Call& c, at::ScalarType type) {
   const auto wide = type == at::kDouble ? at::kDouble : at::kFloat;
   const double rounding = harness::epsilon_of(wide) / harness::epsilon_of(type);
