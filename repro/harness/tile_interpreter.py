@@ -3,7 +3,8 @@
 `tilelang` and `tilelang.language` are stood in for by the part of the language that the sparse-MLA kernels use. Every buffer is a
 torch tensor of the dtype that the kernel declares, so that a value is rounded where the kernel stores it; arithmetic on fp32 is
 fp32, a gemm's sum is fp32 in another order than a GPU's. Memory that a kernel allocates begins as NaN. A body of `T.Parallel` is run
-once on whole index tensors; an `if` within it becomes a mask. Not modelled: pipelining, layouts, races, what a compiler does.
+once on whole index tensors; an `if` within it becomes a mask. A tensor that begins at no multiple of 16 bytes raises, as a GPU does
+where the compiler loads 16 bytes at once. Not modelled: pipelining, layouts, races, what else a compiler does.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 from absent import Absent
 
+LOADED_BYTES = 16
 MASKS: list[torch.Tensor] = []
 KINDS = {"bool": torch.bool, "bfloat16": torch.bfloat16, "float": torch.float32, "float32": torch.float32, "int32": torch.int32}
 
@@ -217,6 +219,8 @@ def launch(function: PrimFunc, out_idx: list[int], given: tuple[torch.Tensor, ..
                 extent.value = size
             elif extent != size:
                 raise TypeError(f"a kernel wants {extent}, got {list(tensor.shape)}")
+        if tensor.data_ptr() % LOADED_BYTES:
+            raise RuntimeError(f"misaligned address: a kernel loads {LOADED_BYTES} bytes at a time, a tensor begins between two of them")
     buffers = [allocate(*spec) if tensor is None else Buffer(tensor) for tensor, spec in zip(tensors, function.specs, strict=True)]
     Grid.block = (0, 0, 0)
     function.body(*buffers)

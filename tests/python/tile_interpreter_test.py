@@ -76,3 +76,11 @@ def test_a_tensor_of_another_dtype_or_size_is_turned_down(kernels: ModuleType) -
         kernels.scores(16, 8, 96, 32)(q, k, index)
     with pytest.raises(TypeError, match="a kernel wants 96"):
         kernels.scores(16, 8, 96, 32)(q[..., :64].to(torch.float8_e4m3fn), k.to(torch.float8_e4m3fn), index)
+
+
+def test_a_tensor_between_two_loads_raises_as_on_a_gpu(kernels: ModuleType) -> None:
+    kept, k = torch.zeros(16 * 96 + 1, dtype=torch.uint8), torch.zeros(8, 96).to(torch.float8_e4m3fn)
+    index, kernel = torch.zeros(16, dtype=torch.int32), kernels.scores(16, 8, 96, 32)
+    assert not kernel(kept[:-1].view(torch.float8_e4m3fn).view(1, 16, 96), k, index).any()
+    with pytest.raises(RuntimeError, match="misaligned address"):
+        kernel(kept[1:].view(torch.float8_e4m3fn).view(1, 16, 96), k, index)
