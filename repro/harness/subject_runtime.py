@@ -9,6 +9,7 @@ raises is an answer; the exit status is 0 as long as both files could be written
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import importlib.metadata
 import importlib.util
@@ -197,6 +198,7 @@ def main(subject_file: Path, work: Path) -> int:
     try:
         subject = load_subject(subject_file)
         package = subject.PACKAGE
+        gc.freeze()  # a package that collects garbage itself, as deepspeed does, would walk through all that was imported each time
     except Exception as e:
         text = (str(e).splitlines() or [""])[0][:160]
         raised = {"status": "raised", "reason": text, "exception": structured(e)}

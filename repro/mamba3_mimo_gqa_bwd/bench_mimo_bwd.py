@@ -1,20 +1,25 @@
-"""Times patchbench::mamba3_mimo_bwd on the kernel path, against a copy of the bytes that must move.
+"""Times patchbench::mamba3_mimo_bwd on the kernel path, in turn with mamba-ssm's own backward and a copy of the bytes that must move.
 
-    PYTHONPATH=repro/bench PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_mimo_bwd.py
+    PYTHONPATH=MAMBA_SSM:TILELANG:repro/harness:repro/bench PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_mimo_bwd.py
 
 The floor is the inputs once and the gradients once. The op's own scratch is named beside it: per-head gradients of q and k and the
-chunks' states, each written once and read once, the states twice.
+chunks' states, each written once and read once, the states twice. Of mamba-ssm the host function with its TileLang kernels is
+timed, in chunks of 64 / ranks tokens; the sums of adt, which it is given, are not in the time. Where it does not run, the row says why.
 """
 
 from __future__ import annotations
 
+import itertools
 from argparse import Namespace
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import torch
-from bench_main import Bench, Shape, bench_main
-from device_time import spread
+from bench_main import Bench, Shape, bench_main, versions
+from device_time import in_turn
 
 Inputs = tuple[torch.Tensor | None, ...]
+GRADIENTS = ("q", "k", "v", "adt", "dt", "trap", "q_bias", "k_bias", "mimo_v", "mimo_z", "mimo_o", "angles", "d", "z")
 
 
 def inputs_of(batch: int, seqlen: int, ranks: int, heads: int, groups: int, dim_qk: int, dim_v: int, num_angles: int) -> Inputs:
@@ -36,6 +41,25 @@ def inputs_of(batch: int, seqlen: int, ranks: int, heads: int, groups: int, dim_
     )  # fmt: skip
 
 
+def release(given: list, packed: int) -> Callable[[], tuple]:
+    """The backward of the mamba-ssm on PYTHONPATH on the same tensors. Raises where it is not there or cannot take them."""
+    import subject
+    import tilelang  # noqa: F401 (without it the subject puts computations of ours in the kernels' place)
+
+    names = ("q", "k", "v", "adt", "dt", "trap", "q_bias", "k_bias", "mimo_v", "mimo_z", "mimo_o", "angles", "d", "z", "", "grad_out")
+    axes: dict[str, object] = {"chunk": 64 // given[0].shape[2]}
+    if packed:
+        bounds = given[14].tolist()
+        axes["seqlens"] = [end - begin for begin, end in itertools.pairwise(bounds)]
+    case = SimpleNamespace(tensors=dict(zip(names, given, strict=True)), axes=axes)
+    words = subject.words_of(case)
+    return lambda: subject.host_of(case)(**words)
+
+
+def difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float(f"{((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30)).item():.3g}")
+
+
 def rows_of(shape: Shape, options: Namespace) -> list[dict]:
     batch, seqlen, ranks, heads, groups, dim_qk, dim_v, packed = shape
     given = list(inputs_of(batch, seqlen, ranks, heads, groups, dim_qk, dim_v, dim_qk // 4))
@@ -50,9 +74,15 @@ def rows_of(shape: Shape, options: Namespace) -> list[dict]:
     scratch = 2 * 2 * tokens * ranks * heads * dim_qk * 2 + 2 * 4 * tokens // chunk * heads * dim_qk * dim_v * 2
     half = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
     other = torch.empty_like(half)
-    calls = {"ours": lambda: ours(*given), "copy of the floor": lambda: other.copy_(half)}
-    row = {"shape": shape} | {name: spread(call, options.repeats) for name, call in calls.items()}
-    return [row | {"floor_bytes": moved, "scratch_bytes_moved": scratch}]
+    row: dict[str, object] = {"shape": shape, "floor_bytes": moved, "scratch_bytes_moved": scratch}
+    calls: dict[str, Callable] = {"ours": lambda _: ours(*given), "copy of the floor": lambda _: other.copy_(half)}
+    try:
+        theirs = release(given, packed)
+        row["difference"] = {name: difference(a, b) for name, a, b in zip(GRADIENTS, theirs(), first, strict=False) if a is not None}
+        calls["mamba-ssm"] = lambda _: theirs()
+    except Exception as why:  # a compiler fails in many ways
+        row["mamba-ssm not run"] = f"{type(why).__name__}: {(str(why).strip().splitlines() or [''])[-1][:200]}"
+    return [row | in_turn(calls, options.repeats)]
 
 
 SHAPES = [[1, 2048, 4, 32, groups, 128, 64, 0] for groups in (1, 8, 32)]
@@ -60,7 +90,8 @@ SHAPES += [[1, 2048, ranks, 32, 8, 128, 64, 0] for ranks in (1, 2, 8)]
 SHAPES += [[1, 4096, 4, 128, 8, 128, 64, 0], [4, 2048, 4, 32, 8, 128, 64, 0], [1, 2048, 4, 32, 8, 64, 64, 0]]
 SHAPES += [[1, 2048, 4, 32, 8, 128, 128, 0], [1, 2048, 4, 32, 8, 128, 64, 8]]
 AXES = "batch, seqlen, ranks, heads, groups, head_dim_qk, head_dim_v, packed sequences (0: none)"
-BENCH = Bench("patchbench::mamba3_mimo_bwd", rows_of, SHAPES, AXES)
+ABOUT = {"order": "all in turn", "versions": versions("mamba-ssm", "tilelang", "triton", "torch")}
+BENCH = Bench("patchbench::mamba3_mimo_bwd", rows_of, SHAPES, AXES, about=lambda: ABOUT)
 
 if __name__ == "__main__":
     bench_main(BENCH)
