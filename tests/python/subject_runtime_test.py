@@ -105,6 +105,12 @@ def test_each_case_gets_its_answer(tmp_path: Path) -> None:
     assert raised["exception"]["frames"][-1] == {"file": "subject.py", "line": 5, "function": "fail"}
 
 
+def test_a_collection_of_garbage_within_a_case_passes_by_what_was_imported(tmp_path: Path) -> None:
+    subject = 'import gc\nPACKAGE = "torch"\ndef run(case):\n    case.numbers["seen"] = len(gc.get_objects())\n    return {}\n'
+    report, _ = run(tmp_path, ["one"], subject)
+    assert report["cases"]["one"]["numbers"]["seen"] < 10_000  # torch alone makes more than 100,000
+
+
 def test_cases_after_a_broken_device_are_left_unanswered(tmp_path: Path) -> None:
     # The meta device cannot be synchronised, as a CUDA device cannot whose context an error has broken.
     report, outputs = run(tmp_path, ["old", "raises", "fine"], SUBJECT, "meta")
