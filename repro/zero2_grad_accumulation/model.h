@@ -1,6 +1,8 @@
 #pragma once
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -47,8 +49,10 @@ inline harness::Tensors of_rank(harness::Tensors inputs, int64_t rank) {
 /// Inputs x [ranks, steps, micro_batches, rows, features], y alike, w1, b1, w2, b2.
 ///   returns grad_<parameter> of the last step and, but in bf16, after_<parameter> after it
 /// Each rank adds up its micro-batches in the dtype of the parameters. Parameters in fp32 (fp64 for
-/// fp64) are what is updated; a copy rounded to the dtype of x is what computes.
-inline harness::Tensors trained(const harness::Tensors& inputs, double times, Kept kept) {
+/// fp64) are what is updated; a copy rounded to the dtype of x is what computes. Into `largest`: by
+/// gradient, the greatest root mean square of what a rank has added up in the last step so far.
+inline harness::Tensors trained(const harness::Tensors& inputs, double times, Kept kept,
+                                std::map<std::string, double>* largest = nullptr) {
   const at::Tensor x = inputs.at("x"), y = inputs.at("y");
   const auto num_ranks = x.size(0), num_steps = x.size(1), num_micro = x.size(2);
   std::vector<at::Tensor> parameters, gradients;
@@ -66,7 +70,12 @@ inline harness::Tensors trained(const harness::Tensors& inputs, double times, Ke
         if (kept == Kept::kFirst && micro > 0) continue;
         const auto grads = micro_gradients(rounded, x[rank][step][micro], y[rank][step][micro],
                                            times / static_cast<double>(num_micro));
-        for (std::size_t i = 0; i < grads.size(); ++i) rank_sums[i] += grads[i];
+        for (std::size_t i = 0; i < grads.size(); ++i) {
+          rank_sums[i] += grads[i];
+          if (largest == nullptr || step + 1 < num_steps) continue;
+          double& most = (*largest)["grad_" + kParameters[i]];
+          most = std::max(most, rank_sums[i].square().mean().sqrt().item<double>());
+        }
       }
       for (std::size_t i = 0; i < sums.size(); ++i)
         sums[i] += rank_sums[i].to(sums[i].scalar_type()) / static_cast<double>(num_ranks);

@@ -119,8 +119,9 @@ class Zero2Pack final : public harness::Pack {
   }
 
   /// Terms of both signs are added, one for each row and output of the step: a gradient may be far
-  /// smaller than the root of the sum of their squares, which this estimates. The terms of w1 and
-  /// b1 pass through w2.
+  /// smaller than the root of the sum of their squares, which this estimates (the terms of w1 and
+  /// b1 pass through w2), and than what a rank has added up so far, which is rounded at its own
+  /// size.
   double least_size(const Case& item, const Tensors& inputs, const Tensors&,
                     const std::string& tensor) const override {
     if (!tensor.starts_with("grad_")) return 0;
@@ -130,7 +131,11 @@ class Zero2Pack final : public harness::Pack {
     };
     const auto num_terms =
         static_cast<double>(kRanks * axes.micro_batches * axes.rows * axes.outputs);
-    return axes.times * rms("y") / std::sqrt(num_terms) * (tensor.ends_with("1") ? rms("w2") : 1);
+    const double terms =
+        axes.times * rms("y") / std::sqrt(num_terms) * (tensor.ends_with("1") ? rms("w2") : 1);
+    std::map<std::string, double> largest;
+    trained(in_fp64(inputs), axes.times, Kept::kAll, &largest);
+    return std::max(terms, largest.at(tensor));
   }
 
   harness::Tolerances tolerances(const Case& item, const std::string&) const override {
