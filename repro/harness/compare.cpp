@@ -136,8 +136,11 @@ Errors errors_of(const at::Tensor& got_any, const at::Tensor& reference_any, dou
   set_worst_row(rows, width, least_row, got.sizes(), errors);
   if (largest == 0) return errors;
   const double size = (reference * reference).sum().item<double>();
-  double sum_of_errors = 0;
-  for (const RowSums& row : rows) sum_of_errors += row.error;
+  double sum_of_errors = 0, num_elements = 0;  // elements of the rows that are not zero
+  for (const RowSums& row : rows) {
+    sum_of_errors += row.error;
+    num_elements += row.size > 0 ? static_cast<double>(width) : 0;
+  }
   const at::Tensor shares =
       (got.dim() < 2 ? reference.square() : reference.view({num_rows, width}).square().sum(-1)) /
       size;
@@ -145,8 +148,9 @@ Errors errors_of(const at::Tensor& got_any, const at::Tensor& reference_any, dou
   errors.chance = 4 * std::sqrt(shares.square().sum().item<double>());
   const double dot = (got * reference).sum().item<double>();
   const double got_size = (got * got).sum().item<double>();
-  // The reference is this share of the sum of its terms' sizes.
-  const double share = std::sqrt(size) / std::max(std::sqrt(size), least_size);
+  // The reference is this share of its terms' sizes.
+  const double share =
+      std::sqrt(size) / std::max(std::sqrt(size), least_size * std::sqrt(num_elements));
   if (got_size == 0) {
     errors.cosine = errors.scale = share;
     return errors;

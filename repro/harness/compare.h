@@ -27,7 +27,8 @@ struct Tolerances {
 /// f = max(1e-3, 0.1 / width), of a row of one number throughout 0.1.
 /// Rows are the leading axes flattened; a tensor of rank 0 or 1 is one row. `least_size` is what
 /// the terms of an element's sum come to, where they may cancel: an element's error is relative to
-/// at least that, a row's to at least sqrt(width) times that. Where R is all zero and `least_size`
+/// at least that, a row's to at least sqrt(width) times that, and cosine and scale count by the
+/// share that R is of such rows, zero ones left out. Where R is all zero and `least_size`
 /// is 0 nothing is relative: `element` is then max |G|, in the tensor's unit, and the others are 0.
 /// Sums run in fp64.
 struct Errors {

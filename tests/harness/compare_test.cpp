@@ -4,6 +4,9 @@
 
 #include <cmath>
 #include <limits>
+#include <vector>
+
+#include "harness/attention.h"
 
 namespace patchbench::harness {
 namespace {
@@ -136,6 +139,38 @@ TEST(Errors, AreRelativeToWhatTheTermsOfASumComeTo) {
   EXPECT_FALSE(e.is_absolute);
   EXPECT_EQ(e.element, 0.25);
   EXPECT_EQ(e.row, 0.25);  // 8 over 16 sqrt(4)
+}
+
+TEST(Errors, CountCosineAndScaleByTheShareOfTheTermsInRowsThatAreNotZero) {
+  const at::Tensor reference = matrix({3, 4, 0, 0, 0, 0, 0, 0}, 2), got = reference * 1.5;
+  EXPECT_DOUBLE_EQ(errors_of(got, reference).scale, 0.5);
+  EXPECT_DOUBLE_EQ(errors_of(got, reference, 2.5).scale, 0.5);  // a norm of 5 = 2.5 sqrt(4)
+  EXPECT_DOUBLE_EQ(errors_of(got, reference, 25.0).scale, 0.05);
+  EXPECT_DOUBLE_EQ(errors_of(-reference, reference, 25.0).cosine, 0.2);
+}
+
+TEST(TermSizes, AreOfOneTermWhereARowNamesAKeyTwice) {
+  at::manual_seed(1);
+  const at::Tensor q = at::randn({1, 1, 2, 8}), kv = at::randn({1, 3, 8}),
+                   grad_out = at::randn({1, 1, 2, 4});
+  const auto sizes = [&](const std::vector<int>& keys) {
+    return term_sizes({q, kv, at::tensor(keys, at::kInt).view({1, 1, -1}), grad_out, 0.5});
+  };
+  const TermSizes once = sizes({0, 1, 2}), twice = sizes({0, 2, 1, 0, 1, 2}),
+                  more = sizes({-1, 0, 2, 7, 1});
+  for (const TermSizes& same : {twice, more}) {
+    EXPECT_NEAR(same.grad_q, once.grad_q, 1e-12);
+    EXPECT_NEAR(same.grad_kv, once.grad_kv, 1e-12);
+  }
+}
+
+TEST(TermSizes, CountTheProductsOfAnInnerProductThatCancels) {
+  const at::Tensor q = at::ones({1, 1, 1, 4}),
+                   kv = at::tensor({1.0, 1.0, 2.0, 3.0}).view({1, 1, 4}),
+                   grad_out = at::tensor({1.0, -1.0}).view({1, 1, 1, 2});
+  // One key: P = 1, dP = delta = 0; <grad_out^2, v^2> = 2, |k|^2 = 15.
+  const TermSizes sizes = term_sizes({q, kv, at::zeros({1, 1, 1}, at::kInt), grad_out, 0.5});
+  EXPECT_NEAR(sizes.grad_q, 0.5 * std::sqrt(2 * 15 / 4.0), 1e-12);
 }
 
 TEST(Errors, AllZeroOutputMissesByTheWhole) {
