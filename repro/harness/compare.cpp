@@ -136,7 +136,7 @@ Errors errors_of(const at::Tensor& got_any, const at::Tensor& reference_any, dou
   set_worst_row(rows, width, least_row, got.sizes(), errors);
   if (largest == 0) return errors;
   const double size = (reference * reference).sum().item<double>();
-  double sum_of_errors = 0, num_elements = 0;  // elements of the rows that are not zero
+  double sum_of_errors = 0, num_elements = 0;  // elements of the rows whose squares are not 0
   for (const RowSums& row : rows) {
     sum_of_errors += row.error;
     num_elements += row.size > 0 ? static_cast<double>(width) : 0;
@@ -150,7 +150,8 @@ Errors errors_of(const at::Tensor& got_any, const at::Tensor& reference_any, dou
   const double got_size = (got * got).sum().item<double>();
   // The reference is this share of its terms' sizes.
   const double share =
-      std::sqrt(size) / std::max(std::sqrt(size), least_size * std::sqrt(num_elements));
+      std::sqrt(size) /
+      std::max(std::sqrt(size), least_size * std::sqrt(std::max(num_elements, 1.0)));
   if (got_size == 0) {
     errors.cosine = errors.scale = share;
     return errors;

@@ -147,6 +147,7 @@ TEST(Errors, CountCosineAndScaleByTheShareOfTheTermsInRowsThatAreNotZero) {
   EXPECT_DOUBLE_EQ(errors_of(got, reference, 2.5).scale, 0.5);  // a norm of 5 = 2.5 sqrt(4)
   EXPECT_DOUBLE_EQ(errors_of(got, reference, 25.0).scale, 0.05);
   EXPECT_DOUBLE_EQ(errors_of(-reference, reference, 25.0).cosine, 0.2);
+  EXPECT_EQ(errors_of(got * 1e-200, reference * 1e-200, 1.0).cosine, 0);  // squares underflow
 }
 
 TEST(TermSizes, AreOfOneTermWhereARowNamesAKeyTwice) {
