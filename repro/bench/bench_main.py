@@ -83,6 +83,11 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
+def difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    """||a - b|| / ||b|| in float64, to three digits."""
+    return float(f"{((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30)).item():.3g}")
+
+
 def bench_main(bench: Bench) -> None:
     """Exit: 0 every shape was measured, 1 one was not and the rows before it are printed, 2 usage, 4 no CUDA device."""
     options = options_of(bench)

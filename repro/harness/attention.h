@@ -20,10 +20,10 @@ struct TermSizes {
 /// grad_q = sum_j dS_j k_j and grad_kv = sum dS_j q + P_j grad_out with
 /// dS_j = softmax_scale P_j (dP_j - delta), dP_j = <grad_out, v_j>, delta = sum_j P_j dP_j: where
 /// one key has nearly all of P, or keys are alike, dP_j - delta cancels and its rounding errors do
-/// not. Nor do those of dP_j where its own products cancel. Sizes are root mean squares over the
-/// elements of the rows that have terms, with dP_j - delta replaced by sqrt(dP_j^2 + delta^2 +
-/// <grad_out^2, v_j^2>). A key that a row names several times is one term: its terms are rounded
-/// alike. Computed in fp64; derived here.
+/// not. Where the products in dP_j cancel, its rounding errors stay as well. Sizes are root mean
+/// squares over the elements of the rows that have terms, with dP_j - delta replaced by
+/// sqrt(dP_j^2 + delta^2 + <grad_out^2, v_j^2>). A key that a row names several times is one term:
+/// its terms are rounded alike. Computed in fp64; derived here.
 TermSizes term_sizes(const SparseAttention& operands);
 
 }  // namespace patchbench::harness

@@ -15,11 +15,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
-from bench_main import Bench, Shape, bench_main, versions
+from bench_main import Bench, Shape, bench_main, difference, versions
 from device_time import in_turn
 
 Inputs = tuple[torch.Tensor | None, ...]
-GRADIENTS = ("q", "k", "v", "adt", "dt", "trap", "q_bias", "k_bias", "mimo_v", "mimo_z", "mimo_o", "angles", "d", "z")
 
 
 def inputs_of(batch: int, seqlen: int, ranks: int, heads: int, groups: int, dim_qk: int, dim_v: int, num_angles: int) -> Inputs:
@@ -41,23 +40,20 @@ def inputs_of(batch: int, seqlen: int, ranks: int, heads: int, groups: int, dim_
     )  # fmt: skip
 
 
-def release(given: list, packed: int) -> Callable[[], tuple]:
-    """The backward of the mamba-ssm on PYTHONPATH on the same tensors. Raises where it is not there or cannot take them."""
+def release(given: list, packed: int) -> Callable[[], dict[str, torch.Tensor | None]]:
+    """The backward of the mamba-ssm on PYTHONPATH on the same tensors: its gradients by name, in the op's order. Raises where it is not
+    there or cannot take them."""
     import subject
     import tilelang  # noqa: F401 (without it the subject puts computations of ours in the kernels' place)
 
-    names = ("q", "k", "v", "adt", "dt", "trap", "q_bias", "k_bias", "mimo_v", "mimo_z", "mimo_o", "angles", "d", "z", "", "grad_out")
     axes: dict[str, object] = {"chunk": 64 // given[0].shape[2]}
     if packed:
         bounds = given[14].tolist()
         axes["seqlens"] = [end - begin for begin, end in itertools.pairwise(bounds)]
+    names = (*subject.GRADIENTS, "cu_seqlens", "grad_out")
     case = SimpleNamespace(tensors=dict(zip(names, given, strict=True)), axes=axes)
     words = subject.words_of(case)
-    return lambda: subject.host_of(case)(**words)
-
-
-def difference(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float(f"{((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30)).item():.3g}")
+    return lambda: dict(zip(subject.GRADIENTS, subject.host_of(case)(**words), strict=False))
 
 
 def rows_of(shape: Shape, options: Namespace) -> list[dict]:
@@ -78,7 +74,7 @@ def rows_of(shape: Shape, options: Namespace) -> list[dict]:
     calls: dict[str, Callable] = {"ours": lambda _: ours(*given), "copy of the floor": lambda _: other.copy_(half)}
     try:
         theirs = release(given, packed)
-        row["difference"] = {name: difference(a, b) for name, a, b in zip(GRADIENTS, theirs(), first, strict=False) if a is not None}
+        row["difference"] = {name: difference(a, b) for (name, a), b in zip(theirs().items(), first, strict=True) if a is not None}
         calls["mamba-ssm"] = lambda _: theirs()
     except Exception as why:  # a compiler fails in many ways
         row["mamba-ssm not run"] = f"{type(why).__name__}: {(str(why).strip().splitlines() or [''])[-1][:200]}"

@@ -18,7 +18,7 @@ from types import ModuleType
 
 import stand_in
 import torch
-from bench_main import Bench, Shape, bench_main
+from bench_main import Bench, Shape, bench_main, difference
 from device_time import in_turn, spread
 
 CONFIGS = (
@@ -116,10 +116,6 @@ class RotaryByOp:
 
     def angles(self, **_: object) -> tuple:
         return self.last[4], self.nothing, None
-
-
-def difference(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float(f"{((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30)).item():.3g}")
 
 
 def seen_calls(module: object, backward: Call) -> dict[str, Call]:

@@ -49,8 +49,8 @@ inline harness::Tensors of_rank(harness::Tensors inputs, int64_t rank) {
 /// Inputs x [ranks, steps, micro_batches, rows, features], y alike, w1, b1, w2, b2.
 ///   returns grad_<parameter> of the last step and, but in bf16, after_<parameter> after it
 /// Each rank adds up its micro-batches in the dtype of the parameters. Parameters in fp32 (fp64 for
-/// fp64) are what is updated; a copy rounded to the dtype of x is what computes. Into `largest`: by
-/// gradient, the greatest root mean square of what a rank has added up in the last step so far.
+/// fp64) are what is updated; a copy rounded to the dtype of x is what computes. `largest`, if
+/// given, gets the greatest root mean square of a rank's sum in the last step, for each gradient.
 inline harness::Tensors trained(const harness::Tensors& inputs, double times, Kept kept,
                                 std::map<std::string, double>* largest = nullptr) {
   const at::Tensor x = inputs.at("x"), y = inputs.at("y");
