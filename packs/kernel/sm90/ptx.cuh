@@ -129,6 +129,37 @@ PB_DEVICE void store_128(void* to, const Vec128& c) {
                "r"(c.words[2]), "r"(c.words[3])
                : "memory");
 }
+/// The rank of this CTA in its cluster.
+PB_DEVICE int cluster_rank() {
+  uint32_t rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return static_cast<int>(rank);
+}
+/// The address, for the cluster, of what lies at `address` in the shared memory of CTA `rank`.
+PB_DEVICE uint32_t cluster_address(uint32_t address, int rank) {
+  uint32_t mapped = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+#endif
+  return mapped;
+}
+PB_DEVICE void store_cluster(uint32_t to, float value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+#endif
+}
+/// Stores to another CTA, whose mbarrier at `barrier` counts the 16 bytes when they are there.
+PB_DEVICE void store_async_128(uint32_t to, const Vec128& c, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, "
+      "[%5];" ::"r"(to),
+      "r"(c.words[0]), "r"(c.words[1]), "r"(c.words[2]), "r"(c.words[3]), "r"(barrier)
+      : "memory");
+#endif
+}
 /// ldmatrix. Lane 8 i + j gives the address of row j of matrix i, 16 bytes. words[i] gets byte
 /// 4 (lane % 4) of row lane / 4.
 PB_DEVICE void ldmatrix(uint32_t (&words)[4], uint32_t from) {
