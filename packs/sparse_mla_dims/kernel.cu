@@ -7,6 +7,7 @@
 #include "../kernel/sm90/wgmma.cuh"
 
 #include "sm90_backward.h"
+#include "sm90_cluster_backward.h"
 #include "sm90_forward.h"
 
 // sm_90a only. The head of each file says what its kernel does. Limits, checked in op.cpp:
@@ -15,7 +16,8 @@ namespace patchbench::ops::sparse_mla_dims {
 namespace {
 
 constexpr int64_t kSharedMax = 227 * 1024;
-static_assert(forward_bytes(576) <= kSharedMax && backward_bytes(576, 512) <= kSharedMax,
+static_assert(forward_bytes(576) <= kSharedMax && backward_bytes(576, 512) <= kSharedMax &&
+                  kClusterBytes <= kSharedMax,
               "a CTA of sm_90 has 227 KiB");
 
 template <int kHalf>
@@ -36,6 +38,15 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
 #endif
 }
 
+template <int kRest>
+__global__ void __launch_bounds__(kBackwardThreads, 1)
+    sparse_mla_cluster_backward_kernel(SparseMla problem, SparseMlaGrads grads) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) unsigned char storage[];
+  cluster_backward_cta<kRest>(problem, grads, blockIdx.x / kClusterCtas, storage);
+#endif
+}
+
 constexpr int kStoreThreads = 256;
 
 __global__ void __launch_bounds__(kStoreThreads)
@@ -46,22 +57,50 @@ __global__ void __launch_bounds__(kStoreThreads)
 #endif
 }
 
+/// Of a launch: CTAs, those of a cluster, and the shared memory of one in bytes.
+struct Grid {
+  int64_t num_ctas = 0;
+  unsigned cluster = 1;
+  int64_t bytes = 0;
+};
+
 template <typename Argument>
 cudaError_t launch(void (*kernel)(SparseMla, Argument), const SparseMla& problem,
-                   const Argument& argument, int64_t grid, int64_t bytes, cudaStream_t stream) {
+                   const Argument& argument, const Grid& grid, cudaStream_t stream) {
   const cudaError_t status = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.bytes));
   if (status != cudaSuccess) return status;
   static_assert(kForwardThreads == kBackwardThreads, "one launch for both");
-  kernel<<<static_cast<unsigned>(grid), kForwardThreads, bytes, stream>>>(problem, argument);
+  // Not __cluster_dims__ at the kernel: nvcc refuses it for compute_80, whose code is built, too.
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {grid.cluster, 1, 1};
+  const cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(grid.num_ctas),
+                                  .blockDim = kForwardThreads,
+                                  .dynamicSmemBytes = static_cast<size_t>(grid.bytes),
+                                  .stream = stream,
+                                  .attrs = &cluster,
+                                  .numAttrs = grid.cluster > 1 ? 1u : 0u};
+  cudaLaunchKernelEx(&config, kernel, problem, argument);
   return cudaGetLastError();
+}
+
+/// The L2 of the current device.
+cudaError_t l2_bytes_of_device(int64_t& bytes) {
+  int device = 0, value = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess)
+    status = cudaDeviceGetAttribute(&value, cudaDevAttrL2CacheSize, device);
+  bytes = value;
+  return status;
 }
 
 }  // namespace
 
 int64_t shared_bytes(int64_t head_dim_qk, int64_t head_dim_v) {
   const int qk = static_cast<int>(head_dim_qk), v = static_cast<int>(head_dim_v);
-  return std::max(forward_bytes(qk), backward_bytes(qk, v));
+  return std::max(
+      {forward_bytes(qk), backward_bytes(qk, v), has_cluster_kernel(qk, v) ? kClusterBytes : 0});
 }
 
 bool is_launchable(int64_t batch, int64_t seqlen_q, int64_t num_heads) {
@@ -78,8 +117,8 @@ cudaError_t launch_forward(const SparseMla& problem, const SparseMlaResults& res
   constexpr decltype(&sparse_mla_forward_kernel<1>) kKernels[] = {
       sparse_mla_forward_kernel<1>, sparse_mla_forward_kernel<2>, sparse_mla_forward_kernel<3>,
       sparse_mla_forward_kernel<4>};
-  return launch(kKernels[(num_blocks(problem.head_dim_v) - 1) / 2], problem, results, grid,
-                forward_bytes(problem.head_dim_qk), stream);
+  return launch(kKernels[(num_blocks(problem.head_dim_v) - 1) / 2], problem, results,
+                {.num_ctas = grid, .bytes = forward_bytes(problem.head_dim_qk)}, stream);
 }
 
 cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,
@@ -91,11 +130,25 @@ cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grad
       sparse_mla_backward_kernel<1>, sparse_mla_backward_kernel<2>, sparse_mla_backward_kernel<3>,
       sparse_mla_backward_kernel<4>, sparse_mla_backward_kernel<5>, sparse_mla_backward_kernel<6>,
       sparse_mla_backward_kernel<7>, sparse_mla_backward_kernel<8>, sparse_mla_backward_kernel<9>};
-  cudaError_t status = cudaSuccess;
-  if (num_items(problem) > 0)
-    status =
-        launch(kKernels[num_blocks(problem.head_dim_qk) - 1], problem, grads, num_items(problem),
-               backward_bytes(problem.head_dim_qk, problem.head_dim_v), stream);
+  constexpr decltype(&sparse_mla_backward_kernel<1>) kClusterKernels[] = {
+      sparse_mla_cluster_backward_kernel<0>, sparse_mla_cluster_backward_kernel<kColumns / 2>};
+  int64_t l2_bytes = 0;
+  cudaError_t status = l2_bytes_of_device(l2_bytes);
+  if (status == cudaSuccess && num_items(problem) > 0) {
+    const int blocks = num_blocks(problem.head_dim_qk);
+    if (uses_cluster(problem, l2_bytes)) {
+      status = launch(kClusterKernels[blocks - 2 * kValueBlocks], problem, grads,
+                      {.num_ctas = kClusterCtas * num_items(problem, kClusterHeads),
+                       .cluster = kClusterCtas,
+                       .bytes = kClusterBytes},
+                      stream);
+    } else {
+      status = launch(kKernels[blocks - 1], problem, grads,
+                      {.num_ctas = num_items(problem),
+                       .bytes = backward_bytes(problem.head_dim_qk, problem.head_dim_v)},
+                      stream);
+    }
+  }
   if (status != cudaSuccess || num_groups == 0 || grads.grad_kv == nullptr) return status;
   const auto grid = static_cast<unsigned>((num_groups + kStoreThreads - 1) / kStoreThreads);
   sparse_mla_store_grad_kv_kernel<<<grid, kStoreThreads, 0, stream>>>(grads, num_groups);

@@ -25,7 +25,7 @@ namespace patchbench::ops::sparse_mla_dims {
 /// where the operator is called with delta "rounded". Sums, and lse, are float32 (float64 on
 /// float64). Not differentiable here: patchbench_ops.sparse_mla is, in Python.
 ///
-/// On CUDA of compute capability 9.x with shared memory for it (226 KiB a CTA at 576/512), bfloat16
+/// On CUDA of compute capability 9.x with shared memory for it (227 KiB a CTA at 576/512), bfloat16
 /// goes to a kernel of warpgroup products, which also rounds P to bfloat16. Elsewhere, and where
 /// PATCHBENCH_OP_FALLBACK=sparse_mla_dims forces it, plain torch, some queries at a time: besides
 /// results it holds at most kScratchBytes, or what one query needs (about 16 bytes for each of topk

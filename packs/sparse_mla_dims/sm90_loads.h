@@ -10,22 +10,22 @@ namespace patchbench::ops::sparse_mla_dims {
 // The names of the primitives and of the tiles.
 using namespace sm90;  // NOLINT: all of it
 
-/// Work item `item` of num_items: 64 heads of one query.
+/// Work item `item` of num_items: `heads` heads of one query.
 struct Cta {
   int64_t batch, query;  // query: in [0, batch * seqlen_q)
   int64_t first_head, num_rows;
   int64_t first_row;  // of [batch * seqlen_q * num_heads]
-  PB_DEVICE Cta(const SparseMla& p, int64_t item) {
-    const int64_t groups = (p.num_heads + kRows - 1) / kRows;
+  PB_DEVICE Cta(const SparseMla& p, int64_t item, int heads = kRows) {
+    const int64_t groups = (p.num_heads + heads - 1) / heads;
     query = item / groups;
     batch = query / p.seqlen_q;
-    first_head = item % groups * kRows;
-    num_rows = p.num_heads - first_head < kRows ? p.num_heads - first_head : kRows;
+    first_head = item % groups * heads;
+    num_rows = p.num_heads - first_head < heads ? p.num_heads - first_head : heads;
     first_row = query * p.num_heads + first_head;
   }
 };
-PB_CONSTEXPR int64_t num_items(const SparseMla& p) {
-  return p.batch * p.seqlen_q * ((p.num_heads + kRows - 1) / kRows);
+PB_CONSTEXPR int64_t num_items(const SparseMla& p, int heads = kRows) {
+  return p.batch * p.seqlen_q * ((p.num_heads + heads - 1) / heads);
 }
 
 constexpr int kMaxBlocks = 9;  // of 576 columns

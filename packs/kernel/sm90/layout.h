@@ -84,13 +84,14 @@ PB_DEVICE void mma_abt(float (&d)[kCount], uint32_t a, uint32_t b, int blocks, b
 /// The same over kBlocks blocks, unrolled: next to many other accumulators it spills less than the
 /// loop.
 template <int kBlocks, int kCount>
-PB_DEVICE void mma_abt_unrolled(float (&d)[kCount], uint32_t a, uint32_t b) {
+PB_DEVICE void mma_abt_unrolled(float (&d)[kCount], uint32_t a, uint32_t b,
+                                bool accumulates = false) {
   const auto from_a = static_cast<uint32_t>(smem_desc(a)),
              from_b = static_cast<uint32_t>(smem_desc(b));
   PB_UNROLL
   for (int block = 0; block < kBlocks; ++block)
     mma_abt_block(d, from_a + block * (kBlockBytes >> 4), from_b + block * (kBlockBytes >> 4),
-                  block > 0);
+                  accumulates || block > 0);
 }
 
 /// d (+)= a b over the 64 rows of b. a: [64, 64] bfloat16, K-major, or its transpose (MN-major). a

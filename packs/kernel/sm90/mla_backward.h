@@ -19,7 +19,7 @@
 //
 // Operands of a pack derive from CtaOperands and load what they own:
 //   kBlocks: blocks of q.
-//   kHasRemainder: the sums of dS are in shared memory (store_grad_q).
+//   kHasRemainder: ds_sum(row) is the sum of the rounded dS of a row (store_grad_q).
 //   load_q_tile(): starts the copies of q and grad_out to shared memory.
 //   read_slots(tile): reads the indices of the next tile to registers.
 //   load_k_tile(tile): starts the copies of the keys, and stores their indices, -1 where invalid.
@@ -247,7 +247,7 @@ PB_DEVICE void store_grad_q(const float (&d)[kCount], const Operands& o, const F
     const int row = f.row + 8 * half;
     if (row >= o.cta.num_rows) continue;
     const float inverse = 1.0f / o.query_scale(row);
-    const float ds_sum = Operands::kHasRemainder ? o.smem.shared().ds_sum[row] : 0.0f;
+    const float ds_sum = Operands::kHasRemainder ? o.ds_sum(row) : 0.0f;
     uint16_t* const to = o.g.grad_q + (o.cta.first_row + row) * o.p.head_dim_qk;
     const uint16_t* const out = o.g.out + (o.cta.first_row + row) * o.p.head_dim_v;
     // A load waits for stores that may alias it: the loads of 32 columns come before their stores.
@@ -319,6 +319,7 @@ struct CtaOperands {
         g(grads),
         cta(heads),
         smem{num_blocks(problem.head_dim_qk), num_blocks(problem.head_dim_v), storage} {}
+  PB_DEVICE float ds_sum(int row) const { return smem.shared().ds_sum[row]; }
 };
 
 /// Warpgroups 0 and 1: P, dS and grad_q.
