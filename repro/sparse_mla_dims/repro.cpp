@@ -116,8 +116,9 @@ Tensor topk_indices(const Case& item, int64_t num_keys, uint64_t seed) {
 // ---- the right values ----
 
 /// What is rounded to bf16 besides the output and the gradients: nothing; with the fused kernels P
-/// before its division by the sum, and dS; on the dense path P after it, dP = <grad_out, v_j>, and
-/// the two parts of grad_kv, each before they are added.
+/// before its division by the sum, and dS; on the dense path P after it, dP = <grad_out, v_j>, the
+/// part of grad_kv from V of each head, the sum of these, and the part from K, before the two are
+/// added.
 enum class Rounding { kNone, kAsFused, kAsDense };
 
 /// Sparse attention over the keys that the indices name, a repeated index counted as often
@@ -137,9 +138,10 @@ Tensors attend(const Tensors& inputs, at::ScalarType type, Rounding rounding) {
   const Tensor query = inputs.at("query").to(type), kv = inputs.at("kv").to(type),
                grad_out = inputs.at("grad_out").to(type), indices = inputs.at("topk_indices");
   const double scale = inputs.at("softmax_scale").item<double>();
-  const int64_t width = grad_out.size(-1);
+  const int64_t width = grad_out.size(-1), num_parts = is_dense ? query.size(2) : 1;
   Tensor out = torch::zeros_like(grad_out), grad_query = torch::zeros_like(query),
-         grad_k = torch::zeros_like(kv), grad_v = torch::zeros_like(kv.narrow(-1, 0, width)),
+         grad_k = torch::zeros_like(kv),
+         grad_v = kv.new_zeros({num_parts, kv.size(0), kv.size(1), 1, width}),
          lse = torch::zeros_like(query.select(-1, 0));
   for (int64_t b = 0; b < query.size(1); ++b) {
     for (int64_t first = 0; first < query.size(0); first += kRowsAtOnce) {
@@ -160,11 +162,13 @@ Tensors attend(const Tensors& inputs, at::ScalarType type, Rounding rounding) {
       const Tensor dp = rounded_if(is_dense, at::einsum("shd,skd->shk", {d_out, v}));
       const Tensor delta = is_dense ? (p * dp).sum(-1, true) : (o * d_out).sum(-1, true);
       const Tensor ds = rounded_if(is_fused, p * (dp - delta) * scale);
-      const auto add = [&](Tensor& to, const Tensor& all) {
+      const auto add = [&](const Tensor& to, const Tensor& all) {
         to.select(1, b).squeeze(1).index_add_(0, index.masked_select(is_key), all.index({is_key}));
       };
       add(grad_k, at::einsum("shk,shd->skd", {ds, q}));
-      add(grad_v, at::einsum("shk,shd->skd", {rounded(p), d_out}));
+      const auto ps = rounded(p).chunk(num_parts, 1), d_outs = d_out.chunk(num_parts, 1);
+      for (size_t i = 0; i < ps.size(); ++i)
+        add(grad_v[static_cast<int64_t>(i)], at::einsum("shk,shd->skd", {ps[i], d_outs[i]}));
       out.index_put_({rows, b}, o);
       const Tensor log_sum = at::where(has_key, (sum.log() + top) / std::log(2.0), 0.0);
       lse.index_put_({rows, b}, log_sum.squeeze(-1));
@@ -172,7 +176,7 @@ Tensors attend(const Tensors& inputs, at::ScalarType type, Rounding rounding) {
     }
   }
   Tensor grad_kv = rounded_if(is_dense, grad_k);
-  grad_kv.narrow(-1, 0, width) += rounded_if(is_dense, grad_v);
+  grad_kv.narrow(-1, 0, width) += rounded_if(is_dense, rounded_if(is_dense, grad_v).sum(0));
   return {{"out", out}, {"grad_query", grad_query}, {"grad_kv", rounded(grad_kv)}, {"lse", lse}};
 }
 

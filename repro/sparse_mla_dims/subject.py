@@ -76,7 +76,8 @@ def backward_module() -> ModuleType:
 
 
 class Announcements(logging.Handler):
-    """The largest whole number in each record that shows at the default log level, of the package or of its mitigation."""
+    """The bytes named in each record that shows at the default log level, of the package or of its mitigation: the number before that word,
+    else the largest one."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -85,7 +86,8 @@ class Announcements(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.name.startswith(("megatron.", "patchbench.")):
             print(f"said: {record.getMessage()}")
-            self.amounts.append(max(map(int, re.findall(r"\d+", record.getMessage())), default=0))
+            found = re.findall(r"(\d+) bytes", record.getMessage()) or re.findall(r"\d+", record.getMessage())
+            self.amounts.append(max(map(int, found), default=0))
 
 
 @contextlib.contextmanager
