@@ -160,23 +160,20 @@ PB_DEVICE void load_q_last_block(const SparseMla& p, const ForwardSmem& smem, co
 
 /// The tiles of an item up to the last one with a valid index. Each warp finds the same number.
 PB_DEVICE int count_tiles(const SparseMla& p, const Cta& cta) {
-  constexpr int kAtATime = 8;
+  constexpr int kAtATime = 16;
   const int32_t* const slots = p.indices + cta.query * p.topk;
-  for (auto end = static_cast<int>((p.topk + kRows - 1) / kRows); end > 0; end -= kAtATime) {
-    // All loads come before the first vote.
-    bool has_key[kAtATime] = {};
+  for (auto end = static_cast<int>(p.topk); end > 0; end -= 32 * kAtATime) {
+    const int first = end - 1 - thread_index() % 32;
+    // No branch is between the loads, so that all are in flight together.
+    int32_t index[kAtATime];
     PB_UNROLL
-    for (int i = 0; i < kAtATime; ++i) {
-      PB_UNROLL
-      for (int row = thread_index() % 32; row < kRows; row += 32) {
-        const int64_t slot = int64_t{end - 1 - i} * kRows + row;
-        const int32_t index = slot >= 0 && slot < p.topk ? slots[slot] : -1;
-        has_key[i] |= index >= 0 && index < p.seqlen_k;
-      }
-    }
+    for (int i = 0; i < kAtATime; ++i) index[i] = 32 * i <= first ? slots[first - 32 * i] : -1;
+    int last = -1;
     PB_UNROLL
-    for (int i = 0; i < kAtATime; ++i)
-      if (any_sync(has_key[i])) return end - i;
+    for (int i = kAtATime - 1; i >= 0; --i)
+      if (index[i] >= 0 && index[i] < p.seqlen_k) last = first - 32 * i;
+    last = max_sync(last);
+    if (last >= 0) return last / kRows + 1;
   }
   return 0;
 }

@@ -40,6 +40,11 @@ T shfl_xor_sync(T value, int mask) {
 inline int shfl_sync(int value, int lane) {
   return static_cast<int>(Machine::running().shfl_sync(static_cast<uint32_t>(value), lane));
 }
+inline int max_sync(int value) {
+  for (int mask = 1; mask < Machine::kWarp; mask *= 2)
+    value = std::max(value, shfl_xor_sync(value, mask));
+  return value;
+}
 inline bool any_sync(bool value) {
   float any = value ? 1.0f : 0.0f;
   for (int mask = 1; mask < Machine::kWarp; mask *= 2) any += shfl_xor_sync(any, mask);

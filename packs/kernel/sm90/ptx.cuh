@@ -38,6 +38,7 @@ PB_DEVICE T shfl_xor_sync(T value, int mask) {
   return __shfl_xor_sync(~0u, value, mask);
 }
 PB_DEVICE int shfl_sync(int value, int lane) { return __shfl_sync(~0u, value, lane); }
+PB_DEVICE int max_sync(int value) { return __reduce_max_sync(~0u, value); }
 PB_DEVICE bool any_sync(bool value) { return __any_sync(~0u, value); }
 PB_DEVICE float exp2_of(float value) { return exp2f(value); }
 /// exp2 that flushes results below 2^-126 to 0.
