@@ -184,6 +184,8 @@ def load_subject(path: Path) -> Any:
 
 def main(subject_file: Path, work: Path) -> int:
     """Runs every case and writes both result files; cases after one that broke the CUDA context are left unanswered."""
+    from triton_interpreter import keep_types  # beside this file, which others load from its path
+
     plan = json.loads((work / "cases.json").read_text())
     device, cases = plan["device"], plan["cases"]
     if device.startswith("cuda"):
@@ -205,6 +207,7 @@ def main(subject_file: Path, work: Path) -> int:
         reports = {entry["name"]: raised for entry in cases}
         cases = []
     for entry in cases:
+        keep_types()  # a subject may import Triton in its first case
         reports[entry["name"]], made = run_case(subject, case_of(entry, storages, device))
         outputs.update((name, tensor.detach().cpu()) for name, tensor in made.items())
         if device != "cpu" and reports[entry["name"]]["status"] == "raised" and not works(device):

@@ -22,13 +22,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the self-test's answer depends on: the judge's binary, the sandbox program, the runtime
-/// next to the subject.
+/// What the self-test's answer depends on: the judge's binary, the sandbox program, the files next
+/// to the subject.
 std::string selftest_key(const Context& context, const Setup& setup) {
   Sha256 hash;
   for (const fs::path& file :
        {judge_program(context, setup.manifest.slug.str()).file, sandbox_program(context).file,
-        context.root / "repro/harness/subject_runtime.py"}) {
+        context.root / "repro/harness/subject_runtime.py",
+        context.root / "repro/harness/triton_interpreter.py"}) {
     hash.update(read_file(file));
   }
   hash.update(exec::sandbox_name(setup.sandbox) + setup.device + setup.manifest.sha256);

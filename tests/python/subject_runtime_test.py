@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -153,3 +154,38 @@ def test_guard_bands_come_back_as_the_subject_left_them(tmp_path: Path) -> None:
     subprocess.run([sys.executable, HARNESS / "subject_runtime.py", tmp_path / "subject.py", tmp_path / "work"], check=True)
     outputs = runtime.read_safetensors(tmp_path / "work" / "outputs.safetensors")
     assert outputs["a/y"].tolist() == [2, 3, 4] and outputs["a/guard/x"].tolist() == [[0, 1], [9, 6]]
+
+
+TRITON = """
+from subject_runtime import Unsupported
+PACKAGE = "torch"
+def run(case):
+    try:
+        import triton
+        import triton.language as tl
+    except ImportError:
+        raise Unsupported("no Triton") from None
+    import torch
+    @triton.jit
+    def scale(X, factor, n, size: tl.constexpr):
+        for first in range(0, n, size):
+            at = first + tl.arange(0, size)
+            tl.store(X + at, tl.load(X + at, mask=at < n) * tl.load(factor), mask=at < n)
+    x = torch.arange(40.0)
+    scale[(1,)](x, torch.tensor(0.5), 40, size=16)
+    block = tl.block_type(tl.float32, [4, 2])
+    case.numbers["kept"] = float(tl.block_type.__init__.__module__ == "triton_interpreter")
+    case.numbers["is_one"] = float(block == tl.block_type(tl.float32, [4, 2]) and block.shape == (4, 2) and block.numel == 8)
+    case.numbers["types"] = float(len(tl.tuple([1, tl.float32]).type.types))
+    return {"x": x}
+"""
+
+
+def test_tritons_interpreter_keeps_types(tmp_path: Path) -> None:
+    with mock.patch.dict(os.environ, TRITON_INTERPRET="1"):
+        report, outputs = run(tmp_path, ["first", "second"], TRITON)
+    if report["cases"]["first"]["status"] == "unsupported":
+        pytest.skip("no Triton")
+    for name, is_kept in (("first", 0.0), ("second", 1.0)):  # imported in the first case
+        assert report["cases"][name]["numbers"] == {"kept": is_kept, "is_one": 1.0, "types": 2.0}, report
+        assert torch.equal(outputs[f"{name}/x"], torch.arange(40.0) / 2)

@@ -146,7 +146,8 @@ class FakeWorkbench {
                        R"("axes": {"dtype": "bfloat16"}, "judged_on": ["cuda"])",
                        R"("axes": {"dtype": "bfloat16"}, "judged_on": ["cpu", "cuda"])");
     for (const char* file :
-         {"bin/repro_some_pack", "bin/patchbench-sandbox", "repro/harness/subject_runtime.py"})
+         {"bin/repro_some_pack", "bin/patchbench-sandbox", "repro/harness/subject_runtime.py",
+          "repro/harness/triton_interpreter.py"})
       repository.put(file, "");
     context.root = repository.path("");
     context.bin = repository.path("bin");
