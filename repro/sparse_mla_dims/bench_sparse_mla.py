@@ -1,4 +1,4 @@
-"""Times patchbench::sparse_mla and what else computes it here: megatron-core, TileLang's example, cudnn-frontend.
+"""Times patchbench::sparse_mla and what else computes it here: megatron-core, TileLang's example, cudnn-frontend, FlashMLA.
 
     PYTHONPATH=repro/bench PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_sparse_mla.py [--shape ...] [--repeats 20]
 
@@ -34,7 +34,7 @@ SHAPES = [
     [1, 1024, 8192, 128, 2048, 576, 512, "local"],
     *([1, 1024, keys, 128, 2048, 576, 512, kind] for keys in (16384, 32768, 65536) for kind in ("uniform", "local")),
 ]
-PACKAGES = ("megatron-core", "tilelang", "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "apache-tvm-ffi", "torch")
+PACKAGES = ("megatron-core", "tilelang", "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "flash_mla", "apache-tvm-ffi", "torch")
 SCALE = 0.05
 WINDOW = 4096
 WRONG = 0.02  # a peer that is this far off is not compared with
@@ -115,7 +115,9 @@ def worst_of(errors: dict[str, list]) -> float:
 
 
 def compared(row: dict, times: dict[str, list[float]]) -> None:
-    """The times and the FLOP rates; patchbench's time over the time of the best right peer, and over the floor."""
+    """The times and the FLOP rates; patchbench's time over the time of the best right peer, and over the floor. A step is also compared
+    with the best forward and the best backward of others, whoever has them."""
+    best: dict[str, tuple[float, str]] = {}
     for name, spread in times.items():
         row[name] |= {"ms": spread, "TFLOP/s": round(row["floor"][name.split()[-1]]["flops"] / spread[0] / 1e9, 1)}
     for step in NAMES:
@@ -125,11 +127,16 @@ def compared(row: dict, times: dict[str, list[float]]) -> None:
             for name, (median, *_) in times.items()
             if name.endswith(f" {step}") and not name.startswith("patchbench") and worst_of(row[name]["error"]) < WRONG
         }
+        if theirs:
+            best[step] = min((median, name) for name, median in theirs.items())
         if ours and theirs:
-            best = min(theirs, key=theirs.__getitem__)
-            row["of_best_peer"][step] = {"peer": best, "ratio": round(ours[0] / theirs[best], 3)}
+            row["of_best_peer"][step] = {"peer": best[step][1], "ratio": round(ours[0] / best[step][0], 3)}
         if ours:
             row["of_floor"][step] = round(ours[0] / row["floor"][step]["least_ms"], 2)
+    if "patchbench step" in times and {"forward", "backward"} <= best.keys():
+        parts = [best["forward"], best["backward"]]
+        ratio = times["patchbench step"][0] / sum(ms for ms, _ in parts)
+        row["of_best_peer"]["step of parts"] = {"peer": " + ".join(name for _, name in parts), "ratio": round(ratio, 3)}
 
 
 def timed(works: dict[str, Calls], sets: list[Operands], repeats: int) -> dict[str, list[float]]:

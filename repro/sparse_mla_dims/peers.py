@@ -227,12 +227,29 @@ def cudnn_frontend() -> Calls:
     return {"backward": backward}
 
 
+# ---- FlashMLA ----
+
+
+def flash_mla() -> Calls:
+    """The forward of its sparse prefill, for 64 or 128 heads."""
+    attend = importlib.import_module("flash_mla").flash_mla_sparse_fwd
+
+    def forward(o: Operands) -> tuple[torch.Tensor, ...]:
+        if o.q.shape[0] != 1 or o.q.shape[2] not in (64, 128) or o.head_dim_v != 512:
+            raise CannotTake("takes one batch entry, 64 or 128 heads and head_dim_v 512")
+        out, _, _ = attend(o.q[0], o.kv[0], o.indices[0], o.scale, o.head_dim_v)
+        return (out.unsqueeze(0),)
+
+    return {"forward": forward}
+
+
 def need(module: str) -> None:
     importlib.import_module(module)
 
 
 PEERS: dict[str, Callable[[], Calls]] = {
     "megatron-core": release, "megatron-core, dense": dense, "TileLang example": example, "cudnn-frontend": cudnn_frontend,
+    "FlashMLA": flash_mla,
 }  # fmt: skip
 
 
