@@ -26,6 +26,9 @@ constexpr int kHeadBarrier = 1;
 /// many.
 constexpr int kWarpBytes = 4 * 16 * 32;
 
+/// Bytes of a value of kv and of its sum in grad_kv.
+constexpr int64_t kKvBytes = 2 + sizeof(float);
+
 /// Whether the cluster has a kernel for these head dimensions.
 PB_CONSTEXPR bool has_cluster_kernel(int64_t head_dim_qk, int64_t head_dim_v) {
   return head_dim_v == kClusterHeadDimV &&
@@ -34,16 +37,15 @@ PB_CONSTEXPR bool has_cluster_kernel(int64_t head_dim_qk, int64_t head_dim_v) {
 
 /// Whether the cluster computes the backward of this problem. A cluster halves the adds to memory,
 /// and adds the exchange of partial sums, with a larger part of a tile's time where head_dim_qk
-/// is 576. There it is faster where the sums of grad_kv of one batch entry do not fit into L2. On an
-/// H200, 128 heads, 1024 queries, the cluster and the other kernel took 4.53 and 4.49 ms with 38 MB
-/// of sums (16,384 keys), 4.62 and 5.01 ms with 57 MB (24,576 keys). With head_dim_qk 512 the
-/// cluster was faster at each size from 8192 keys (3.82 and 3.97 ms) on. With an odd number of
-/// groups of 64 heads, half of a cluster has no head.
+/// is 576. There it is faster where kv and the sums of grad_kv of one batch entry do not fit into
+/// L2. On an H200 (63 MB), 128 heads, 1024 queries, the cluster and the other kernel took 4.53 and
+/// 4.49 ms with 57 MB of both (16,384 keys), 4.62 and 5.01 ms with 85 MB (24,576 keys). With
+/// head_dim_qk 512 the cluster was faster at each size from 8192 keys (3.82 and 3.97 ms) on. With
+/// an odd number of groups of 64 heads, half of a cluster has no head.
 PB_CONSTEXPR bool uses_cluster(const SparseMla& p, int64_t l2_bytes) {
   return has_cluster_kernel(p.head_dim_qk, p.head_dim_v) &&
          (p.num_heads + kRows - 1) / kRows % 2 == 0 &&
-         (p.head_dim_qk == kClusterHeadDimV ||
-          p.seqlen_k * p.head_dim_qk * static_cast<int64_t>(sizeof(float)) > l2_bytes);
+         (p.head_dim_qk == kClusterHeadDimV || p.seqlen_k * p.head_dim_qk * kKvBytes > l2_bytes);
 }
 
 struct ClusterShared {

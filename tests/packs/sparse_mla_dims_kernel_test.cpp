@@ -309,7 +309,7 @@ TEST(SparseMlaKernel, TakesTilesWithoutAKeyInACluster) {
 }
 
 /// The kernel of the backward is chosen by the head dimensions, the heads, and at 576/512 by the
-/// bytes of the sums of grad_kv.
+/// bytes of kv and of the sums of grad_kv.
 TEST(SparseMlaKernel, TakesAClusterWhereItIsFaster) {
   const auto is_cluster = [](int64_t seqlen_k, int64_t num_heads, int head_dim_qk, int head_dim_v) {
     return uses_cluster({.batch = 8,
@@ -319,8 +319,8 @@ TEST(SparseMlaKernel, TakesAClusterWhereItIsFaster) {
                          .head_dim_v = head_dim_v},
                         50 << 20);
   };
-  EXPECT_FALSE(is_cluster(22755, 128, 576, 512));
-  EXPECT_TRUE(is_cluster(22756, 128, 576, 512));
+  EXPECT_FALSE(is_cluster(15170, 128, 576, 512));
+  EXPECT_TRUE(is_cluster(15171, 128, 576, 512));
   EXPECT_TRUE(is_cluster(1, 128, 512, 512));
   for (const int64_t num_heads : {65, 128, 193, 256})
     EXPECT_TRUE(is_cluster(1 << 20, num_heads, 576, 512)) << num_heads;
