@@ -141,6 +141,10 @@ def test_each_shape_of_a_bench_has_the_axes_that_it_names(name: str, bench: Benc
     assert bench.shapes and {len(shape) for shape in bench.shapes} == {len(bench.shape_is.split(", "))}
 
 
+def test_the_best_peer_is_the_quickest() -> None:
+    assert bench_main.best_peer(2.0, {"a": 5.0, "b": 4.0}) == {"peer": "b", "ratio": 0.5}
+
+
 TINY = {
     "bench_topk_to_index_mask": "32,8",
     "bench_group_reduce": "1,8,4,16,128,8",
