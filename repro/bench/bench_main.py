@@ -88,6 +88,12 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return float(f"{((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30)).item():.3g}")
 
 
+def best_peer(ms: float, peers: dict[str, float]) -> dict[str, object]:
+    """The quickest of the peers' times by name, and `ms` over it: what a row's `of_best_peer` holds."""
+    best = min(peers, key=peers.__getitem__)
+    return {"peer": best, "ratio": round(ms / peers[best], 3)}
+
+
 def bench_main(bench: Bench) -> None:
     """Exit: 0 every shape was measured, 1 one was not and the rows before it are printed, 2 usage, 4 no CUDA device."""
     options = options_of(bench)

@@ -27,6 +27,7 @@ class Panel(NamedTuple):
     lines: list[tuple[str, str, list[Point]]]  # colour, name, points
     names: tuple[str, str] = ("", "")  # of the axes
     marks: dict[str, str] = {}  # colour -> one of MARKS at each point; lines of the others are dashed
+    notes: list[tuple[Point, str, str, str]] = []  # place, words, anchor, colour
 
     def at(self, left: float, x: float, y: float) -> Point:
         """Where a value lies in the drawing; one below the axis lies on it."""
@@ -35,6 +36,7 @@ class Panel(NamedTuple):
 
     def drawn(self, left: float, down: float = 0) -> list[str]:
         inside = self.frame(left) + [part for line in self.lines for part in self.line(left, *line)]
+        inside += [text(*self.at(left, *place), *note) for place, *note in self.notes]
         return [f'<g transform="translate(0 {down})">', *inside, "</g>"] if down else inside
 
     def frame(self, left: float) -> list[str]:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import torch
 from bench_liger import inputs, loss_of
-from bench_main import Bench, Shape, bench_main, versions
+from bench_main import Bench, Shape, bench_main, best_peer, versions
 from device_time import in_turn, peak_bytes
 from torch.nn.functional import cross_entropy, linear
 
@@ -174,8 +174,7 @@ def compared(rows: list[dict], product: float) -> None:
         right = [r for r in rows if r["reduction"] == row["reduction"] and all(float(e[0]) < WRONG for e in r["error"].values())]
         theirs = {r["name"]: r["median_ms"] for r in right if not r["name"].startswith("patchbench")}
         if row["name"].startswith("patchbench") and theirs:
-            best = min(theirs, key=theirs.__getitem__)
-            row["of_best_peer"] = {"peer": best, "ratio": round(row["median_ms"] / theirs[best], 3)}
+            row["of_best_peer"] = best_peer(row["median_ms"], theirs)
 
 
 def rows_of(shape: Shape, options: Namespace) -> list[dict]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
-from bench_main import Bench, Shape, bench_main, difference, versions
+from bench_main import Bench, Shape, bench_main, best_peer, difference, versions
 from device_time import in_turn
 
 Inputs = tuple[torch.Tensor | None, ...]
@@ -78,7 +78,10 @@ def rows_of(shape: Shape, options: Namespace) -> list[dict]:
         calls["mamba-ssm"] = lambda _: theirs()
     except Exception as why:  # a compiler fails in many ways
         row["mamba-ssm not run"] = f"{type(why).__name__}: {(str(why).strip().splitlines() or [''])[-1][:200]}"
-    return [row | in_turn(calls, options.repeats)]
+    row |= in_turn(calls, options.repeats)
+    if "mamba-ssm" in calls:
+        row["of_best_peer"] = best_peer(row["ours"][0], {"mamba-ssm": row["mamba-ssm"][0]})
+    return [row]
 
 
 SHAPES = [[1, 2048, 4, 32, groups, 128, 64, 0] for groups in (1, 8, 32)]

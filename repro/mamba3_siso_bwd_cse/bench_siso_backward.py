@@ -2,7 +2,8 @@
 
     PYTHONPATH=MAMBA_SSM:repro/harness:repro/bench PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_siso_backward.py
 
-bfloat16, chunks of 64, with D and Z, no input state. The release's autotuners choose among CONFIGS alone, by the median of 5 calls.
+bfloat16, chunks of 64, with D and Z, no input state. The release's autotuners choose among CONFIGS alone, for each shape anew, by the
+median of 5 calls.
 
 The release keeps its states as [.., head_dim_v, chunks * head_dim_qk]; mamba3_siso_bwd takes a view of them, "contiguous" has them in
 the op's own order. Errors are of the rotary part on the first group's heads, against the op's plain form in float64: [the release's,
@@ -11,14 +12,13 @@ the op's].
 
 from __future__ import annotations
 
-import functools
 from argparse import Namespace
 from collections.abc import Callable
 from types import ModuleType
 
 import stand_in
 import torch
-from bench_main import Bench, Shape, bench_main, difference
+from bench_main import Bench, Shape, bench_main, best_peer, difference, versions
 from device_time import in_turn, spread
 
 CONFIGS = (
@@ -37,7 +37,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def narrow_autotuners(*modules: object) -> None:
-    """Leaves each kernel CONFIGS; a config's own block length becomes the chunk's."""
+    """Leaves each kernel CONFIGS, none of them chosen; a config's own block length becomes the chunk's."""
     import triton
 
     for module in modules:
@@ -49,10 +49,10 @@ def narrow_autotuners(*modules: object) -> None:
             kernel.configs = [
                 triton.Config(block, num_warps=w, num_stages=s, maxnreg=r if takes_registers else None) for w, s, r in CONFIGS
             ]
+            kernel.cache.clear()
             kernel.do_bench = lambda call, quantiles: spread(call, 5)
 
 
-@functools.cache
 def release() -> ModuleType:
     """The module of the whole recurrence, its kernels tuned among CONFIGS alone."""
     stand_in.install()
@@ -199,6 +199,9 @@ def rows_of(shape: Shape, options: Namespace) -> list[dict]:
              "mamba3_siso_rotary_bwd": lambda: torch.ops.patchbench.mamba3_siso_rotary_bwd(*rotary.operands)}  # fmt: skip
     row: dict[str, object] = {"shape": shape}
     row |= in_turn({name: lambda _, call=call: call() for name, call in calls.items()}, options.repeats)
+    whole_with(released)()  # the next shape begins with the release's own parts
+    ours, theirs = "three ops in their places, whole", "release, whole"
+    row["of_best_peer"] = best_peer(row[ours][0], {theirs: row[theirs][0]})
     row["differences of the three from the release"] = {name: difference(a, b) for name, a, b in zip(t, got, wanted, strict=True)}
     row["bitwise equal when run again"] = all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
     del got, again, wanted
@@ -206,7 +209,9 @@ def rows_of(shape: Shape, options: Namespace) -> list[dict]:
 
 
 AXES = "batch, seqlen, heads, groups, head_dim_qk, head_dim_v"
-ABOUT = {"order": "all in turn", "configs": {"choice": "warps, stages, registers a thread", "among": CONFIGS}}
+VERSIONS = versions("mamba-ssm", "triton", "torch")
+CHOICE = {"choice": "warps, stages, registers a thread", "among": CONFIGS}
+ABOUT = {"order": "all in turn", "versions": VERSIONS, "configs": CHOICE}
 BENCH = Bench("mamba-ssm's whole SISO backward", rows_of, [[2, 8192, 128, 8, 128, 64]], AXES, about=lambda: ABOUT)
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import sys
 from argparse import Namespace
 
 import torch
-from bench_main import Bench, Shape, bench_main, versions
+from bench_main import Bench, Shape, bench_main, best_peer, versions
 from device_time import in_turn
 from oracle import attention, error
 from peers import Calls, CannotTake, Operands, in_layout_of_megatron, peers
@@ -130,13 +130,13 @@ def compared(row: dict, times: dict[str, list[float]]) -> None:
         if theirs:
             best[step] = min((median, name) for name, median in theirs.items())
         if ours and theirs:
-            row["of_best_peer"][step] = {"peer": best[step][1], "ratio": round(ours[0] / best[step][0], 3)}
+            row["of_best_peer"][step] = best_peer(ours[0], theirs)
         if ours:
             row["of_floor"][step] = round(ours[0] / row["floor"][step]["least_ms"], 2)
     if "patchbench step" in times and {"forward", "backward"} <= best.keys():
         parts = [best["forward"], best["backward"]]
-        ratio = times["patchbench step"][0] / sum(ms for ms, _ in parts)
-        row["of_best_peer"]["step of parts"] = {"peer": " + ".join(name for _, name in parts), "ratio": round(ratio, 3)}
+        theirs = {" + ".join(name for _, name in parts): sum(ms for ms, _ in parts)}
+        row["of_best_peer"]["step of parts"] = best_peer(times["patchbench step"][0], theirs)
 
 
 def timed(works: dict[str, Calls], sets: list[Operands], repeats: int) -> dict[str, list[float]]:

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import torch
-from bench_main import Bench, Shape, bench_main, versions
+from bench_main import Bench, Shape, bench_main, best_peer, versions
 from device_time import clocks, in_turn, load_ops, peak_bytes, summary, turns
 from torch.nn.functional import cross_entropy
 
@@ -180,11 +180,10 @@ def rows_of(shape: Shape, options: Namespace) -> list[dict]:
     rows = [named | {"name": "copy", "ms": copy, "clocks_sm_mem_temperature": clocks()}]
     floor = 1.5 * copy[0]  # a copy moves the bytes twice
     theirs = {name: ms[0] for name, ms in times.items() if not name.startswith("patchbench") and found[name]["error"][0] < 0.05}
-    best = min(theirs, key=theirs.__getitem__, default="")
     for name, ms in times.items():
         row = named | {"name": name, "ms": ms} | found[name] | {"floor_ms": round(floor, 4), "of_floor": round(ms[0] / floor, 3)}
-        if name.startswith("patchbench") and best:
-            row["of_best_peer"] = {"peer": best, "ratio": round(ms[0] / theirs[best], 3)}
+        if name.startswith("patchbench") and theirs:
+            row["of_best_peer"] = best_peer(ms[0], theirs)
         rows.append(row)
     return rows + ([named | {"not_run": not_run}] if not_run else [])
 

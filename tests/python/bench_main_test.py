@@ -25,6 +25,7 @@ FILES = {path.stem: path for path in sorted(ROOT.glob("repro/*/bench_*.py")) if 
 sys.path.insert(0, str(ROOT / "repro/bench"))
 import bench_main  # noqa: E402
 import device_time  # noqa: E402
+import ratios  # noqa: E402
 from bench_main import Bench  # noqa: E402
 
 
@@ -141,6 +142,24 @@ def test_each_shape_of_a_bench_has_the_axes_that_it_names(name: str, bench: Benc
     assert bench.shapes and {len(shape) for shape in bench.shapes} == {len(bench.shape_is.split(", "))}
 
 
+RATIOS = ["bench_cross_entropy", "bench_mimo_bwd", "bench_peers", "bench_siso_backward", "bench_sparse_mla", "bench_topk_to_index_mask"]
+
+
+@pytest.mark.parametrize("name", RATIOS)
+def test_ratios_knows_the_main_axis_of_a_bench(name: str, bench: Bench) -> None:
+    (place,) = [main_axis for one, (*_, main_axis) in ratios.BENCHES.items() if bench.name.startswith(one)]
+    assert bench.shape_is.split(", ")[place] in ("queries", "tokens", "seqlen", "queries = keys")
+
+
+def ratios_finds_the_op(document: dict) -> bool:
+    curves = ratios.curves_of(document, [])
+    return bool(curves) and all(next(iter(one.best)) in one.ms for one in curves)
+
+
+def test_the_best_peer_is_the_quickest() -> None:
+    assert bench_main.best_peer(2.0, {"a": 5.0, "b": 4.0}) == {"peer": "b", "ratio": 0.5}
+
+
 TINY = {
     "bench_topk_to_index_mask": "32,8",
     "bench_group_reduce": "1,8,4,16,128,8",
@@ -159,6 +178,7 @@ def test_a_bench_measures_a_tiny_shape(
     (row,) = document[bench.rows_are]
     assert status == 0 and "failed" not in row, document
     assert ",".join(map(str, row["shape"])) == TINY[name]
+    assert name not in RATIOS or ratios_finds_the_op(document)
 
 
 @pytest.mark.skipif(not OPS.exists(), reason="the op library is not built")
@@ -173,6 +193,7 @@ def test_cross_entropies_are_held_against_float64(
     assert status == 0 and all(row["error"][1] < 1e-5 for row in rows)
     names = ["patchbench_ops", "patchbench_ops, over the logits", "torch", "torch.compile"]
     assert [(row["reduction"], row["name"]) for row in rows] == [(kind, one) for kind in ("mean", "none") for one in names]
+    assert ratios_finds_the_op(document)
     missing = [row["not_run"] for row in document["rows"] if "not_run" in row]
     assert [set(one) for one in missing] == [{"TransformerEngine", "liger-kernel"}] * 2
 
