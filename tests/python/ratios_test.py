@@ -119,3 +119,17 @@ def test_each_reduction_has_a_panel_and_each_form_of_the_op_its_rows(tmp_path: P
 def test_without_a_file_it_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert ratios.main([]) == ratios.main(["--help"]) == 2
     assert "BENCH.json" in capsys.readouterr().err
+
+
+MEASURED = ["sparse_mla_dims/bench-queries", "liger_flce_none_bwd/bench-tokens", "liger_flce_none_bwd/bench-tokens-release",
+            "te_fused_ce/bench-tokens", "te_fused_ce/bench-tokens-release", "mamba3_siso_bwd_cse/bench-seqlen",
+            "mamba3_mimo_gqa_bwd/bench-seqlen", "dsa_graph_capture/bench-length"]  # fmt: skip
+
+
+def test_the_evidence_is_drawn_from_its_own_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    evidence = ROOT / "reports" / "evidence"
+    status = ratios.main([str(evidence / f"{name}-h200.json") for name in MEASURED])
+    done = capsys.readouterr()
+    assert done.out == (evidence / "spine" / "ratios-h200.svg").read_text()
+    rows = [line for line in done.err.splitlines() if "slower than the release" in line]
+    assert status == 1 and len(rows) == 4 and all(row.startswith("| patchbench_ops, ") for row in rows), rows
