@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kStoreThreads)
 #endif
 }
 
-/// Of a launch: CTAs, those of a cluster, and the shared memory of one in bytes.
+/// The size of a launch. `cluster`: CTAs in a cluster. `bytes`: shared memory of a CTA.
 struct Grid {
   int64_t num_ctas = 0;
   unsigned cluster = 1;

@@ -122,11 +122,7 @@ PB_DEVICE void load_rows(const Operands& o) {
       if (has_rest) rest[i] = load_128(g.out_remainder + first + column);
     }
     PB_UNROLL
-    for (int i = 0; i < kEach; ++i) {
-      PB_UNROLL
-      for (int word = 0; word < 4; ++word)
-        delta += dot_pair(grad_out[i].words[word], out[i].words[word], rest[i].words[word]);
-    }
+    for (int i = 0; i < kEach; ++i) add_dot(delta, grad_out[i], out[i], rest[i]);
   }
   delta = quad_sum(delta);
   if (quarter == 0) store_row(o, o.smem.shared(), row, delta);

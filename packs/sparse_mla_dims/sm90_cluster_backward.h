@@ -30,7 +30,7 @@ struct Exchange {
   PB_DEVICE explicit Exchange(const Operands& o)
       : here(o.smem.received(thread_index() / 32) + thread_index() % 32 * 16),
         full(o.smem.shared().received[thread_index() / 32]) {}
-  /// Sends 4 kCount values, those of the keys of the other CTA.
+  /// Sends 4 kCount values to the other CTA: they belong to its keys.
   template <int kCount, typename Operands>
   PB_DEVICE void send(const Operands& o, const float* values) const {
     const uint32_t to = o.other(here), barrier = o.other(full);
@@ -220,7 +220,7 @@ PB_DEVICE void compute_cluster_tile(const Operands& o, int count, Fragment& f,
     wgmma_wait(s);
     // The other CTA has read its part of dP of the tile before: its P and dS have come since.
     exchange.send<4>(o, s + 16);
-    // Other registers than those of s, which dP takes.
+    // The registers of s become free for dP.
     scale_own_s(s, o, f, p);
   }
   float grad_p[32];

@@ -106,7 +106,7 @@ struct ClusterOperands {
 
 using HeadLoader = RowLoader<0, kHeadThreads>;
 
-/// The slots of a tile, two a lane, the same in each warp: those of the keys of this CTA first.
+/// The indices of a tile: each lane of each warp has two. The first is of a key of this CTA.
 struct OwnSlots {
   int32_t slots[2];
   template <typename Operands>
@@ -198,18 +198,12 @@ PB_DEVICE void load_cluster_rows(const Operands& o) {
     }
     float delta = 0.0f;
     PB_UNROLL
-    for (int i = 0; i < kEach; ++i) {
-      PB_UNROLL
-      for (int word = 0; word < 4; ++word)
-        delta += dot_pair(grad_out[i].words[word], out[i].words[word], rest[i].words[word]);
-    }
+    for (int i = 0; i < kEach; ++i) add_dot(delta, grad_out[i], out[i], rest[i]);
     delta = quad_sum(delta);
     if (quarter != 0) continue;
     shared.delta[o.rank][row] = delta;
     store_cluster(o.other(shared_address(&shared.delta[o.rank][row])), delta);
-    const float lse = is_row ? o.g.lse[o.cta.first_row + row] : 0.0f;
-    shared.base[row] = floorf(lse);
-    shared.p_factor[row] = is_row ? exp2_of(floorf(lse) - lse) : 0.0f;
+    store_base(o, shared, row);
   }
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what an op costs over the size of its main axis beside its peers, with its time over that of the best peer at every point.
+"""Draws the time of an op and of its peers by size. At each size it writes the time of the op divided by that of the best peer.
 
     PYTHONPATH=repro/bench python3 ratios.py BENCH.json... > ratios.svg
 

@@ -184,7 +184,7 @@ def load_subject(path: Path) -> Any:
 
 def main(subject_file: Path, work: Path) -> int:
     """Runs every case and writes both result files; cases after one that broke the CUDA context are left unanswered."""
-    from triton_interpreter import keep_types  # beside this file, which others load from its path
+    from triton_interpreter import keep_types  # here: a program that loads this file by its path cannot find it
 
     plan = json.loads((work / "cases.json").read_text())
     device, cases = plan["device"], plan["cases"]

@@ -12,9 +12,10 @@ from typing import Any
 def keep_types() -> None:
     """Once Triton's interpreter is imported, for the whole process; nothing where this Triton has other classes, or was kept before."""
     core = sys.modules.get("triton.language.core")
-    if "triton.runtime.interpreter" not in sys.modules or not all(hasattr(core, name) for name in ("tuple", "tuple_type", "block_type")):
+    needed = ("tuple", "tuple_type", "block_type", "_type_for_tuple_values")
+    if "triton.runtime.interpreter" not in sys.modules or not all(hasattr(core, name) for name in needed):
         return
-    if not hasattr(core, "_type_for_tuple_values") or hasattr(core.block_type, "kept"):
+    if hasattr(core.block_type, "kept"):
         return
     kept: dict[tuple, dict[str, Any]] = {}
     core.block_type.kept = kept

@@ -230,8 +230,7 @@ harness::InProcessSubject model_subject(Product form) {
 
 constexpr const char* kSums =
     "twice the recurrence in float32; the floor is for sums over chunks in another order, 2e-6, "
-    "and "
-    "for decays from differences of sums of adt over a chunk, an epsilon of the largest such sum";
+    "and for decays from differences of sums of adt over a chunk, an epsilon of the largest sum";
 constexpr const char* kHalf =
     "2^-9 and what cancels: float16 operands, products rounded to float16 before they are summed";
 constexpr const char* kTensorCores =

@@ -13,6 +13,7 @@ first set of operands: [of the whole, of the worst row]. "step" is autograd: meg
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import sys
 from argparse import Namespace
@@ -117,26 +118,24 @@ def worst_of(errors: dict[str, list]) -> float:
 def compared(row: dict, times: dict[str, list[float]]) -> None:
     """The times and the FLOP rates; patchbench's time over the time of the best right peer, and over the floor. A step is also compared
     with the best forward and the best backward of others, whoever has them."""
-    best: dict[str, tuple[float, str]] = {}
+    right: dict[str, dict[str, float]] = {}  # step, peer, ms
     for name, spread in times.items():
         row[name] |= {"ms": spread, "TFLOP/s": round(row["floor"][name.split()[-1]]["flops"] / spread[0] / 1e9, 1)}
     for step in NAMES:
         ours = times.get(f"patchbench {step}")
-        theirs = {
+        theirs = right[step] = {
             name: median
             for name, (median, *_) in times.items()
             if name.endswith(f" {step}") and not name.startswith("patchbench") and worst_of(row[name]["error"]) < WRONG
         }
-        if theirs:
-            best[step] = min((median, name) for name, median in theirs.items())
         if ours and theirs:
             row["of_best_peer"][step] = best_peer(ours[0], theirs)
         if ours:
             row["of_floor"][step] = round(ours[0] / row["floor"][step]["least_ms"], 2)
-    if "patchbench step" in times and {"forward", "backward"} <= best.keys():
-        parts = [best["forward"], best["backward"]]
-        theirs = {" + ".join(name for _, name in parts): sum(ms for ms, _ in parts)}
-        row["of_best_peer"]["step of parts"] = best_peer(times["patchbench step"][0], theirs)
+    pairs = itertools.product(right["forward"].items(), right["backward"].items())
+    both = {f"{forward} + {backward}": ms + more for (forward, ms), (backward, more) in pairs}
+    if both and "patchbench step" in times:
+        row["of_best_peer"]["step of parts"] = best_peer(times["patchbench step"][0], both)
 
 
 def timed(works: dict[str, Calls], sets: list[Operands], repeats: int) -> dict[str, list[float]]:

@@ -6,7 +6,7 @@
 
 #include "packs/sm90_machine.h"
 
-/// The host's versions of what packs/kernel/sm90 names of CUDA (ptx, barrier, wgmma), over a
+/// Host versions of the CUDA primitives in packs/kernel/sm90 (ptx, barrier, wgmma). They run on a
 /// machine of fibers.
 #define PB_DEVICE inline
 #define PB_CONSTEXPR constexpr

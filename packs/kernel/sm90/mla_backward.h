@@ -68,14 +68,27 @@ PB_DEVICE float dot_pair(uint32_t a, uint32_t b, uint32_t c) {
   return bf16_low(a) * (bf16_low(b) + bf16_low(c)) + bf16_high(a) * (bf16_high(b) + bf16_high(c));
 }
 
+/// Adds <a, b + c> over the 8 elements of each.
+PB_DEVICE void add_dot(float& sum, const Vec128& a, const Vec128& b, const Vec128& c) {
+  PB_UNROLL
+  for (int word = 0; word < 4; ++word) sum += dot_pair(a.words[word], b.words[word], c.words[word]);
+}
+
+/// Stores what lse gives for a row: the base of its exponents, and the factor of P, 0 without a
+/// head.
+template <typename Operands, typename Shared>
+PB_DEVICE void store_base(const Operands& o, Shared& shared, int row) {
+  const float lse = row < o.cta.num_rows ? o.g.lse[o.cta.first_row + row] : 0.0f;
+  shared.base[row] = floorf(lse);
+  shared.p_factor[row] = row < o.cta.num_rows ? exp2_of(floorf(lse) - lse) : 0.0f;
+}
+
 /// Stores what is known of a row: Delta, and lse as base and p_factor.
 template <typename Operands>
 PB_DEVICE void store_row(const Operands& o, BackwardShared& shared, int row, float delta) {
   shared.delta[row] = delta;
   shared.ds_sum[row] = 0.0f;
-  const float lse = row < o.cta.num_rows ? o.g.lse[o.cta.first_row + row] : 0.0f;
-  shared.base[row] = floorf(lse);
-  shared.p_factor[row] = row < o.cta.num_rows ? exp2_of(floorf(lse) - lse) : 0.0f;
+  store_base(o, shared, row);
 }
 
 /// Delta = <grad_out, out + out_remainder> and lse of the heads of the CTA, four threads a head.

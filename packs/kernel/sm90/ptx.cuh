@@ -138,7 +138,8 @@ PB_DEVICE int cluster_rank() {
 #endif
   return static_cast<int>(rank);
 }
-/// The address, for the cluster, of what lies at `address` in the shared memory of CTA `rank`.
+/// `address` is of shared memory of this CTA. Returns the address that the cluster has for the same
+/// place in CTA `rank`.
 PB_DEVICE uint32_t cluster_address(uint32_t address, int rank) {
   uint32_t mapped = 0;
 #if __CUDA_ARCH__ >= 900
