@@ -44,6 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "log").write_text("UserWarning: " + "a warning that no rule knows " * 8 + "\n")
     for name, seed in (("before", 1), ("after", 2)):
         (made / f"{name}.json").write_text(json.dumps(report(seed)))
+    # Other tests write into the cache that all share.
+    (made / "cache/patchbench/runs/one").mkdir(parents=True)
     done = subprocess.run([PROGRAM, "ledger", "import", ROOT / "reports/evidence/mamba3_mimo_smem_2d/cpu.jsonl"], env=environment(made))
     assert done.returncode == 0
     return made
@@ -54,7 +56,8 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def printed(folder: Path, *words: str) -> str:
-    return subprocess.run([PROGRAM, *words], cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True).stdout
+    env = environment(folder) | ({"XDG_CACHE_HOME": str(folder / "cache")} if words[0] == "cache" else {})
+    return subprocess.run([PROGRAM, *words], cwd=folder, env=env, stdout=subprocess.PIPE, text=True).stdout
 
 
 def on_a_terminal(folder: Path, *words: str) -> str:
