@@ -110,8 +110,9 @@ Tensors loss_inputs(const Case& item, uint64_t seed, bool is_backward) {
   const auto normal = [&](const char* name, const std::vector<int64_t>& shape) {
     return Draw(seed, item.name + "/" + name).normal(shape).to(at::kFloat);
   };
+  const double times = harness::factor(item, "logits_times");
   Tensors inputs = {{"topk_indices", topk_indices(item, seed, s, s, true)},
-                    {"query", normal("query", {s, batch, heads, d})},
+                    {"query", normal("query", {s, batch, heads, d}) * times},
                     {"key", normal("key", {s, batch, heads, d})}};
   if (is_backward) {
     inputs["q"] = normal("q", {s, batch, heads, d});
@@ -121,8 +122,8 @@ Tensors loss_inputs(const Case& item, uint64_t seed, bool is_backward) {
     inputs["k"] = normal("k", {s, batch, d});
     inputs["grad_loss"] = torch::full({}, 1.5, at::kFloat);
   } else {
-    inputs["index_scores"] =
-        normal("index_scores", {batch, s, s}).masked_fill(causal(s).logical_not(), kClosed);
+    inputs["index_scores"] = (normal("index_scores", {batch, s, s}) * times)
+                                 .masked_fill(causal(s).logical_not(), kClosed);
   }
   return inputs;
 }
@@ -365,6 +366,8 @@ class DsaPack : public harness::Pack {
   void check(const Case& item) const override {
     std::vector<std::string> known = kAxes.at(site_of(item));
     known.push_back("site");
+    if (site_of(item).starts_with("loss_"))
+      known = harness::with_optional(item, known, "logits_times");
     harness::check_axes(item, known);
     if (item.axes.contains("cp_rank") && axis(item, "cp_rank") >= extent(item, "cp_size"))
       refuse(item, "axis 'cp_rank' wants a rank below cp_size");

@@ -1,13 +1,17 @@
-// Time of patchbench::sparse_mla_fp8, forward and backward, by layout, and its errors against fp64
-// sums over the stored values in the same run. Needs a CUDA device.
+// Time of patchbench::sparse_mla_fp8, forward and backward, by layout, in turn with
+// patchbench::sparse_mla on the bfloat16 values, and its errors against fp64 sums over the stored
+// values in the same run. Needs a CUDA device.
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "bench/bench_main.h"
 #include "bench/timing.h"
 #include "fp8_storage_dispatch/op.h"
+#include "sparse_mla_dims/op.h"
 
 namespace patchbench::sparse_mla_fp8_bench {
 namespace {
@@ -25,7 +29,8 @@ constexpr double kE4m3Flops = 1979e12, kBf16Flops = 989e12;
 
 constexpr const char* kHelp =
     "  head_dim 576/512, batch 1; every slot names a key, at random\n"
-    "  q and kv are quantised before the clock starts: quantisation is in no time\n"
+    "  quantise: q and kv, as the layout has them; it is in no other time\n"
+    "  bf16: patchbench::sparse_mla on the values before they were quantised\n"
     "  exit 1: an error is beyond 5e-3 (out), 1e-2 (gradients), 1e-3 and 2^-11 of it (lse)\n";
 
 /// How q and kv are stored.
@@ -46,18 +51,24 @@ struct Sizes {
 Sizes sizes_of(const Options& o) { return {o.shape[0], o.shape[1], o.shape[2], o.shape[3]}; }
 
 struct Problem {
+  Tensor query, keys;  ///< as they were before
   Fp8Storage q, kv;
   Tensor indices, grad_out;
 };
+
+Fp8Storage stored(const Tensor& values, const char* layout) {
+  return layout == nullptr ? Fp8Storage{values, std::nullopt} : quantize_mla(values, layout);
+}
 
 Problem problem_of(const Layout& layout, const Sizes& o, double sharpness) {
   torch::manual_seed(7);
   const auto bf16 = torch::dtype(torch::kBFloat16).device(torch::kCUDA);
   const Tensor query = torch::randn({1, o.queries, o.heads, kDim}, bf16) * sharpness;
   const Tensor kv = torch::randn({1, o.keys, 1, kDim}, bf16);
-  return {.q = layout.query == nullptr ? Fp8Storage{query, std::nullopt}
-                                       : quantize_mla(query, layout.query),
-          .kv = quantize_mla(kv, layout.kv),
+  return {.query = query,
+          .keys = kv,
+          .q = stored(query, layout.query),
+          .kv = stored(kv, layout.kv),
           .indices = torch::randint(0, o.keys, {1, o.queries, 1, o.topk}, bf16.dtype(torch::kInt)),
           .grad_out = torch::randn({1, o.queries, o.heads, kDimV}, bf16)};
 }
@@ -103,53 +114,113 @@ Json errors_of(const Layout& layout, Sizes few, double sharpness, bool& passed) 
   return errors;
 }
 
-Json row_of(const Layout& layout, const char* what, const bench::Timing& timing, double flops,
+/// A call, and what its row says besides its time.
+struct Timed {
+  std::function<void()> call;
+  Json row;
+};
+
+Timed timed(const char* layout, const char* what, std::function<void()> call, double flops,
             double matrix_s, double bytes) {
-  return {{"layout", layout.name},
-          {"what", what},
-          {"median_ms", timing.median_ms},
-          {"low_ms", timing.low_ms},
-          {"high_ms", timing.high_ms},
-          {"flops", flops},
-          {"tflops", flops / timing.median_ms / 1e9},
-          {"floor_matrix_ms", matrix_s * 1e3},
-          {"least_bytes", bytes}};
+  return {std::move(call),
+          {{"layout", layout},
+           {"what", what},
+           {"flops", flops},
+           {"floor_matrix_ms", matrix_s * 1e3},
+           {"least_bytes", bytes}}};
 }
 
-void measure_layout(const Layout& layout, const Sizes& o, int repeats, Json& rows) {
+double bytes_of(const Fp8Storage& q, const Fp8Storage& kv, const Tensor& indices) {
+  return static_cast<double>(q.payload.nbytes() + kv.payload.nbytes() + indices.nbytes());
+}
+
+/// Products of one sum over the width of a key, and over that of a value.
+struct Work {
+  double logits, values;
+};
+Work work_of(const Sizes& o) {
+  const double pairs = 2.0 * static_cast<double>(o.queries * o.heads * o.topk);
+  return {pairs * kDim, pairs * kDimV};
+}
+
+/// Forward, and backward: logits, grad_out V^T, dS K, dS^T Q, P^T grad_out. `written`: out and lse;
+/// grad_out is as large as out.
+void add_both(std::vector<Timed>& calls, const char* layout, const Sizes& o, double logits_s,
+              double read, double written, std::function<void()> forward,
+              std::function<void()> backward) {
+  const auto [logits, values] = work_of(o);
+  const double grads = static_cast<double>((o.queries * o.heads + o.keys) * kDim * 2);
+  calls.push_back(timed(layout, "forward", std::move(forward), logits + values,
+                        logits_s + values / kBf16Flops, read + written));
+  calls.push_back(timed(layout, "backward", std::move(backward), 3 * logits + 2 * values,
+                        logits_s + 2 * (logits + values) / kBf16Flops, read + 2 * written + grads));
+}
+
+void add_layout(std::vector<Timed>& calls, const Layout& layout, const Sizes& o) {
   const Problem p = problem_of(layout, o, 1);
   const auto [out, lse] = sparse_mla_fp8_forward(p.q, p.kv, p.indices, kScale);
-  const auto forward = [&] { sparse_mla_fp8_forward(p.q, p.kv, p.indices, kScale); };
-  const auto backward = [&, out = out, lse = lse] {
-    sparse_mla_fp8_backward(p.grad_out, out, lse, p.q, p.kv, p.indices, kScale);
-  };
-  const double pairs = 2.0 * static_cast<double>(o.queries * o.heads * o.topk);
+  const auto [logits, values] = work_of(o);
   const bool is_e4m3 = layout.query != nullptr;
-  const double logits = pairs * kDim, values = pairs * kDimV;
-  const double rope = std::string(layout.kv) == "block" ? pairs * (kDim - kDimV) : 0;
+  const double rope =
+      std::string(layout.kv) == "block" ? logits * (kDim - kDimV) / static_cast<double>(kDim) : 0;
   const double logits_s =
       is_e4m3 ? (logits - rope) / kE4m3Flops + rope / kBf16Flops : logits / kBf16Flops;
-  const double read =
-      static_cast<double>(p.q.payload.nbytes() + p.kv.payload.nbytes() + p.indices.nbytes());
-  const double written = static_cast<double>(out.nbytes() + lse.nbytes());
-  rows.push_back(row_of(layout, "forward", bench::time_on_device(forward, repeats), logits + values,
-                        logits_s + values / kBf16Flops, read + written));
-  // Logits, grad_out V^T, dS K, dS^T Q, P^T grad_out; grad_out is as large as out.
-  const double grads = static_cast<double>((o.queries * o.heads + o.keys) * kDim * 2);
-  rows.push_back(row_of(layout, "backward", bench::time_on_device(backward, repeats),
-                        3 * logits + 2 * values, logits_s + 2 * (logits + values) / kBf16Flops,
-                        read + 2 * written + grads));
+  const double read = bytes_of(p.q, p.kv, p.indices);
+  add_both(
+      calls, layout.name, o, logits_s, read, static_cast<double>(out.nbytes() + lse.nbytes()),
+      [p] { sparse_mla_fp8_forward(p.q, p.kv, p.indices, kScale); },
+      [p, out = out, lse = lse] {
+        sparse_mla_fp8_backward(p.grad_out, out, lse, p.q, p.kv, p.indices, kScale);
+      });
+  const auto quantise = [p, layout] {
+    stored(p.query, layout.query);
+    stored(p.keys, layout.kv);
+  };
+  const double dense = static_cast<double>((is_e4m3 ? p.query.nbytes() : 0) + p.keys.nbytes()),
+               kept = static_cast<double>((is_e4m3 ? p.q.payload.nbytes() : 0) +
+                                          p.kv.payload.nbytes());
+  calls.push_back(timed(layout.name, "quantise", quantise, 0, 0, dense + kept));
+}
+
+void add_bf16(std::vector<Timed>& calls, const Sizes& o) {
+  const Problem p = problem_of(kLayouts[0], o, 1);
+  const auto [out, lse, rest] =
+      ops::sparse_mla_dims::sparse_mla_forward(p.query, p.keys, p.indices, kScale, kDimV);
+  const Fp8Storage q{p.query, std::nullopt}, kv{p.keys, std::nullopt};
+  const double written =
+      static_cast<double>(2 * out.nbytes() + lse.nbytes());  // with the remainder
+  add_both(
+      calls, "bf16", o, work_of(o).logits / kBf16Flops, bytes_of(q, kv, p.indices), written,
+      [p] { ops::sparse_mla_dims::sparse_mla_forward(p.query, p.keys, p.indices, kScale, kDimV); },
+      [p, out = out, lse = lse, rest = rest] {
+        ops::sparse_mla_dims::sparse_mla_backward(p.grad_out, out, rest, lse, p.query, p.keys,
+                                                  p.indices, kScale);
+      });
 }
 
 Json measure(const Options& options, bool& passed) {
   const Sizes sizes = sizes_of(options);
   Json rows = Json::array(), errors = Json::array();
+  std::vector<Timed> calls;
+  add_bf16(calls, sizes);
   for (const Layout& layout : kLayouts) {
     for (const double sharpness : {1.0, 4.0})
       errors.push_back(errors_of(layout, sizes, sharpness, passed));
-    measure_layout(layout, sizes, options.repeats, rows);
+    add_layout(calls, layout, sizes);
+  }
+  std::vector<std::function<void()>> in_turn;
+  for (const Timed& one : calls) in_turn.push_back(one.call);
+  const auto times = bench::times_in_turn(in_turn, options.repeats);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const bench::Timing timing = bench::timing_of(times[i]);
+    Json& row = rows.emplace_back(std::move(calls[i].row));
+    row["median_ms"] = timing.median_ms;
+    row["low_ms"] = timing.low_ms;
+    row["high_ms"] = timing.high_ms;
+    row["tflops"] = row.at("flops").get<double>() / timing.median_ms / 1e9;
   }
   return {{"shape_is", "queries, num_heads, topk, keys; head_dim 576/512"},
+          {"how", "all rows in turn"},
           {"path", sparse_mla_fp8_path(torch::empty({1}, torch::kCUDA))},
           {"floor_rates", {{"e4m3_flops", kE4m3Flops}, {"bf16_flops", kBf16Flops}}},
           {"rows", rows},

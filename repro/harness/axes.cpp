@@ -67,9 +67,17 @@ int64_t backwards(const Case& item) {
   return item.axes.contains("backwards") ? extent(item, "backwards") : 1;
 }
 
-double gradient_times(const Case& item) {
-  return item.axes.contains("gradient_times") ? amount(item, "gradient_times") : 1;
+double factor(const Case& item, const std::string& name) {
+  return item.axes.contains(name) ? amount(item, name) : 1;
 }
+
+std::vector<std::string> with_optional(const Case& item, std::vector<std::string> known,
+                                       const std::string& name) {
+  if (item.axes.contains(name)) known.push_back(name);
+  return known;
+}
+
+double gradient_times(const Case& item) { return factor(item, "gradient_times"); }
 
 void check_axes(const Case& item, const std::vector<std::string>& known) {
   static const std::vector<std::string> of_all = {"backwards",   "scaled_from", "gradient_times",

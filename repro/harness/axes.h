@@ -26,6 +26,14 @@ int64_t backwards(const Case& item);
 /// The factor by which the harness multiplies the upstream gradient: axis `gradient_times`, 1 where
 /// it is not there.
 double gradient_times(const Case& item);
+/// An axis that a case need not have: the factor by which a pack multiplies some of its inputs, 1
+/// where it is not there. `logits_times`: what logits are made of; a softmax of large logits is
+/// that of few classes or keys. `decay_times`: the logarithm of what a state keeps from token to
+/// token.
+double factor(const Case& item, const std::string& name);
+/// `known`, and `name` where the case has it.
+std::vector<std::string> with_optional(const Case& item, std::vector<std::string> known,
+                                       const std::string& name);
 /// The case has exactly these axes, and may have those that the harness gives every pack:
 /// `backwards`; `scaled_from`, a case whose inputs it takes, with `gradient_times`; `grad_layout`
 /// "expanded": the upstream gradient is one value of stride 0, as out.sum() makes it, or one of

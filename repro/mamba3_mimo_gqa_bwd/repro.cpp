@@ -78,7 +78,7 @@ Tensors backward_inputs(const Case& item, uint64_t seed) {
           {"mimo_v", active("mimo_v", {h, r, p})},
           {"mimo_z", active("mimo_z", {h, r, p})},
           {"mimo_o", active("mimo_o", {h, r, p})},
-          {"adt", uniform("adt", {b, h, s}, -0.55, -0.05)},
+          {"adt", uniform("adt", {b, h, s}, -0.55, -0.05) * harness::factor(item, "decay_times")},
           {"dt", uniform("dt", {b, h, s}, 0.05, 0.25)},
           {"angles", uniform("angles", {b, s, h, a}, 0, is_coherent ? 0.3 : 6.28)},
           {"d", draw("d").normal({h}).to(at::kFloat)}};
@@ -402,6 +402,7 @@ class MimoPack : public harness::Pack {
       for (const char* name : {"head_dim_v", "num_angles", "chunk", "values", "grad_scale"})
         known.emplace_back(name);
       if (item.axes.contains("seqlens")) known.emplace_back("seqlens");
+      known = harness::with_optional(item, known, "decay_times");
     }
     harness::check_axes(item, known);
     if (is_projection(item)) {

@@ -55,7 +55,7 @@ Operands operands_of(const Options& options) {
 
 /// [median, least, greatest] ms.
 Json timed(const std::function<void()>& call, int repeats) {
-  const std::vector<double> times = bench::times_on_device(call, repeats);
+  const std::vector<double> times = bench::times_in_turn({call}, repeats)[0];
   return {times[times.size() / 2], times.front(), times.back()};
 }
 

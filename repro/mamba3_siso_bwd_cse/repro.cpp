@@ -59,8 +59,9 @@ std::pair<std::vector<Sequence>, int64_t> sequences_of(const Case& item) {
 
 // ---- inputs and right values ----
 
-/// adt is drawn from -kMostDecay to -0.02.
+/// adt is drawn from -kMostDecay to -0.02, times the axis `decay_times`.
 constexpr double kMostDecay = 0.55;
+double decay_times(const Case& item) { return harness::factor(item, "decay_times"); }
 
 /// What the recurrence of one sequence gives, and its states on the way.
 struct Scanned {
@@ -106,7 +107,8 @@ Tensors backward_inputs(const Case& item, uint64_t seed) {
       {"k", normal("k", {b, s, h, n}, 0.5)},
       {"v", normal("v", {b, s, h, p}, 1)},
       {"grad_out", normal("grad_out", {b, s, h, p}, 1)},
-      {"adt", draw("adt").uniform({b, h, s}, -kMostDecay, -0.02).to(at::kFloat)},
+      {"adt",
+       (draw("adt").uniform({b, h, s}, -kMostDecay, -0.02) * decay_times(item)).to(at::kFloat)},
       {"qk_dot", draw("qk_dot").normal({b, h, s}).to(at::kFloat)},
   };
   if (flag(item, "has_d")) inputs["d"] = draw("d").normal({h}).to(at::kFloat);
@@ -261,6 +263,7 @@ class SisoPack : public harness::Pack {
     if (has_gradients(item)) {
       for (const char* name : {"batch", "seqlen", "num_heads", "dtype"}) known.emplace_back(name);
       if (item.axes.contains("seqlens")) known.emplace_back("seqlens");
+      known = harness::with_optional(item, known, "decay_times");
       sequences_of(item);
       low_dtype(item);
     } else {
@@ -293,7 +296,7 @@ class SisoPack : public harness::Pack {
     const int64_t tokens = std::min(extent(item, "chunk"), extent(item, "seqlen"));
     harness::Tolerances found = kFp32;
     for (auto* one : {&found.element, &found.row, &found.cosine, &found.scale})
-      one->floor_ulp += kMostDecay * static_cast<double>(tokens);
+      one->floor_ulp += kMostDecay * decay_times(item) * static_cast<double>(tokens);
     return found;
   }
 

@@ -346,7 +346,7 @@ class DimsPack : public harness::Pack {
     }
     if (item.axes.contains("pattern")) known.emplace_back("pattern");
     pattern_of(item);
-    harness::check_axes(item, known);
+    harness::check_axes(item, harness::with_optional(item, known, "logits_times"));
     if (site == "dispatch") check_dispatch(item);
     if (site == "attention" && extent(item, "head_dim_v") > kNativeDimV)
       refuse(item, fmt::format("axis 'head_dim_v': the op takes at most {}", kNativeDimV));
@@ -373,7 +373,8 @@ class DimsPack : public harness::Pack {
                   width = extent(item, "head_dim_qk"), width_v = extent(item, "head_dim_v");
     // Memory is measured at half the length too: what is named must lie in the first half.
     const int64_t num_named = site == "memory" ? keys / 2 : keys;
-    return {{"query", normal(item, "query", {rows, batch, heads, width}, seed)},
+    const Tensor query = normal(item, "query", {rows, batch, heads, width}, seed);
+    return {{"query", query * harness::factor(item, "logits_times")},
             {"kv", normal(item, "kv", {keys, batch, 1, width}, seed)},
             {"grad_out", normal(item, "grad_out", {rows, batch, heads, width_v}, seed)},
             {"topk_indices", topk_indices(item, num_named, seed)},

@@ -281,6 +281,7 @@ class PrecisionPack : public harness::Pack {
     const std::string site = site_of(item);
     std::vector<std::string> axes = kAxes.at(site);
     if (has_silent_rows(item)) axes.push_back("silent_rows");
+    if (is_backward(site)) axes = harness::with_optional(item, axes, "logits_times");
     harness::check_axes(item, axes);
     if (site == "sweep") source_of(item);
     if (site == "op") staging_of(item);
@@ -315,6 +316,7 @@ class PrecisionPack : public harness::Pack {
       return drawn_inputs(data_of(item), shape_of(item), seed, "sweep/" + data_of(item));
     if (!is_backward(site)) return {};
     Tensors drawn = drawn_inputs(data_of(item), shape_of(item), seed, item.name);
+    drawn.at("q").mul_(harness::factor(item, "logits_times"));
     if (has_silent_rows(item))
       drawn.at("grad_out").narrow(0, 0, extent(item, "silent_rows")).zero_();
     return drawn;

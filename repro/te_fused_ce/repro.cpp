@@ -45,7 +45,7 @@ Axes axes_of(const Case& item) {
                                     "label_smoothing", "logits",      "labels",  "confidence"};
   const bool has_answer = item.axes.contains("answer");
   if (has_answer) known.emplace_back("answer");
-  harness::check_axes(item, known);
+  harness::check_axes(item, harness::with_optional(item, known, "logits_times"));
   Axes axes;
   axes.batch = extent(item, "batch");
   axes.seqlen = extent(item, "seqlen");
@@ -256,7 +256,8 @@ class TeFusedCePack final : public harness::Pack {
   Tensors inputs(const Case& item, uint64_t seed) const override {
     const Axes axes = axes_of(item);
     const at::Tensor labels = make_labels(axes, seed, item.name);
-    at::Tensor x = Draw(seed, item.name + "/logits").normal({axes.batch, axes.seqlen, axes.vocab});
+    at::Tensor x = Draw(seed, item.name + "/logits").normal({axes.batch, axes.seqlen, axes.vocab}) *
+                   harness::factor(item, "logits_times");
     // The target's probability is then about 1 - vocab / 13000.
     if (axes.confidence == "high")
       x.scatter_add_(2, labels.clamp_min(0).unsqueeze(2),
