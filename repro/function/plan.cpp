@@ -17,8 +17,8 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-const Names kOfHarness = {"grad_layout", "grad_mask", "gradient_times", "backwards",
-                          "input_layout"};
+const Names kOfHarness = {"grad_layout", "grad_mask",    "gradient_times",
+                          "backwards",   "input_layout", "input_times"};
 const Names kDtypes = {"float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"};
 const Names kFloatDtypes = {"float32", "bfloat16", "float16", "float64"};
 
@@ -213,12 +213,13 @@ class Reader {
       add("gradient_times", {{"power_of", 2}, {"from", -8}, {"to", 8}});
       add("backwards", {nullptr, 2});
     }
+    add("input_times", {nullptr, nullptr, 0.125, 8});
     if (layouts == "all") add("input_layout", {nullptr, "transposed", "strided", "offset"});
   }
 
   void check_used() const {
     for (const std::string& name : plan_.axes) {
-      const bool is_of_gradient = has(kOfHarness, name) && name != "input_layout";
+      const bool is_of_gradient = has(kOfHarness, name) && !name.starts_with("input_");
       if (is_of_gradient && plan_.gradients.empty())
         fail("axis '" + name + "'", "is of use only where there are \"gradients\"");
       if (!used_.contains(name) && name != "dtype" && !has(kOfHarness, name))

@@ -81,7 +81,8 @@ double gradient_times(const Case& item) { return factor(item, "gradient_times");
 
 void check_axes(const Case& item, const std::vector<std::string>& known) {
   static const std::vector<std::string> of_all = {"backwards",   "scaled_from", "gradient_times",
-                                                  "grad_layout", "grad_mask",   "input_layout"};
+                                                  "grad_layout", "grad_mask",   "input_layout",
+                                                  "input_times"};
   const auto is_of_all = [](const std::string& name) {
     return std::find(of_all.begin(), of_all.end(), name) != of_all.end();
   };
@@ -98,6 +99,7 @@ void check_axes(const Case& item, const std::vector<std::string>& known) {
     choice(item, "input_layout", {"transposed", "strided", "offset"});
   backwards(item);
   gradient_times(item);
+  factor(item, "input_times");
 }
 
 }  // namespace patchbench::harness

@@ -158,10 +158,12 @@ Tensors inputs_of(const Pack& pack, const Case& item, uint64_t seed) {
   Tensors inputs = pack.inputs(drawn, seed);
   for (auto& [name, tensor] : inputs) {
     if (!tensor.is_floating_point()) continue;
-    if (name.starts_with("grad_"))
+    if (name.starts_with("grad_")) {
       tensor = gradient_of(item, tensor);
-    else if (item.axes.contains("input_layout"))
-      tensor = laid_out(tensor, item.axes.at("input_layout"));
+      continue;
+    }
+    if (item.axes.contains("input_times")) tensor = tensor * factor(item, "input_times");
+    if (item.axes.contains("input_layout")) tensor = laid_out(tensor, item.axes.at("input_layout"));
   }
   return inputs;
 }

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -141,7 +142,7 @@ bool is_clear(const Observation& o) {
 using IsAsked = std::function<bool(const Observation&)>;
 
 /// The red cases that are asked for and the right ones, with the rule that tells them apart. Where
-/// there is none, right cases near a limit are left out.
+/// there is none, or a shorter one without them, right cases near a limit are left out.
 Json explained_of(const std::vector<Observation>& judged, const std::string& kind,
                   const IsAsked& is_asked) {
   const auto inputs_of = [&](bool takes_near) {
@@ -161,10 +162,14 @@ Json explained_of(const std::vector<Observation>& judged, const std::string& kin
   const std::vector<JudgedInput> every = inputs_of(true), clear = inputs_of(false);
   Json whole = explained(kind, every);
   whole["near"] = 0;
-  if (!whole.at("rules").empty() || clear.size() == every.size()) return whole;
+  const auto num_rules = [](const Json& one) {
+    return one.at("rules").empty() ? std::numeric_limits<std::size_t>::max()
+                                   : one.at("rules").size();
+  };
+  if (clear.size() == every.size()) return whole;
   Json without = explained(kind, clear);
   without["near"] = every.size() - clear.size();
-  return without.at("rules").empty() ? whole : without;
+  return num_rules(without) < num_rules(whole) ? without : whole;
 }
 
 /// One explanation for each kind of failure; where a wrong result has no rule as a whole, one for

@@ -56,8 +56,8 @@ std::string tensor_source(const std::string& name, const Json& body) {
 }  // namespace
 
 DrawnSource source_of(const Json& plan) {
-  static const std::set<std::string> of_harness = {"grad_layout", "grad_mask", "gradient_times",
-                                                   "backwards", "input_layout"};
+  static const std::set<std::string> of_harness = {"grad_layout", "grad_mask",    "gradient_times",
+                                                   "backwards",   "input_layout", "input_times"};
   std::vector<std::string> names;
   for (const auto& [key, form] : plan.at("axes").items())
     for (const std::string& name : split(key, ","))

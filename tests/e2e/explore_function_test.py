@@ -67,6 +67,10 @@ def second(x, weight):
     return Scale.apply(x, weight, "second")
 
 
+def large(x, weight):
+    return x * weight * (0.5 if x.float().square().mean() > 6 else 1)
+
+
 def raises(x, weight):
     if x.shape[0] > 20:
         raise ValueError("too many rows")
@@ -122,9 +126,10 @@ def explored(folder: Path, name: str, *more: str, axes: str = "axes.json", **env
     ("name", "rules"),
     [
         ("stride", [["red where grad_output.has_stride_0", "green"]]),
-        ("odd", [[f"red where cols > {most} and 2 does not divide cols", "green"] for most in (63, 64)]),
+        ("odd", [[f"red where cols > {most} and 2 does not divide cols", "green"] for most in range(59, 65)]),
         ("half", [["red where dtype is float16", "green"]]),
         ("second", [["red where backwards is given", "green"]]),
+        ("large", [[f"red where input_times {comparison}", "green"] for comparison in ("== 8", "> 0.125")]),
     ],
 )
 def test_a_planted_fault_is_found_and_explained(folder: Path, name: str, rules: list[list[str]]) -> None:

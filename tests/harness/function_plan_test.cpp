@@ -53,13 +53,15 @@ TEST(FunctionPlan, TensorsAreDrawnAsTheFileSays) {
   EXPECT_EQ(inputs.at("grad_output").sizes(), (std::vector<int64_t>{5}));
 }
 
-TEST(FunctionPlan, TheFormsOfAnUpstreamGradientAreThereUnlessTheFileSaysNo) {
+TEST(FunctionPlan, TheFormsOfItsInputsAreThereUnlessTheFileSaysNo) {
   const Json axes = parse_plan(Json::parse(kAxes)).space.at("axes");
-  for (const char* name : {"grad_layout", "grad_mask", "gradient_times", "backwards"})
+  for (const char* name :
+       {"grad_layout", "grad_mask", "gradient_times", "backwards", "input_times"})
     EXPECT_TRUE(axes.contains(name)) << name;
   EXPECT_FALSE(axes.contains("input_layout"));
   EXPECT_TRUE(parse_plan(changed("/layouts", "all")).space.at("axes").contains("input_layout"));
-  EXPECT_FALSE(parse_plan(changed("/layouts", "none")).space.at("axes").contains("grad_layout"));
+  for (const char* name : {"grad_layout", "input_times"})
+    EXPECT_FALSE(parse_plan(changed("/layouts", "none")).space.at("axes").contains(name)) << name;
   const Json own = {nullptr, "strided"};
   EXPECT_EQ(parse_plan(changed("/axes/grad_layout", own)).space["axes"]["grad_layout"], own);
 }
