@@ -283,7 +283,8 @@ inline ChunkResult chunk_loss(const at::Tensor& z, const at::Tensor& target,
 
 /// An element of grad_input is a sum over the classes of terms of both signs. Where there are few
 /// elements all of them may be far smaller than such a sum is: than the root of the sum of the
-/// terms' squares, here of the row in which that is smallest.
+/// terms' squares, here of the row in which that is smallest. The label's own term is p - 1, which
+/// cancels where the row is sure of its label: p and 1 count apart.
 inline double size_of_terms(const harness::Tensors& inputs, const Options& options) {
   const harness::Tensors wide = harness::in_fp64(inputs);
   const at::Tensor target = wide.at("target"), weight = wide.at("weight"),
@@ -291,9 +292,22 @@ inline double size_of_terms(const harness::Tensors& inputs, const Options& optio
   const at::Tensor logits = at::linear(wide.at("input"), weight, optional_input(wide, "bias"));
   const Divisors by =
       divisors(target.ne(options.ignore_index), target, class_weight, options, at::kDouble);
-  const at::Tensor of_logits = chunk_loss(logits, target, class_weight, options, by).grad_logits *
-                               wide.at("grad_loss").reshape({-1, 1});
-  const at::Tensor squares = at::mv(of_logits.square(), weight.square().mean(1));
+  const at::Tensor grad_loss = wide.at("grad_loss").reshape({-1, 1});
+  at::Tensor terms = chunk_loss(logits, target, class_weight, options, by).grad_logits * grad_loss;
+  terms = terms.square();
+  const at::Tensor valid = target.ne(options.ignore_index).unsqueeze(1),
+                   label = at::where(valid, target.unsqueeze(1), 0);
+  at::Tensor own = (1 - options.label_smoothing) * grad_loss / by.entropy, y = logits;
+  if (class_weight.defined())
+    own = own * class_weight.index_select(0, label.flatten()).unsqueeze(1);
+  if (options.softcap > 0) {
+    y = options.softcap * at::tanh(logits / options.softcap);
+    own = own * (1 - (y.gather(1, label) / options.softcap).square());
+  }
+  // p^2 + 1 = (p - 1)^2 + 2 p
+  const at::Tensor both = 2 * y.softmax(1).gather(1, label) * own.square();
+  terms.scatter_add_(1, label, at::where(valid, both, 0.0));
+  const at::Tensor squares = at::mv(terms, weight.square().mean(1));
   const at::Tensor given = squares.masked_select(squares.gt(0));
   return given.numel() == 0 ? 0 : std::sqrt(given.min().item<double>());
 }

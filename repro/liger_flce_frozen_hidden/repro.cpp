@@ -94,6 +94,12 @@ class FrozenHiddenPack final : public harness::Pack {
   Tensors plain(const Case& item, const Tensors& inputs) const override {
     return right_answer(axes_of(item), inputs);
   }
+  double least_size(const Case& item, const Tensors& inputs, const Tensors&,
+                    const std::string& tensor) const override {
+    return tensor == "grad_input"
+               ? linear_cross_entropy::size_of_terms(inputs, axes_of(item).options)
+               : 0;
+  }
   std::map<std::string, int64_t> extents(const Case& item) const override {
     const Axes axes = axes_of(item);
     return {{"tokens", axes.tokens}, {"hidden", axes.hidden}, {"vocab", axes.vocab}};
