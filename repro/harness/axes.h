@@ -28,8 +28,7 @@ int64_t backwards(const Case& item);
 double gradient_times(const Case& item);
 /// An axis that a case need not have: the factor by which a pack multiplies some of its inputs, 1
 /// where it is not there. `logits_times`: what logits are made of; a softmax of large logits is
-/// that of few classes or keys. `decay_times`: the logarithm of what a state keeps from token to
-/// token.
+/// that of few classes or keys. `decay_times`: the logarithm of a decay.
 double factor(const Case& item, const std::string& name);
 /// `known`, and `name` where the case has it.
 std::vector<std::string> with_optional(const Case& item, std::vector<std::string> known,

@@ -383,9 +383,8 @@ inline harness::Tolerances usual_tolerances(const Problem& problem, bool is_sum,
   return found;
 }
 
-/// What a right computation of `tensor` (loss, grad_input, grad_weight, grad_bias) may be off. A
-/// logit is rounded at its own size, and that is the relative error of what its exponential is a
-/// part of.
+/// What a right computation of `tensor` (loss, grad_input, grad_weight, grad_bias) may be off. The
+/// absolute error of a logit is the relative error of its exponential.
 inline harness::Tolerances tolerances_of(const Problem& problem, const std::string& tensor) {
   const bool is_bias = tensor == "grad_bias";
   harness::Tolerances found =
