@@ -26,10 +26,9 @@ struct FunctionPlan {
   std::vector<std::string> arguments, gradients;
 };
 
-/// Reads axes.json (repro/function/README.md). Axes that the file does not name get a range:
-/// `input_times` and, where there are gradients, those of the upstream gradient's form
-/// (`grad_layout`, `grad_mask`, `gradient_times`, `backwards`). Throws Error(kUsage) `axes.json:
-/// <where>: <reason>`.
+/// Reads axes.json (repro/function/README.md). These axes get a range unless the file names them:
+/// `input_times` and, with gradients, `grad_layout`, `grad_mask`, `gradient_times` and `backwards`.
+/// Throws Error(kUsage) `axes.json: <where>: <reason>`.
 FunctionPlan parse_plan(const Json& json);
 
 /// The shape of a tensor in a case. Throws Error(kUsage) where an axis of it is missing or is no
