@@ -253,8 +253,7 @@ const Tolerances kPlain = {{1.6, 0, kNearPlain},
 constexpr const char* kOneRow =
     "as above, and the summation in fp32, 1.9e-6: of one query of one head and 8 keys that share a "
     "mean grad_q was 1.74 times as far off as plain's (1 of 400 drawn cases); where one key has "
-    "all "
-    "of P, plain in fp64 is exact, and 1.4e-8 was seen";
+    "all of P, plain in fp64 is exact, and 1.4e-8 was seen";
 const Tolerances kOp = {{2, 0.125,
                          "and 9.8e-4: need 6.5e-4 (grad_q of data with a mean, 1 of 1500 drawn "
                          "cases), where one key's dP - delta is all of an element"},
@@ -266,8 +265,7 @@ const Tolerances kOp = {{2, 0.125,
                         {2, 0x1p-6, "and 1.2e-4: plain's own bias is near 0"}};
 constexpr const char* kCastAlone =
     "what the cast of the gradients to bf16 costs: staging in bf16 costs as much again, 1.4 in "
-    "all; "
-    "and the summation in fp32, 1.9e-6";
+    "all; and the summation in fp32, 1.9e-6";
 const Tolerances kAfterCast = {{1.2, 0x1p-12, kCastAlone},
                                {1.2, 0x1p-12, kCastAlone},
                                {2, 0x1p-13,
