@@ -278,17 +278,22 @@ class Exploration {
   /// it was made.
   void judge(const std::vector<Drawn*>& cases, Purpose purpose) {
     std::vector<Prepared> batch;
+    std::set<std::string> names;  // of a batch: two red cases may be made smaller to the same one
     int64_t num_bytes = 0;
     const auto flush = [&] {
       judge_batch(batch, purpose);
       batch.clear();
+      names.clear();
       num_bytes = 0;
     };
     const std::size_t most = request_.subject.is_in_process() ? 1 : kBatchCases;
     for (Drawn* one : cases) {
       if (is_late()) break;
-      batch.push_back(prepare(*one));
-      num_bytes += batch.back().num_bytes;
+      Prepared next = prepare(*one);
+      if (names.contains(next.handed.name)) flush();
+      names.insert(next.handed.name);
+      num_bytes += next.num_bytes;
+      batch.push_back(std::move(next));
       if (batch.size() >= most || num_bytes > kBatchBytes) flush();
     }
     if (!batch.empty() && !is_late()) flush();
@@ -374,49 +379,71 @@ class Exploration {
   }
 
   /// Of each kind of failure the smallest case that the tree has.
+  /// A red case that is made smaller, the smallest so far.
+  struct Smaller {
+    Drawn best;
+    std::string kind;
+    std::vector<Drawn> children;
+    std::vector<Drawn*> red;  ///< of `children`, those that show `kind`
+    std::optional<Drawn> together;
+    bool is_done = false;
+
+    bool shows_it(const Drawn& child) const {
+      return child.seen.is_wrong() && kind_of(child.seen) == kind;
+    }
+  };
+
   void make_smaller() {
+    std::vector<Smaller> all;
     std::set<std::string> kinds;
-    for (std::size_t i = 0; i < drawn_.size(); ++i) {
-      const Drawn& red = *drawn_[i];
+    for (const auto& one : drawn_) {
+      const Drawn& red = *one;
       if (!red.seen.is_wrong() || kinds.size() == kSmallest) continue;
       if (!kinds.insert(kind_of(red.seen)).second) continue;
-      Drawn smallest = smallest_of(red);
-      smallest.seen.drawn.erase("smaller");
-      smallest.seen.drawn["kept"] = smallest.seen.drawn["shrunk"] = true;
-      records_.write(smallest.seen);
+      Smaller smaller{made(red.space, red.seed, red.index, red.item->axes), kind_of(red.seen)};
+      smaller.best.tree = red.tree;
+      smaller.best.seen = red.seen;
+      all.push_back(std::move(smaller));
+    }
+    for (int level = 0; level < kLevels && !is_late(); ++level) step(all, level);
+    for (Smaller& one : all) {
+      one.best.seen.drawn.erase("smaller");
+      one.best.seen.drawn["kept"] = one.best.seen.drawn["shrunk"] = true;
+      records_.write(one.best.seen);
     }
   }
 
-  /// One level of the tree a step, in one batch; then all that kept the failure, together. Where
-  /// that loses it, the child with the least to compute.
-  Drawn smallest_of(const Drawn& red) {
-    const std::string kind = kind_of(red.seen);
-    const auto shows_it = [&](const Drawn* child) {
-      return child->seen.is_wrong() && kind_of(child->seen) == kind;
-    };
-    Drawn best = made(red.space, red.seed, red.index, red.item->axes);
-    best.tree = red.tree;
-    best.seen = red.seen;
-    for (int level = 0; level < kLevels && !is_late(); ++level) {
+  /// One level of each tree, all in one batch; then, of each, all steps that kept the failure,
+  /// together. Where that loses it, the child with the least to compute.
+  void step(std::vector<Smaller>& all, int level) {
+    std::vector<Drawn*> batch;
+    for (Smaller& one : all) {
+      one.children.clear();
+      if (one.is_done) continue;
       // Sizes first: what is tried after them costs less.
-      std::vector<Drawn> children = children_of(best, level == 0 ? Steps::kSizes : Steps::kAll);
-      std::vector<Drawn*> all;
-      for (Drawn& child : children) all.push_back(&child);
-      judge(all, Purpose::kSmaller);
-      std::erase_if(all, [&](const Drawn* child) { return !shows_it(child); });
-      if (all.empty() && level > 0) break;
-      if (all.empty()) continue;
-      std::vector<Json> steps;
-      for (const Drawn* child : all) steps.push_back(child->item->axes);
-      if (std::optional<Drawn> together = judged_together(best, steps);
-          together && shows_it(&*together))
-        best = std::move(*together);
-      else
-        best = std::move(**std::min_element(
-            all.begin(), all.end(),
+      one.children = children_of(one.best, level == 0 ? Steps::kSizes : Steps::kAll);
+      for (Drawn& child : one.children) batch.push_back(&child);
+    }
+    judge(batch, Purpose::kSmaller);
+    batch.clear();
+    for (Smaller& one : all) {
+      one.red.clear();
+      one.together.reset();
+      for (Drawn& child : one.children)
+        if (one.shows_it(child)) one.red.push_back(&child);
+      if (one.red.empty() && level > 0) one.is_done = true;
+      one.together = joined(one);
+      if (one.together) batch.push_back(&*one.together);
+    }
+    judge(batch, Purpose::kSmaller);
+    for (Smaller& one : all) {
+      if (one.together && one.shows_it(*one.together))
+        one.best = std::move(*one.together);
+      else if (!one.red.empty())
+        one.best = std::move(**std::min_element(
+            one.red.begin(), one.red.end(),
             [](const Drawn* a, const Drawn* b) { return a->num_bytes < b->num_bytes; }));
     }
-    return best;
   }
 
   enum class Steps { kSizes, kAll };
@@ -435,14 +462,18 @@ class Exploration {
     return children;
   }
 
-  std::optional<Drawn> judged_together(const Drawn& parent, const std::vector<Json>& steps) {
+  /// The case with all steps that kept the failure.
+  std::optional<Drawn> joined(const Smaller& one) const {
+    const Drawn& parent = one.best;
+    std::vector<Json> steps;
+    for (const Drawn* child : one.red) steps.push_back(child->item->axes);
+    if (steps.size() < 2) return std::nullopt;
     const Json axes = spaces_[parent.space].joined(parent.item->axes, steps);
-    if (steps.size() < 2 || !is_legal(axes)) return std::nullopt;
-    Drawn one = made(parent.space, parent.seed, parent.index, axes);
-    one.tree =
-        spaces_[parent.space].tree(axes, [this](const Json& next) { return is_legal(next); });
-    judge({&one}, Purpose::kSmaller);
-    return one;
+    if (!is_legal(axes)) return std::nullopt;
+    Drawn next = made(parent.space, parent.seed, parent.index, axes);
+    next.tree =
+        spaces_[parent.space].tree(axes, [this](const Json& other) { return is_legal(other); });
+    return next;
   }
 
   void summarise(std::size_t space) {

@@ -26,7 +26,7 @@ def test_an_older_release_rejects_the_sentinel_index(tmp_path: Path) -> None:
 
 
 def test_the_edits_hold_and_every_mutant_is_red(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "validate", SLUG, "--draw", "20")
+    status, document = answer(tmp_path, "validate", SLUG, "--draw", "0")
     assert (status, document["sentinel"]) == (0, "FIX_VALIDATED(few_drawn)"), document["why"]
     # Without an output size the length is read back by design: that case is a survey.
     assert {case: what for case, what in seen(document, "patched").items() if what != "absent"} == {"item_lengths": "capture_illegal"}

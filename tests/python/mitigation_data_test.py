@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import shutil
@@ -17,11 +18,14 @@ sys.path.insert(0, str(ROOT / "mitigations"))
 from patchbench_mitigations import registry  # noqa: E402
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def generator() -> ModuleType:
+    """The generator; what it makes of the evidence is kept, since no test changes that."""
     spec = importlib.util.spec_from_file_location("mitigation_data", ROOT / "env" / "mitigation_data.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.data_of = functools.cache(module.data_of)
+    module.verified_table = functools.cache(module.verified_table)
     return module
 
 
