@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from answers import PROGRAM, ROOT, answer, need_reproducer
+from answers import PROGRAM, ROOT, answer, need_reproducer, takes_minutes
 
 need_reproducer("liger_flce_none_bwd")
 MANIFESTS = {m.parent.name: json.loads(m.read_text()) for m in sorted(ROOT.glob("packs/*/manifest.json"))}
@@ -45,6 +45,7 @@ def test_conditions_written_to_get_past_the_ranges_are_seen(tmp_path: Path) -> N
     assert "not seen: where head_dim_qk == 4096 (no drawn case of any subject is there)" in done.stdout, done.stdout
 
 
+@takes_minutes
 def test_the_trigger_is_found_and_a_red_case_is_small(tmp_path: Path) -> None:
     """grad_output that differs from its first row on a row that counts, in no more than two rows, one hidden unit."""
     named = ("--case", "none_random", "--case", "mean", "--device", "cpu", "--sandbox", "bwrap")

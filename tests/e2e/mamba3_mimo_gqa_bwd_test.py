@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answers import ROOT, answer, need_reproducer, seen, seen_of_model, seen_of_wrong_op
+from answers import ROOT, answer, need_reproducer, seen, seen_of_model, seen_of_wrong_op, takes_minutes
 
 SLUG = "mamba3_mimo_gqa_bwd"
 need_reproducer(SLUG)
@@ -36,6 +36,7 @@ WRONG_IN = {  # right on small cases of ordinary gradients: groups of more than 
 }
 
 
+@takes_minutes
 def test_a_fix_that_is_wrong_in_regions_is_red_in_each(tmp_path: Path) -> None:
     _, shown = answer(tmp_path, "patch", "show", SLUG)
     right, first = shown[0]["diff"], "dx_bias = dx_heads.sum("
