@@ -13,6 +13,7 @@ mitigation, and the digests of the functions that the mitigation changes, read f
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib.util
 import json
@@ -57,6 +58,7 @@ def constants_of(path: Path) -> dict[str, Any]:
     return known
 
 
+@functools.cache
 def verdicts(slug: str) -> list[dict[str, Any]]:
     """The isolated verdicts about releases, newest last; each with its digest."""
     found = []

@@ -378,7 +378,6 @@ class Exploration {
     }
   }
 
-  /// Of each kind of failure the smallest case that the tree has.
   /// A red case that is made smaller, the smallest so far.
   struct Smaller {
     Drawn best;
@@ -393,11 +392,12 @@ class Exploration {
     }
   };
 
+  /// Of each kind of failure the smallest case that the tree has.
   void make_smaller() {
     std::vector<Smaller> all;
     std::set<std::string> kinds;
-    for (const auto& one : drawn_) {
-      const Drawn& red = *one;
+    for (const auto& drawn : drawn_) {
+      const Drawn& red = *drawn;
       if (!red.seen.is_wrong() || kinds.size() == kSmallest) continue;
       if (!kinds.insert(kind_of(red.seen)).second) continue;
       Smaller smaller{made(red.space, red.seed, red.index, red.item->axes), kind_of(red.seen)};

@@ -19,7 +19,7 @@ BIN = Path(os.environ.get("PATCHBENCH_BUILD", ROOT / "build/cpu")) / "bin"
 PROGRAM = BIN / "patchbench"
 
 
-# What an older machine needs five minutes for: with it the gate does not end within its 90 minutes there.
+# 40 to 440 s each on a slow machine, where the gate with them does not end within its 90 minutes.
 takes_minutes = pytest.mark.skipif("PATCHBENCH_LONG" not in os.environ, reason="takes minutes: PATCHBENCH_LONG=1 runs it")
 
 

@@ -20,12 +20,11 @@ from patchbench_mitigations import registry  # noqa: E402
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    """The generator; what it makes of the evidence is kept, since no test changes that."""
+    """One for all tests: it reads the evidence and the archives once."""
     spec = importlib.util.spec_from_file_location("mitigation_data", ROOT / "env" / "mitigation_data.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.data_of = functools.cache(module.data_of)
-    module.verified_table = functools.cache(module.verified_table)
+    module.data_of = functools.cache(module.data_of)  # reads every archive
     return module
 
 
