@@ -72,6 +72,9 @@ inline Problem problem_of(const Case& item, const std::vector<std::string>& furt
     harness::refuse(item, "a mean over no token");
   if (problem.options.reduction != "none" && problem.grad_output != "ones")
     harness::refuse(item, "a reduced loss has a scalar gradient: grad_output wants 'ones'");
+  // The weight has this factor, and so has grad_input.
+  if (problem.dtype == at::kHalf && problem.logits_times * harness::gradient_times(item) > 256)
+    harness::refuse(item, "logits_times times gradient_times over 256: float16 ends at 65504");
   return problem;
 }
 
@@ -310,6 +313,26 @@ inline double size_of_terms(const harness::Tensors& inputs, const Options& optio
   const at::Tensor squares = at::mv(terms, weight.square().mean(1));
   const at::Tensor given = squares.masked_select(squares.gt(0));
   return given.numel() == 0 ? 0 : std::sqrt(given.min().item<double>());
+}
+
+/// A row that is sure of its label has a loss far below the logsumexp and the logit whose
+/// difference it is: the root of the sum of their squares, as the loss adds them; over rows where
+/// it adds those, else of the row in which that is smallest.
+inline double size_of_loss_terms(const harness::Tensors& inputs, const Options& options) {
+  const harness::Tensors wide = harness::in_fp64(inputs);
+  at::Tensor y = at::linear(wide.at("input"), wide.at("weight"), optional_input(wide, "bias"));
+  if (options.softcap > 0) y = options.softcap * at::tanh(y / options.softcap);
+  const at::Tensor target = wide.at("target"), valid = target.ne(options.ignore_index);
+  const at::Tensor label = at::where(valid, target, 0).unsqueeze(1);
+  at::Tensor squares = at::logsumexp(y, {1}).square() + y.gather(1, label).squeeze(1).square();
+  const at::Tensor class_weight = optional_input(wide, "class_weight");
+  if (class_weight.defined())
+    squares = squares * class_weight.index_select(0, label.squeeze(1)).square();
+  squares = squares.masked_select(valid);
+  if (squares.numel() == 0) return 0;
+  if (options.reduction == "none") return std::sqrt(squares.min().item<double>());
+  const Divisors by = divisors(valid, target, class_weight, options, at::kDouble);
+  return std::sqrt(squares.sum().item<double>()) / by.entropy.item<double>();
 }
 
 // The reasons cite what was measured: `need` is the largest (error - 2 plain) of a right gradient,

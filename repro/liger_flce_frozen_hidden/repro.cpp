@@ -96,9 +96,9 @@ class FrozenHiddenPack final : public harness::Pack {
   }
   double least_size(const Case& item, const Tensors& inputs, const Tensors&,
                     const std::string& tensor) const override {
-    return tensor == "grad_input"
-               ? linear_cross_entropy::size_of_terms(inputs, axes_of(item).options)
-               : 0;
+    const linear_cross_entropy::Options options = axes_of(item).options;
+    if (tensor == "loss") return linear_cross_entropy::size_of_loss_terms(inputs, options);
+    return tensor == "grad_input" ? linear_cross_entropy::size_of_terms(inputs, options) : 0;
   }
   std::map<std::string, int64_t> extents(const Case& item) const override {
     const Axes axes = axes_of(item);
