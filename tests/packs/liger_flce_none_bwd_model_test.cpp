@@ -141,8 +141,10 @@ std::vector<Observation> run_reproducer(const std::string& subject,
   for (Json item : manifest.at("cases")) {
     const Json subjects = item.value("subjects", Json::array({kind}));
     item.erase("subjects");
-    // Products in bfloat16 take seconds on a CPU, and what is corrupted is corrupted in any dtype.
-    if (!corruption.empty() && item.at("axes").at("dtype") == "bfloat16") continue;
+    // Products in bfloat16 take seconds on a CPU; a corruption is seen in fewer rows as well.
+    Json& axes = item.at("axes");
+    if (!corruption.empty() && axes.at("dtype") == "bfloat16" && axes.at("tokens") == 512)
+      axes["tokens"] = 64;
     if (std::find(subjects.begin(), subjects.end(), kind) != subjects.end()) cases.push_back(item);
   }
   const Json file = {{"slug", "liger_flce_none_bwd"},
