@@ -36,7 +36,8 @@ constexpr int kKept = 32;  ///< red cases of a space that go into the ledger as 
 struct Drawn {
   std::size_t space = 0;
   uint64_t seed = 0;
-  std::size_t index = 0;  ///< chooses the relation
+  std::size_t index = 0;     ///< chooses the relation
+  bool has_relation = true;  ///< whether it is judged by one
   std::unique_ptr<Case> item;
   std::optional<rc::Shrinkable<Json>> tree;
   int64_t num_bytes = 0;  ///< of its inputs
@@ -216,7 +217,8 @@ class Exploration {
     prepared.handed.name += fmt::format("_{}", one.seed);
     const Json relations =
         one.space < spaces_.size() ? spaces_[one.space].relations() : Json::array();
-    for (std::size_t i = 0; i < relations.size() && !prepared.followers; ++i) {
+    const std::size_t num_relations = one.has_relation ? relations.size() : 0;
+    for (std::size_t i = 0; i < num_relations && !prepared.followers; ++i) {
       const Json& relation = relations[(one.index + i) % relations.size()];
       prepared.followers = followers_of(Relation::from_json(relation), prepared.base, request);
     }
@@ -392,6 +394,16 @@ class Exploration {
     }
   };
 
+  /// Whether a red case is wrong by its relation alone. Smaller cases of another need no relation,
+  /// whose further cases are most of the work.
+  bool fails_by_relation(const Drawn& red) const {
+    const Measure* failing = red.seen.failing();
+    if (failing == nullptr) return false;
+    const Json relations = spaces_[red.space].relations();
+    return std::any_of(relations.begin(), relations.end(),
+                       [&](const Json& relation) { return relation.at("name") == failing->layer; });
+  }
+
   /// Of each kind of failure the smallest case that the tree has.
   void make_smaller() {
     std::vector<Smaller> all;
@@ -402,6 +414,7 @@ class Exploration {
       if (!kinds.insert(kind_of(red.seen)).second) continue;
       Smaller smaller{made(red.space, red.seed, red.index, red.item->axes), kind_of(red.seen)};
       smaller.best.tree = red.tree;
+      smaller.best.has_relation = fails_by_relation(red);
       smaller.best.seen = red.seen;
       all.push_back(std::move(smaller));
     }
@@ -457,6 +470,7 @@ class Exploration {
       if (steps == Steps::kSizes && !is_of_sizes) continue;
       Drawn one = made(parent.space, parent.seed, parent.index, child->value());
       one.tree = *child;
+      one.has_relation = parent.has_relation;
       if (names.insert(one.item->name).second) children.push_back(std::move(one));
     }
     return children;
@@ -471,6 +485,7 @@ class Exploration {
     const Json axes = spaces_[parent.space].joined(parent.item->axes, steps);
     if (!is_legal(axes)) return std::nullopt;
     Drawn next = made(parent.space, parent.seed, parent.index, axes);
+    next.has_relation = parent.has_relation;
     next.tree =
         spaces_[parent.space].tree(axes, [this](const Json& other) { return is_legal(other); });
     return next;

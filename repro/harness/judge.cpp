@@ -186,8 +186,12 @@ PreparedCase prepare_inputs(const Pack& pack, const Case& item, Tensors inputs,
 
 double least_size_of(const Pack& pack, const PreparedCase& prepared, const std::string& tensor) {
   constexpr double kSmallestNormalHalf = 0x1p-14;
+  const auto known = prepared.least_sizes.find(tensor);
+  if (known != prepared.least_sizes.end()) return known->second;
   const double terms = pack.least_size(*prepared.item, prepared.inputs, prepared.oracle, tensor);
-  return pack.dtype(*prepared.item) == at::kHalf ? std::max(terms, kSmallestNormalHalf) : terms;
+  const double size =
+      pack.dtype(*prepared.item) == at::kHalf ? std::max(terms, kSmallestNormalHalf) : terms;
+  return prepared.least_sizes[tensor] = size;
 }
 
 Tensors plain_of(const Pack& pack, const Case& item, const Tensors& inputs,

@@ -14,6 +14,7 @@ struct PreparedCase {
   Tensors inputs, oracle, plain;
   std::string inputs_sha256;
   Tensors bands = {};  ///< input -> its guard bands as they were laid; of isolated cases alone
+  mutable std::map<std::string, double> least_sizes = {};  ///< least_size_of, once it was asked for
 };
 
 /// Makes inputs, oracle and plain computation of one case for the request's seed and device.

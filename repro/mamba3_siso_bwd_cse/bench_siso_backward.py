@@ -18,6 +18,7 @@ from types import ModuleType
 
 import stand_in
 import torch
+from backward_by_ops import BackwardByOps, Given
 from bench_main import Bench, Shape, bench_main, best_peer, difference, versions
 from device_time import in_turn, spread
 
@@ -80,44 +81,6 @@ def inputs(shape: Shape) -> Tensors:
     return {name: tensor.requires_grad_() for name, tensor in made.items()}
 
 
-def dqkv_by_op(adt: torch.Tensor, operands: list) -> Callable[..., tuple]:
-    """compute_dqkv by the op, for calls without states at either end; what it calls the op with is left in `operands`."""
-
-    def compute(*, q, k, v, da_cs, da_cs_sum, qk_dot, SSM_States, do, d_ossm_state, d_ov_state, D, chunk_size, has_input_state, Cu_Seqlens):  # noqa: N803
-        states = SSM_States.unflatten(3, (-1, q.shape[3])).transpose(2, 3)
-        operands[:] = (q, k, v, adt, qk_dot, D, Cu_Seqlens, chunk_size, do, states)
-        return (*torch.ops.patchbench.mamba3_siso_bwd(*operands)[:6], None)
-
-    return compute
-
-
-def dzdo_by_op(do: torch.Tensor, z: torch.Tensor, o: torch.Tensor, chunk_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """compute_dzdo by the op."""
-    return torch.ops.patchbench.mamba3_siso_gate_bwd(do, z, o)
-
-
-class RotaryByOp:
-    """compute_dqktheta, compute_ddt_dtrap_dinput_states and angle_dt_bwd by one call of the op, in the first's place."""
-
-    def __init__(self, t: Tensors) -> None:
-        self.of_forward = [t[name].detach() for name in ("Angles", "DT", "Trap")]
-        self.nothing = torch.zeros((), device="cuda")
-        self.operands: list[torch.Tensor] = []
-        self.last: tuple[torch.Tensor, ...] = ()
-
-    def dqktheta(self, *, q, k, scale, gamma, q_bias, k_bias, angles, dq_in, dk_in, dqk, d_ok_state, chunk_size, Cu_Seqlens):  # noqa: N803
-        given, dt, trap = self.of_forward
-        self.operands = [q, k, q_bias, k_bias, given, angles, dt, trap.float(), dq_in, dk_in, dqk]
-        self.last = torch.ops.patchbench.mamba3_siso_rotary_bwd(*self.operands)
-        return (*self.last[:4], None, None, None)
-
-    def scalars(self, **_: object) -> tuple:
-        return (*self.last[5:], None, None, None)
-
-    def angles(self, **_: object) -> tuple:
-        return self.last[4], self.nothing, None
-
-
 def seen_calls(module: object, backward: Call) -> dict[str, Call]:
     """Each part of the release's backward as it is called in one."""
     seen: dict[str, Call] = {}
@@ -138,7 +101,7 @@ def seen_calls(module: object, backward: Call) -> dict[str, Call]:
     return seen
 
 
-def rotary_errors(seen: dict[str, Call], operands: list[torch.Tensor]) -> dict[str, list[float]]:
+def rotary_errors(seen: dict[str, Call], operands: tuple[torch.Tensor, ...]) -> dict[str, list[float]]:
     """Of the release and of the op, on the first group's heads, against the plain form in float64."""
     heads = operands[2].shape[0] // operands[0].shape[2]
     first = [t[:, :, :1] for t in operands[:2]] + [t[:heads] for t in operands[2:4]] + [t[:, :, :heads] for t in operands[4:6]]
@@ -177,26 +140,19 @@ def rows_of(shape: Shape, options: Namespace) -> list[dict]:
     wanted = backward()
     seen = seen_calls(module, backward)
     released = {name: getattr(module, name) for name in PARTS}
-    operands: list = []
-    rotary = RotaryByOp(t)
-    by_op = {**released, "compute_dqkv": dqkv_by_op(t["ADT"].detach(), operands)}
-    by_both = {
-        **by_op,
-        "compute_dqktheta": rotary.dqktheta,
-        "compute_ddt_dtrap_dinput_states": rotary.scalars,
-        "angle_dt_bwd": rotary.angles,
-    }
-    by_three = {**by_both, "compute_dzdo": dzdo_by_op}
+    ops = BackwardByOps(lambda: Given(*(t[name].detach() for name in ("ADT", "Angles", "DT", "Trap"))))
+    by_three = {**released, **ops.all()}
     got, again = whole_with(by_three)(), whole_with(by_three)()
     gate = (grad, t["Z"].detach(), torch.randn_like(grad))
-    contiguous = (*operands[:-1], operands[-1].contiguous())
+    contiguous = (*ops.walk_operands[:-1], ops.walk_operands[-1].contiguous())
     calls = {"release, whole": whole_with(released), **{f"release, {name}": seen[name] for name in PARTS},
-             "mamba3_siso_bwd in its place, whole": whole_with(by_op), "both ops in their places, whole": whole_with(by_both),
+             "mamba3_siso_bwd in its place, whole": whole_with({**released, **ops.walk()}),
+             "both ops in their places, whole": whole_with({**released, **ops.walk_and_rotary()}),
              "three ops in their places, whole": whole_with(by_three),
              "mamba3_siso_gate_bwd": lambda: torch.ops.patchbench.mamba3_siso_gate_bwd(*gate),
-             "mamba3_siso_bwd": lambda: torch.ops.patchbench.mamba3_siso_bwd(*operands),
+             "mamba3_siso_bwd": lambda: torch.ops.patchbench.mamba3_siso_bwd(*ops.walk_operands),
              "mamba3_siso_bwd, states contiguous": lambda: torch.ops.patchbench.mamba3_siso_bwd(*contiguous),
-             "mamba3_siso_rotary_bwd": lambda: torch.ops.patchbench.mamba3_siso_rotary_bwd(*rotary.operands)}  # fmt: skip
+             "mamba3_siso_rotary_bwd": lambda: torch.ops.patchbench.mamba3_siso_rotary_bwd(*ops.rotary_operands)}  # fmt: skip
     row: dict[str, object] = {"shape": shape}
     row |= in_turn({name: lambda _, call=call: call() for name, call in calls.items()}, options.repeats)
     whole_with(released)()  # the next shape begins with the release's own parts
@@ -205,7 +161,7 @@ def rows_of(shape: Shape, options: Namespace) -> list[dict]:
     row["differences of the three from the release"] = {name: difference(a, b) for name, a, b in zip(t, got, wanted, strict=True)}
     row["bitwise equal when run again"] = all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
     del got, again, wanted
-    return [row | {"errors of the rotary part": rotary_errors(seen, rotary.operands)}]
+    return [row | {"errors of the rotary part": rotary_errors(seen, ops.rotary_operands)}]
 
 
 AXES = "batch, seqlen, heads, groups, head_dim_qk, head_dim_v"

@@ -1,10 +1,11 @@
 """Trains a small hybrid (Mamba-3, absorbed sparse attention, Liger's head with a loss mask) on the packages of the path.
 
-    PYTHONPATH=PACKAGES:mitigations:repro/harness python3 train_hybrid.py --variant raw|mitigated|patched [--steps 200] [--seed 0 1 2]
+    PYTHONPATH=PACKAGES:mitigations:repro/harness python3 train_hybrid.py --variant raw|mitigated|patched|ops [--steps 200] [--seed 0 1 2]
         [--device cuda:0] [--report RUN-{seed}.json] [--losses LOSSES-{seed}.json] [--capture DIR] [--shares FILE]
 
 raw and mitigated want the releases on the path, patched the releases with our edits (`patchbench patch apply`); mitigated switches on
-PATCHBENCH_MITIGATE, by default the mitigation of the head. `--head transformer-engine` takes TransformerEngine's fused cross entropy of
+PATCHBENCH_MITIGATE, by default the mitigation of the head; ops takes the operators of PATCHBENCH_OPS_LIB for sparse attention, Mamba-3's
+backward and Liger's head, beside the releases. `--head transformer-engine` takes TransformerEngine's fused cross entropy of
 the logits in the place of Liger's head, which has the logits' product in it; `frozen-trunk` trains Liger's head alone. A path with
 {seed} is written once a seed. `--report` is for `patchbench goodput`; `--losses` has the loss of each step, what the head's gradients
 are off by, and the digests of the kernels' files; `--capture` keeps the operands of each sparse attention in the last step; `--shares`
@@ -93,19 +94,39 @@ def fix_launches(modules: list[ModuleType]) -> None:
             kernel.configs = (fit or kernel.configs)[:1]
 
 
-def cuda_kernels() -> tuple[Siso, Attention]:
-    """The release's own Mamba-3 and sparse attention."""
+def cuda_kernels(variant: str, sizes: Sizes) -> tuple[Siso, Attention]:
+    """The release's own Mamba-3 and sparse attention; of "ops" our sparse attention, and our parts in Mamba-3's backward."""
     os.environ["MCORE_DSA_TILELANG_SEQ_BUCKET"] = "1"  # rows and keys are otherwise padded to 256
     stand_in_for(("einops",))
     enter_without_init("mamba_ssm")  # its __init__ imports compiled extensions
     names = ("mamba3_siso_fwd", "mamba3_siso_bwd", "angle_dt")
     fix_launches([importlib.import_module(f"{MAMBA}.{name}") for name in names])
-    siso = importlib.import_module(f"{MAMBA}.mamba3_siso_combined").mamba3_siso_combined
-    return siso, importlib.import_module(f"{SPARSE}.sparse_mla").SparseMLA.apply
+    siso = importlib.import_module(f"{MAMBA}.mamba3_siso_combined")
+    if variant == "ops":
+        attend = op_attention(sizes)  # loads the operators
+        return siso_with_op_backward(siso), attend
+    return siso.mamba3_siso_combined, importlib.import_module(f"{SPARSE}.sparse_mla").SparseMLA.apply
 
 
-def cpu_kernels(sizes: Sizes) -> tuple[Siso, Attention]:
-    """Our reference and our op."""
+def siso_with_op_backward(module: ModuleType) -> Siso:
+    """The release's forward; each backward belongs to the last forward that has had none."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mamba3_siso_bwd_cse"))
+    by_ops = importlib.import_module("backward_by_ops")
+    opened: list[Any] = []
+    for name, part in by_ops.BackwardByOps(opened.pop).all().items():
+        setattr(module, name, part)
+
+    def siso(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        adt, dt, trap, _, _, angles, *_ = (one.detach() for one in rest)
+        low = torch.bfloat16  # as the release takes them
+        opened.append(by_ops.Given(adt, angles.to(low), dt, trap.to(low)))
+        return module.mamba3_siso_combined(q, k, v, *rest)
+
+    return siso
+
+
+def op_attention(sizes: Sizes) -> Attention:
+    """patchbench::sparse_mla."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packs" / "python"))
     ops = importlib.import_module("patchbench_ops")
 
@@ -114,7 +135,7 @@ def cpu_kernels(sizes: Sizes) -> tuple[Siso, Attention]:
         out, lse = ops.sparse_mla(*one, softmax_scale=scale, head_dim_v=sizes.latent)
         return out.squeeze(0), lse.squeeze(0)
 
-    return siso_reference, attend
+    return attend
 
 
 def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -128,9 +149,12 @@ class Head(NamedTuple):
     weight: torch.Tensor
     batch: Batch
     kind: str  # of HEADS
+    is_op: bool = False
 
     def losses(self) -> torch.Tensor:
         """One a token; of the frozen trunk the mean over those that count. All but the first head mask tokens by their labels."""
+        if self.is_op:
+            return torch.ops.patchbench.flce(self.hidden, self.weight, self.batch.target, reduction="none")
         module = importlib.import_module(SUBJECTS[HEADS[self.kind][0]][0])
         labels = self.batch.target.masked_fill(self.batch.weights == 0, -100)
         if self.kind == "transformer-engine":
@@ -195,8 +219,10 @@ def synchronize(device: torch.device) -> None:
 class Run:
     """One seed's training: `losses`, `norms` of all gradients, `walls` of the steps and `checks` of the head's gradients."""
 
-    def __init__(self, sizes: Sizes, device: torch.device, kernels: tuple[Siso, Attention], head: str, steps: int, seed: int) -> None:
-        self.began, self.sizes, self.device, self.head, self.seed = time.perf_counter(), sizes, device, head, seed
+    def __init__(
+        self, sizes: Sizes, device: torch.device, kernels: tuple[Siso, Attention], head: str, steps: int, seed: int, is_op: bool
+    ) -> None:
+        self.began, self.sizes, self.device, self.head, self.seed, self.is_op = time.perf_counter(), sizes, device, head, seed, is_op
         torch.manual_seed(seed)
         self.model = Hybrid(sizes, *kernels).to(device)
         if head == "frozen-trunk":
@@ -212,7 +238,7 @@ class Run:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             hidden = self.model(batch.tokens)
         low = torch.bfloat16 if hidden.is_cuda else hidden.dtype
-        head = Head(hidden.to(low), self.model.weight.to(low, copy=True), batch, self.head)
+        head = Head(hidden.to(low), self.model.weight.to(low, copy=True), batch, self.head, self.is_op)
         for operand in (head.hidden, head.weight):
             if operand.requires_grad:
                 operand.retain_grad()
@@ -299,7 +325,7 @@ def shares_of(run: Run, kernels: dict[str, Watched], report: dict[str, Any]) -> 
     called once a step, on the operands of the last."""
     calls = {name: kernel.num_calls // len(run.walls) for name, kernel in kernels.items()} | {"loss_head": 1}
     _, head = run.loss_of(run.batches[-1])
-    loss = Watched(lambda hidden, weight: Head(hidden, weight, run.batches[-1], run.head).losses())
+    loss = Watched(lambda hidden, weight: Head(hidden, weight, run.batches[-1], run.head, run.is_op).losses())
     loss.operands = (head.hidden, head.weight)
     step, shares = statistics.median(run.walls), {}
     for name, kernel in {**kernels, "loss_head": loss}.items():
@@ -328,7 +354,7 @@ def path_for(words: str | None, seed: int) -> Path | None:
 
 def arguments_of(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variant", required=True, choices=("raw", "mitigated", "patched"))
+    parser.add_argument("--variant", required=True, choices=("raw", "mitigated", "patched", "ops"))
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seed", type=int, nargs="+", default=[0])
     parser.add_argument("--device", default="cuda:0")
@@ -341,6 +367,8 @@ def arguments_of(words: list[str] | None) -> argparse.Namespace:
     got = parser.parse_args(words)
     if got.capture and got.head == "frozen-trunk":
         parser.error("--capture: the attention of a frozen trunk has no gradient to keep")
+    if got.variant == "ops" and got.head != "liger-kernel":
+        parser.error("--variant ops: the op is Liger's head")
     if got.steps < 2:
         parser.error("--steps: at least 2")
     if len(got.seed) > 1 and any("{seed}" not in path for path in (got.report, got.losses) if path):
@@ -364,16 +392,20 @@ def main(words: list[str] | None = None) -> int:
         os.environ.setdefault("PATCHBENCH_MITIGATE", slug)
         importlib.import_module("patchbench_mitigations.auto")
     sizes = FULL if device.type == "cuda" else SMALL
-    siso, attend = cuda_kernels() if device.type == "cuda" else cpu_kernels(sizes)
-    made_of = revisions(device.type == "cuda", distribution)
+    is_cuda, is_op = device.type == "cuda", arguments.variant == "ops"
+    siso, attend = cuda_kernels(arguments.variant, sizes) if is_cuda else (siso_reference, op_attention(sizes))
+    made_of = revisions(is_cuda, distribution)
+    if is_op:
+        library = Path(os.environ["PATCHBENCH_OPS_LIB"])
+        made_of["patchbench_ops"] = f"{library.name} {hashlib.sha256(library.read_bytes()).hexdigest()}"
     if arguments.siso == "reference":
         siso = siso_reference
-    elif device.type == "cuda":
+    elif is_cuda:
         print(json.dumps({"siso_against_reference": siso_errors(sizes, siso, device)}), flush=True)
     for seed in arguments.seed:
         watched = {"siso": Watched(siso), "sparse_attention": Watched(attend)}
         kernels = tuple(watched.values()) if arguments.shares else (siso, attend)
-        run = Run(sizes, device, kernels, arguments.head, arguments.steps, seed)
+        run = Run(sizes, device, kernels, arguments.head, arguments.steps, seed, is_op)
         run.train(arguments.capture)
         report = report_of(run, arguments.variant, made_of)
         for path, made in ((arguments.report, report), (arguments.losses, losses_of(run, arguments.variant, report))):

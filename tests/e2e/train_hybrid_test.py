@@ -40,13 +40,13 @@ def trees_of(distribution: str, version: str, slug: str, folder: Path) -> dict[s
     words = [PROGRAM, "patch", "apply", slug, folder / "edited"]
     done = subprocess.run(words, env=os.environ | {"PATCHBENCH_ROOT": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return {"raw": folder / "release", "mitigated": folder / "release", "patched": folder / "edited"}
+    return {"raw": folder / "release", "mitigated": folder / "release", "ops": folder / "release", "patched": folder / "edited"}
 
 
 def trained(trees: dict[str, Path], head: str, folder: Path) -> Path:
     """The folder of 20 steps of each variant: VARIANT.json, VARIANT.losses.json, VARIANT.shares.json; of Liger's head the layer."""
     started = {}
-    for variant in VARIANTS:
+    for variant in (*VARIANTS, "ops") if head == "liger-kernel" else VARIANTS:
         path = os.pathsep.join(map(str, (trees[variant], ROOT / "mitigations", *filter(None, sys.path))))
         words = ["--variant", variant, "--head", head, "--steps", "20", "--device", "cpu"]
         words += ["--capture", folder / variant] if head == "liger-kernel" else []
@@ -79,8 +79,8 @@ def test_the_release_trains_on_nothing_where_the_first_row_is_masked_and_on_the_
     assert all(min(check["grad_hidden"], check["grad_weight"]) > 0.05 for check in raw["checks"])
 
 
-@pytest.mark.parametrize("variant", ["mitigated", "patched"])
-def test_with_the_fix_the_gradients_of_the_head_are_those_of_plain_torch(runs: Path, variant: str) -> None:
+@pytest.mark.parametrize("variant", ["mitigated", "patched", "ops"])
+def test_with_the_fix_or_the_op_the_gradients_of_the_head_are_those_of_plain_torch(runs: Path, variant: str) -> None:
     right = losses(runs, variant)
     assert len(right["checks"]) == 2 and all(max(check["grad_hidden"], check["grad_weight"]) < 1e-6 for check in right["checks"])
     assert min(right["norms"]) > 0
