@@ -371,6 +371,12 @@ constexpr const char* kKernels =
 // 3e-2 of the largest element, in epsilons of float32; elements of a small row four times that.
 const harness::Tolerances kBf16 = {
     {2, 251658, kKernels}, {2, 1006633, kKernels}, {2, 251658, kKernels}, {2, 251658, kKernels}};
+constexpr const char* kManyRows =
+    "4e-3: roundings of many elements are no common factor. Our kernels, run on a CPU in float32 "
+    "and "
+    "rounded as on a GPU, need 1.5e-3 (grad_z of 4224 elements, 14 cases)";
+const harness::Tolerances kBf16Many = {
+    kBf16.element, kBf16.row, kBf16.cosine, {2, 33554, kManyRows}};
 constexpr const char* kHalfKernels =
     "the kernels round operands of every product, states and gradients to float16, 2^-11 each, an "
     "eighth of what bfloat16 does";
@@ -398,6 +404,17 @@ const harness::Tolerances kBfloatBias = {{2, 1.28e-4, kFloatSums},
 
 /// On a CPU a stand-in computes in float32 what the release's kernels do (stand_in.py).
 bool runs_kernels(const Case& item) { return item.judged_on == std::vector<std::string>{"cuda"}; }
+
+/// Whether our op's gradient by an activation has so many rows that their roundings are no common
+/// factor.
+bool has_many_rows(const Case& item, const std::string& tensor) {
+  constexpr int64_t kMany = 64;
+  if (runs_kernels(item)) return false;
+  const int64_t tokens = extent(item, "batch") * extent(item, "seqlen");
+  if (tensor == "grad_q" || tensor == "grad_k")
+    return tokens * extent(item, "num_ranks") * extent(item, "num_groups") >= kMany;
+  return (tensor == "grad_v" || tensor == "grad_z") && tokens * extent(item, "num_heads") >= kMany;
+}
 
 /// Whether the gradient of a bias is so many terms of one sign that their roundings cancel.
 bool sums_many_of_one_sign(const Case& item) {
@@ -469,7 +486,7 @@ class MimoPack : public harness::Pack {
              : low_dtype(item) == at::kHalf  ? kHalfSumBias
                                              : kBfloatBias;
     if (low_dtype(item) == at::kFloat) return float_tolerances(item);
-    if (low_dtype(item) == at::kBFloat16) return kBf16;
+    if (low_dtype(item) == at::kBFloat16) return has_many_rows(item, tensor) ? kBf16Many : kBf16;
     if (runs_kernels(item)) return kFp16Kernels;
     return is_bias && sums_many_of_one_sign(item) ? kFp16Bias : kFp16;
   }
