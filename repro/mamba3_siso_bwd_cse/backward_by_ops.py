@@ -35,9 +35,7 @@ class BackwardByOps:
     def dzdo(self, do: torch.Tensor, z: torch.Tensor, o: torch.Tensor, chunk_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.ops.patchbench.mamba3_siso_gate_bwd(do, z, o)
 
-    def dqkv(
-        self, *, q, k, v, da_cs, da_cs_sum, qk_dot, SSM_States, do, d_ossm_state, d_ov_state, D, chunk_size, has_input_state, Cu_Seqlens
-    ):  # noqa: N803
+    def dqkv(self, *, q, k, v, qk_dot, SSM_States, do, D, chunk_size, Cu_Seqlens, **_: object) -> tuple:  # noqa: N803
         self.given = self.take()
         states = SSM_States.unflatten(3, (-1, q.shape[3])).transpose(2, 3)
         self.walk_operands = (q, k, v, self.given.adt, qk_dot, D, Cu_Seqlens, chunk_size, do, states)
