@@ -325,10 +325,9 @@ ops::mamba3_mimo_gqa_bwd::MimoGradients turned_backwards(ops::mamba3_mimo_gqa_bw
 // ---- tolerances ----
 
 constexpr const char* kSums =
-    "twice the recurrence in float32; the floor is for sums within a chunk in another order, and "
-    "for "
-    "half an epsilon of the sum of adt over a chunk, which is rounded before its exponential: need "
-    "17.3 (grad_trap) where that sum is 38, none where it is kept in fp64";
+    "twice the recurrence in float32; the floor is for sums within a chunk in another order. Half "
+    "an epsilon of the sum of adt over a chunk, which is rounded before its exponential, is added: "
+    "need 17.3 (grad_trap) where that sum is 38, none where it is kept in fp64";
 const harness::Tolerances kFp32 = {{2, 16, kSums}, {2, 64, kSums}, {2, 16, kSums}, {2, 16, kSums}};
 constexpr const char* kOneRank =
     "need 173 (grad_v, 1 of 340 drawn cases): of one token and one rank an element is one product "
@@ -343,12 +342,12 @@ const harness::Tolerances kFp32OneRank = {
 /// sums adt, at most 0.55 decay_times a token, over a chunk of its own or of the case's length. The
 /// rounding of such a sum is the relative error of its exponential.
 harness::Tolerances float_tolerances(const Case& item) {
-  const int64_t ranks = extent(item, "num_ranks"),
-                tokens =
-                    std::min(extent(item, "seqlen"),
-                             std::max(extent(item, "chunk"), std::max<int64_t>(1, 64 / ranks)));
-  const double sum = 0.55 * harness::factor(item, "decay_times") * static_cast<double>(tokens);
+  const int64_t ranks = extent(item, "num_ranks");
   harness::Tolerances found = ranks == 1 ? kFp32OneRank : kFp32;
+  if (!is_backward(item)) return found;
+  const int64_t chunk = std::max(extent(item, "chunk"), 64 / ranks),
+                tokens = std::min(extent(item, "seqlen"), chunk);
+  const double sum = 0.55 * harness::factor(item, "decay_times") * static_cast<double>(tokens);
   for (Tolerance* one : {&found.element, &found.row}) one->floor_ulp += sum / 2;
   return found;
 }
@@ -372,9 +371,8 @@ constexpr const char* kKernels =
 const harness::Tolerances kBf16 = {
     {2, 251658, kKernels}, {2, 1006633, kKernels}, {2, 251658, kKernels}, {2, 251658, kKernels}};
 constexpr const char* kManyRows =
-    "4e-3: roundings of many elements are no common factor. Our kernels, run on a CPU in float32 "
-    "and "
-    "rounded as on a GPU, need 1.5e-3 (grad_z of 4224 elements, 14 cases)";
+    "4e-3: roundings of many elements are no common factor. Our kernels need 1.5e-3 (grad_z of "
+    "4224 elements, 14 cases, run on a CPU with the roundings of a GPU)";
 const harness::Tolerances kBf16Many = {
     kBf16.element, kBf16.row, kBf16.cosine, {2, 33554, kManyRows}};
 constexpr const char* kHalfKernels =
@@ -405,10 +403,12 @@ const harness::Tolerances kBfloatBias = {{2, 1.28e-4, kFloatSums},
 /// On a CPU a stand-in computes in float32 what the release's kernels do (stand_in.py).
 bool runs_kernels(const Case& item) { return item.judged_on == std::vector<std::string>{"cuda"}; }
 
-/// Whether our op's gradient by an activation has so many rows that their roundings are no common
+/// From so many terms or rows on, roundings cancel.
+constexpr int64_t kMany = 64;
+
+/// Whether a gradient of our op (q, k, v or z) has many rows. Their roundings are then no common
 /// factor.
 bool has_many_rows(const Case& item, const std::string& tensor) {
-  constexpr int64_t kMany = 64;
   if (runs_kernels(item)) return false;
   const int64_t tokens = extent(item, "batch") * extent(item, "seqlen");
   if (tensor == "grad_q" || tensor == "grad_k")
@@ -418,7 +418,6 @@ bool has_many_rows(const Case& item, const std::string& tensor) {
 
 /// Whether the gradient of a bias is so many terms of one sign that their roundings cancel.
 bool sums_many_of_one_sign(const Case& item) {
-  constexpr int64_t kMany = 64;
   return item.axes.at("values") == "coherent" &&
          extent(item, "batch") * extent(item, "seqlen") >= kMany;
 }
