@@ -165,7 +165,7 @@ inline at::Tensor optional_input(const harness::Tensors& inputs, const std::stri
   return found == inputs.end() ? at::Tensor() : found->second;
 }
 
-/// cap tanh(z / cap), or z where there is no softcap.
+/// With a softcap: softcap * tanh(z / softcap). Without one: z.
 inline at::Tensor capped(const at::Tensor& z, const Options& options) {
   return options.softcap > 0 ? options.softcap * at::tanh(z / options.softcap) : z;
 }

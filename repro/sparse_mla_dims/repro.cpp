@@ -295,11 +295,9 @@ const harness::Tolerances kValues = {
      "twice plain's and one rounding of the largest to bf16, 2^-9, which plain's may happen not to "
      "have: of 1024 elements of grad_query 2.26 times plain's (1 of 200 drawn cases)"},
     {2, 0.2,
-     "twice plain's and 1.6e-3: weights are rounded to bf16 relative to the base of their "
-     "exponential, which need not be the row's largest logit, so that other weights are rounded "
-     "exactly than plain's: need 0.11 (out of 64 heads and 18 keys), 0.18 (of one head and 4 "
-     "keys), "
-     "each in 1 of 3000 draws of these roundings alone"},
+     "twice plain's and 1.6e-3: a kernel may take another base of the exponential than the row's "
+     "largest logit, and then rounds other weights than plain does: need 0.11 (out of 64 heads and "
+     "18 keys) and 0.18 (one head and 4 keys) in 3000 draws of these roundings alone"},
     {2, 0.001, kFused},
     {2, 0.1,
      "twice plain's and 8e-4: where grad_out is one value, the rounding of dP of a key is the same "

@@ -103,8 +103,7 @@ def cuda_kernels(variant: str, sizes: Sizes) -> tuple[Siso, Attention]:
     fix_launches([importlib.import_module(f"{MAMBA}.{name}") for name in names])
     siso = importlib.import_module(f"{MAMBA}.mamba3_siso_combined")
     if variant == "ops":
-        attend = op_attention(sizes)  # loads the operators
-        return siso_with_op_backward(siso), attend
+        return siso_with_op_backward(siso), op_attention(sizes)
     return siso.mamba3_siso_combined, importlib.import_module(f"{SPARSE}.sparse_mla").SparseMLA.apply
 
 
@@ -148,12 +147,11 @@ class Head(NamedTuple):
     hidden: torch.Tensor
     weight: torch.Tensor
     batch: Batch
-    kind: str  # of HEADS
-    is_op: bool = False
+    kind: str  # of HEADS, or "op"
 
     def losses(self) -> torch.Tensor:
         """One a token; of the frozen trunk the mean over those that count. All but the first head mask tokens by their labels."""
-        if self.is_op:
+        if self.kind == "op":
             return torch.ops.patchbench.flce(self.hidden, self.weight, self.batch.target, reduction="none")
         module = importlib.import_module(SUBJECTS[HEADS[self.kind][0]][0])
         labels = self.batch.target.masked_fill(self.batch.weights == 0, -100)
@@ -219,10 +217,8 @@ def synchronize(device: torch.device) -> None:
 class Run:
     """One seed's training: `losses`, `norms` of all gradients, `walls` of the steps and `checks` of the head's gradients."""
 
-    def __init__(
-        self, sizes: Sizes, device: torch.device, kernels: tuple[Siso, Attention], head: str, steps: int, seed: int, is_op: bool
-    ) -> None:
-        self.began, self.sizes, self.device, self.head, self.seed, self.is_op = time.perf_counter(), sizes, device, head, seed, is_op
+    def __init__(self, sizes: Sizes, device: torch.device, kernels: tuple[Siso, Attention], head: str, steps: int, seed: int) -> None:
+        self.began, self.sizes, self.device, self.head, self.seed = time.perf_counter(), sizes, device, head, seed
         torch.manual_seed(seed)
         self.model = Hybrid(sizes, *kernels).to(device)
         if head == "frozen-trunk":
@@ -238,7 +234,7 @@ class Run:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             hidden = self.model(batch.tokens)
         low = torch.bfloat16 if hidden.is_cuda else hidden.dtype
-        head = Head(hidden.to(low), self.model.weight.to(low, copy=True), batch, self.head, self.is_op)
+        head = Head(hidden.to(low), self.model.weight.to(low, copy=True), batch, self.head)
         for operand in (head.hidden, head.weight):
             if operand.requires_grad:
                 operand.retain_grad()
@@ -325,7 +321,7 @@ def shares_of(run: Run, kernels: dict[str, Watched], report: dict[str, Any]) -> 
     called once a step, on the operands of the last."""
     calls = {name: kernel.num_calls // len(run.walls) for name, kernel in kernels.items()} | {"loss_head": 1}
     _, head = run.loss_of(run.batches[-1])
-    loss = Watched(lambda hidden, weight: Head(hidden, weight, run.batches[-1], run.head, run.is_op).losses())
+    loss = Watched(lambda hidden, weight: Head(hidden, weight, run.batches[-1], run.head).losses())
     loss.operands = (head.hidden, head.weight)
     step, shares = statistics.median(run.walls), {}
     for name, kernel in {**kernels, "loss_head": loss}.items():
@@ -392,11 +388,11 @@ def main(words: list[str] | None = None) -> int:
         os.environ.setdefault("PATCHBENCH_MITIGATE", slug)
         importlib.import_module("patchbench_mitigations.auto")
     sizes = FULL if device.type == "cuda" else SMALL
-    is_cuda, is_op = device.type == "cuda", arguments.variant == "ops"
+    is_cuda, head = device.type == "cuda", "op" if arguments.variant == "ops" else arguments.head
     siso, attend = cuda_kernels(arguments.variant, sizes) if is_cuda else (siso_reference, op_attention(sizes))
     made_of = revisions(is_cuda, distribution)
-    if is_op:
-        library = Path(os.environ["PATCHBENCH_OPS_LIB"])
+    if head == "op":
+        library = importlib.import_module("patchbench_ops.library").path()
         made_of["patchbench_ops"] = f"{library.name} {hashlib.sha256(library.read_bytes()).hexdigest()}"
     if arguments.siso == "reference":
         siso = siso_reference
@@ -405,7 +401,7 @@ def main(words: list[str] | None = None) -> int:
     for seed in arguments.seed:
         watched = {"siso": Watched(siso), "sparse_attention": Watched(attend)}
         kernels = tuple(watched.values()) if arguments.shares else (siso, attend)
-        run = Run(sizes, device, kernels, arguments.head, arguments.steps, seed, is_op)
+        run = Run(sizes, device, kernels, head, arguments.steps, seed)
         run.train(arguments.capture)
         report = report_of(run, arguments.variant, made_of)
         for path, made in ((arguments.report, report), (arguments.losses, losses_of(run, arguments.variant, report))):
