@@ -9,10 +9,14 @@
 // the keys come in tiles of 64. Three warpgroups:
 //   Warpgroup 0 loads the query and the K tiles, computes S, P, dP and dS, and the first columns of
 //   dQ.
-//   Warpgroups 1 and 2 compute the other columns of dQ, then dKV, [64 keys, 64 columns] at a time,
-//   each of its own columns, added to memory in float32, 16 bytes a thread, 64 heads at once.
+//   Warpgroups 1 and 2 load grad_out and compute the other columns of dQ, then dKV, [64 keys, 64
+//   columns] at a time, each of its own columns, added to memory in float32, 128 bytes of a row by
+//   eight threads, 64 heads at once.
 // dKV does not need K: while warpgroups 1 and 2 add, warpgroup 0 loads the next K tile and computes
-// its dS. A tile without a valid index is skipped.
+// its dS. A tile without a valid index is skipped. grad_q goes through shared memory to memory.
+// The adds fill the queue of the SM to memory. Every other access waits in it, those to shared and
+// local memory, too: an add less than 128 bytes wide, or a register spilled in warpgroup 0, delays
+// all of them.
 // grad_kv is summed with its columns in another order, see kGroupColumns: four columns of a
 // thread are then consecutive.
 // Registers of a thread: 32 for S, dP or a block of dKV, 32 for each block of dQ, and 24 for P in
@@ -27,9 +31,10 @@ constexpr int kRoleRegisters[] = {152, 192, 160};
 static_assert(kRoleRegisters[0] + kRoleRegisters[1] + kRoleRegisters[2] <= 3 * kLaunchRegisters,
               "a warpgroup waits for ever for registers that the CTA was not launched with");
 /// Of warpgroup 0 alone: kKReady: the K tile is complete; kDsStored: P and dS are stored. Of all:
-/// kRowsReady: lse and Delta are stored; kDsReady: P and dS are stored, or the last tile is done;
-/// kKFree: K is no longer read; kDsFree: P and dS are no longer read.
-enum RoleBarrier { kKReady = 1, kDsStored, kRowsReady, kDsReady, kKFree, kDsFree };
+/// kRowsReady: grad_out, lse and Delta are stored; kDsReady: P and dS are stored, or the last tile
+/// is done; kKFree: K is no longer read; kDsFree: P and dS are no longer read; kGradQReady: grad_q
+/// is in shared memory.
+enum RoleBarrier { kKReady = 1, kDsStored, kRowsReady, kDsReady, kKFree, kDsFree, kGradQReady };
 /// Stored as the first index of a tile after the last one: the loop ends.
 constexpr int32_t kNoMoreTiles = -2;
 
@@ -47,6 +52,7 @@ struct Columns {
 };
 
 using KeyLoader = RowLoader<0, kGroupThreads>;
+using GradLoader = RowLoader<kGroupThreads, 2 * kGroupThreads>;
 
 /// The slots of a tile, two a lane, the same in each warp.
 struct TileSlots {
@@ -85,9 +91,13 @@ struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
     const KeyLoader loader;
     loader.load_blocks<0, kBlocks>(loader.query_rows(p, cta), p.head_dim_qk, kBlocks,
                                    smem.q_tile());
-    loader.load_blocks<0, kBlocks>(
-        loader.head_rows(g.grad_out + cta.first_row * p.head_dim_v, p.head_dim_v, cta.num_rows),
-        p.head_dim_v, smem.value_blocks, smem.grad_out_tile());
+  }
+  /// Rows of head_dim_v columns: grad_out by warpgroups 1 and 2, out by warpgroup 0.
+  template <typename Loader>
+  PB_DEVICE void load_values(const Loader& loader, const uint16_t* rows, uint32_t to) const {
+    loader.template load_blocks<0, kBlocks>(
+        loader.head_rows(rows + cta.first_row * p.head_dim_v, p.head_dim_v, cta.num_rows),
+        p.head_dim_v, smem.value_blocks, to);
   }
   PB_DEVICE void load_k_tile(const TileSlots& slots, int buffer) const {
     const KeyLoader loader;
@@ -96,6 +106,9 @@ struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
     loader.store_indices(index, smem.shared().index[buffer]);
     loader.load_blocks<0, kBlocks>(loader.key_rows(p, cta, index), p.head_dim_qk, kBlocks,
                                    smem.k_tile());
+  }
+  PB_DEVICE float* grad_kv_sum() const {
+    return g.grad_kv_sum + cta.batch * p.seqlen_k * p.head_dim_qk;
   }
   PB_DEVICE float query_scale(int /*row*/) const { return 1.0f; }
   PB_DEVICE float key_scale(int64_t /*tile*/, int /*key*/) const { return 1.0f; }
@@ -202,6 +215,15 @@ PB_DEVICE void compute_p_ds(PackedP& p, float (&grad_p)[32], const Operands& o, 
   }
 }
 
+PB_DEVICE void store_pairs(const BackwardSmem& smem, const Fragment& f,
+                           const uint32_t (&p_pairs)[16], const uint32_t (&ds_pairs)[16]) {
+  PB_UNROLL
+  for (int i = 0; i < 16; ++i) {
+    pair_at(smem.p_tile(), f, i) = p_pairs[i];
+    pair_at(smem.ds_tile(), f, i) = ds_pairs[i];
+  }
+}
+
 /// kCount blocks of columns of grad_q.
 template <int kCount>
 struct DqColumns {
@@ -237,6 +259,56 @@ PB_DEVICE void compute_tile(const Operands<kBlocks>& o, int count, Fragment& f,
   compute_p_ds(p, d, o, f, p_pairs, ds_pairs);
 }
 
+/// Bytes of a row of grad_q in shared memory, in the place of q and up to 1 KiB of grad_out. Eight
+/// rows lie in different banks.
+PB_CONSTEXPR int grad_q_stride(int head_dim_qk) { return 2 * head_dim_qk + 16; }
+
+/// Stores columns of grad_q to shared memory, from first_column on. has_out: out is in the place of
+/// K, and ds_sum is taken back as in store_grad_q of kernel/sm90/mla_backward.h.
+template <typename Operands, int kCount>
+PB_DEVICE void stage_grad_q(const float (&d)[kCount], const Operands& o, int first_column,
+                            bool has_out) {
+  const Fragment f;
+  const int lane = thread_index() % 32;
+  const unsigned char* const out =
+      o.smem.storage + (o.smem.blocks + o.smem.value_blocks) * kBlockBytes;
+  const float ds_sum[2] = {has_out ? o.ds_sum(f.row) : 0.0f, has_out ? o.ds_sum(f.row + 8) : 0.0f};
+  // The address of a row of one of four matrices of 8 x 8: those of words[0] to words[3].
+  const uint32_t to = o.smem.q_tile() + lane / 16 * 16 +
+                      (f.row / 16 * 16 + lane % 16) * grad_q_stride(o.p.head_dim_qk);
+  PB_UNROLL
+  for (int first = 0; first < kCount; first += 8) {
+    const int column = first_column + 2 * first;
+    if (column >= o.p.head_dim_qk) continue;
+    uint32_t words[4];
+    PB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int half = i % 2, at = first + 4 * (i / 2) + 2 * half;
+      const int from = first_column + f.column(at);
+      uint32_t mean = 0;
+      if (has_out && column < o.p.head_dim_v)
+        mean = *reinterpret_cast<const uint32_t*>(
+            out + from / kColumns * kBlockBytes +
+            swizzled_offset(f.row + 8 * half, 2 * (from % kColumns)));
+      words[i] = pack_bf16(d[at] - ds_sum[half] * bf16_low(mean),
+                           d[at + 1] - ds_sum[half] * bf16_high(mean));
+    }
+    stmatrix(to + 2 * column, words);
+  }
+}
+
+/// Copies grad_q from shared memory to memory. By all warpgroups.
+template <typename Operands>
+PB_DEVICE void copy_grad_q(const Operands& o) {
+  fence_async_proxy();
+  // The columns that all threads stored are read next.
+  named_barrier_sync(kGradQReady, kBackwardThreads);
+  const int row = thread_index(), width = o.p.head_dim_qk;
+  if (row < o.cta.num_rows)
+    bulk_store(o.g.grad_q + (o.cta.first_row + row) * width,
+               o.smem.q_tile() + row * grad_q_stride(width), 2 * width);
+}
+
 /// Warpgroup 0: loads, P, dS and its columns of grad_q.
 template <int kBlocks>
 PB_DEVICE void compute_ds_role(const Operands<kBlocks>& o) {
@@ -258,7 +330,7 @@ PB_DEVICE void compute_ds_role(const Operands<kBlocks>& o) {
   if (tile < num_tiles) o.load_k_tile(slots, 0);
   Fragment f;
   DqColumns<Columns<kBlocks, 0>::kDq> grad_q;
-  // lse and Delta are read next.
+  // lse and Delta are read next, and grad_out by products.
   named_barrier_sync(kRowsReady, kBackwardThreads);
   int count = 0;
   for (; tile < num_tiles; ++count) {
@@ -271,11 +343,7 @@ PB_DEVICE void compute_ds_role(const Operands<kBlocks>& o) {
     compute_tile(o, count, f, p_pairs, ds_pairs);
     // Without it P and dS of the previous tile are overwritten while products read them.
     if (count > 0) named_barrier_sync(kDsFree, kBackwardThreads);
-    PB_UNROLL
-    for (int i = 0; i < 16; ++i) {
-      pair_at(smem.p_tile(), f, i) = p_pairs[i];
-      pair_at(smem.ds_tile(), f, i) = ds_pairs[i];
-    }
+    store_pairs(smem, f, p_pairs, ds_pairs);
     fence_async_proxy();
     named_barrier_arrive(kDsReady, kBackwardThreads);
     // The product of this warpgroup reads the dS of all its threads.
@@ -285,45 +353,59 @@ PB_DEVICE void compute_ds_role(const Operands<kBlocks>& o) {
     wgmma_wait(grad_q.d);
     // Without it the next K tile is copied over this one while products read it.
     named_barrier_sync(kKFree, kBackwardThreads);
-    if (tile < num_tiles) o.load_k_tile(slots, (count + 1) % 2);
+    if (tile < num_tiles) {
+      o.load_k_tile(slots, (count + 1) % 2);
+    } else if (o.g.out_remainder != nullptr) {
+      o.load_values(KeyLoader(), o.g.out, k);
+    }
   }
   if (count > 0) named_barrier_sync(kDsFree, kBackwardThreads);
   if (thread_index() == 0) shared.index[count % 2][0] = kNoMoreTiles;
+  cp_async_wait_all();
   named_barrier_arrive(kDsReady, kBackwardThreads);
-  // The sums of dS are read next, by other threads than those that added.
+  // The sums of dS and out are read next, by other threads than those that stored them.
   named_barrier_sync(kDsStored, kGroupThreads);
-  store_grad_q(grad_q.d, o, f, 0);
+  stage_grad_q(grad_q.d, o, 0, count > 0 && o.g.out_remainder != nullptr);
+  copy_grad_q(o);
 }
-
-/// The rows of grad_kv to which a thread adds its fragment; null for an invalid index.
-struct KeyRows {
-  float* to[2];
-  template <typename Operands>
-  PB_DEVICE KeyRows(const Operands& o, const Fragment& f, int buffer) {
-    PB_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int32_t key = o.smem.shared().index[buffer][f.row + 8 * half];
-      to[half] = key < 0 ? nullptr
-                         : o.g.grad_kv_sum + (o.cta.batch * o.p.seqlen_k + key) * o.p.head_dim_qk +
-                               4 * f.quad;
-    }
-  }
-};
 
 /// The sums of grad_kv have their columns permuted in groups of 16: position 4 q + e is column 2 q
 /// + e % 2 + 8 (e / 2). So are consecutive the columns that thread q of a quad has of a row.
 constexpr int kGroupColumns = 16;
 
-/// Adds a block of dKV to memory, 16 bytes a thread: four threads add 64 bytes of a row.
-PB_DEVICE void add_dkv(const float (&d)[32], int block, int head_dim_qk, const KeyRows& rows) {
+/// The keys of the rows to which a thread adds: two consecutive rows, and those 8 further.
+PB_DEVICE void read_keys(const int32_t (&index)[kRows], int32_t (&keys)[4]) {
+  const int first_row = thread_index() / 32 % 4 * 16 + thread_index() % 32 / 8 * 2;
+  PB_UNROLL
+  for (int i = 0; i < 4; ++i) keys[i] = index[first_row + i % 2 + i / 2 * 8];
+}
+
+/// Adds columns of dKV to memory, 16 bytes a thread. Threads of consecutive rows exchange half of
+/// their columns first: eight threads then add 128 bytes of a row.
+template <int kCount>
+PB_DEVICE void add_dkv(const float (&d)[kCount], int first_column, const SparseMla& p,
+                       float* grad_kv_sum, const int32_t (&keys)[4]) {
+  const int column = first_column + thread_index() % 8 * 4;
+  const bool is_odd = thread_index() / 4 % 2 != 0;
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
-    if (rows.to[half] == nullptr) continue;
+    const int64_t even_key = keys[2 * half], odd_key = keys[2 * half + 1];
+    float* const even_row = grad_kv_sum + even_key * p.head_dim_qk + column;
+    float* const odd_row = grad_kv_sum + odd_key * p.head_dim_qk + column;
     PB_UNROLL
-    for (int group = 0; group < kColumns / kGroupColumns; ++group) {
-      const int column = block * kColumns + group * kGroupColumns, at = 8 * group + 2 * half;
-      if (column < head_dim_qk)
-        atomic_add_f32x4(rows.to[half] + column, d[at], d[at + 1], d[at + 4], d[at + 5]);
+    for (int pair = 0; pair < kCount / 16; ++pair) {
+      float even[4], odd[4];
+      PB_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int at = 16 * pair + 4 * (i / 2) + 2 * half + i % 2;
+        const float other = shfl_xor_sync(is_odd ? d[at] : d[at + 8], 4);
+        even[i] = is_odd ? other : d[at];
+        odd[i] = is_odd ? d[at + 8] : other;
+      }
+      const int offset = 2 * pair * kGroupColumns;
+      if (column + offset >= p.head_dim_qk) continue;
+      if (even_key >= 0) atomic_add_f32x4(even_row + offset, even[0], even[1], even[2], even[3]);
+      if (odd_key >= 0) atomic_add_f32x4(odd_row + offset, odd[0], odd[1], odd[2], odd[3]);
     }
   }
 }
@@ -346,17 +428,18 @@ template <int kBlocks, int kWarpgroup>
 PB_DEVICE void accumulate_role(const Operands<kBlocks>& o) {
   using Mine = Columns<kBlocks, kWarpgroup>;
   const BackwardSmem& smem = o.smem;
+  o.load_values(GradLoader(), o.g.grad_out, smem.grad_out_tile());
   load_rows(o);
+  cp_async_wait_all();
+  fence_async_proxy();
   named_barrier_arrive(kRowsReady, kBackwardThreads);
-  const Fragment f;
   DqColumns<Mine::kDq> grad_q;
-  for (int count = 0;; ++count) {
+  int count = 0;
+  for (;; ++count) {
     named_barrier_sync(kDsReady, kBackwardThreads);
     if (smem.shared().index[count % 2][0] == kNoMoreTiles) break;
     grad_q.issue(shared_address(smem.ds_tile()), smem.k_tile() + Mine::kDqBegin * kBlockBytes);
-    const KeyRows rows(o, f, count % 2);
-    wgmma_wait(grad_q.d);
-    named_barrier_arrive(kKFree, kBackwardThreads);
+    PB_ROLLED
     for (int block = Mine::kDkvBegin; block < Mine::kDkvEnd; ++block) {
       float d[32];
       if (block < smem.value_blocks) {
@@ -364,13 +447,26 @@ PB_DEVICE void accumulate_role(const Operands<kBlocks>& o) {
       } else {
         issue_dkv<false>(d, smem, block);
       }
+      if (block == Mine::kDkvBegin) {
+        wgmma_wait<1>(grad_q.d);
+        named_barrier_arrive(kKFree, kBackwardThreads);
+      }
       wgmma_wait(d);
       if (block + 1 == Mine::kDkvEnd) named_barrier_arrive(kDsFree, kBackwardThreads);
-      add_dkv(d, block, o.p.head_dim_qk, rows);
+      // Read for each block: kept, they would not leave enough registers.
+      int32_t keys[4];
+      read_keys(smem.shared().index[count % 2], keys);
+      add_dkv(d, block * kColumns, o.p, o.grad_kv_sum(), keys);
     }
-    if constexpr (Mine::kDkvBegin == Mine::kDkvEnd) named_barrier_arrive(kDsFree, kBackwardThreads);
+    if constexpr (Mine::kDkvBegin == Mine::kDkvEnd) {
+      wgmma_wait(grad_q.d);
+      named_barrier_arrive(kKFree, kBackwardThreads);
+      named_barrier_arrive(kDsFree, kBackwardThreads);
+    }
   }
-  if constexpr (Mine::kDq > 0) store_grad_q(grad_q.d, o, f, Mine::kDqBegin * kColumns);
+  if constexpr (Mine::kDq > 0)
+    stage_grad_q(grad_q.d, o, Mine::kDqBegin * kColumns, count > 0 && o.g.out_remainder != nullptr);
+  copy_grad_q(o);
 }
 
 /// `storage`: backward_bytes, aligned to 1024 bytes.

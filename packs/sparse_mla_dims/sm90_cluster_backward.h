@@ -350,19 +350,6 @@ PB_DEVICE void issue_cluster_dkv(float (&d)[kCount / 2], const ClusterSmem& smem
   wgmma_commit();
 }
 
-/// Adds columns of dKV to memory, 16 bytes a thread: four threads add 64 bytes of a row.
-template <int kCount>
-PB_DEVICE void add_cluster_dkv(const float (&d)[kCount], int first_column, float* const (&to)[2]) {
-  PB_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    if (to[half] == nullptr) continue;
-    PB_UNROLL
-    for (int at = 2 * half; at < kCount; at += 8)
-      atomic_add_f32x4(to[half] + first_column + at / 8 * kGroupColumns, d[at], d[at + 1],
-                       d[at + 4], d[at + 5]);
-  }
-}
-
 /// Warpgroup 2: grad_kv.
 template <typename Operands>
 PB_DEVICE void accumulate_keys_role(const Operands& o) {
@@ -370,25 +357,20 @@ PB_DEVICE void accumulate_keys_role(const Operands& o) {
   ClusterShared& shared = smem.shared();
   // All threads of the cluster come here: Delta is stored.
   cluster_sync();
-  const Fragment f;
+  float* const grad_kv_sum = o.g.grad_kv_sum + o.cta.batch * o.p.seqlen_k * o.p.head_dim_qk;
   for (int count = 0;; ++count) {
     mbarrier_wait_cluster(shared.ds_full[0], count % 2);
     if (shared.index[count % 2][0] == kNoMoreTiles) break;
     mbarrier_wait_cluster(shared.ds_full[1], count % 2);
     fence_async_proxy();
-    float* to[2];
-    PB_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int32_t key = shared.index[count % 2][f.row + 8 * half];
-      to[half] = key < 0 ? nullptr
-                         : o.g.grad_kv_sum + (o.cta.batch * o.p.seqlen_k + key) * o.p.head_dim_qk +
-                               4 * f.quad;
-    }
+    // Before the last arrival at ds_free: then the indices of another tile may be stored there.
+    int32_t keys[4];
+    read_keys(shared.index[count % 2], keys);
     if constexpr (Operands::kRest > 0) {
       float d[Operands::kRest / 2];
       issue_cluster_dkv<false, Operands::kRest>(d, smem, 0);
       wgmma_wait(d);
-      add_cluster_dkv(d, o.rest_column(), to);
+      add_dkv(d, o.rest_column(), o.p, grad_kv_sum, keys);
     }
     PB_ROLLED
     for (int block = 0; block < kValueBlocks; ++block) {
@@ -404,7 +386,7 @@ PB_DEVICE void accumulate_keys_role(const Operands& o) {
               cluster_address(shared_address(&shared.ds_free[lane % 2]), lane / 2));
         }
       }
-      add_cluster_dkv(d, o.value_column() + block * kColumns, to);
+      add_dkv(d, o.value_column() + block * kColumns, o.p, grad_kv_sum, keys);
     }
   }
 }

@@ -13,10 +13,10 @@ constexpr int kValueBlocks = kClusterHeadDimV / 2 / kColumns;  ///< of a CTA
 constexpr int kOwnKeys = kRows / 2;                            ///< of a tile, of a CTA
 constexpr int kHeadThreads = 256;                              ///< of warpgroups 0 and 1
 constexpr int kHeadWarps = kHeadThreads / 32;
-/// Registers of a thread of warpgroups 0 and 1. Without the rest of the columns 216 are too many:
-/// nvcc 13.0 then keeps two copies of S, and lets each product wait for the one before.
+/// Registers of a thread of warpgroups 0 and 1. Without the rest of the columns more than 200 are
+/// too many: nvcc 13.0 then keeps two copies of S, and lets each product wait for the one before.
 template <int kRest>
-constexpr int kHeadRegisters = kRest > 0 ? 216 : 208;
+constexpr int kHeadRegisters = kRest > 0 ? 216 : 200;
 constexpr int kKeyRegisters = 72;  ///< of warpgroup 2
 static_assert(2 * kHeadRegisters<1> + kKeyRegisters <= 3 * kLaunchRegisters,
               "a warpgroup waits for ever for registers that the CTA was not launched with");
@@ -36,16 +36,15 @@ PB_CONSTEXPR bool has_cluster_kernel(int64_t head_dim_qk, int64_t head_dim_v) {
 }
 
 /// Whether the cluster computes the backward of this problem. A cluster halves the adds to memory,
-/// and adds the exchange of partial sums, with a larger part of a tile's time where head_dim_qk
-/// is 576. There it is faster where kv and the sums of grad_kv of one batch entry do not fit into
-/// L2. On an H200 (63 MB), 128 heads, 1024 queries, the cluster and the other kernel took 4.53 and
-/// 4.49 ms with 57 MB of both (16,384 keys), 4.62 and 5.01 ms with 85 MB (24,576 keys). With
-/// head_dim_qk 512 the cluster was faster at each size from 8192 keys (3.82 and 3.97 ms) on. With
-/// an odd number of groups of 64 heads, half of a cluster has no head.
+/// and adds the exchange of partial sums. It is faster where kv and the sums of grad_kv of one
+/// batch entry do not fit into L2. On an H200 (63 MB), 128 heads, 1024 queries, the cluster and the
+/// other kernel took 4.08 and 3.93 ms with 57 MB of both (16,384 keys, 576/512), 4.25 and 4.74 ms
+/// with 113 MB (32,768 keys); at 512/512 3.75 and 3.59 ms, 3.95 and 4.16 ms. With an odd number of
+/// groups of 64 heads, half of a cluster has no head.
 PB_CONSTEXPR bool uses_cluster(const SparseMla& p, int64_t l2_bytes) {
   return has_cluster_kernel(p.head_dim_qk, p.head_dim_v) &&
          (p.num_heads + kRows - 1) / kRows % 2 == 0 &&
-         (p.head_dim_qk == kClusterHeadDimV || p.seqlen_k * p.head_dim_qk * kKvBytes > l2_bytes);
+         p.seqlen_k * p.head_dim_qk * kKvBytes > l2_bytes;
 }
 
 struct ClusterShared {

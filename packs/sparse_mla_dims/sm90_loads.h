@@ -40,7 +40,8 @@ struct RowLoader {
     const uint16_t* first[kEach];
     bool is_row[kEach];
   };
-  int thread = thread_index() - kFirst;
+  // Kept for no longer than the loader is: else the addresses of all loads stay in registers.
+  int thread = reread_thread_index() - kFirst;
   PB_DEVICE int row(int i) const { return thread / 8 + i * (kCount / 8); }
   /// The first column of this thread within a block.
   PB_DEVICE int first_column() const { return thread % 8 * 8; }

@@ -18,6 +18,7 @@ namespace patchbench::ops::sm90 {
 using sm90_emulator::Machine;
 
 inline int thread_index() { return Machine::running().thread(); }
+inline int reread_thread_index() { return thread_index(); }
 inline int warp_broadcast(int value) { return value; }
 inline void sync_threads() {
   Machine::running().meet(Machine::running().num_threads(), [] {});
@@ -137,6 +138,9 @@ inline void cp_async_word(uint32_t to, const void* from, bool is_valid) {
 }
 inline void cp_async_wait_all() { Machine::running().cp_async_wait_all(); }
 inline void fence_async_proxy() {}
+inline void bulk_store(void* to, uint32_t from, int bytes) {
+  std::memcpy(to, Machine::running().shared() + from, static_cast<size_t>(bytes));
+}
 
 struct Mbarrier {
   uint64_t state;

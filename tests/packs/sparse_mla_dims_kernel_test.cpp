@@ -308,8 +308,8 @@ TEST(SparseMlaKernel, TakesTilesWithoutAKeyInACluster) {
       {.name = "cluster_gaps", .head_dim_qk = 512, .head_dim_v = 512, .num_heads = 66});
 }
 
-/// The kernel of the backward is chosen by the head dimensions, the heads, and at 576/512 by the
-/// bytes of kv and of the sums of grad_kv.
+/// The kernel of the backward is chosen by the head dimensions, the heads, and the bytes of kv and
+/// of the sums of grad_kv.
 TEST(SparseMlaKernel, TakesAClusterWhereItIsFaster) {
   const auto is_cluster = [](int64_t seqlen_k, int64_t num_heads, int head_dim_qk, int head_dim_v) {
     return uses_cluster({.batch = 8,
@@ -321,7 +321,8 @@ TEST(SparseMlaKernel, TakesAClusterWhereItIsFaster) {
   };
   EXPECT_FALSE(is_cluster(15170, 128, 576, 512));
   EXPECT_TRUE(is_cluster(15171, 128, 576, 512));
-  EXPECT_TRUE(is_cluster(1, 128, 512, 512));
+  EXPECT_FALSE(is_cluster(17066, 128, 512, 512));
+  EXPECT_TRUE(is_cluster(17067, 128, 512, 512));
   for (const int64_t num_heads : {65, 128, 193, 256})
     EXPECT_TRUE(is_cluster(1 << 20, num_heads, 576, 512)) << num_heads;
   for (const int64_t num_heads : {1, 64, 129, 192})

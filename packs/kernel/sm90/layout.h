@@ -37,16 +37,13 @@ PB_CONSTEXPR uint64_t smem_desc(uint32_t address) {
 /// The rows and columns that a thread holds of a [64, ...] accumulator.
 struct Fragment {
   int warpgroup, row, quad;  // row of elements 0 and 1; elements 2 and 3 are in row + 8
-  PB_DEVICE Fragment()
-      : warpgroup(warp_broadcast(thread_index() / 128)),
-        row(thread_index() / 32 % 4 * 16 + thread_index() % 32 / 4),
-        quad(thread_index() % 4) {}
+  PB_DEVICE Fragment() : warpgroup(warp_broadcast(thread_index() / 128)) { place(thread_index()); }
   /// Makes the compiler compute values from row and quad again instead of keeping them in
-  /// registers: it cannot see through the shuffle.
-  PB_DEVICE void rematerialize() {
-    const auto both = static_cast<uint32_t>(shfl_xor_sync(row * 4 + quad, 0));
-    row = static_cast<int>(both / 4);
-    quad = static_cast<int>(both % 4);
+  /// registers.
+  PB_DEVICE void rematerialize() { place(reread_thread_index()); }
+  PB_DEVICE void place(int thread) {
+    row = thread / 32 % 4 * 16 + thread % 32 / 4;
+    quad = thread % 4;
   }
   PB_DEVICE int column(int i) const { return i / 4 * 8 + quad * 2 + i % 2; }
   /// The key of element i, where each warpgroup has 32 keys.

@@ -17,6 +17,13 @@
 namespace patchbench::ops::sm90 {
 
 PB_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+/// The same, read again: the compiler computes again what depends on it, instead of keeping it in
+/// registers, or in local memory where those do not suffice.
+PB_DEVICE int reread_thread_index() {
+  int index = 0;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
 /// Broadcasts lane 0. The compiler then knows that the value is the same in the whole warp.
 PB_DEVICE int warp_broadcast(int value) { return __shfl_sync(~0u, value, 0); }
 /// setmaxnreg, by all warps of a warpgroup: gives registers back, or waits until it gets more.
@@ -201,8 +208,20 @@ PB_DEVICE void cp_async_word(uint32_t to, const void* from, bool is_valid) {
                : "memory");
 }
 PB_DEVICE void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-/// Orders earlier writes to shared memory before wgmma reads. It covers this thread's own writes,
-/// seen by others after the next barrier, and writes that this thread has waited for.
+/// Copies bytes of shared memory, a multiple of 16, to memory. Both addresses are 16-byte aligned.
+/// Returns when they are read; they are written later, but before the grid ends.
+PB_DEVICE void bulk_store(void* to, uint32_t from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2; cp.async.bulk.commit_group; "
+      "cp.async.bulk.wait_group.read 0;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
+#endif
+}
+/// Orders earlier writes to shared memory before wgmma reads, and before the reads of bulk_store.
+/// It covers this thread's own writes, seen by others after the next barrier, and writes that this
+/// thread has waited for.
 PB_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// to[0..3] += values, atomically. `to` must be 16-byte aligned. The order among threads is not
