@@ -47,8 +47,12 @@ struct Columns {
                              : kWarpgroup == 1 ? kSecond
                                                : kBlocks - kFirst - kSecond;
   static constexpr int kDqBegin = kWarpgroup == 0 ? 0 : kWarpgroup == 1 ? kFirst : kFirst + kSecond;
-  static constexpr int kDkvBegin = kWarpgroup == 1 ? 0 : kBlocks / 2;
-  static constexpr int kDkvEnd = kWarpgroup == 1 ? kBlocks / 2 : kBlocks;
+  /// Blocks of dKV. If the count is odd, each warpgroup has half of the last block, too.
+  static constexpr int kDkv = kBlocks / 2;
+  static constexpr bool kHasHalf = kBlocks % 2 == 1;
+  static constexpr int kDkvBegin = kWarpgroup == 1 ? 0 : kDkv;
+  static constexpr int kHalfBegin =
+      (kBlocks - 1) * kColumns + (kWarpgroup == 1 ? 0 : kColumns / 2);  ///< column
 };
 
 using KeyLoader = RowLoader<0, kGroupThreads>;
@@ -380,34 +384,37 @@ PB_DEVICE void read_keys(const int32_t (&index)[kRows], int32_t (&keys)[4]) {
   for (int i = 0; i < 4; ++i) keys[i] = index[first_row + i % 2 + i / 2 * 8];
 }
 
-/// Adds columns of dKV to memory, 16 bytes a thread. Threads of consecutive rows exchange half of
-/// their columns first: eight threads then add 128 bytes of a row.
+/// Adds columns of dKV to memory, of half of the rows, 16 bytes a thread. Threads of consecutive
+/// rows exchange half of their columns first: eight threads then add 128 bytes of a row.
+template <int kHalf, int kCount>
+PB_DEVICE void add_half_dkv(const float (&d)[kCount], int first_column, const SparseMla& p,
+                            float* grad_kv_sum, const int32_t (&keys)[4]) {
+  const int column = first_column + thread_index() % 8 * 4;
+  const bool is_odd = thread_index() / 4 % 2 != 0;
+  const int64_t even_key = keys[2 * kHalf], odd_key = keys[2 * kHalf + 1];
+  float* const even_row = grad_kv_sum + even_key * p.head_dim_qk + column;
+  float* const odd_row = grad_kv_sum + odd_key * p.head_dim_qk + column;
+  PB_UNROLL
+  for (int pair = 0; pair < kCount / 16; ++pair) {
+    float even[4], odd[4];
+    PB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int at = 16 * pair + 4 * (i / 2) + 2 * kHalf + i % 2;
+      const float other = shfl_xor_sync(is_odd ? d[at] : d[at + 8], 4);
+      even[i] = is_odd ? other : d[at];
+      odd[i] = is_odd ? d[at + 8] : other;
+    }
+    const int offset = 2 * pair * kGroupColumns;
+    if (column + offset >= p.head_dim_qk) continue;
+    if (even_key >= 0) atomic_add_f32x4(even_row + offset, even[0], even[1], even[2], even[3]);
+    if (odd_key >= 0) atomic_add_f32x4(odd_row + offset, odd[0], odd[1], odd[2], odd[3]);
+  }
+}
 template <int kCount>
 PB_DEVICE void add_dkv(const float (&d)[kCount], int first_column, const SparseMla& p,
                        float* grad_kv_sum, const int32_t (&keys)[4]) {
-  const int column = first_column + thread_index() % 8 * 4;
-  const bool is_odd = thread_index() / 4 % 2 != 0;
-  PB_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const int64_t even_key = keys[2 * half], odd_key = keys[2 * half + 1];
-    float* const even_row = grad_kv_sum + even_key * p.head_dim_qk + column;
-    float* const odd_row = grad_kv_sum + odd_key * p.head_dim_qk + column;
-    PB_UNROLL
-    for (int pair = 0; pair < kCount / 16; ++pair) {
-      float even[4], odd[4];
-      PB_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const int at = 16 * pair + 4 * (i / 2) + 2 * half + i % 2;
-        const float other = shfl_xor_sync(is_odd ? d[at] : d[at + 8], 4);
-        even[i] = is_odd ? other : d[at];
-        odd[i] = is_odd ? d[at + 8] : other;
-      }
-      const int offset = 2 * pair * kGroupColumns;
-      if (column + offset >= p.head_dim_qk) continue;
-      if (even_key >= 0) atomic_add_f32x4(even_row + offset, even[0], even[1], even[2], even[3]);
-      if (odd_key >= 0) atomic_add_f32x4(odd_row + offset, odd[0], odd[1], odd[2], odd[3]);
-    }
-  }
+  add_half_dkv<0>(d, first_column, p, grad_kv_sum, keys);
+  add_half_dkv<1>(d, first_column, p, grad_kv_sum, keys);
 }
 
 /// Stores group `group` of 16 columns of grad_kv, rounded and in the order of columns.
@@ -421,6 +428,20 @@ PB_DEVICE void store_grad_kv(const SparseMlaGrads& g, int64_t group) {
   }
   store_128(g.grad_kv + group * kGroupColumns, low);
   store_128(g.grad_kv + group * kGroupColumns + 8, high);
+}
+
+/// Issues the products of kCount columns of dKV for each of the 64 keys; they are of one block, and
+/// first_column is a multiple of 32.
+template <int kCount>
+PB_DEVICE void issue_dkv(float (&d)[kCount], const BackwardSmem& smem, int first_column) {
+  const int block = first_column / kColumns;
+  const uint32_t offset = block * kBlockBytes + 2 * (first_column % kColumns);
+  wgmma_fence(d);
+  mma_ab<Major::kMn, 2 * kCount>(d, shared_address(smem.ds_tile()), smem.q_tile() + offset, false);
+  if (block < smem.value_blocks)
+    mma_ab<Major::kMn, 2 * kCount>(d, shared_address(smem.p_tile()), smem.grad_out_tile() + offset,
+                                   true);
+  wgmma_commit();
 }
 
 /// Warpgroups 1 and 2: their columns of grad_q and of grad_kv.
@@ -437,31 +458,40 @@ PB_DEVICE void accumulate_role(const Operands<kBlocks>& o) {
   int count = 0;
   for (;; ++count) {
     named_barrier_sync(kDsReady, kBackwardThreads);
-    if (smem.shared().index[count % 2][0] == kNoMoreTiles) break;
+    const int32_t(&index)[kRows] = smem.shared().index[count % 2];
+    if (index[0] == kNoMoreTiles) break;
+    // Adds go on while dQ is computed: half of the first block, so that K is free when dQ is done.
+    float d[32];
+    // Read for each block: kept, they would not leave enough registers.
+    int32_t keys[4];
+    if constexpr (Mine::kDkv > 0) issue_dkv(d, smem, Mine::kDkvBegin * kColumns);
     grad_q.issue(shared_address(smem.ds_tile()), smem.k_tile() + Mine::kDqBegin * kBlockBytes);
+    if constexpr (Mine::kDkv > 0) {
+      wgmma_wait<1>(d);
+      read_keys(index, keys);
+      add_half_dkv<0>(d, Mine::kDkvBegin * kColumns, o.p, o.grad_kv_sum(), keys);
+    }
+    wgmma_wait(grad_q.d);
+    named_barrier_arrive(kKFree, kBackwardThreads);
+    if constexpr (kBlocks == 2) named_barrier_arrive(kDsFree, kBackwardThreads);
+    if constexpr (Mine::kDkv > 0)
+      add_half_dkv<1>(d, Mine::kDkvBegin * kColumns, o.p, o.grad_kv_sum(), keys);
     PB_ROLLED
-    for (int block = Mine::kDkvBegin; block < Mine::kDkvEnd; ++block) {
-      float d[32];
-      if (block < smem.value_blocks) {
-        issue_dkv<true>(d, smem, block);
-      } else {
-        issue_dkv<false>(d, smem, block);
-      }
-      if (block == Mine::kDkvBegin) {
-        wgmma_wait<1>(grad_q.d);
-        named_barrier_arrive(kKFree, kBackwardThreads);
-      }
+    for (int block = Mine::kDkvBegin + 1; block < Mine::kDkvBegin + Mine::kDkv; ++block) {
+      issue_dkv(d, smem, block * kColumns);
       wgmma_wait(d);
-      if (block + 1 == Mine::kDkvEnd) named_barrier_arrive(kDsFree, kBackwardThreads);
-      // Read for each block: kept, they would not leave enough registers.
-      int32_t keys[4];
-      read_keys(smem.shared().index[count % 2], keys);
+      if (!Mine::kHasHalf && block + 1 == Mine::kDkvBegin + Mine::kDkv)
+        named_barrier_arrive(kDsFree, kBackwardThreads);
+      read_keys(index, keys);
       add_dkv(d, block * kColumns, o.p, o.grad_kv_sum(), keys);
     }
-    if constexpr (Mine::kDkvBegin == Mine::kDkvEnd) {
-      wgmma_wait(grad_q.d);
-      named_barrier_arrive(kKFree, kBackwardThreads);
+    if constexpr (Mine::kHasHalf) {
+      float half[16];
+      issue_dkv(half, smem, Mine::kHalfBegin);
+      wgmma_wait(half);
       named_barrier_arrive(kDsFree, kBackwardThreads);
+      read_keys(index, keys);
+      add_dkv(half, Mine::kHalfBegin, o.p, o.grad_kv_sum(), keys);
     }
   }
   if constexpr (Mine::kDq > 0)
