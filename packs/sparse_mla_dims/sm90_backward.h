@@ -9,9 +9,9 @@
 // the keys come in tiles of 64. Three warpgroups:
 //   Warpgroup 0 loads the query and the K tiles, computes S, P, dP and dS, and the first columns of
 //   dQ.
-//   Warpgroups 1 and 2 load grad_out and compute the other columns of dQ, then dKV, [64 keys, 64
+//   Warpgroups 1 and 2 load grad_out and compute the other columns of dQ, and dKV, [64 keys, 64
 //   columns] at a time, each of its own columns, added to memory in float32, 128 bytes of a row by
-//   eight threads, 64 heads at once.
+//   eight threads, 64 heads at once. The first block comes before dQ, so that adds go on meanwhile.
 // dKV does not need K: while warpgroups 1 and 2 add, warpgroup 0 loads the next K tile and computes
 // its dS. A tile without a valid index is skipped. grad_q goes through shared memory to memory.
 // The adds fill the queue of the SM to memory. Every other access waits in it, those to shared and
@@ -277,7 +277,7 @@ PB_DEVICE void stage_grad_q(const float (&d)[kCount], const Operands& o, int fir
   const unsigned char* const out =
       o.smem.storage + (o.smem.blocks + o.smem.value_blocks) * kBlockBytes;
   const float ds_sum[2] = {has_out ? o.ds_sum(f.row) : 0.0f, has_out ? o.ds_sum(f.row + 8) : 0.0f};
-  // The address of a row of one of four matrices of 8 x 8: those of words[0] to words[3].
+  // stmatrix stores four matrices, one for each word; a lane gives the address of one row.
   const uint32_t to = o.smem.q_tile() + lane / 16 * 16 +
                       (f.row / 16 * 16 + lane % 16) * grad_q_stride(o.p.head_dim_qk);
   PB_UNROLL

@@ -38,8 +38,8 @@ PB_CONSTEXPR bool has_cluster_kernel(int64_t head_dim_qk, int64_t head_dim_v) {
 /// Whether the cluster computes the backward of this problem. A cluster halves the adds to memory,
 /// and adds the exchange of partial sums. It is faster where kv and the sums of grad_kv of one
 /// batch entry do not fit into L2. On an H200 (63 MB), 128 heads, 1024 queries, the cluster and the
-/// other kernel took 4.08 and 3.93 ms with 57 MB of both (16,384 keys, 576/512), 4.25 and 4.74 ms
-/// with 113 MB (32,768 keys); at 512/512 3.75 and 3.59 ms, 3.95 and 4.16 ms. With an odd number of
+/// other kernel took 3.95 and 3.71 ms with 57 MB of both (16,384 keys, 576/512), 4.28 and 4.69 ms
+/// with 113 MB (32,768 keys); at 512/512 3.67 and 3.45 ms, 4.01 and 4.08 ms. With an odd number of
 /// groups of 64 heads, half of a cluster has no head.
 PB_CONSTEXPR bool uses_cluster(const SparseMla& p, int64_t l2_bytes) {
   return has_cluster_kernel(p.head_dim_qk, p.head_dim_v) &&
