@@ -219,6 +219,7 @@ PB_DEVICE void compute_p_ds(PackedP& p, float (&grad_p)[32], const Operands& o, 
   }
 }
 
+/// Stores P and dS of a tile, for products.
 PB_DEVICE void store_pairs(const BackwardSmem& smem, const Fragment& f,
                            const uint32_t (&p_pairs)[16], const uint32_t (&ds_pairs)[16]) {
   PB_UNROLL
