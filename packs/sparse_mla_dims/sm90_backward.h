@@ -41,7 +41,7 @@ constexpr int32_t kNoMoreTiles = -2;
 /// The columns of a warpgroup, in blocks of 64.
 template <int kBlocks, int kWarpgroup>
 struct Columns {
-  static constexpr int kFirst = kBlocks >= 8 ? 2 : 1;
+  static constexpr int kFirst = kBlocks >= 9 ? 2 : 1;
   static constexpr int kSecond = (kBlocks - kFirst + 1) / 2;
   static constexpr int kDq = kWarpgroup == 0   ? kFirst
                              : kWarpgroup == 1 ? kSecond

@@ -12,19 +12,17 @@
 //   A consumer computes S [64, 64] and P of its own tile, 32 registers a thread. It accumulates its
 //   half of the columns of out, kHalf blocks of 64, 32 kHalf registers a thread, over all tiles in
 //   order: its own with P from registers, the other's with P from shared memory.
-// Tiles are processed in pairs. Both consumers compute S. Warpgroup 1 computes P as soon as
-// warpgroup 0 has stored its row_max. Then each adds both tiles to its half of out, rescaled when
-// row_max grew. row_max is rounded up to a whole number: then a new row_max only changes P by a
-// power of two, and the backward, which rounds P again, gets the same bits.
-// A stage is released in three sets of columns: the columns that are not part of V after S; the V
-// columns of warpgroup 0, then of warpgroup 1, after their products. Loads follow the same
-// order, the tile's own warpgroup first.
-// The last block of the query is kept in registers, 16 a thread, because its shared memory holds P
-// of warpgroup 1. It is loaded last, after the rest of the next query and the first tile have been
-// started.
-// Tiles after the last valid index of an item are skipped: indices of a causal query end in -1.
-// Shared memory: two K tiles, the query, P, and 2.1 KiB: 226 KiB at 576.
-// Rounded to bfloat16: P, out, and out_remainder. Sums, row_max and lse are float32.
+// Tiles are processed in pairs. The tile of warpgroup 0 is added to the half of warpgroup 1 while
+// that one computes P of its own tile. Warpgroup 0 issues S of its next tile behind its last
+// product of this pair, and S of the next item before it stores out. row_max is a whole number:
+// then a new row_max only changes P by a power of two, and the backward, which rounds P again, gets
+// the same bits. It moves only where a logit is 8 above it: then out is seldom rescaled. A stage is
+// released in two sets of columns: the V columns of warpgroup 0 with those outside of V, and the V
+// columns of warpgroup 1. Loads follow the same order. P of warpgroup 1 is stored in its own K
+// tile, in the last block, if the query has nine blocks: then that block is outside of V, and
+// shared memory has no room for another. Tiles after the last valid index of an item are skipped:
+// indices of a causal query end in -1. Shared memory: two K tiles, the query, P, and 2.1 KiB: 226
+// KiB at 576. Rounded to bfloat16: P, out, and out_remainder. Sums, row_max and lse are float32.
 namespace patchbench::ops::sparse_mla_dims {
 
 constexpr int kForwardThreads = 384, kConsumers = 256;
@@ -32,25 +30,26 @@ constexpr int kForwardThreads = 384, kConsumers = 256;
 constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 3 * kLaunchRegisters,
               "a warpgroup waits for ever for registers that the CTA was not launched with");
-/// Parts of a K tile: columns outside of V (set kNoValues), and two sets of V columns.
-constexpr int kParts = 3, kNoValues = 2;
-/// Named barriers. kRowMaxReady: warpgroup 0 has stored its row_max. kPStored + w: warpgroup w has
-/// stored P and row_max of its tile. kRowSumReady: both have stored their sums.
-enum ForwardBarrier { kRowMaxReady = 1, kPStored = 2, kRowSumReady = 4 };
+/// Sets of columns of a K tile: those of warpgroup 0 and those of warpgroup 1.
+constexpr int kSets = 2;
+/// Named barriers. kPStored + w: warpgroup w has stored P and row_max of its tile. kRowSumReady:
+/// both have stored their sums. kStored: both have stored their results.
+enum ForwardBarrier { kPStored = 1, kRowSumReady = 3, kStored = 4 };
 
 struct ForwardShared {
   int32_t index[2][kRows];  ///< of the keys, by stage
-  float row_max[2][kRows];  ///< after the last tile of the warpgroup
+  float row_max[kRows];     ///< after the last tile
   float row_sum[2][kRows], rounded_sum[2][kRows];
-  Mbarrier full[2][kParts];            ///< one for each part of a stage
-  Mbarrier free[2][3];                 ///< one for each set of a stage
-  Mbarrier query_full, query_free[2];  ///< [0]: all blocks but the last; [1]: the last
-  alignas(4) uint8_t has_gaps[2][4];   ///< whether a tile has invalid indices, by warp
-  int32_t num_tiles;                   ///< of the item
+  Mbarrier full[2][kSets], free[2][kSets];  ///< one for each set of a stage
+  Mbarrier query_full, query_free;
+  alignas(4) uint8_t has_gaps[2][4];  ///< whether a tile has invalid indices, by warp
+  int32_t num_tiles;                  ///< of the item
 };
 
+/// Blocks of shared memory: two K tiles, the query, and P of one or both warpgroups.
+PB_CONSTEXPR int forward_blocks(int blocks) { return 3 * blocks + (blocks < kMaxBlocks ? 2 : 1); }
 PB_CONSTEXPR int64_t forward_bytes(int head_dim_qk) {
-  return (3 * num_blocks(head_dim_qk) + 1) * int64_t{kBlockBytes} +
+  return forward_blocks(num_blocks(head_dim_qk)) * int64_t{kBlockBytes} +
          static_cast<int64_t>(sizeof(ForwardShared));
 }
 
@@ -62,26 +61,13 @@ struct ForwardSmem {
     return shared_address(storage) + stage * blocks * kBlockBytes;
   }
   PB_DEVICE uint32_t q_tile() const { return k_tile(2); }
-  PB_DEVICE unsigned char* q_last_block() const { return storage + (3 * blocks - 1) * kBlockBytes; }
-  PB_DEVICE unsigned char* p_tile(int warpgroup) const {
-    return storage + (3 * blocks - warpgroup) * kBlockBytes;
+  PB_DEVICE uint32_t p_tile(int warpgroup) const {
+    if (warpgroup == 0) return k_tile(3);
+    return blocks < kMaxBlocks ? k_tile(3) + kBlockBytes : q_tile() - kBlockBytes;
   }
   PB_DEVICE ForwardShared& shared() const {
-    return *reinterpret_cast<ForwardShared*>(storage + (3 * blocks + 1) * kBlockBytes);
+    return *reinterpret_cast<ForwardShared*>(storage + forward_blocks(blocks) * kBlockBytes);
   }
-};
-
-/// Part `part` of a K tile: its set of columns and the blocks of that set. `mine`: the warpgroup
-/// that owns the tile.
-template <int kHalf>
-struct Part {
-  int set, begin, end;
-  PB_CONSTEXPR Part(int part, int mine)
-      : set(part == 0   ? kNoValues
-            : part == 1 ? mine
-                        : 1 - mine),
-        begin(set * kHalf),
-        end(set == kNoValues ? kMaxBlocks : begin + kHalf) {}
 };
 
 /// The items of one CTA: first, first + step, ...
@@ -94,18 +80,16 @@ PB_DEVICE void init_mbarriers(ForwardShared& shared) {
     constexpr int kCopiers = kForwardThreads - kConsumers;
     PB_UNROLL
     for (int stage = 0; stage < 2; ++stage) {
-      // Each producer thread arrives with its copies; for part 1 it arrives once more after it has
-      // stored the indices.
+      // Each producer thread arrives with its copies, and once more after it has stored indices.
       PB_UNROLL
-      for (int part = 0; part < kParts; ++part)
-        mbarrier_init(shared.full[stage][part], part == 1 ? 2 * kCopiers : kCopiers);
-      PB_UNROLL
-      for (Mbarrier& barrier : shared.free[stage]) mbarrier_init(barrier, kConsumers / 2 / 32);
+      for (int set = 0; set < kSets; ++set) {
+        mbarrier_init(shared.full[stage][set], set == stage ? 2 * kCopiers : kCopiers);
+        mbarrier_init(shared.free[stage][set], kConsumers / 2 / 32);
+      }
     }
     // One arrival more: num_tiles is stored.
     mbarrier_init(shared.query_full, kCopiers + 1);
-    PB_UNROLL
-    for (Mbarrier& barrier : shared.query_free) mbarrier_init(barrier, kConsumers / 32);
+    mbarrier_init(shared.query_free, kConsumers / 32);
   }
   // No thread may use a barrier before it is initialised.
   sync_threads();
@@ -125,37 +109,24 @@ PB_DEVICE void store_tile_indices(const int32_t (&index)[KvLoader::kEach], Forwa
   if (loader.thread % 32 == 0) shared.has_gaps[stage][loader.thread / 32] = has_gap ? 1 : 0;
 }
 
-/// Loads the parts of a tile from kPart on, each when its set is free.
-template <int kHalf, int kStage, int kPart = 0>
-PB_DEVICE void load_parts(const SparseMla& p, const ForwardSmem& smem, const KvLoader::Rows& rows,
-                          const int32_t (&index)[KvLoader::kEach], int parity) {
-  constexpr Part<kHalf> kThis(kPart, kStage);
+/// Loads the sets of a tile, each when it is free. The indices are stored after the set that the
+/// reader of the previous indices has released.
+template <int kHalf, int kStage>
+PB_DEVICE void load_tile(const SparseMla& p, const ForwardSmem& smem, const KvLoader::Rows& rows,
+                         const int32_t (&index)[KvLoader::kEach], int parity) {
   ForwardShared& shared = smem.shared();
-  mbarrier_wait(shared.free[kStage][kThis.set], parity);
-  KvLoader().template load_blocks<kThis.begin, kThis.end>(rows, p.head_dim_qk, smem.blocks,
-                                                          smem.k_tile(kStage));
-  cp_async_mbarrier_arrive(shared.full[kStage][kPart]);
-  if constexpr (kPart == 1) {
-    // All readers of the previous indices have released this set.
-    store_tile_indices(index, shared, kStage);
-    mbarrier_arrive(shared.full[kStage][kPart]);
-  }
-  if constexpr (kPart + 1 < kParts)
-    load_parts<kHalf, kStage, kPart + 1>(p, smem, rows, index, parity);
-}
-
-/// Loads the last block of the query, when P in the same shared memory is no longer read.
-PB_DEVICE void load_q_last_block(const SparseMla& p, const ForwardSmem& smem, const Cta& cta,
-                                 int parity) {
   const KvLoader loader;
-  const int last = smem.blocks - 1;
-  KvLoader::Rows heads = loader.query_rows(p, cta);
-  PB_UNROLL
-  for (const uint16_t*& first : heads.first) first += last * kColumns;
-  mbarrier_wait(smem.shared().query_free[1], parity);
-  loader.load_blocks<0, 1>(heads, p.head_dim_qk - last * kColumns, 1,
-                           smem.q_tile() + last * kBlockBytes);
-  cp_async_mbarrier_arrive(smem.shared().query_full);
+  const uint32_t k = smem.k_tile(kStage);
+  mbarrier_wait(shared.free[kStage][0], parity);
+  loader.load_blocks<0, kHalf>(rows, p.head_dim_qk, smem.blocks, k);
+  loader.load_blocks<2 * kHalf, kMaxBlocks>(rows, p.head_dim_qk, smem.blocks, k);
+  cp_async_mbarrier_arrive(shared.full[kStage][0]);
+  if constexpr (kStage == 1) mbarrier_wait(shared.free[kStage][1], parity);
+  store_tile_indices(index, shared, kStage);
+  mbarrier_arrive(shared.full[kStage][kStage]);
+  if constexpr (kStage == 0) mbarrier_wait(shared.free[kStage][1], parity);
+  loader.load_blocks<kHalf, 2 * kHalf>(rows, p.head_dim_qk, smem.blocks, k);
+  cp_async_mbarrier_arrive(shared.full[kStage][1]);
 }
 
 /// The tiles of an item up to the last one with a valid index. Each warp finds the same number.
@@ -187,13 +158,14 @@ PB_DEVICE void produce(const SparseMla& p, const ForwardSmem& smem, const Items&
     int32_t next[KvLoader::kEach];
     loader.read_slots(p, cta, 0, next);
     const int num_tiles = count_tiles(p, cta);
-    mbarrier_wait(smem.shared().query_free[0], query_parity);
+    mbarrier_wait(smem.shared().query_free, query_parity);
     if (loader.thread == 0) {
       smem.shared().num_tiles = num_tiles;
       mbarrier_arrive(smem.shared().query_full);
     }
-    loader.load_blocks<0, kMaxBlocks>(loader.query_rows(p, cta), p.head_dim_qk, smem.blocks - 1,
+    loader.load_blocks<0, kMaxBlocks>(loader.query_rows(p, cta), p.head_dim_qk, smem.blocks,
                                       smem.q_tile());
+    cp_async_mbarrier_arrive(smem.shared().query_full);
     for (int tile = 0; tile < num_tiles; ++tile) {
       int32_t index[KvLoader::kEach];
       loader.valid_indices(p, next, index);
@@ -201,15 +173,12 @@ PB_DEVICE void produce(const SparseMla& p, const ForwardSmem& smem, const Items&
       if (tile + 1 < num_tiles) loader.read_slots(p, cta, tile + 1, next);
       const int parity = free_parities >> tile % 2 & 1;
       if (tile % 2 == 0) {
-        load_parts<kHalf, 0>(p, smem, rows, index, parity);
+        load_tile<kHalf, 0>(p, smem, rows, index, parity);
       } else {
-        load_parts<kHalf, 1>(p, smem, rows, index, parity);
+        load_tile<kHalf, 1>(p, smem, rows, index, parity);
       }
       free_parities ^= 1 << tile % 2;
-      // Its shared memory is released last.
-      if (tile == 0) load_q_last_block(p, smem, cta, query_parity);
     }
-    if (num_tiles == 0) load_q_last_block(p, smem, cta, query_parity);
     query_parity ^= 1;
   }
 }
@@ -225,11 +194,17 @@ struct RowStats {
     // Before the first valid key row_max is -inf, and -inf - -inf is NaN.
     return row_max[half] == -INFINITY ? 0.0f : row_max[half];
   }
+  /// Whether a logit is so far above row_max that row_max moves: sums are seldom rescaled, and P is
+  /// at most 2^kSlack. Always true of a first tile.
+  PB_DEVICE bool is_exceeded(int half, float logit) const {
+    constexpr float kSlack = 8;
+    return logit >= row_max[half] + kSlack;
+  }
   /// Sets row_max to a value that is at least as large. `alpha` rescales earlier sums.
   PB_DEVICE void update(int half, float higher, float (&alpha)[2]) {
     const float before = row_max[half];
     row_max[half] = higher;
-    alpha[half] = exp2_of(before - base(half));
+    alpha[half] = exp2_ftz(before - base(half));
     row_sum[half] *= alpha[half];
     rounded_sum[half] *= alpha[half];
   }
@@ -245,10 +220,10 @@ PB_DEVICE void rescale(float (&o)[kCount], const float (&alpha)[2]) {
   for (int i = 0; i < kCount; ++i) o[i] *= alpha[i / 2 % 2];
 }
 
-/// The row maxima of a tile, scaled and rounded up. Logits of invalid indices become -inf. For a
-/// negative scale the logits are negated.
-PB_DEVICE void find_tile_max(float (&s)[32], float signed_scale, const ForwardShared& shared,
-                             int stage, const Fragment& f, float (&tile_max)[2]) {
+/// The largest scaled logits of the thread's columns of a tile, by row. Logits of invalid indices
+/// become -inf. For a negative scale the logits are negated.
+PB_DEVICE void find_max(float (&s)[32], float signed_scale, const ForwardShared& shared, int stage,
+                        const Fragment& f, float (&largest)[2]) {
   if (signed_scale < 0) {
     PB_UNROLL
     for (int i = 0; i < 32; ++i) s[i] = -s[i];
@@ -260,28 +235,49 @@ PB_DEVICE void find_tile_max(float (&s)[32], float signed_scale, const ForwardSh
   }
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
-    tile_max[half] = s[2 * half];
+    float pair[8];
     PB_UNROLL
-    for (int i = 2 * half; i < 32; i += 4)
-      tile_max[half] = fmaxf(tile_max[half], fmaxf(s[i], s[i + 1]));
-    tile_max[half] = ceilf(quad_max(tile_max[half]) * abs_scale(signed_scale));
+    for (int i = 0; i < 8; ++i) pair[i] = fmaxf(s[4 * i + 2 * half], s[4 * i + 2 * half + 1]);
+    PB_UNROLL
+    for (int width = 4; width > 0; width /= 2) {
+      PB_UNROLL
+      for (int i = 0; i < width; ++i) pair[i] = fmaxf(pair[i], pair[i + width]);
+    }
+    largest[half] = pair[0] * abs_scale(signed_scale);
   }
 }
 
-/// S to P: packed in `own` for this warpgroup's product, and stored at `p` for the other's.
-PB_DEVICE void softmax_tile(const float (&s)[32], float signed_scale, const Fragment& f,
-                            unsigned char* p, RowStats& stats, uint32_t (&own)[16]) {
-  const float scale = abs_scale(signed_scale);
+/// Moves row_max, to a whole number, where a logit of the tile is kSlack above it, and stores it.
+/// `alpha` rescales earlier sums.
+PB_DEVICE void move_max(const float (&largest)[2], const Fragment& f, RowStats& stats,
+                        float (&row_max)[kRows], float (&alpha)[2]) {
+  alpha[0] = alpha[1] = 1;
+  if (!any_sync(stats.is_exceeded(0, largest[0]) || stats.is_exceeded(1, largest[1]))) return;
   PB_UNROLL
-  for (int i = 0; i < 32; i += 2) {
-    const int half = i / 2 % 2;
-    const float base = stats.base(half);
-    const float first = exp2_ftz(fmaf(s[i], scale, -base));
-    const float second = exp2_ftz(fmaf(s[i + 1], scale, -base));
-    own[i / 2] = pack_bf16(first, second);
-    stats.row_sum[half] += first + second;
-    *reinterpret_cast<uint32_t*>(p + swizzled_offset(f.row + 8 * half, 2 * f.column(i))) =
-        own[i / 2];
+  for (int half = 0; half < 2; ++half) {
+    const float tile_max = ceilf(quad_max(largest[half]));
+    stats.update(half, stats.is_exceeded(half, tile_max) ? tile_max : stats.row_max[half], alpha);
+    if (f.quad == 0) row_max[f.row + 8 * half] = stats.row_max[half];
+  }
+}
+
+/// S to P: packed in `own` for this warpgroup's product, and stored at `to` for the other's.
+PB_DEVICE void softmax_tile(const float (&s)[32], float signed_scale, const Fragment& f,
+                            uint32_t to, RowStats& stats, uint32_t (&own)[16]) {
+  const float scale = abs_scale(signed_scale);
+  const float base[2] = {stats.base(0), stats.base(1)};
+  const int lane = f.row % 8 * 4 + f.quad;
+  to += swizzled_offset(f.row / 16 * 16 + lane % 16, lane / 16 * 16);
+  PB_UNROLL
+  for (int i = 0; i < 32; i += 8) {
+    float p[8];
+    PB_UNROLL
+    for (int j = 0; j < 8; ++j) p[j] = exp2_ftz(fmaf(s[i + j], scale, -base[j / 2 % 2]));
+    PB_UNROLL
+    for (int j = 0; j < 8; j += 2) own[(i + j) / 2] = pack_bf16(p[j], p[j + 1]);
+    stmatrix(to ^ i * 4, own + i / 2);
+    PB_UNROLL
+    for (int j = 0; j < 8; j += 2) stats.row_sum[j / 2 % 2] += p[j] + p[j + 1];
   }
 }
 
@@ -289,26 +285,6 @@ PB_DEVICE void softmax_tile(const float (&s)[32], float signed_scale, const Frag
 PB_DEVICE void add_rounded_sum(const uint32_t (&own)[16], RowStats& stats) {
   PB_UNROLL
   for (int i = 0; i < 16; ++i) stats.rounded_sum[i % 2] += bf16_low(own[i]) + bf16_high(own[i]);
-}
-
-/// 4 x 4 transpose within a quad: word i of thread j becomes word j of thread i. A thread then
-/// holds eight consecutive columns.
-PB_DEVICE void transpose_in_quad(Vec128& c, const Fragment& f) {
-  PB_UNROLL
-  for (int mask = 1; mask < 4; mask *= 2) {
-    const bool is_upper = (f.quad & mask) != 0;
-    PB_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      if ((i & mask) != 0) continue;
-      uint32_t &low = c.words[i], &high = c.words[i + mask];
-      const uint32_t other = shfl_xor_sync(is_upper ? low : high, mask);
-      if (is_upper) {
-        low = other;
-      } else {
-        high = other;
-      }
-    }
-  }
 }
 
 /// lse of the thread's rows, and the factor that turns `o` into out. out is divided by the sum of
@@ -338,80 +314,94 @@ PB_DEVICE void finalize_rows(const Fragment& f, const RowStats& stats, ForwardSh
   named_barrier_sync(kRowSumReady, kConsumers);
 }
 
-/// Stores out, out_remainder (what rounding removed from out; not where it is null) and lse.
+/// Stores results in lines of 128 bytes, through 1 KiB of shared memory of the warp.
+struct LineStore {
+  uint32_t buffer;
+  int lane = reread_thread_index() % 32;
+  PB_DEVICE explicit LineStore(uint32_t storage) : buffer(storage) {}
+  PB_DEVICE uint32_t at(int row, int chunk) const {
+    return buffer + swizzled_offset(row, chunk * 16);
+  }
+  /// Stores 8 rows of 64 columns, of which the thread has columns 8 i + 2 (lane % 4) and the next
+  /// one of row lane / 4 in words[i]. `to`: row lane / 8, column 8 (lane % 8). Rows from `rows` on
+  /// do not exist.
+  PB_DEVICE void store(const uint32_t (&words)[8], uint16_t* to, int64_t stride, int rows,
+                       bool is_column) const {
+    stmatrix(at(lane % 8, lane / 8), words);
+    stmatrix(at(lane % 8, 4 + lane / 8), words + 4);
+    sync_warp();
+    PB_UNROLL
+    for (int row = 0; row < 8; row += 4) {
+      const Vec128 line = load_shared_128(at(row + lane / 8, lane % 8));
+      if (row + lane / 8 < rows && is_column) store_128(to + row * stride, line);
+    }
+    sync_warp();
+  }
+};
+
+/// Stores out, out_remainder (what rounding removed from out; not where it is null) and lse. P of
+/// warpgroup 0 is no longer read; its shared memory is used.
 template <int kHalf>
 PB_DEVICE void store_forward(const SparseMla& p, const SparseMlaResults& r, const Cta& cta,
-                             const Fragment& f, const RowStats& stats, ForwardShared& shared,
-                             const float (&o)[32 * kHalf]) {
-  float lse[2], inverse[2];
-  finalize_rows(f, stats, shared, lse, inverse);
-  const bool has_rest = r.out_remainder != nullptr;
+                             const Fragment& f, const ForwardSmem& smem, const float (&lse)[2],
+                             const float (&inverse)[2], const float (&o)[32 * kHalf]) {
   PB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = f.row + 8 * half;
     if (f.warpgroup == 0 && f.quad == 0 && row < cta.num_rows)
       r.lse[cta.first_row + row] = lse[half];
-    const int64_t first = (cta.first_row + row) * p.head_dim_v;
+  }
+  const int warp = f.row / 16;
+  const LineStore lines(smem.p_tile(0) + (f.warpgroup * 4 + warp) * 8 * kRowBytes);
+  const int first_column = f.warpgroup * kHalf * kColumns + lines.lane % 8 * 8;
+  const int num_columns = p.head_dim_v - first_column;
+  const int64_t first = (cta.first_row + warp * 16 + lines.lane / 8) * p.head_dim_v + first_column;
+  PB_UNROLL
+  for (int block = 0; block < kHalf; ++block) {
     PB_UNROLL
-    for (int m = 0; m < 2 * kHalf; ++m) {
-      Vec128 out, rest;
+    for (int half = 0; half < 2; ++half) {
+      const int64_t offset = first + half * 8 * p.head_dim_v + block * kColumns;
+      const int rows = static_cast<int>(cta.num_rows) - warp * 16 - half * 8;
+      const bool is_column = block * kColumns < num_columns;
+      uint32_t out[8], rest[8];
       PB_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        const int i = 16 * m + 4 * j + 2 * half;
+      for (int j = 0; j < 8; ++j) {
+        const int i = 32 * block + 4 * j + 2 * half;
         const float low = o[i] * inverse[half], high = o[i + 1] * inverse[half];
-        out.words[j] = pack_bf16(low, high);
-        rest.words[j] = pack_bf16(low - bf16_low(out.words[j]), high - bf16_high(out.words[j]));
+        out[j] = pack_bf16(low, high);
+        rest[j] = pack_bf16(low - bf16_low(out[j]), high - bf16_high(out[j]));
       }
-      transpose_in_quad(out, f);
-      if (has_rest) transpose_in_quad(rest, f);
-      const int column = (f.warpgroup * kHalf + m / 2) * kColumns + m % 2 * 32 + f.quad * 8;
-      if (row >= cta.num_rows || column >= p.head_dim_v) continue;
-      store_128(r.out + first + column, out);
-      if (has_rest) store_128(r.out_remainder + first + column, rest);
+      lines.store(out, r.out + offset, p.head_dim_v, rows, is_column);
+      if (r.out_remainder != nullptr)
+        lines.store(rest, r.out_remainder + offset, p.head_dim_v, rows, is_column);
     }
   }
+  // The shared memory is written next.
+  named_barrier_sync(kStored, kConsumers);
 }
 
-/// Issues the last block of S, with the query from registers.
-PB_DEVICE void issue_qk_last(float (&s)[32], const uint32_t (&last)[16], uint32_t k) {
-  PB_UNROLL
-  for (int step = 0; step < 4; ++step)
-    wgmma_rs<64, Major::kK>(s, last + 4 * step, smem_desc(k + step * kStepColumns), true);
-}
-
-/// S of the warpgroup's tile, part by part as the loads complete. `num_left`: tiles that are left,
-/// this one included.
-template <int kHalf, int kMine>
-PB_DEVICE void compute_logits(float (&s)[32], const ForwardSmem& smem, const uint32_t (&last)[16],
-                              int parity, int num_left) {
-  const int before = smem.blocks - 1;
-  ForwardShared& shared = smem.shared();
-  const uint32_t q = smem.q_tile(), k = smem.k_tile(kMine);
-  PB_UNROLL
-  for (float& logit : s) logit = 0;
-  wgmma_fence(s);
-  PB_ROLLED
-  for (int i = 0; i < kParts; ++i) {
-    const Part<kHalf> part(i, kMine);
-    mbarrier_wait(shared.full[kMine][i], parity);
+/// Issues S of the warpgroup's tile over the columns of set kSet, when they are loaded. Set 0 can
+/// be issued in two parts: up to block kEnd, and from block kBegin on.
+template <int kHalf, int kMine, int kSet, int kBegin = 0, int kEnd = kMaxBlocks>
+PB_DEVICE void issue_qk(float (&s)[32], const ForwardSmem& smem, int parity) {
+  if constexpr (kBegin == 0) {
+    mbarrier_wait(smem.shared().full[kMine][kSet], parity);
     // The products read what other threads copied.
     fence_async_proxy();
-    mma_abt(s, q + part.begin * kBlockBytes, k + part.begin * kBlockBytes,
-            (part.end < before ? part.end : before) - part.begin, true);
-    if (part.begin <= before && before < part.end) issue_qk_last(s, last, k + before * kBlockBytes);
+  }
+  wgmma_fence(s);
+  const auto issue = [&](int begin, int end) {
+    const int blocks = (end < smem.blocks ? end : smem.blocks) - begin;
+    mma_abt(s, smem.q_tile() + begin * kBlockBytes, smem.k_tile(kMine) + begin * kBlockBytes,
+            blocks, begin > 0);
+  };
+  if constexpr (kSet == 0) {
+    issue(kBegin, kHalf < kEnd ? kHalf : kEnd);
+    if constexpr (kEnd == kMaxBlocks) issue(2 * kHalf, kMaxBlocks);
+  } else {
+    issue(kHalf, 2 * kHalf);
   }
   wgmma_commit();
-  wgmma_wait(s);
-  mbarrier_arrive_warp(shared.free[kMine][kNoValues]);
-  if (num_left <= 2) mbarrier_arrive_warp(shared.query_free[0]);
-}
-
-/// Loads a [64, 64] block as the A operand of wgmma_rs.
-PB_DEVICE void load_a_fragment(uint32_t (&a)[16], const unsigned char* block, const Fragment& f) {
-  PB_UNROLL
-  for (int i = 0; i < 16; ++i)
-    a[i] = *reinterpret_cast<const uint32_t*>(
-        block + swizzled_offset(f.row + i % 2 * 8, 2 * f.column(2 * i)));
 }
 
 /// Softmax state and accumulator of a warpgroup for the current item.
@@ -421,28 +411,28 @@ struct Accumulator {
   float o[32 * kHalf] = {};
 };
 
-/// Takes over the other warpgroup's row_max. `alpha` rescales `o`.
-template <int kHalf, int kMine>
-PB_DEVICE void take_other_max(const ForwardShared& shared, const Fragment& f,
-                              Accumulator<kHalf>& acc, float (&alpha)[2]) {
+/// Takes over row_max after the other warpgroup's tile. `alpha` rescales `o`.
+template <int kHalf>
+PB_DEVICE void take_max(const ForwardShared& shared, const Fragment& f, Accumulator<kHalf>& acc,
+                        float (&alpha)[2]) {
   PB_UNROLL
   for (int half = 0; half < 2; ++half)
-    acc.stats.update(half, shared.row_max[1 - kMine][f.row + 8 * half], alpha);
+    acc.stats.update(half, shared.row_max[f.row + 8 * half], alpha);
 }
 
 /// Issues o += P V of the other warpgroup's last tile.
 template <int kHalf, int kMine>
 PB_DEVICE void issue_pv_other(const ForwardSmem& smem, Accumulator<kHalf>& acc) {
   wgmma_fence(acc.o);
-  mma_ab<Major::kK, 64 * kHalf>(acc.o, shared_address(smem.p_tile(1 - kMine)),
+  mma_ab<Major::kK, 64 * kHalf>(acc.o, smem.p_tile(1 - kMine),
                                 smem.k_tile(1 - kMine) + kMine * kHalf * kBlockBytes, true);
   wgmma_commit();
 }
 
-/// Waits for that product and releases the stage.
-template <int kHalf, int kMine>
+/// Waits for that product, behind which kPending groups are issued, and releases the stage.
+template <int kHalf, int kMine, int kPending = 0>
 PB_DEVICE void finish_pv_other(const ForwardSmem& smem, Accumulator<kHalf>& acc) {
-  wgmma_wait(acc.o);
+  wgmma_wait<kPending>(acc.o);
   mbarrier_arrive_warp(smem.shared().free[1 - kMine][kMine]);
 }
 
@@ -459,51 +449,52 @@ PB_DEVICE void issue_pv_own(const ForwardSmem& smem, const uint32_t (&own)[16],
   wgmma_commit();
 }
 
-/// Processes one tile of this warpgroup, and the other's tile before or after it, if there is one.
-/// Warpgroup 1 computes P as soon as row_max of warpgroup 0 is stored.
+/// Processes one tile of this warpgroup, whose S is issued, and the other's tile before or after
+/// it, if there is one; then issues S of the next tile. `parity`: of the loads of that one.
 template <int kHalf, int kMine>
-PB_DEVICE void process_tile(const ForwardSmem& smem, Fragment& f, float scale,
-                            const uint32_t (&last)[16], int parity, int num_left,
-                            Accumulator<kHalf>& acc) {
+PB_DEVICE void process_tile(const ForwardSmem& smem, Fragment& f, float scale, int parity,
+                            int num_left, Accumulator<kHalf>& acc, float (&s)[32]) {
   ForwardShared& shared = smem.shared();
-  float s[32], tile_max[2], other_alpha[2], alpha[2];
+  float largest[2], other_alpha[2], alpha[2];
   uint32_t own[16];
-  compute_logits<kHalf, kMine>(s, smem, last, parity, num_left);
+  wgmma_wait(s);
+  if (num_left <= 2) mbarrier_arrive_warp(shared.query_free);
   f.rematerialize();
-  find_tile_max(s, scale, shared, kMine, f, tile_max);
+  find_max(s, scale, shared, kMine, f, largest);
   if constexpr (kMine == 1) {
-    named_barrier_sync(kRowMaxReady, kConsumers);
-    take_other_max<kHalf, kMine>(shared, f, acc, other_alpha);
+    named_barrier_sync(kPStored, kConsumers);
+    take_max<kHalf>(shared, f, acc, other_alpha);
+    rescale(acc.o, other_alpha);
+    issue_pv_other<kHalf, kMine>(smem, acc);
   }
-  PB_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    acc.stats.update(half, fmaxf(acc.stats.row_max[half], tile_max[half]), alpha);
-    if (f.quad == 0) shared.row_max[kMine][f.row + 8 * half] = acc.stats.row_max[half];
-  }
-  if constexpr (kMine == 0) named_barrier_arrive(kRowMaxReady, kConsumers);
-  if constexpr (kMine == 0) rescale(acc.o, alpha);
-  if constexpr (kMine == 1) rescale(acc.o, other_alpha);
+  move_max(largest, f, acc.stats, shared.row_max, alpha);
   softmax_tile(s, scale, f, smem.p_tile(kMine), acc.stats, own);
   fence_async_proxy();
   named_barrier_arrive(kPStored + kMine, kConsumers);
-  if constexpr (kMine == 1) {
-    named_barrier_sync(kPStored, kConsumers);
-    issue_pv_other<kHalf, kMine>(smem, acc);
-    add_rounded_sum(own, acc.stats);
-    finish_pv_other<kHalf, kMine>(smem, acc);
-    rescale(acc.o, alpha);
-  }
+  if constexpr (kMine == 1) finish_pv_other<kHalf, kMine>(smem, acc);
+  rescale(acc.o, alpha);
   issue_pv_own<kHalf, kMine>(smem, own, acc);
   wgmma_wait(acc.o, own);
   mbarrier_arrive_warp(shared.free[kMine][kMine]);
+  add_rounded_sum(own, acc.stats);
   if constexpr (kMine == 0) {
-    add_rounded_sum(own, acc.stats);
     if (num_left == 1) return;
     named_barrier_sync(kPStored + 1, kConsumers);
-    take_other_max<kHalf, kMine>(shared, f, acc, other_alpha);
+    take_max<kHalf>(shared, f, acc, other_alpha);
     rescale(acc.o, other_alpha);
     issue_pv_other<kHalf, kMine>(smem, acc);
+    if (num_left > 2) {
+      issue_qk<kHalf, kMine, 0, 0, 1>(s, smem, parity);
+      finish_pv_other<kHalf, kMine, 1>(smem, acc);
+      issue_qk<kHalf, kMine, 0, 1>(s, smem, parity);
+      issue_qk<kHalf, kMine, 1>(s, smem, parity);
+      return;
+    }
     finish_pv_other<kHalf, kMine>(smem, acc);
+  }
+  if (num_left > 2) {
+    issue_qk<kHalf, kMine, 0>(s, smem, parity);
+    issue_qk<kHalf, kMine, 1>(s, smem, parity);
   }
 }
 
@@ -512,10 +503,9 @@ template <int kHalf>
 PB_DEVICE void process_last_tile(const ForwardSmem& smem, const Fragment& f,
                                  Accumulator<kHalf>& acc) {
   float alpha[2];
-  named_barrier_sync(kRowMaxReady, kConsumers);
-  take_other_max<kHalf, 1>(smem.shared(), f, acc, alpha);
-  rescale(acc.o, alpha);
   named_barrier_sync(kPStored, kConsumers);
+  take_max<kHalf>(smem.shared(), f, acc, alpha);
+  rescale(acc.o, alpha);
   issue_pv_other<kHalf, 1>(smem, acc);
   finish_pv_other<kHalf, 1>(smem, acc);
 }
@@ -527,25 +517,38 @@ PB_DEVICE void consume(const SparseMla& p, const SparseMlaResults& r, const Forw
   Fragment f;
   const float scale = p.softmax_scale * kLog2e;
   int parity = 0, query_parity = 0;
-  for (int64_t item = items.first; item < num_items(p); item += items.step) {
-    mbarrier_wait(shared.query_full, query_parity);
-    query_parity ^= 1;
-    const int num_tiles = shared.num_tiles;
-    uint32_t last[16];
-    load_a_fragment(last, smem.q_last_block(), f);
-    fence_async_proxy();
-    Accumulator<kHalf> acc;
+  float s[32];
+  Accumulator<kHalf> acc;
+  // Warpgroup 0 begins an item before it stores the one before. Warpgroup 1 stores first: its tile
+  // is loaded later.
+  for (int64_t item = items.first;; item += items.step) {
+    const bool is_item = item < num_items(p);
+    int num_tiles = 0;
+    const auto begin = [&] {
+      if (!is_item) return;
+      mbarrier_wait(shared.query_full, query_parity);
+      query_parity ^= 1;
+      num_tiles = shared.num_tiles;
+      if (kMine >= num_tiles) return;
+      issue_qk<kHalf, kMine, 0>(s, smem, parity);
+      issue_qk<kHalf, kMine, 1>(s, smem, parity);
+    };
+    const bool has_results = item != items.first;
+    float lse[2], inverse[2];
+    if (has_results) finalize_rows(f, acc.stats, shared, lse, inverse);
+    if constexpr (kMine == 0) begin();
+    if (has_results)
+      store_forward<kHalf>(p, r, Cta(p, item - items.step), f, smem, lse, inverse, acc.o);
+    if (!is_item) return;
+    if constexpr (kMine == 1) begin();
+    acc = Accumulator<kHalf>();
     for (int tile = kMine; tile < num_tiles; tile += 2) {
-      process_tile<kHalf, kMine>(smem, f, scale, last, parity, num_tiles - tile, acc);
       parity ^= 1;
+      process_tile<kHalf, kMine>(smem, f, scale, parity, num_tiles - tile, acc, s);
     }
-    if (num_tiles <= kMine) mbarrier_arrive_warp(shared.query_free[0]);
-    // P of warpgroup 1 shares memory with the last block of the query. It is not read after this
-    // point.
-    mbarrier_arrive_warp(shared.query_free[1]);
+    if (num_tiles <= kMine) mbarrier_arrive_warp(shared.query_free);
     if constexpr (kMine == 1)
       if (num_tiles % 2 == 1) process_last_tile<kHalf>(smem, f, acc);
-    store_forward<kHalf>(p, r, Cta(p, item), f, acc.stats, shared, acc.o);
   }
 }
 

@@ -42,8 +42,8 @@ struct Fragment {
   /// registers.
   PB_DEVICE void rematerialize() { place(reread_thread_index()); }
   PB_DEVICE void place(int thread) {
-    row = thread / 32 % 4 * 16 + thread % 32 / 4;
-    quad = thread % 4;
+    row = (thread >> 5 & 3) * 16 + (thread >> 2 & 7);
+    quad = thread & 3;
   }
   PB_DEVICE int column(int i) const { return i / 4 * 8 + quad * 2 + i % 2; }
   /// The key of element i, where each warpgroup has 32 keys.
