@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from device_time import load_ops, need_cuda
 
-HOW = "one process, warm, 256 MiB written between calls, CUDA events; [median, least, greatest] ms"
+HOW = "one process, warm, 256 MiB written between calls, the host ahead of the device, CUDA events; [median, least, greatest] ms"
 Shape = list[int | str]
 
 

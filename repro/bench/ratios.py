@@ -4,8 +4,8 @@
     PYTHONPATH=repro/bench python3 ratios.py BENCH.json... > ratios.svg
 
 A BENCH.json is a document of one of BENCHES. Standard error has a table: for each size and form of the op, its time over that of the best
-right peer, and over that of the release that it corrects. The best forward and the best backward of others together are a peer of a step,
-too. A panel's first row holds the ratios of the op's first form, each in its peer's colour; a single size has no panel.
+right peer, and over that of the release that it corrects. The best forward and the best backward of others, in one call, are a peer of a
+step, too. A panel's first row holds the ratios of the op's first form, each in its peer's colour; a single size has no panel.
 Exit 1: the op is slower than the release, the release or every peer is missing, or a size was not measured.
 """
 
@@ -59,15 +59,15 @@ def programs(row: dict, op: str, release: str) -> Iterator[tuple[str, str, float
     if "name" in row and "error" in row:
         yield row["reduction"], row["name"], row.get("median_ms") or row["ms"][0], best
     for name, value in row.items():
-        if isinstance(value, dict) and "ms" in value:
+        if isinstance(value, dict) and " + " in name:
+            if name == best.get("step of parts", {}).get("peer"):
+                yield "step", name, value["ms"][0], {}
+        elif isinstance(value, dict) and "ms" in value:
             program, part = name.rsplit(" ", 1)
             own = [best[key] for key in (part, f"{part} of parts") if key in best and program == op]
             yield part, program, value["ms"][0], max(own, key=lambda one: one["ratio"], default={})
         elif name in (op, release, best.get("peer")):
             yield "", name, value[0], best if name == op else {}
-    if "step of parts" in best:
-        both = best["step of parts"]["peer"]
-        yield "step", both, sum(row[name]["ms"][0] for name in both.split(" + ")), {}
 
 
 def curves_of(document: dict, lost: list[str]) -> list[Curves]:

@@ -7,7 +7,8 @@ sets of operands in turn. Sets of indices: "uniform" over all keys, queries at t
 before the query; "causal", queries and keys the same positions, uniform up to the query; "layout", uniform, also in Megatron's
 [seqlen, batch, num_heads, head_dim]. FLOPs counted are those of the products over the keys named (forward 2, backward 5), bytes
 those of operands and results once; the floor is the greater of both over RATES. Errors are against float64 on the device, on the
-first set of operands: [of the whole, of the worst row]. "step" is autograd: megatron-core runs its forward again in there.
+first set of operands: [of the whole, of the worst row]. "step" is autograd: megatron-core runs its forward again in there. A forward
+and a backward of others, one after the other, are compared with a step, too: "step of parts".
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 from bench_main import Bench, Shape, bench_main, best_peer, versions
 from device_time import in_turn
 from oracle import attention, error
-from peers import Calls, CannotTake, Operands, in_layout_of_megatron, peers
+from peers import Call, Calls, CannotTake, Operands, in_layout_of_megatron, peers
 
 SHAPES = [
     [1, 1024, 8192, 128, 2048, 576, 512, "uniform"],
@@ -39,6 +40,7 @@ PACKAGES = ("megatron-core", "tilelang", "nvidia-cudnn-frontend", "nvidia-cutlas
 SCALE = 0.05
 WINDOW = 4096
 WRONG = 0.02  # a peer that is this far off is not compared with
+PAIR = " + "  # between the names of a forward and of a backward that run as one call
 RATES = {"flops": 790e12, "bytes": 4.3e12}  # a second, of products and copies on an H200
 NAMES = {"forward": ("out",), "backward": ("grad_q", "grad_kv"), "step": ("out", "grad_q", "grad_kv")}
 
@@ -116,31 +118,41 @@ def worst_of(errors: dict[str, list]) -> float:
 
 
 def compared(row: dict, times: dict[str, list[float]]) -> None:
-    """The times and the FLOP rates; patchbench's time over the time of the best right peer, and over the floor. A step is also compared
-    with the best forward and the best backward of others, whoever has them."""
-    right: dict[str, dict[str, float]] = {}  # step, peer, ms
+    """The times and the FLOP rates; patchbench's time over the time of the best right peer, and over the floor."""
     for name, spread in times.items():
-        row[name] |= {"ms": spread, "TFLOP/s": round(row["floor"][name.split()[-1]]["flops"] / spread[0] / 1e9, 1)}
+        row[name] |= {"ms": spread, "TFLOP/s": round(row["floor"][step_of(name)]["flops"] / spread[0] / 1e9, 1)}
+    others = {name: ms for name, (ms, *_) in times.items() if not name.startswith("patchbench") and worst_of(row[name]["error"]) < WRONG}
     for step in NAMES:
         ours = times.get(f"patchbench {step}")
-        theirs = right[step] = {
-            name: median
-            for name, (median, *_) in times.items()
-            if name.endswith(f" {step}") and not name.startswith("patchbench") and worst_of(row[name]["error"]) < WRONG
-        }
-        if ours and theirs:
-            row["of_best_peer"][step] = best_peer(ours[0], theirs)
-        if ours:
-            row["of_floor"][step] = round(ours[0] / row["floor"][step]["least_ms"], 2)
-    pairs = itertools.product(right["forward"].items(), right["backward"].items())
-    both = {f"{forward} + {backward}": ms + more for (forward, ms), (backward, more) in pairs}
-    if both and "patchbench step" in times:
-        row["of_best_peer"]["step of parts"] = best_peer(times["patchbench step"][0], both)
+        if not ours:
+            continue
+        row["of_floor"][step] = round(ours[0] / row["floor"][step]["least_ms"], 2)
+        theirs = {name: ms for name, ms in others.items() if step_of(name) == step}
+        for what, is_pair in ((step, False), (f"{step} of parts", True)):
+            some = {name: ms for name, ms in theirs.items() if (PAIR in name) == is_pair}
+            if some:
+                row["of_best_peer"][what] = best_peer(ours[0], some)
 
 
-def timed(works: dict[str, Calls], sets: list[Operands], repeats: int) -> dict[str, list[float]]:
-    """[median, least, greatest] ms of each, in turn, the sets alternating."""
+def step_of(name: str) -> str:
+    """What a call computes, from its name: a forward and a backward in one call are a step."""
+    return "step" if PAIR in name else name.split()[-1]
+
+
+def with_pairs(works: dict[str, Calls], row: dict) -> dict[str, Call]:
+    """All calls by their names, and each forward with each backward of the others as one call, which has the errors of both."""
     calls = {f"{name} {step}": call for name, steps in works.items() for step, call in steps.items()}
+    others = {name: call for name, call in calls.items() if not name.startswith("patchbench")}
+    for forward, backward in itertools.product(others, others):
+        if (step_of(forward), step_of(backward)) == ("forward", "backward"):
+            both = others[forward], others[backward]
+            calls[forward + PAIR + backward] = lambda o, both=both: (*both[0](o), *both[1](o))
+            row[forward + PAIR + backward] = {"error": row[forward]["error"] | row[backward]["error"]}
+    return calls
+
+
+def timed(calls: dict[str, Call], sets: list[Operands], repeats: int) -> dict[str, list[float]]:
+    """[median, least, greatest] ms of each, in turn, the sets alternating."""
     return in_turn({name: lambda i, call=call: call(sets[i % len(sets)]) for name, call in calls.items()}, repeats)
 
 
@@ -155,7 +167,7 @@ def rows_of(shape: Shape, options: Namespace) -> list[dict]:
     row |= {key: {} for key in ("of_best_peer", "of_floor", "not_run")}
     if kind == "layout" and "megatron-core" in found:
         found |= in_layout_of_megatron()
-    compared(row, timed(tried(found, sets, row), sets, options.repeats))
+    compared(row, timed(with_pairs(tried(found, sets, row), row), sets, options.repeats))
     return [row]
 
 

@@ -85,6 +85,7 @@ def test_a_size_that_failed_or_that_the_op_lacks_is_named(tmp_path: Path, capsys
 def test_the_best_forward_and_backward_of_others_are_a_peer_of_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def one(queries: int) -> dict:
         ms = {"A forward": 1.0, "B backward": 2.0, "patchbench forward": 2.0, "patchbench step": 6.0, "megatron-core step": 12.0}
+        ms |= {"A forward + B backward": 3.0, "A forward + C backward": 4.0}
         best = {"forward": {"peer": "A forward", "ratio": 2.0}, "step": {"peer": "megatron-core step", "ratio": 0.5}}
         best["step of parts"] = {"peer": "A forward + B backward", "ratio": 2.0}
         return {"shape": [1, queries, "uniform"], "of_best_peer": best} | {name: {"ms": times(t), "error": {}} for name, t in ms.items()}
