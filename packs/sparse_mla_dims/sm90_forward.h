@@ -14,15 +14,21 @@
 //   order: its own with P from registers, the other's with P from shared memory.
 // Tiles are processed in pairs. The tile of warpgroup 0 is added to the half of warpgroup 1 while
 // that one computes P of its own tile. Warpgroup 0 issues S of its next tile behind its last
-// product of this pair, and S of the next item before it stores out. row_max is a whole number:
-// then a new row_max only changes P by a power of two, and the backward, which rounds P again, gets
-// the same bits. It moves only where a logit is 8 above it: then out is seldom rescaled. A stage is
-// released in two sets of columns: the V columns of warpgroup 0 with those outside of V, and the V
-// columns of warpgroup 1. Loads follow the same order. P of warpgroup 1 is stored in its own K
-// tile, in the last block, if the query has nine blocks: then that block is outside of V, and
-// shared memory has no room for another. Tiles after the last valid index of an item are skipped:
-// indices of a causal query end in -1. Shared memory: two K tiles, the query, P, and 2.1 KiB: 226
-// KiB at 576. Rounded to bfloat16: P, out, and out_remainder. Sums, row_max and lse are float32.
+// product of this pair, and S of the next item before it stores out.
+//
+// row_max is a whole number: then a new row_max only changes P by a power of two, and the backward,
+// which rounds P again, gets the same bits. It moves only where a logit is 8 above it: then out is
+// seldom rescaled.
+//
+// A stage is released in two sets of columns: the V columns of warpgroup 0 with those outside of V,
+// and the V columns of warpgroup 1. Loads follow the same order. Tiles after the last valid index
+// of an item are skipped: indices of a causal query end in -1.
+//
+// P of warpgroup 1 is stored in its own K tile, in the last block, if the query has nine blocks:
+// then that block is outside of V, and shared memory has no room for another.
+//
+// Shared memory: two K tiles, the query, P, and 1.9 KiB: 226 KiB at 576.
+// Rounded to bfloat16: P, out, and out_remainder. Sums, row_max and lse are float32.
 namespace patchbench::ops::sparse_mla_dims {
 
 constexpr int kForwardThreads = 384, kConsumers = 256;
