@@ -36,7 +36,7 @@ constexpr int kForwardThreads = 384, kConsumers = 256;
 constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 3 * kLaunchRegisters,
               "a warpgroup waits for ever for registers that the CTA was not launched with");
-/// Sets of columns of a K tile: those of warpgroup 0 and those of warpgroup 1.
+/// Sets of columns of a K tile, one for each warpgroup.
 constexpr int kSets = 2;
 /// Named barriers. kPStored + w: warpgroup w has stored P and row_max of its tile. kRowSumReady:
 /// both have stored their sums. kStored: both have stored their results.

@@ -315,7 +315,8 @@ def measure() -> dict[str, object]:
 
     load_ops()
     report: dict[str, object] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cpu_threads": torch.get_num_threads()}
-    report["how"] = "one process, warm; on the GPU 256 MiB written between calls, CUDA events; [median, least, greatest] ms"
+    on_gpu = "on the GPU 256 MiB written between calls, the host ahead of the device, CUDA events"
+    report["how"] = f"one process, warm; {on_gpu}; [median, least, greatest] ms"
     report["rates"] = rates()
     rows = []
     for series in all_series():
