@@ -1,7 +1,9 @@
 #include "kernel.cuh"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <utility>
 
 // The primitives that the others are written over come first.
 #include "../kernel/sm90/wgmma.cuh"
@@ -29,12 +31,12 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
 #endif
 }
 
-template <int kBlocks>
+template <int kBlocks, int kHeadSteps>
 __global__ void __launch_bounds__(kBackwardThreads, 1)
     sparse_mla_backward_kernel(SparseMla problem, SparseMlaGrads grads) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char storage[];
-  backward_cta(Operands<kBlocks>(problem, grads, Cta(problem, blockIdx.x), storage));
+  backward_cta(Operands<kBlocks, kHeadSteps>(problem, grads, Cta(problem, blockIdx.x), storage));
 #endif
 }
 
@@ -55,6 +57,22 @@ __global__ void __launch_bounds__(kStoreThreads)
   const int64_t group = int64_t{blockIdx.x} * kStoreThreads + threadIdx.x;
   if (group < num_groups) store_grad_kv(grads, group);
 #endif
+}
+
+using BackwardKernel = void (*)(SparseMla, SparseMlaGrads);
+
+/// The kernels of a number of head steps, by blocks of q.
+template <int kHeadSteps, int... kIndices>
+constexpr std::array<BackwardKernel, kMaxBlocks> backward_kernels(
+    std::integer_sequence<int, kIndices...> /*blocks*/) {
+  return {sparse_mla_backward_kernel<kIndices + 1, kHeadSteps>...};
+}
+
+BackwardKernel backward_kernel(int64_t num_heads, int blocks) {
+  constexpr std::make_integer_sequence<int, kMaxBlocks> kBlocks;
+  static constexpr std::array kKernels = {
+      backward_kernels<1>(kBlocks), backward_kernels<2>(kBlocks), backward_kernels<4>(kBlocks)};
+  return kKernels[head_steps(num_heads) / 2][blocks - 1];
 }
 
 /// The size of a launch. `cluster`: CTAs in a cluster. `bytes`: shared memory of a CTA.
@@ -126,12 +144,8 @@ cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grad
   const int64_t num_groups =
       problem.batch * problem.seqlen_k * (problem.head_dim_qk / kGroupColumns);
   if (num_groups == 0 && num_items(problem) == 0) return cudaSuccess;
-  constexpr decltype(&sparse_mla_backward_kernel<1>) kKernels[] = {
-      sparse_mla_backward_kernel<1>, sparse_mla_backward_kernel<2>, sparse_mla_backward_kernel<3>,
-      sparse_mla_backward_kernel<4>, sparse_mla_backward_kernel<5>, sparse_mla_backward_kernel<6>,
-      sparse_mla_backward_kernel<7>, sparse_mla_backward_kernel<8>, sparse_mla_backward_kernel<9>};
-  constexpr decltype(&sparse_mla_backward_kernel<1>) kClusterKernels[] = {
-      sparse_mla_cluster_backward_kernel<0>, sparse_mla_cluster_backward_kernel<kColumns / 2>};
+  constexpr BackwardKernel kClusterKernels[] = {sparse_mla_cluster_backward_kernel<0>,
+                                                sparse_mla_cluster_backward_kernel<kColumns / 2>};
   int64_t l2_bytes = 0;
   cudaError_t status = l2_bytes_of_device(l2_bytes);
   if (status == cudaSuccess && num_items(problem) > 0) {
@@ -143,7 +157,7 @@ cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grad
                        .bytes = kClusterBytes},
                       stream);
     } else {
-      status = launch(kKernels[blocks - 1], problem, grads,
+      status = launch(backward_kernel(problem.num_heads, blocks), problem, grads,
                       {.num_ctas = num_items(problem),
                        .bytes = backward_bytes(problem.head_dim_qk, problem.head_dim_v)},
                       stream);

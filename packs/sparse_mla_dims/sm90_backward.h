@@ -14,6 +14,8 @@
 //   eight threads, 64 heads at once. The first block comes before dQ, so that adds go on meanwhile.
 // dKV does not need K: while warpgroups 1 and 2 add, warpgroup 0 loads the next K tile and computes
 // its dS. A tile without a valid index is skipped. grad_q goes through shared memory to memory.
+// dKV sums over the heads that there are, in steps of 16. Delta is computed while warpgroup 0
+// computes the first dP.
 // The adds fill the queue of the SM to memory. Every other access waits in it, those to shared and
 // local memory, too: an add less than 128 bytes wide, or a register spilled in warpgroup 0, delays
 // all of them.
@@ -31,10 +33,19 @@ constexpr int kRoleRegisters[] = {152, 192, 160};
 static_assert(kRoleRegisters[0] + kRoleRegisters[1] + kRoleRegisters[2] <= 3 * kLaunchRegisters,
               "a warpgroup waits for ever for registers that the CTA was not launched with");
 /// Of warpgroup 0 alone: kKReady: the K tile is complete; kDsStored: P and dS are stored. Of all:
-/// kRowsReady: grad_out, lse and Delta are stored; kDsReady: P and dS are stored, or the last tile
-/// is done; kKFree: K is no longer read; kDsFree: P and dS are no longer read; kGradQReady: grad_q
-/// is in shared memory.
-enum RoleBarrier { kKReady = 1, kDsStored, kRowsReady, kDsReady, kKFree, kDsFree, kGradQReady };
+/// kRowsReady: grad_out and lse are stored; kDeltaReady: Delta is stored; kDsReady: P and dS are
+/// stored, or the last tile is done; kKFree: K is no longer read; kDsFree: P and dS are no longer
+/// read; kGradQReady: grad_q is in shared memory.
+enum RoleBarrier {
+  kKReady = 1,
+  kDsStored,
+  kRowsReady,
+  kDeltaReady,
+  kDsReady,
+  kKFree,
+  kDsFree,
+  kGradQReady
+};
 /// Stored as the first index of a tile after the last one: the loop ends.
 constexpr int32_t kNoMoreTiles = -2;
 
@@ -85,10 +96,15 @@ struct TileSlots {
   }
 };
 
-template <int kBlocks_>
+/// Steps of 16 heads that dKV of a CTA sums over: 1, 2 or 4. Other heads have a P and a dS of 0.
+PB_CONSTEXPR int head_steps(int64_t num_heads) {
+  return num_heads <= 16 ? 1 : num_heads <= 32 ? 2 : kRows / 16;
+}
+
+template <int kBlocks_, int kHeadSteps_>
 struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
   using CtaOperands::CtaOperands;
-  static constexpr int kBlocks = kBlocks_;
+  static constexpr int kBlocks = kBlocks_, kHeadSteps = kHeadSteps_;
   static constexpr bool kHasRemainder = true;
 
   PB_DEVICE void load_q_tile() const {
@@ -118,11 +134,11 @@ struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
   PB_DEVICE float key_scale(int64_t /*tile*/, int /*key*/) const { return 1.0f; }
 };
 
-/// Delta and lse of the heads of the CTA, four threads a head, by the 256 threads of warpgroups 1
-/// and 2: 16 bytes a load, and twelve loads before the first value is used.
+/// Delta of the heads of the CTA, four threads a head, by the 256 threads of warpgroups 1 and 2: 16
+/// bytes a load, and 24 loads before the first value is used.
 template <typename Operands>
-PB_DEVICE void load_rows(const Operands& o) {
-  constexpr int kEach = 4;
+PB_DEVICE void load_delta(const Operands& o) {
+  constexpr int kEach = 8;
   const auto& g = o.g;
   const int thread = thread_index() - kGroupThreads, row = thread / 4, quarter = thread % 4;
   const bool has_rest = g.out_remainder != nullptr;
@@ -142,7 +158,9 @@ PB_DEVICE void load_rows(const Operands& o) {
     for (int i = 0; i < kEach; ++i) add_dot(delta, grad_out[i], out[i], rest[i]);
   }
   delta = quad_sum(delta);
-  if (quarter == 0) store_row(o, o.smem.shared(), row, delta);
+  if (quarter != 0) return;
+  o.smem.shared().delta[row] = delta;
+  o.smem.shared().ds_sum[row] = 0.0f;
 }
 
 /// P of a thread, with 24 of its bits: 16 registers of upper halves and 8 of the next bytes.
@@ -244,15 +262,17 @@ struct DqColumns {
 };
 
 /// P and dS of a tile, by warpgroup 0.
-template <int kBlocks>
-PB_DEVICE void compute_tile(const Operands<kBlocks>& o, int count, Fragment& f,
-                            uint32_t (&p_pairs)[16], uint32_t (&ds_pairs)[16]) {
+template <typename Operands>
+PB_DEVICE void compute_tile(const Operands& o, int count, Fragment& f, uint32_t (&p_pairs)[16],
+                            uint32_t (&ds_pairs)[16]) {
   const BackwardSmem& smem = o.smem;
   float d[32];
   wgmma_fence(d);
-  mma_abt(d, smem.q_tile(), smem.k_tile(), kBlocks, false);
+  mma_abt(d, smem.q_tile(), smem.k_tile(), Operands::kBlocks, false);
   wgmma_commit();
   wgmma_wait(d);
+  // lse is read next, and grad_out by products.
+  if (count == 0) named_barrier_sync(kRowsReady, kBackwardThreads);
   f.rematerialize();
   compute_p(d, o, count, smem.shared(), f);
   PackedP p(d);
@@ -260,6 +280,7 @@ PB_DEVICE void compute_tile(const Operands<kBlocks>& o, int count, Fragment& f,
   mma_abt(d, smem.grad_out_tile(), smem.k_tile(), smem.value_blocks, false);
   wgmma_commit();
   wgmma_wait(d);
+  if (count == 0) named_barrier_sync(kDeltaReady, kBackwardThreads);
   f.rematerialize();
   compute_p_ds(p, d, o, f, p_pairs, ds_pairs);
 }
@@ -315,8 +336,8 @@ PB_DEVICE void copy_grad_q(const Operands& o) {
 }
 
 /// Warpgroup 0: loads, P, dS and its columns of grad_q.
-template <int kBlocks>
-PB_DEVICE void compute_ds_role(const Operands<kBlocks>& o) {
+template <typename Operands>
+PB_DEVICE void compute_ds_role(const Operands& o) {
   const BackwardSmem& smem = o.smem;
   BackwardShared& shared = smem.shared();
   const int64_t num_tiles = (o.p.topk + kRows - 1) / kRows;
@@ -334,9 +355,7 @@ PB_DEVICE void compute_ds_role(const Operands<kBlocks>& o) {
   int64_t tile = find_tile(0);
   if (tile < num_tiles) o.load_k_tile(slots, 0);
   Fragment f;
-  DqColumns<Columns<kBlocks, 0>::kDq> grad_q;
-  // lse and Delta are read next, and grad_out by products.
-  named_barrier_sync(kRowsReady, kBackwardThreads);
+  DqColumns<Columns<Operands::kBlocks, 0>::kDq> grad_q;
   int count = 0;
   for (; tile < num_tiles; ++count) {
     cp_async_wait_all();
@@ -364,7 +383,12 @@ PB_DEVICE void compute_ds_role(const Operands<kBlocks>& o) {
       o.load_values(KeyLoader(), o.g.out, k);
     }
   }
-  if (count > 0) named_barrier_sync(kDsFree, kBackwardThreads);
+  if (count > 0) {
+    named_barrier_sync(kDsFree, kBackwardThreads);
+  } else {
+    named_barrier_sync(kRowsReady, kBackwardThreads);
+    named_barrier_sync(kDeltaReady, kBackwardThreads);
+  }
   if (thread_index() == 0) shared.index[count % 2][0] = kNoMoreTiles;
   cp_async_wait_all();
   named_barrier_arrive(kDsReady, kBackwardThreads);
@@ -385,37 +409,54 @@ PB_DEVICE void read_keys(const int32_t (&index)[kRows], int32_t (&keys)[4]) {
   for (int i = 0; i < 4; ++i) keys[i] = index[first_row + i % 2 + i / 2 * 8];
 }
 
-/// Adds columns of dKV to memory, of half of the rows, 16 bytes a thread. Threads of consecutive
-/// rows exchange half of their columns first: eight threads then add 128 bytes of a row.
-template <int kHalf, int kCount>
-PB_DEVICE void add_half_dkv(const float (&d)[kCount], int first_column, const SparseMla& p,
-                            float* grad_kv_sum, const int32_t (&keys)[4]) {
+/// Step `step` of kCount / 8: 32 columns of half of the rows. Threads of consecutive rows exchange
+/// half of their columns: a thread then has four columns of each of two rows, and eight threads
+/// have 128 bytes of a row. The first element of row 0 or 1 of the two:
+template <int kCount>
+PB_CONSTEXPR int first_element(int step, int row) {
+  return 16 * (step % (kCount / 16)) + 2 * (step / (kCount / 16)) + 8 * row;
+}
+template <int kCount>
+PB_DEVICE void exchange_columns(float (&d)[kCount], int step, bool is_odd) {
+  PB_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int even = first_element<kCount>(step, 0) + i / 2 * 4 + i % 2, odd = even + 8;
+    const float other = shfl_xor_sync(is_odd ? d[even] : d[odd], 4);
+    const float own = is_odd ? d[odd] : d[even];
+    d[even] = is_odd ? other : own;
+    d[odd] = is_odd ? own : other;
+  }
+}
+/// Adds row 0 or 1 of a step to memory. `column`: the first one of this thread.
+template <int kCount>
+PB_DEVICE void add_row(const float (&d)[kCount], int step, int row, int column, const SparseMla& p,
+                       float* grad_kv_sum, const int32_t (&keys)[4]) {
+  const int64_t key = keys[step / (kCount / 16) * 2 + row];
+  const int at = first_element<kCount>(step, row);
+  const int offset = step % (kCount / 16) * 2 * kGroupColumns;
+  if (key >= 0 && column + offset < p.head_dim_qk)
+    atomic_add_f32x4(grad_kv_sum + key * p.head_dim_qk + column + offset, d[at], d[at + 1],
+                     d[at + 4], d[at + 5]);
+}
+
+/// Adds columns of dKV to memory: steps kBegin to kEnd - 1. An exchange stands between the adds of
+/// two steps: more adds in a row would delay all other accesses.
+template <int kBegin, int kEnd, int kCount>
+PB_DEVICE void add_dkv(float (&d)[kCount], int first_column, const SparseMla& p, float* grad_kv_sum,
+                       const int32_t (&keys)[4]) {
   const int column = first_column + thread_index() % 8 * 4;
   const bool is_odd = thread_index() / 4 % 2 != 0;
-  const int64_t even_key = keys[2 * kHalf], odd_key = keys[2 * kHalf + 1];
-  float* const even_row = grad_kv_sum + even_key * p.head_dim_qk + column;
-  float* const odd_row = grad_kv_sum + odd_key * p.head_dim_qk + column;
   PB_UNROLL
-  for (int pair = 0; pair < kCount / 16; ++pair) {
-    float even[4], odd[4];
-    PB_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const int at = 16 * pair + 4 * (i / 2) + 2 * kHalf + i % 2;
-      const float other = shfl_xor_sync(is_odd ? d[at] : d[at + 8], 4);
-      even[i] = is_odd ? other : d[at];
-      odd[i] = is_odd ? d[at + 8] : other;
-    }
-    const int offset = 2 * pair * kGroupColumns;
-    if (column + offset >= p.head_dim_qk) continue;
-    if (even_key >= 0) atomic_add_f32x4(even_row + offset, even[0], even[1], even[2], even[3]);
-    if (odd_key >= 0) atomic_add_f32x4(odd_row + offset, odd[0], odd[1], odd[2], odd[3]);
+  for (int step = kBegin; step < kEnd; ++step) {
+    exchange_columns(d, step, is_odd);
+    add_row(d, step, 0, column, p, grad_kv_sum, keys);
+    add_row(d, step, 1, column, p, grad_kv_sum, keys);
   }
 }
 template <int kCount>
-PB_DEVICE void add_dkv(const float (&d)[kCount], int first_column, const SparseMla& p,
-                       float* grad_kv_sum, const int32_t (&keys)[4]) {
-  add_half_dkv<0>(d, first_column, p, grad_kv_sum, keys);
-  add_half_dkv<1>(d, first_column, p, grad_kv_sum, keys);
+PB_DEVICE void add_dkv(float (&d)[kCount], int first_column, const SparseMla& p, float* grad_kv_sum,
+                       const int32_t (&keys)[4]) {
+  add_dkv<0, kCount / 8>(d, first_column, p, grad_kv_sum, keys);
 }
 
 /// Stores group `group` of 16 columns of grad_kv, rounded and in the order of columns.
@@ -431,30 +472,42 @@ PB_DEVICE void store_grad_kv(const SparseMlaGrads& g, int64_t group) {
   store_128(g.grad_kv + group * kGroupColumns + 8, high);
 }
 
+/// d (+)= a^T b over kSteps steps of 16 heads from the addresses a and b on.
+template <int kSteps, int kCount>
+PB_DEVICE void mma_heads(float (&d)[kCount], uint32_t a, uint32_t b, bool accumulates) {
+  PB_UNROLL
+  for (int step = 0; step < kSteps; ++step)
+    wgmma_ss<2 * kCount, Major::kMn, Major::kMn>(d, smem_desc(a + step * kStepRows),
+                                                 smem_desc(b + step * kStepRows),
+                                                 accumulates || step > 0);
+}
+
 /// Issues the products of kCount columns of dKV for each of the 64 keys; they are of one block, and
 /// first_column is a multiple of 32.
-template <int kCount>
-PB_DEVICE void issue_dkv(float (&d)[kCount], const BackwardSmem& smem, int first_column) {
+template <int kHeadSteps, int kCount>
+PB_DEVICE void issue_columns(float (&d)[kCount], const BackwardSmem& smem, int first_column) {
   const int block = first_column / kColumns;
   const uint32_t offset = block * kBlockBytes + 2 * (first_column % kColumns);
   wgmma_fence(d);
-  mma_ab<Major::kMn, 2 * kCount>(d, shared_address(smem.ds_tile()), smem.q_tile() + offset, false);
+  mma_heads<kHeadSteps>(d, shared_address(smem.ds_tile()), smem.q_tile() + offset, false);
   if (block < smem.value_blocks)
-    mma_ab<Major::kMn, 2 * kCount>(d, shared_address(smem.p_tile()), smem.grad_out_tile() + offset,
-                                   true);
+    mma_heads<kHeadSteps>(d, shared_address(smem.p_tile()), smem.grad_out_tile() + offset, true);
   wgmma_commit();
 }
 
 /// Warpgroups 1 and 2: their columns of grad_q and of grad_kv.
-template <int kBlocks, int kWarpgroup>
-PB_DEVICE void accumulate_role(const Operands<kBlocks>& o) {
-  using Mine = Columns<kBlocks, kWarpgroup>;
+template <int kWarpgroup, typename Operands>
+PB_DEVICE void accumulate_role(const Operands& o) {
+  using Mine = Columns<Operands::kBlocks, kWarpgroup>;
   const BackwardSmem& smem = o.smem;
   o.load_values(GradLoader(), o.g.grad_out, smem.grad_out_tile());
-  load_rows(o);
+  const int row = thread_index() - kWarpgroup * kGroupThreads;
+  if (kWarpgroup == 1 && row < kRows) store_base(o, smem.shared(), row);
   cp_async_wait_all();
   fence_async_proxy();
   named_barrier_arrive(kRowsReady, kBackwardThreads);
+  load_delta(o);
+  named_barrier_arrive(kDeltaReady, kBackwardThreads);
   DqColumns<Mine::kDq> grad_q;
   int count = 0;
   for (;; ++count) {
@@ -465,21 +518,22 @@ PB_DEVICE void accumulate_role(const Operands<kBlocks>& o) {
     float d[32];
     // Read for each block: kept, they would not leave enough registers.
     int32_t keys[4];
-    if constexpr (Mine::kDkv > 0) issue_dkv(d, smem, Mine::kDkvBegin * kColumns);
+    if constexpr (Mine::kDkv > 0)
+      issue_columns<Operands::kHeadSteps>(d, smem, Mine::kDkvBegin * kColumns);
     grad_q.issue(shared_address(smem.ds_tile()), smem.k_tile() + Mine::kDqBegin * kBlockBytes);
     if constexpr (Mine::kDkv > 0) {
       wgmma_wait<1>(d);
       read_keys(index, keys);
-      add_half_dkv<0>(d, Mine::kDkvBegin * kColumns, o.p, o.grad_kv_sum(), keys);
+      add_dkv<0, 2>(d, Mine::kDkvBegin * kColumns, o.p, o.grad_kv_sum(), keys);
     }
     wgmma_wait(grad_q.d);
     named_barrier_arrive(kKFree, kBackwardThreads);
-    if constexpr (kBlocks == 2) named_barrier_arrive(kDsFree, kBackwardThreads);
+    if constexpr (Operands::kBlocks == 2) named_barrier_arrive(kDsFree, kBackwardThreads);
     if constexpr (Mine::kDkv > 0)
-      add_half_dkv<1>(d, Mine::kDkvBegin * kColumns, o.p, o.grad_kv_sum(), keys);
+      add_dkv<2, 4>(d, Mine::kDkvBegin * kColumns, o.p, o.grad_kv_sum(), keys);
     PB_ROLLED
     for (int block = Mine::kDkvBegin + 1; block < Mine::kDkvBegin + Mine::kDkv; ++block) {
-      issue_dkv(d, smem, block * kColumns);
+      issue_columns<Operands::kHeadSteps>(d, smem, block * kColumns);
       wgmma_wait(d);
       if (!Mine::kHasHalf && block + 1 == Mine::kDkvBegin + Mine::kDkv)
         named_barrier_arrive(kDsFree, kBackwardThreads);
@@ -488,7 +542,7 @@ PB_DEVICE void accumulate_role(const Operands<kBlocks>& o) {
     }
     if constexpr (Mine::kHasHalf) {
       float half[16];
-      issue_dkv(half, smem, Mine::kHalfBegin);
+      issue_columns<Operands::kHeadSteps>(half, smem, Mine::kHalfBegin);
       wgmma_wait(half);
       named_barrier_arrive(kDsFree, kBackwardThreads);
       read_keys(index, keys);
@@ -500,19 +554,19 @@ PB_DEVICE void accumulate_role(const Operands<kBlocks>& o) {
   copy_grad_q(o);
 }
 
-/// `storage`: backward_bytes, aligned to 1024 bytes.
-template <int kBlocks>
-PB_DEVICE void backward_cta(const Operands<kBlocks>& o) {
+/// The storage of `o`: backward_bytes, aligned to 1024 bytes.
+template <typename Operands>
+PB_DEVICE void backward_cta(const Operands& o) {
   const int warpgroup = warp_broadcast(thread_index() / kGroupThreads);
   if (warpgroup == 0) {
     warpgroup_reg_dealloc<kRoleRegisters[0]>();
     compute_ds_role(o);
   } else if (warpgroup == 1) {
     warpgroup_reg_alloc<kRoleRegisters[1]>();
-    accumulate_role<kBlocks, 1>(o);
+    accumulate_role<1>(o);
   } else {
     warpgroup_reg_dealloc<kRoleRegisters[2]>();
-    accumulate_role<kBlocks, 2>(o);
+    accumulate_role<2>(o);
   }
 }
 

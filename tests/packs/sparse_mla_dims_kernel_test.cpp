@@ -63,17 +63,27 @@ void run_cluster_backward(const SparseMla& p, const SparseMlaGrads& g, Timing ti
   }
 }
 
+template <int kBlocks, int kHeadSteps>
+void run_steps(const SparseMla& p, const SparseMlaGrads& g, Timing timing) {
+  for (int64_t item = 0; item < num_items(p); ++item) {
+    Machine machine(static_cast<size_t>(backward_bytes(p.head_dim_qk, p.head_dim_v)), timing,
+                    kBackwardThreads);
+    machine.run(
+        [&] { backward_cta(Operands<kBlocks, kHeadSteps>(p, g, Cta(p, item), machine.shared())); });
+  }
+}
+
 /// Where a cluster has a kernel, that one: as on a device without L2.
 template <int kBlocks>
 void run_backward(const SparseMla& p, const SparseMlaGrads& g, Timing timing) {
   if (uses_cluster(p, 0)) {
     run_cluster_backward<kBlocks == 9 ? kColumns / 2 : 0>(p, g, timing);
+  } else if (head_steps(p.num_heads) == 1) {
+    run_steps<kBlocks, 1>(p, g, timing);
+  } else if (head_steps(p.num_heads) == 2) {
+    run_steps<kBlocks, 2>(p, g, timing);
   } else {
-    for (int64_t item = 0; item < num_items(p); ++item) {
-      Machine machine(static_cast<size_t>(backward_bytes(p.head_dim_qk, p.head_dim_v)), timing,
-                      kBackwardThreads);
-      machine.run([&] { backward_cta(Operands<kBlocks>(p, g, Cta(p, item), machine.shared())); });
-    }
+    run_steps<kBlocks, 4>(p, g, timing);
   }
   for (int64_t i = 0; i < p.batch * p.seqlen_k * p.head_dim_qk / kGroupColumns; ++i)
     store_grad_kv(g, i);
@@ -126,42 +136,49 @@ KernelResult result_of_kernels(const Problem& p, Timing timing, Delta delta = De
 }
 
 std::vector<MlaCase> kernel_cases() {
-  return {{.name = "v32",
-           .head_dim_qk = 576,
-           .head_dim_v = 512,
-           .batch = 1,
-           .seqlen_q = 2,
-           .num_heads = 3,
-           .topk = 130},
-          {.name = "cluster",
-           .head_dim_qk = 576,
-           .head_dim_v = 512,
-           .seqlen_q = 2,
-           .num_heads = 65,
-           .topk = 130},
-          {.name = "cluster_no_rope",
-           .head_dim_qk = 512,
-           .head_dim_v = 512,
-           .batch = 1,
-           .seqlen_q = 2,
-           .num_heads = 200,
-           .topk = 65},
-          {.name = "no_rope", .head_dim_qk = 512, .head_dim_v = 512, .batch = 1, .seqlen_q = 2},
-          {.name = "odd_value_blocks",
-           .head_dim_qk = 320,
-           .head_dim_v = 320,
-           .batch = 1,
-           .seqlen_q = 2},
-          {.name = "qk320_v256", .head_dim_qk = 320, .head_dim_v = 256, .batch = 1, .seqlen_q = 2},
-          {.name = "qk192_v128", .head_dim_qk = 192, .head_dim_v = 128, .topk = 200},
-          {.name = "qk128_v64", .head_dim_qk = 128, .head_dim_v = 64},
-          {.name = "qk80_v48", .head_dim_qk = 80, .head_dim_v = 48},
-          {.name = "narrow_value", .head_dim_qk = 448, .head_dim_v = 16, .batch = 1},
-          {.name = "smallest", .head_dim_qk = 16, .head_dim_v = 16, .num_heads = 1, .topk = 2},
-          {.name = "many_heads", .batch = 1, .seqlen_q = 2, .num_heads = 130, .topk = 65},
-          {.name = "few_keys", .seqlen_k = 3, .topk = 12},
-          {.name = "no_keys", .seqlen_k = 0},
-          {.name = "no_slots", .topk = 0}};
+  return {
+      {.name = "v32",
+       .head_dim_qk = 576,
+       .head_dim_v = 512,
+       .batch = 1,
+       .seqlen_q = 2,
+       .num_heads = 3,
+       .topk = 130},
+      {.name = "cluster",
+       .head_dim_qk = 576,
+       .head_dim_v = 512,
+       .seqlen_q = 2,
+       .num_heads = 65,
+       .topk = 130},
+      {.name = "cluster_no_rope",
+       .head_dim_qk = 512,
+       .head_dim_v = 512,
+       .batch = 1,
+       .seqlen_q = 2,
+       .num_heads = 200,
+       .topk = 65},
+      {.name = "no_rope", .head_dim_qk = 512, .head_dim_v = 512, .batch = 1, .seqlen_q = 2},
+      {.name = "odd_value_blocks",
+       .head_dim_qk = 320,
+       .head_dim_v = 320,
+       .batch = 1,
+       .seqlen_q = 2},
+      {.name = "qk320_v256", .head_dim_qk = 320, .head_dim_v = 256, .batch = 1, .seqlen_q = 2},
+      {.name = "qk192_v128", .head_dim_qk = 192, .head_dim_v = 128, .num_heads = 20, .topk = 200},
+      {.name = "four_head_steps",
+       .head_dim_qk = 576,
+       .head_dim_v = 512,
+       .seqlen_q = 1,
+       .num_heads = 40,
+       .topk = 130},
+      {.name = "qk128_v64", .head_dim_qk = 128, .head_dim_v = 64},
+      {.name = "qk80_v48", .head_dim_qk = 80, .head_dim_v = 48},
+      {.name = "narrow_value", .head_dim_qk = 448, .head_dim_v = 16, .batch = 1},
+      {.name = "smallest", .head_dim_qk = 16, .head_dim_v = 16, .num_heads = 1, .topk = 2},
+      {.name = "many_heads", .batch = 1, .seqlen_q = 2, .num_heads = 130, .topk = 65},
+      {.name = "few_keys", .seqlen_k = 3, .topk = 12},
+      {.name = "no_keys", .seqlen_k = 0},
+      {.name = "no_slots", .topk = 0}};
 }
 
 class SparseMlaKernels : public testing::TestWithParam<std::tuple<MlaCase, Timing>> {};

@@ -34,6 +34,8 @@ std::vector<MlaCase> mla_cases() {
           {.name = "narrow_value", .head_dim_qk = 576, .head_dim_v = 16},
           {.name = "smallest", .head_dim_qk = 16, .head_dim_v = 16, .num_heads = 1, .topk = 2},
           {.name = "odd_sizes", .num_heads = 7, .seqlen_k = 33, .topk = 129},
+          {.name = "two_head_steps", .batch = 1, .num_heads = 32, .topk = 65},
+          {.name = "four_head_steps", .batch = 1, .num_heads = 33, .topk = 65},
           {.name = "many_heads", .batch = 1, .num_heads = 129, .topk = 65},
           {.name = "few_keys", .seqlen_k = 3, .topk = 12},
           {.name = "no_keys", .seqlen_k = 0},
