@@ -11,6 +11,7 @@
 #include "sm90_backward.h"
 #include "sm90_cluster_backward.h"
 #include "sm90_forward.h"
+#include "sm90_working_set.h"
 
 // sm_90a only. The head of each file says what its kernel does. Limits, checked in op.cpp:
 // head_dim_qk at most 576, head_dim_v at most 512, multiples of 16; is_launchable.
@@ -31,11 +32,26 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
 #endif
 }
 
+/// What SparseMlaGrads::choice says: which kernel of two computes the backward.
+enum Choice : int32_t { kOneCta, kCluster };
+
+__global__ void __launch_bounds__(kCountThreads)
+    sparse_mla_choose_kernel(SparseMla problem, SparseMlaGrads grads, int64_t num_queries,
+                             int64_t l2_bytes) {
+#if __CUDA_ARCH__ >= 900
+  __shared__ PageSet pages;
+  const int64_t num_keys = count_named_keys(problem, num_queries, pages);
+  if (threadIdx.x == 0)
+    *grads.choice = uses_cluster(problem, num_keys, l2_bytes) ? kCluster : kOneCta;
+#endif
+}
+
 template <int kBlocks, int kHeadSteps>
 __global__ void __launch_bounds__(kBackwardThreads, 1)
     sparse_mla_backward_kernel(SparseMla problem, SparseMlaGrads grads) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char storage[];
+  if (grads.choice != nullptr && *grads.choice != kOneCta) return;
   backward_cta(Operands<kBlocks, kHeadSteps>(problem, grads, Cta(problem, blockIdx.x), storage));
 #endif
 }
@@ -45,6 +61,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     sparse_mla_cluster_backward_kernel(SparseMla problem, SparseMlaGrads grads) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char storage[];
+  if (*grads.choice != kCluster) return;
   cluster_backward_cta<kRest>(problem, grads, blockIdx.x / kClusterCtas, storage);
 #endif
 }
@@ -103,14 +120,48 @@ cudaError_t launch(void (*kernel)(SparseMla, Argument), const SparseMla& problem
   return cudaGetLastError();
 }
 
-/// The L2 of the current device.
-cudaError_t l2_bytes_of_device(int64_t& bytes) {
-  int device = 0, value = 0;
+/// L2 and multiprocessors of the current device.
+struct Device {
+  int64_t l2_bytes = 0, num_processors = 0;
+};
+cudaError_t read_device(Device& found) {
+  int device = 0, l2_bytes = 0, num_processors = 0;
   cudaError_t status = cudaGetDevice(&device);
   if (status == cudaSuccess)
-    status = cudaDeviceGetAttribute(&value, cudaDevAttrL2CacheSize, device);
-  bytes = value;
+    status = cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device);
+  if (status == cudaSuccess)
+    status = cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount, device);
+  found = {.l2_bytes = l2_bytes, .num_processors = num_processors};
   return status;
+}
+
+/// Where all of kv and grad_kv fit into L2, the kernel of one CTA. Else the indices decide, on the
+/// device: both kernels are launched, and one of them returns at once.
+cudaError_t launch_chosen(const SparseMla& problem, SparseMlaGrads grads, cudaStream_t stream) {
+  constexpr BackwardKernel kClusterKernels[] = {sparse_mla_cluster_backward_kernel<0>,
+                                                sparse_mla_cluster_backward_kernel<kColumns / 2>};
+  Device device;
+  cudaError_t status = read_device(device);
+  if (status != cudaSuccess) return status;
+  const int blocks = num_blocks(problem.head_dim_qk);
+  if (uses_cluster(problem, problem.seqlen_k, device.l2_bytes)) {
+    sparse_mla_choose_kernel<<<1, kCountThreads, 0, stream>>>(
+        problem, grads, device.num_processors / kClusterCtas, device.l2_bytes);
+    status = cudaGetLastError();
+    if (status == cudaSuccess)
+      status = launch(kClusterKernels[blocks - 2 * kValueBlocks], problem, grads,
+                      {.num_ctas = kClusterCtas * num_items(problem, kClusterHeads),
+                       .cluster = kClusterCtas,
+                       .bytes = kClusterBytes},
+                      stream);
+    if (status != cudaSuccess) return status;
+  } else {
+    grads.choice = nullptr;
+  }
+  return launch(backward_kernel(problem.num_heads, blocks), problem, grads,
+                {.num_ctas = num_items(problem),
+                 .bytes = backward_bytes(problem.head_dim_qk, problem.head_dim_v)},
+                stream);
 }
 
 }  // namespace
@@ -143,26 +194,8 @@ cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grad
                             cudaStream_t stream) {
   const int64_t num_groups =
       problem.batch * problem.seqlen_k * (problem.head_dim_qk / kGroupColumns);
-  if (num_groups == 0 && num_items(problem) == 0) return cudaSuccess;
-  constexpr BackwardKernel kClusterKernels[] = {sparse_mla_cluster_backward_kernel<0>,
-                                                sparse_mla_cluster_backward_kernel<kColumns / 2>};
-  int64_t l2_bytes = 0;
-  cudaError_t status = l2_bytes_of_device(l2_bytes);
-  if (status == cudaSuccess && num_items(problem) > 0) {
-    const int blocks = num_blocks(problem.head_dim_qk);
-    if (uses_cluster(problem, l2_bytes)) {
-      status = launch(kClusterKernels[blocks - 2 * kValueBlocks], problem, grads,
-                      {.num_ctas = kClusterCtas * num_items(problem, kClusterHeads),
-                       .cluster = kClusterCtas,
-                       .bytes = kClusterBytes},
-                      stream);
-    } else {
-      status = launch(backward_kernel(problem.num_heads, blocks), problem, grads,
-                      {.num_ctas = num_items(problem),
-                       .bytes = backward_bytes(problem.head_dim_qk, problem.head_dim_v)},
-                      stream);
-    }
-  }
+  const cudaError_t status =
+      num_items(problem) > 0 ? launch_chosen(problem, grads, stream) : cudaSuccess;
   if (status != cudaSuccess || num_groups == 0 || grads.grad_kv == nullptr) return status;
   const auto grid = static_cast<unsigned>((num_groups + kStoreThreads - 1) / kStoreThreads);
   sparse_mla_store_grad_kv_kernel<<<grid, kStoreThreads, 0, stream>>>(grads, num_groups);

@@ -39,6 +39,7 @@ struct SparseMlaGrads {
   /// [batch, seqlen_k, head_dim_qk], zero before: it is added to. The columns are permuted.
   float* grad_kv_sum = nullptr;
   uint16_t* grad_kv = nullptr;  ///< as grad_kv_sum, bfloat16, columns in order; null: not wanted
+  int32_t* choice = nullptr;    ///< one value, which the launch uses
 };
 
 #ifdef PATCHBENCH_CUDA
@@ -49,7 +50,8 @@ bool is_launchable(int64_t batch, int64_t seqlen_q, int64_t num_heads);
 /// One launch, capturable, bitwise deterministic. Returns the launch's status.
 cudaError_t launch_forward(const SparseMla& problem, const SparseMlaResults& results,
                            cudaStream_t stream);
-/// Two launches, capturable. grad_q is bitwise deterministic, grad_kv is not: rows add atomically.
+/// Two launches or four, capturable. grad_q is bitwise deterministic, grad_kv is not: rows add
+/// atomically.
 cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,
                             cudaStream_t stream);
 #endif

@@ -253,6 +253,7 @@ void backward_cuda(const Operands& o, const Saved& saved, const std::string& del
   const bool is_exact = delta == "exact";
   const Tensor remainder = is_exact ? dense(saved.out_remainder) : saved.out_remainder;
   const auto& [grad_q, grad_kv] = grads;
+  const Tensor choice = empty({1}, q, kInt);
   check_cuda(
       "sparse_mla_backward",
       launch_backward(
@@ -263,7 +264,8 @@ void backward_cuda(const Operands& o, const Saved& saved, const std::string& del
            .lse = lse.data<float>(),
            .grad_q = static_cast<uint16_t*>(grad_q.mutable_data()),
            .grad_kv_sum = grad_kv_sum.mutable_data<float>(),
-           .grad_kv = grad_kv.defined() ? static_cast<uint16_t*>(grad_kv.mutable_data()) : nullptr},
+           .grad_kv = grad_kv.defined() ? static_cast<uint16_t*>(grad_kv.mutable_data()) : nullptr,
+           .choice = choice.mutable_data<int32_t>()},
           current_stream(o.q)));
 }
 #endif

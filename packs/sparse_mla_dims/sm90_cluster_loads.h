@@ -35,16 +35,17 @@ PB_CONSTEXPR bool has_cluster_kernel(int64_t head_dim_qk, int64_t head_dim_v) {
          (head_dim_qk == kClusterHeadDimV || head_dim_qk == kClusterHeadDimV + kColumns);
 }
 
-/// Whether the cluster computes the backward of this problem. A cluster halves the adds to memory,
-/// and adds the exchange of partial sums. It is faster where kv and the sums of grad_kv of one
-/// batch entry do not fit into L2. On an H200 (63 MB), 128 heads, 1024 queries, the cluster and the
-/// other kernel took 3.95 and 3.71 ms with 57 MB of both (16,384 keys, 576/512), 4.28 and 4.69 ms
-/// with 113 MB (32,768 keys); at 512/512 3.67 and 3.45 ms, 4.01 and 4.08 ms. With an odd number of
-/// groups of 64 heads, half of a cluster has no head.
-PB_CONSTEXPR bool uses_cluster(const SparseMla& p, int64_t l2_bytes) {
+/// Whether the cluster computes the backward where the queries that run at a time name num_keys
+/// keys. A cluster halves the adds to memory, and adds the exchange of partial sums. It is faster
+/// where kv and the sums of grad_kv of these keys do not fit into L2. On an H200 (63 MB), 128
+/// heads, 1024 queries, the cluster and the other kernel took 3.95 and 3.71 ms with 57 MB of both
+/// (16,384 keys at random, 576/512), 4.28 and 4.69 ms with 113 MB (32,768 keys); at 512/512 3.67
+/// and 3.45 ms, 4.01 and 4.08 ms. With 65,536 keys, and those near the query named, 3.88 and 3.56
+/// ms. With an odd number of groups of 64 heads, half of a cluster has no head.
+PB_CONSTEXPR bool uses_cluster(const SparseMla& p, int64_t num_keys, int64_t l2_bytes) {
   return has_cluster_kernel(p.head_dim_qk, p.head_dim_v) &&
          (p.num_heads + kRows - 1) / kRows % 2 == 0 &&
-         p.seqlen_k * p.head_dim_qk * kKvBytes > l2_bytes;
+         num_keys * p.head_dim_qk * kKvBytes > l2_bytes;
 }
 
 struct ClusterShared {

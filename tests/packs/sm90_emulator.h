@@ -172,6 +172,10 @@ inline void mbarrier_arrive_warp(Mbarrier& barrier) {
   if (thread_index() % 32 == 0) mbarrier_arrive(barrier);
 }
 
+inline void atomic_or_shared(uint32_t& word, uint32_t bits) { word |= bits; }
+inline void atomic_add_shared(int32_t& sum, int32_t value) { sum += value; }
+inline int count_bits(uint32_t word) { return std::popcount(word); }
+
 inline void atomic_add_f32x4(float* to, float a, float b, float c, float d) {
   to[0] += a;
   to[1] += b;

@@ -76,7 +76,7 @@ void run_steps(const SparseMla& p, const SparseMlaGrads& g, Timing timing) {
 /// Where a cluster has a kernel, that one: as on a device without L2.
 template <int kBlocks>
 void run_backward(const SparseMla& p, const SparseMlaGrads& g, Timing timing) {
-  if (uses_cluster(p, 0)) {
+  if (uses_cluster(p, p.seqlen_k, 0)) {
     run_cluster_backward<kBlocks == 9 ? kColumns / 2 : 0>(p, g, timing);
   } else if (head_steps(p.num_heads) == 1) {
     run_steps<kBlocks, 1>(p, g, timing);
@@ -323,31 +323,6 @@ TEST(SparseMlaKernel, TakesTilesWithoutAKey) { expect_gaps_are_skipped({.name = 
 TEST(SparseMlaKernel, TakesTilesWithoutAKeyInACluster) {
   expect_gaps_are_skipped(
       {.name = "cluster_gaps", .head_dim_qk = 512, .head_dim_v = 512, .num_heads = 66});
-}
-
-/// The kernel of the backward is chosen by the head dimensions, the heads, and the bytes of kv and
-/// of the sums of grad_kv.
-TEST(SparseMlaKernel, TakesAClusterWhereItIsFaster) {
-  const auto is_cluster = [](int64_t seqlen_k, int64_t num_heads, int head_dim_qk, int head_dim_v) {
-    return uses_cluster({.batch = 8,
-                         .seqlen_k = seqlen_k,
-                         .num_heads = num_heads,
-                         .head_dim_qk = head_dim_qk,
-                         .head_dim_v = head_dim_v},
-                        50 << 20);
-  };
-  EXPECT_FALSE(is_cluster(15170, 128, 576, 512));
-  EXPECT_TRUE(is_cluster(15171, 128, 576, 512));
-  EXPECT_FALSE(is_cluster(17066, 128, 512, 512));
-  EXPECT_TRUE(is_cluster(17067, 128, 512, 512));
-  for (const int64_t num_heads : {65, 128, 193, 256})
-    EXPECT_TRUE(is_cluster(1 << 20, num_heads, 576, 512)) << num_heads;
-  for (const int64_t num_heads : {1, 64, 129, 192})
-    for (const int64_t head_dim_qk : {512, 576})
-      EXPECT_FALSE(is_cluster(1 << 20, num_heads, head_dim_qk, 512)) << num_heads;
-  for (const auto& [head_dim_qk, head_dim_v] :
-       {std::pair{576, 448}, std::pair{560, 512}, std::pair{320, 256}})
-    EXPECT_FALSE(is_cluster(1 << 20, 128, head_dim_qk, head_dim_v)) << head_dim_qk;
 }
 
 TEST(SparseMlaKernel, CountsTilesUpToTheLastKey) {

@@ -224,6 +224,11 @@ PB_DEVICE void bulk_store(void* to, uint32_t from, int bytes) {
 /// thread has waited for.
 PB_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+/// Atomic, in shared memory.
+PB_DEVICE void atomic_or_shared(uint32_t& word, uint32_t bits) { atomicOr(&word, bits); }
+PB_DEVICE void atomic_add_shared(int32_t& sum, int32_t value) { atomicAdd(&sum, value); }
+PB_DEVICE int count_bits(uint32_t word) { return __popc(word); }
+
 /// to[0..3] += values, atomically. `to` must be 16-byte aligned. The order among threads is not
 /// fixed.
 PB_DEVICE void atomic_add_f32x4(float* to, float a, float b, float c, float d) {
