@@ -89,7 +89,7 @@ BackwardKernel backward_kernel(int64_t num_heads, int blocks) {
   constexpr std::make_integer_sequence<int, kMaxBlocks> kBlocks;
   static constexpr std::array kKernels = {
       backward_kernels<1>(kBlocks), backward_kernels<2>(kBlocks), backward_kernels<4>(kBlocks)};
-  return kKernels[head_steps(num_heads) / 2][blocks - 1];
+  return kKernels[head_steps(num_heads) / 2][blocks - 1];  // 1, 2, 4 are places 0, 1, 2
 }
 
 /// The size of a launch. `cluster`: CTAs in a cluster. `bytes`: shared memory of a CTA.
@@ -120,18 +120,13 @@ cudaError_t launch(void (*kernel)(SparseMla, Argument), const SparseMla& problem
   return cudaGetLastError();
 }
 
-/// L2 and multiprocessors of the current device.
-struct Device {
-  int64_t l2_bytes = 0, num_processors = 0;
-};
-cudaError_t read_device(Device& found) {
-  int device = 0, l2_bytes = 0, num_processors = 0;
+/// The L2 of the current device.
+cudaError_t l2_bytes_of_device(int64_t& bytes) {
+  int device = 0, value = 0;
   cudaError_t status = cudaGetDevice(&device);
   if (status == cudaSuccess)
-    status = cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device);
-  if (status == cudaSuccess)
-    status = cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount, device);
-  found = {.l2_bytes = l2_bytes, .num_processors = num_processors};
+    status = cudaDeviceGetAttribute(&value, cudaDevAttrL2CacheSize, device);
+  bytes = value;
   return status;
 }
 
@@ -140,20 +135,22 @@ cudaError_t read_device(Device& found) {
 cudaError_t launch_chosen(const SparseMla& problem, SparseMlaGrads grads, cudaStream_t stream) {
   constexpr BackwardKernel kClusterKernels[] = {sparse_mla_cluster_backward_kernel<0>,
                                                 sparse_mla_cluster_backward_kernel<kColumns / 2>};
-  Device device;
-  cudaError_t status = read_device(device);
+  int64_t l2_bytes = 0;
+  cudaError_t status = l2_bytes_of_device(l2_bytes);
   if (status != cudaSuccess) return status;
   const int blocks = num_blocks(problem.head_dim_qk);
-  if (uses_cluster(problem, problem.seqlen_k, device.l2_bytes)) {
+  if (uses_cluster(problem, problem.seqlen_k, l2_bytes)) {
+    const int64_t num_ctas = kClusterCtas * num_items(problem, kClusterHeads);
+    int64_t ctas_at_once = 0;
+    status = sm90::persistent_grid(num_ctas, ctas_at_once);
+    if (status != cudaSuccess) return status;
     sparse_mla_choose_kernel<<<1, kCountThreads, 0, stream>>>(
-        problem, grads, device.num_processors / kClusterCtas, device.l2_bytes);
+        problem, grads, ctas_at_once / kClusterCtas, l2_bytes);
     status = cudaGetLastError();
     if (status == cudaSuccess)
-      status = launch(kClusterKernels[blocks - 2 * kValueBlocks], problem, grads,
-                      {.num_ctas = kClusterCtas * num_items(problem, kClusterHeads),
-                       .cluster = kClusterCtas,
-                       .bytes = kClusterBytes},
-                      stream);
+      status =
+          launch(kClusterKernels[blocks - 2 * kValueBlocks], problem, grads,
+                 {.num_ctas = num_ctas, .cluster = kClusterCtas, .bytes = kClusterBytes}, stream);
     if (status != cudaSuccess) return status;
   } else {
     grads.choice = nullptr;

@@ -158,9 +158,7 @@ PB_DEVICE void load_delta(const Operands& o) {
     for (int i = 0; i < kEach; ++i) add_dot(delta, grad_out[i], out[i], rest[i]);
   }
   delta = quad_sum(delta);
-  if (quarter != 0) return;
-  o.smem.shared().delta[row] = delta;
-  o.smem.shared().ds_sum[row] = 0.0f;
+  if (quarter == 0) store_delta(o.smem.shared(), row, delta);
 }
 
 /// P of a thread, with 24 of its bits: 16 registers of upper halves and 8 of the next bytes.
@@ -409,13 +407,14 @@ PB_DEVICE void read_keys(const int32_t (&index)[kRows], int32_t (&keys)[4]) {
   for (int i = 0; i < 4; ++i) keys[i] = index[first_row + i % 2 + i / 2 * 8];
 }
 
-/// Step `step` of kCount / 8: 32 columns of half of the rows. Threads of consecutive rows exchange
-/// half of their columns: a thread then has four columns of each of two rows, and eight threads
-/// have 128 bytes of a row. The first element of row 0 or 1 of the two:
+/// The adds go in kCount / 8 steps, of 32 columns of half of the rows. The first element that a
+/// thread adds to row 0 or 1 of its two rows in a step:
 template <int kCount>
 PB_CONSTEXPR int first_element(int step, int row) {
   return 16 * (step % (kCount / 16)) + 2 * (step / (kCount / 16)) + 8 * row;
 }
+/// Threads of consecutive rows exchange half of their columns: a thread then has four columns of
+/// each of two rows, and eight threads have 128 bytes of a row.
 template <int kCount>
 PB_DEVICE void exchange_columns(float (&d)[kCount], int step, bool is_odd) {
   PB_UNROLL
@@ -472,16 +471,6 @@ PB_DEVICE void store_grad_kv(const SparseMlaGrads& g, int64_t group) {
   store_128(g.grad_kv + group * kGroupColumns + 8, high);
 }
 
-/// d (+)= a^T b over kSteps steps of 16 heads from the addresses a and b on.
-template <int kSteps, int kCount>
-PB_DEVICE void mma_heads(float (&d)[kCount], uint32_t a, uint32_t b, bool accumulates) {
-  PB_UNROLL
-  for (int step = 0; step < kSteps; ++step)
-    wgmma_ss<2 * kCount, Major::kMn, Major::kMn>(d, smem_desc(a + step * kStepRows),
-                                                 smem_desc(b + step * kStepRows),
-                                                 accumulates || step > 0);
-}
-
 /// Issues the products of kCount columns of dKV for each of the 64 keys; they are of one block, and
 /// first_column is a multiple of 32.
 template <int kHeadSteps, int kCount>
@@ -489,9 +478,11 @@ PB_DEVICE void issue_columns(float (&d)[kCount], const BackwardSmem& smem, int f
   const int block = first_column / kColumns;
   const uint32_t offset = block * kBlockBytes + 2 * (first_column % kColumns);
   wgmma_fence(d);
-  mma_heads<kHeadSteps>(d, shared_address(smem.ds_tile()), smem.q_tile() + offset, false);
+  mma_ab<Major::kMn, 2 * kCount, kHeadSteps>(d, shared_address(smem.ds_tile()),
+                                             smem.q_tile() + offset, false);
   if (block < smem.value_blocks)
-    mma_heads<kHeadSteps>(d, shared_address(smem.p_tile()), smem.grad_out_tile() + offset, true);
+    mma_ab<Major::kMn, 2 * kCount, kHeadSteps>(d, shared_address(smem.p_tile()),
+                                               smem.grad_out_tile() + offset, true);
   wgmma_commit();
 }
 

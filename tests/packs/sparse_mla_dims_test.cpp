@@ -244,8 +244,8 @@ TEST(SparseMlaOp, TakesAnExactDeltaFromAllKeysWhereItIsPlain) {
   }
 }
 
-/// 67 MB of float32: more than the L2 of an H200, where a cluster then computes the backward.
-/// Few queries name few of them; with 70 queries the sums of grad_kv of the named keys exceed L2.
+/// 67 MB of float32: more than the L2 of an H200. Four queries name few of the keys; what 70
+/// queries name exceeds L2, too, and a cluster then computes the backward.
 TEST(SparseMlaOp, TakesMoreKeysThanFitIntoL2) {
   for (const auto& [head_dim_qk, seqlen_q, topk] :
        {std::tuple{512, 4, 130}, std::tuple{576, 4, 130}, std::tuple{512, 70, 640},

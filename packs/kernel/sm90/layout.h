@@ -102,11 +102,11 @@ PB_DEVICE void mma_ab_block(float (&d)[kN / 2], uint32_t a, uint32_t b, bool acc
         smem_desc_from(b, step * kStepRows), accumulates || step > 0);
 }
 
-/// The same from the addresses a and b on.
-template <Major kA, int kN>
+/// The same from the addresses a and b on, over the first 16 kSteps rows of b.
+template <Major kA, int kN, int kSteps = kRows / 16>
 PB_DEVICE void mma_ab(float (&d)[kN / 2], uint32_t a, uint32_t b, bool accumulates) {
   PB_UNROLL
-  for (int step = 0; step < kRows / 16; ++step) {
+  for (int step = 0; step < kSteps; ++step) {
     const uint32_t offset = step * (kA == Major::kK ? kStepColumns : kStepRows);
     wgmma_ss<kN, kA, Major::kMn>(d, smem_desc(a + offset), smem_desc(b + step * kStepRows),
                                  accumulates || step > 0);

@@ -83,12 +83,10 @@ PB_DEVICE void store_base(const Operands& o, Shared& shared, int row) {
   shared.p_factor[row] = row < o.cta.num_rows ? exp2_of(floorf(lse) - lse) : 0.0f;
 }
 
-/// Stores what is known of a row: Delta, and lse as base and p_factor.
-template <typename Operands>
-PB_DEVICE void store_row(const Operands& o, BackwardShared& shared, int row, float delta) {
+/// Stores Delta of a row, and that no dS was summed yet.
+PB_DEVICE void store_delta(BackwardShared& shared, int row, float delta) {
   shared.delta[row] = delta;
   shared.ds_sum[row] = 0.0f;
-  store_base(o, shared, row);
 }
 
 /// Delta = <grad_out, out + out_remainder> and lse of the heads of the CTA, four threads a head.
@@ -107,7 +105,9 @@ PB_DEVICE void load_delta_and_lse(const Operands& o, BackwardShared& shared) {
                         g.out_remainder == nullptr ? 0 : pair_at(g.out_remainder, column));
   }
   delta = quad_sum(delta);
-  if (quarter == 0) store_row(o, shared, row, delta);
+  if (quarter != 0) return;
+  store_delta(shared, row, delta);
+  store_base(o, shared, row);
 }
 
 /// P of a tile from its logits, relative to the base of the row; 0 for an invalid key.
