@@ -5,6 +5,7 @@
 
 #include "sm90_backward.h"
 #include "sm90_forward.h"
+#include "sm90_keys.h"
 #include "sm90_rows_forward.h"
 
 // sm_90a only. The head of each file says what its kernel does, the backward's in
@@ -41,6 +42,13 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
 #endif
 }
 
+__global__ void __launch_bounds__(kDequantizeThreads)
+    sparse_mla_dequantize_keys_kernel(SparseMla problem, uint16_t* to) {
+#if __CUDA_ARCH__ >= 900
+  dequantize_part(problem, int64_t{blockIdx.x} * kDequantizeThreads + threadIdx.x, to);
+#endif
+}
+
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, int threads, int64_t bytes,
                    cudaStream_t stream, const Arguments&... arguments) {
@@ -69,6 +77,14 @@ cudaError_t launch_forward(const SparseMla& problem, uint16_t* out, float* lse,
   return launch(problem.q_scale != nullptr ? sparse_mla_forward_kernel<Form::kBlock>
                                            : sparse_mla_forward_kernel<Form::kBlockDenseQuery>,
                 grid, kThreads, kForwardBytes, stream, problem, out, lse);
+}
+
+cudaError_t launch_dequantize_keys(const SparseMla& problem, uint16_t* to, cudaStream_t stream) {
+  const int64_t parts = problem.batch * problem.seqlen_k * kKeyParts;
+  const auto grid = static_cast<unsigned>((parts + kDequantizeThreads - 1) / kDequantizeThreads);
+  if (grid == 0) return cudaSuccess;
+  sparse_mla_dequantize_keys_kernel<<<grid, kDequantizeThreads, 0, stream>>>(problem, to);
+  return cudaGetLastError();
 }
 
 cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,

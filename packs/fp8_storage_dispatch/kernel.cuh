@@ -43,11 +43,15 @@ struct SparseMlaGrads {
 };
 
 #if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)
-/// Both kernels are of compute capability 9.0 alone.
+/// All kernels are of compute capability 9.0 alone.
 /// out [batch, seqlen_q, num_heads, 512] bfloat16, lse [batch, seqlen_q, num_heads] float32. One
 /// launch, capturable, bitwise deterministic. Returns the launch's status.
 cudaError_t launch_forward(const SparseMla& problem, uint16_t* out, float* lse,
                            cudaStream_t stream);
+
+/// The keys of the block layout as bfloat16, to [batch, seqlen_k, 576]. One launch, capturable,
+/// bitwise deterministic. Not with 2^34 keys and more.
+cudaError_t launch_dequantize_keys(const SparseMla& problem, uint16_t* to, cudaStream_t stream);
 
 /// Gradients of the dequantised operands:
 ///   dS = P * (grad_out V^T - rowsum(grad_out * out)) * softmax_scale

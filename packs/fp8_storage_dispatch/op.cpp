@@ -9,6 +9,7 @@
 #include "../kernel/fallback.h"
 #include "../kernel/launch.h"
 #include "../kernel/library.h"
+#include "../sparse_mla_dims/kernel.cuh"
 #include "kernel.cuh"
 
 namespace patchbench::ops::fp8_storage_dispatch {
@@ -24,6 +25,7 @@ constexpr double kLog2e = 1.4426950408889634;
 constexpr int64_t kRopeDim = kHeadDim - kHeadDimV;
 constexpr int64_t kScaleBytes = 4 * kHeadDimV / kScaleBlock;
 constexpr int64_t kGatheredRows = 65536;  // that the plain form holds dequantised at a time
+constexpr int64_t kManyUses = 8;          // of a key of 656 bytes, that pay for its conversion
 
 bool has_kernel(const Tensor& tensor) {
   if (is_fallback_forced(kSlug)) return false;
@@ -299,6 +301,82 @@ SparseMla problem_of(const Operands& o) {
           .topk = o.indices.size(3),
           .softmax_scale = static_cast<float>(o.softmax_scale)};
 }
+
+/// Whether the keys are dequantised in memory of their own, for the kernels of sparse_mla, which
+/// take half of the time of those that convert a key each time that a query names it.
+bool dequantizes_keys(const Operands& o) {
+  return is_block(o.kv) && !o.q_scale && o.kv.size(1) > 0 &&
+         o.q.size(1) * o.indices.size(3) >= kManyUses * o.kv.size(1);
+}
+
+/// bfloat16 [batch, seqlen_k, 576] of keys of 656 bytes.
+Tensor dequantized_keys(const Operands& o) {
+  const Tensor keys = empty({o.kv.size(0), o.kv.size(1), kHeadDim}, o.q, kBFloat16);
+  check_cuda("sparse_mla_fp8", launch_dequantize_keys(problem_of(o), keys.mutable_data<uint16_t>(),
+                                                      current_stream(o.q)));
+  return keys;
+}
+
+sparse_mla_dims::SparseMla dense_problem_of(const Operands& o, const Tensor& keys) {
+  return {.q = o.q.data<uint16_t>(),
+          .q_stride_batch = o.q.stride(0),
+          .q_stride_query = o.q.stride(1),
+          .q_stride_head = o.q.stride(2),
+          .kv = keys.data<uint16_t>(),
+          .kv_stride_batch = keys.stride(0),
+          .kv_stride_key = keys.stride(1),
+          .indices = o.indices.data<int32_t>(),
+          .batch = o.q.size(0),
+          .seqlen_q = o.q.size(1),
+          .seqlen_k = o.kv.size(1),
+          .num_heads = o.q.size(2),
+          .topk = o.indices.size(3),
+          .head_dim_qk = kHeadDim,
+          .head_dim_v = kHeadDimV,
+          .softmax_scale = static_cast<float>(o.softmax_scale)};
+}
+
+void forward_cuda(const Operands& o, const Tensor& out, const Tensor& lse) {
+  auto* const values = out.mutable_data<uint16_t>();
+  auto* const sums = lse.mutable_data<float>();
+  const auto status =
+      dequantizes_keys(o)
+          ? sparse_mla_dims::launch_forward(dense_problem_of(o, dequantized_keys(o)),
+                                            {.out = values, .lse = sums}, current_stream(o.q))
+          : launch_forward(problem_of(o), values, sums, current_stream(o.q));
+  check_cuda("sparse_mla_fp8_forward", status);
+}
+
+/// Both gradients.
+Pair backward_cuda(const Operands& o, const Tensor& grad_out, const Tensor& out,
+                   const Tensor& lse) {
+  const Tensor grad_q = empty(o.q.shape(), o.q, kBFloat16);
+  const Ints keys_shape = {o.kv.size(0), o.kv.size(1), 1, kHeadDim};
+  const Tensor sum = zeros(keys_shape, o.q, kFloat);
+  if (!dequantizes_keys(o)) {
+    check_cuda("sparse_mla_fp8_backward",
+               launch_backward(problem_of(o),
+                               {.grad_out = grad_out.data<uint16_t>(),
+                                .out = out.data<uint16_t>(),
+                                .lse = lse.data<float>(),
+                                .grad_q = grad_q.mutable_data<uint16_t>(),
+                                .grad_kv = sum.mutable_data<float>()},
+                               current_stream(o.q)));
+    return {grad_q, sum.to(kBFloat16)};
+  }
+  const Tensor grad_kv = empty(keys_shape, o.q, kBFloat16), choice = empty({1}, o.q, kInt);
+  check_cuda("sparse_mla_fp8_backward",
+             sparse_mla_dims::launch_backward(dense_problem_of(o, dequantized_keys(o)),
+                                              {.grad_out = grad_out.data<uint16_t>(),
+                                               .out = out.data<uint16_t>(),
+                                               .lse = lse.data<float>(),
+                                               .grad_q = grad_q.mutable_data<uint16_t>(),
+                                               .grad_kv_sum = sum.mutable_data<float>(),
+                                               .grad_kv = grad_kv.mutable_data<uint16_t>(),
+                                               .choice = choice.mutable_data<int32_t>()},
+                                              current_stream(o.q)));
+  return {grad_q, grad_kv};
+}
 #endif
 
 // ---- the dispatcher's side ----
@@ -318,9 +396,7 @@ Pair forward(PB_MLA_OPERANDS) {
   const Operands operands{q, q_scale, kv, kv_scale, topk_indices, softmax_scale};
 #ifdef PATCHBENCH_CUDA
   if (has_kernel(kv)) {
-    check_cuda("sparse_mla_fp8_forward",
-               launch_forward(problem_of(operands), out.mutable_data<uint16_t>(),
-                              lse.mutable_data<float>(), current_stream(q)));
+    forward_cuda(operands, out, lse);
     return {out, lse};
   }
 #endif
@@ -335,24 +411,14 @@ Pair backward(const Tensor& grad_out, const Tensor& out, const Tensor& lse, PB_M
   check_alignment("sparse_mla_fp8", "q", q);
   check_alignment("sparse_mla_fp8", "kv", kv);
   const DeviceScope device(q);
-  const Tensor grad_q = empty(q.shape(), q, kBFloat16);
-  const Tensor sum = zeros({kv.size(0), kv.size(1), kHeadDim}, q, kFloat);
   const Operands operands{q, q_scale, kv, kv_scale, topk_indices, softmax_scale};
   const Tensor gradient = in_words(grad_out), value = in_words(out), sums = lse.contiguous();
 #ifdef PATCHBENCH_CUDA
-  if (has_kernel(kv)) {
-    check_cuda("sparse_mla_fp8_backward",
-               launch_backward(problem_of(operands),
-                               {.grad_out = gradient.data<uint16_t>(),
-                                .out = value.data<uint16_t>(),
-                                .lse = sums.data<float>(),
-                                .grad_q = grad_q.mutable_data<uint16_t>(),
-                                .grad_kv = sum.mutable_data<float>()},
-                               current_stream(q)));
-    return {grad_q, sum.to(kBFloat16).unsqueeze(2)};
-  }
+  if (has_kernel(kv)) return backward_cuda(operands, gradient, value, sums);
 #endif
   warn_of_plain_form(kSlug, "sparse_mla_fp8_backward", q, kNeeds);
+  const Tensor grad_q = empty(q.shape(), q, kBFloat16);
+  const Tensor sum = zeros({kv.size(0), kv.size(1), kHeadDim}, q, kFloat);
   backward_plain(operands, gradient, value, sums, grad_q, sum);
   return {grad_q, sum.to(kBFloat16).unsqueeze(2)};
 }

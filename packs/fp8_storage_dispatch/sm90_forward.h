@@ -71,16 +71,21 @@ struct Cta {
   }
 };
 
-/// Stores sixteen e4m3, times `scale`, as 32 bytes of bfloat16.
-PB_DEVICE void store_as_bf16(uint32_t block, const RowSlice& slice, const Vec128& bytes,
-                             float scale) {
-  Vec128 wide[2];
+/// Sixteen e4m3, times `scale`, as bfloat16.
+PB_DEVICE void e4m3_to_bf16(const Vec128& bytes, float scale, Vec128 (&wide)[2]) {
   PB_UNROLL
   for (int i = 0; i < 8; ++i) {
     float low, high;
     e4m3_to_f32(bytes.words[i / 2] >> i % 2 * 16, low, high);
     wide[i / 4].words[i % 4] = pack_bf16(low * scale, high * scale);
   }
+}
+
+/// Stores sixteen e4m3, times `scale`, as 32 bytes of bfloat16.
+PB_DEVICE void store_as_bf16(uint32_t block, const RowSlice& slice, const Vec128& bytes,
+                             float scale) {
+  Vec128 wide[2];
+  e4m3_to_bf16(bytes, scale, wide);
   PB_UNROLL
   for (int i = 0; i < 2; ++i)
     store_128(block + swizzled_offset(slice.row, 32 * slice.chunk + 16 * i), wide[i]);

@@ -11,6 +11,7 @@
 // Over the machine's primitives.
 #include "fp8_storage_dispatch/sm90_backward.h"
 #include "fp8_storage_dispatch/sm90_forward.h"
+#include "fp8_storage_dispatch/sm90_keys.h"
 #include "fp8_storage_dispatch/sm90_rows_forward.h"
 
 namespace patchbench::sparse_mla_fp8_test {
@@ -268,6 +269,21 @@ TEST(SparseMlaFp8KernelTurns, AnswersTheSameHoweverItsThreadsTakeThem) {
     const Forward got = forward_of_kernel(p, timing);
     EXPECT_TRUE(at::equal(got.out, wanted.out) && at::equal(got.lse, wanted.lse));
     EXPECT_TRUE(at::equal(backward_of_kernel(p, got, timing).grad_q, grad_q));
+  }
+}
+
+TEST(SparseMlaFp8KernelKeys, AreTheStoredValuesInBfloat16) {
+  for (const double block_scale : {1.0, 1.3}) {
+    const Problem p =
+        problem_of({.name = "keys", .layout = "block", .block_scale = block_scale}, at::kCPU);
+    Tensor bytes = p.k.payload.narrow(-1, 0, kDimV);
+    for (int64_t i = 0; i < 256; ++i) bytes.flatten(0, 2)[i / 128][i % 128] = i;  // each e4m3
+    const Tensor got = torch::full({2, 96, 1, kDim}, 7, at::kBFloat16);
+    const int64_t parts = 2 * 96 * kKeyParts;
+    for (int64_t part = 0; part < parts + kDequantizeThreads; ++part)
+      dequantize_part(problem_on(p, kScale), part, static_cast<uint16_t*>(got.data_ptr()));
+    const Tensor wanted = dequantize_mla(p.k).to(at::kBFloat16);
+    EXPECT_TRUE(at::allclose(got, wanted, 0, 0, /*equal_nan=*/true)) << block_scale;
   }
 }
 
