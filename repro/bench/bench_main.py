@@ -1,12 +1,17 @@
-"""The main function of every bench: it reads the options, needs a CUDA device and prints one JSON document."""
+"""The main function of every bench: it reads the options, needs a CUDA device and prints one JSON document.
+
+With --out the document is written after each shape: what ends the program later loses no row."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import functools
 import importlib.metadata
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -52,11 +57,36 @@ def options_of(bench: Bench) -> argparse.Namespace:
     parser.add_argument("--shape", action="append", type=functools.partial(shape_from, bench.shapes[0]), help=bench.shape_is)
     parser.add_argument("--repeats", type=int, default=bench.repeats)
     parser.add_argument("--out", type=Path, help="the document's file, instead of standard output")
+    parser.add_argument(
+        "--ahead", action="store_true", help="run all shapes once before, side by side, so that compilers fill their caches"
+    )
     for name, words in bench.filters.items():
         parser.add_argument(name, action="append", default=[], help=words)
     options = parser.parse_args()
     options.shape = options.shape or bench.shapes
     return options
+
+
+def text_of(shape: Shape) -> str:
+    """As --shape takes it."""
+    return ",".join(map(str, shape))
+
+
+def run_ahead(bench: Bench, options: argparse.Namespace) -> None:
+    """Runs this bench once for each shape, each in a process of its own. What they print, and whether they fail, is not kept."""
+    filters = [word for name in bench.filters for value in getattr(options, name.strip("-")) for word in (name, value)]
+    call = [sys.executable, sys.argv[0], "--repeats", "1", "--out", os.devnull, *filters]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    began, runs = time.monotonic(), [subprocess.Popen([*call, "--shape", text_of(shape)], **silent) for shape in options.shape]
+    for shape, run in zip(options.shape, runs, strict=True):
+        run.wait()
+        print(f"{bench.name}: {time.monotonic() - began:.1f} s: ahead, {text_of(shape)}", file=sys.stderr)
+
+
+def document(bench: Bench, options: argparse.Namespace, rows: list[dict]) -> str:
+    about = {"dtype": bench.dtype, "shape_is": bench.shape_is, "repeats": options.repeats} | bench.about()
+    head = {"bench": bench.name, "date": datetime.date.today().isoformat(), "device": torch.cuda.get_device_name(), "how": HOW}
+    return json.dumps(head | about | {bench.rows_are: rows}) + "\n"
 
 
 def measured(bench: Bench, options: argparse.Namespace) -> tuple[list[dict], bool]:
@@ -70,6 +100,8 @@ def measured(bench: Bench, options: argparse.Namespace) -> tuple[list[dict], boo
             rows.append({"shape": shape, "failed": f"{type(failure).__name__}: {str(failure).strip()[:300]}"})
             return rows, False
         torch.cuda.empty_cache()
+        if options.out:
+            options.out.write_text(document(bench, options, rows))
         print(f"{bench.name}: {time.monotonic() - began:.1f} s: {json.dumps(rows[-1])}", file=sys.stderr)
     return rows, True
 
@@ -99,11 +131,12 @@ def bench_main(bench: Bench) -> None:
     options = options_of(bench)
     (load_ops if bench.needs_ops else need_cuda)()
     with contextlib.redirect_stdout(sys.stderr):  # compilers write there
+        if options.ahead:
+            run_ahead(bench, options)
         rows, is_complete = measured(bench, options)
-        about = {"dtype": bench.dtype, "shape_is": bench.shape_is, "repeats": options.repeats} | bench.about()
-    text = json.dumps({"bench": bench.name, "device": torch.cuda.get_device_name(), "how": HOW} | about | {bench.rows_are: rows})
+        text = document(bench, options, rows)
     if options.out:
-        options.out.write_text(text + "\n")
+        options.out.write_text(text)
     else:
-        print(text)
+        print(text, end="")
     sys.exit(0 if is_complete else 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib
 import json
 import os
@@ -89,6 +90,7 @@ def test_a_bench_prints_a_row_for_each_of_its_shapes(
 ) -> None:
     status, document = run(TOY, monkeypatch, capsys)
     assert status == 0 and [row["shape"] for row in document.pop("rows")] == TOY.shapes
+    assert datetime.date.fromisoformat(document.pop("date"))
     assert document == {"bench": "toy", "device": "a device", "how": bench_main.HOW, "dtype": "bfloat16", "shape_is": "number, word",
                         "repeats": 5, "order": "in turn"}  # fmt: skip
 
@@ -115,6 +117,40 @@ def test_a_failure_of_the_device_keeps_the_rows_before_it(
     status, document = run(TOY, monkeypatch, capsys, "--shape", "1,a", "--shape", "13,b", "--shape", "2,c")
     assert status == 1 and [row["shape"] for row in document["rows"]] == [[1, "a"], [13, "b"]]
     assert document["rows"][1]["failed"] == "RuntimeError: CUDA error: an illegal memory access"
+
+
+def test_what_kills_a_bench_leaves_the_rows_before_it_in_the_file(
+    without_gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def killed(shape: list, options: Namespace) -> list[dict]:
+        if shape[0] == 2:
+            raise SystemExit(137)
+        return toy_rows(shape, options)
+
+    file = tmp_path / "document.json"
+    monkeypatch.setattr(sys, "argv", ["bench_toy.py", "--out", str(file)])
+    with OnCpu(), pytest.raises(SystemExit, match="137"):
+        bench_main.bench_main(TOY._replace(rows_of=killed))
+    assert [row["shape"] for row in json.loads(file.read_text())["rows"]] == [[1, "a"]]
+
+
+def test_ahead_runs_each_shape_once_with_the_same_filters(
+    without_gpu: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[list[str]] = []
+
+    class Process:
+        def __init__(self, words: list[str], **_: object) -> None:
+            started.append(words)
+
+        def wait(self) -> None:
+            assert len(started) == 2  # both run before one is waited for
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    status, document = run(TOY, monkeypatch, capsys, "--ahead", "--only", "x", "--repeats", "3")
+    assert status == 0 and document["repeats"] == 3
+    call = [sys.executable, "bench_toy.py", "--repeats", "1", "--out", os.devnull, "--only", "x", "--shape"]
+    assert started == [[*call, "1,a"], [*call, "2,b"]]
 
 
 @pytest.mark.parametrize(
