@@ -83,8 +83,8 @@ cudaError_t launch_dequantize_keys(const SparseMla& problem, uint16_t* to, cudaS
   const int64_t parts = problem.batch * problem.seqlen_k * kKeyParts;
   const auto grid = static_cast<unsigned>((parts + kDequantizeThreads - 1) / kDequantizeThreads);
   if (grid == 0) return cudaSuccess;
-  sparse_mla_dequantize_keys_kernel<<<grid, kDequantizeThreads, 0, stream>>>(problem, to);
-  return cudaGetLastError();
+  return launch(sparse_mla_dequantize_keys_kernel, grid, kDequantizeThreads, 0, stream, problem,
+                to);
 }
 
 cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,

@@ -9,7 +9,7 @@
 #include "../kernel/fallback.h"
 #include "../kernel/launch.h"
 #include "../kernel/library.h"
-#include "../sparse_mla_dims/kernel.cuh"
+#include "../sparse_mla_dims/problem.h"
 #include "kernel.cuh"
 
 namespace patchbench::ops::fp8_storage_dispatch {
@@ -318,22 +318,7 @@ Tensor dequantized_keys(const Operands& o) {
 }
 
 sparse_mla_dims::SparseMla dense_problem_of(const Operands& o, const Tensor& keys) {
-  return {.q = o.q.data<uint16_t>(),
-          .q_stride_batch = o.q.stride(0),
-          .q_stride_query = o.q.stride(1),
-          .q_stride_head = o.q.stride(2),
-          .kv = keys.data<uint16_t>(),
-          .kv_stride_batch = keys.stride(0),
-          .kv_stride_key = keys.stride(1),
-          .indices = o.indices.data<int32_t>(),
-          .batch = o.q.size(0),
-          .seqlen_q = o.q.size(1),
-          .seqlen_k = o.kv.size(1),
-          .num_heads = o.q.size(2),
-          .topk = o.indices.size(3),
-          .head_dim_qk = kHeadDim,
-          .head_dim_v = kHeadDimV,
-          .softmax_scale = static_cast<float>(o.softmax_scale)};
+  return sparse_mla_dims::problem_of(o.q, keys, o.indices, o.softmax_scale, kHeadDimV);
 }
 
 void forward_cuda(const Operands& o, const Tensor& out, const Tensor& lse) {

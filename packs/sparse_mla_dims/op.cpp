@@ -10,6 +10,7 @@
 #include "../kernel/launch.h"
 #include "../kernel/library.h"
 #include "kernel.cuh"
+#include "problem.h"
 
 namespace patchbench::ops::sparse_mla_dims {
 namespace {
@@ -211,31 +212,12 @@ Tensor with_aligned_rows(const Tensor& tensor) {
   return is_aligned ? tensor : in_words(tensor);
 }
 
-SparseMla problem_of(const Operands& o) {
-  return {.q = bits_of(o.q),
-          .q_stride_batch = o.q.stride(0),
-          .q_stride_query = o.q.stride(1),
-          .q_stride_head = o.q.stride(2),
-          .kv = bits_of(o.kv),
-          .kv_stride_batch = o.kv.stride(0),
-          .kv_stride_key = o.kv.stride(1),
-          .indices = o.indices.data<int32_t>(),
-          .batch = o.q.size(0),
-          .seqlen_q = o.q.size(1),
-          .seqlen_k = o.kv.size(1),
-          .num_heads = o.q.size(2),
-          .topk = o.indices.size(3),
-          .head_dim_qk = static_cast<int>(o.q.size(3)),
-          .head_dim_v = static_cast<int>(o.head_dim_v),
-          .softmax_scale = static_cast<float>(o.softmax_scale)};
-}
-
 void forward_cuda(const Operands& o, const Triple& results) {
   const Tensor q = with_aligned_rows(o.q), kv = with_aligned_rows(o.kv);
   const Tensor indices = o.indices.contiguous();
   const auto& [out, lse, remainder] = results;
   check_cuda("sparse_mla_forward",
-             launch_forward(problem_of({q, kv, indices, o.softmax_scale, o.head_dim_v}),
+             launch_forward(problem_of(q, kv, indices, o.softmax_scale, o.head_dim_v),
                             {.out = static_cast<uint16_t*>(out.mutable_data()),
                              .out_remainder = remainder.numel() > 0
                                                   ? static_cast<uint16_t*>(remainder.mutable_data())
@@ -257,7 +239,7 @@ void backward_cuda(const Operands& o, const Saved& saved, const std::string& del
   check_cuda(
       "sparse_mla_backward",
       launch_backward(
-          problem_of({q, kv, indices, o.softmax_scale, o.head_dim_v}),
+          problem_of(q, kv, indices, o.softmax_scale, o.head_dim_v),
           {.grad_out = bits_of(grad_out),
            .out = bits_of(out),
            .out_remainder = is_exact ? bits_of(remainder) : nullptr,

@@ -93,15 +93,17 @@ def measured(bench: Bench, options: argparse.Namespace) -> tuple[list[dict], boo
     """The rows of each shape up to the first failure of the device or interrupt, and whether there was none."""
     rows: list[dict] = []
     for shape in options.shape:
-        began = time.monotonic()
+        began, is_measured = time.monotonic(), True
         try:
             rows += bench.rows_of(shape, options)
         except (RuntimeError, KeyboardInterrupt) as failure:
             rows.append({"shape": shape, "failed": f"{type(failure).__name__}: {str(failure).strip()[:300]}"})
-            return rows, False
-        torch.cuda.empty_cache()
+            is_measured = False
         if options.out:
             options.out.write_text(document(bench, options, rows))
+        if not is_measured:
+            return rows, False
+        torch.cuda.empty_cache()
         print(f"{bench.name}: {time.monotonic() - began:.1f} s: {json.dumps(rows[-1])}", file=sys.stderr)
     return rows, True
 
@@ -134,9 +136,6 @@ def bench_main(bench: Bench) -> None:
         if options.ahead:
             run_ahead(bench, options)
         rows, is_complete = measured(bench, options)
-        text = document(bench, options, rows)
-    if options.out:
-        options.out.write_text(text)
-    else:
-        print(text, end="")
+        text = "" if options.out else document(bench, options, rows)
+    print(text, end="")
     sys.exit(0 if is_complete else 1)

@@ -10,11 +10,6 @@
 #include "harness/compare.h"
 #include "packs/fp8_storage_dispatch_reference.h"
 #include "packs/op_test.h"
-#ifdef PATCHBENCH_CUDA
-#include <ATen/cuda/CUDAGraph.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGuard.h>
-#endif
 
 namespace patchbench::sparse_mla_fp8_test {
 namespace {
@@ -237,23 +232,16 @@ TEST(SparseMlaFp8CudaGraph, IsCapturedAndReplaysOnOtherIndices) {
     const MlaCase c{.name = "graph", .layout = "block", .seqlen_q = seqlen_q};
     const Problem p = problem_of(c, at::Device("cuda:0"));
     if (sparse_mla_fp8_path(p.k.payload) != "cuda") GTEST_SKIP() << "no kernel for this GPU";
-    Tensor buffer = p.indices.cuda();
-    const c10::cuda::CUDAStreamGuard stream(c10::cuda::getStreamFromPool());
-    sparse_mla_fp8_forward(p.q, p.k, buffer, kScale);
-    c10::cuda::device_synchronize();
-    at::cuda::CUDAGraph graph;
-    graph.capture_begin();
-    const Tensor out = std::get<0>(sparse_mla_fp8_forward(p.q, p.k, buffer, kScale));
-    graph.capture_end();
-    for (int replay = 0; replay < 3; ++replay) {
-      MlaCase other = c;
-      other.name += std::to_string(replay);
-      const Tensor indices = indices_of(other).cuda();
-      buffer.copy_(indices);
-      graph.replay();
-      c10::cuda::device_synchronize();
-      EXPECT_TRUE(at::equal(out, std::get<0>(sparse_mla_fp8_forward(p.q, p.k, indices, kScale))));
-    }
+    op_test::expect_replays(
+        p.indices.cuda(),
+        [&](const Tensor& indices) {
+          return std::vector{std::get<0>(sparse_mla_fp8_forward(p.q, p.k, indices, kScale))};
+        },
+        [&](int replay) {
+          MlaCase other = c;
+          other.name += std::to_string(replay);
+          return indices_of(other).cuda();
+        });
   }
 }
 #endif

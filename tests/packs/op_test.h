@@ -6,6 +6,11 @@
 #include <functional>
 #include <string>
 #include <vector>
+#ifdef PATCHBENCH_CUDA
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#endif
 
 /// What the tests of all ops need.
 namespace patchbench::op_test {
@@ -41,6 +46,33 @@ class Fallback {
   Fallback& operator=(const Fallback&) = delete;
   ~Fallback() { unsetenv("PATCHBENCH_OP_FALLBACK"); }
 };
+
+#ifdef PATCHBENCH_CUDA
+/// Captures op(buffer) in a CUDA graph. Replays with other indices in the buffer, indices_of(0) to
+/// indices_of(2), must give what op(indices) gives, bit for bit.
+inline void expect_replays(
+    const at::Tensor& buffer,
+    const std::function<std::vector<at::Tensor>(const at::Tensor& indices)>& op,
+    const std::function<at::Tensor(int replay)>& indices_of) {
+  const c10::cuda::CUDAStreamGuard stream(c10::cuda::getStreamFromPool());
+  op(buffer);
+  c10::cuda::device_synchronize();
+  at::cuda::CUDAGraph graph;
+  graph.capture_begin();
+  const std::vector<at::Tensor> captured = op(buffer);
+  graph.capture_end();
+  for (int replay = 0; replay < 3; ++replay) {
+    const at::Tensor indices = indices_of(replay);
+    buffer.copy_(indices);
+    graph.replay();
+    c10::cuda::device_synchronize();
+    const std::vector<at::Tensor> wanted = op(indices);
+    ASSERT_EQ(captured.size(), wanted.size());
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      EXPECT_TRUE(at::equal(captured[i], wanted[i])) << "replay " << replay << ", result " << i;
+  }
+}
+#endif
 
 /// "tail_cpu_float32_plain": the name of a tested (case with a name, device, dtype, form).
 template <typename Info>

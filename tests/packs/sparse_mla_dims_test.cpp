@@ -7,11 +7,6 @@
 #include "packs/op_test.h"
 #include "packs/sparse_mla_dims_reference.h"
 #include "sparse_mla_dims/op.h"
-#ifdef PATCHBENCH_CUDA
-#include <ATen/cuda/CUDAGraph.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGuard.h>
-#endif
 
 namespace patchbench::sparse_mla_dims_test {
 namespace {
@@ -296,27 +291,14 @@ TEST(SparseMlaCudaGraph, IsCapturedAndReplaysOnOtherIndices) {
   const auto attend = [&](const Tensor& indices) {
     const auto [out, lse, remainder] =
         sparse_mla_forward(q, kv, indices, p.softmax_scale, p.head_dim_v);
-    return std::pair{out, std::get<0>(sparse_mla_backward(grad_out, out, remainder, lse, q, kv,
-                                                          indices, p.softmax_scale))};
+    return std::vector{out, std::get<0>(sparse_mla_backward(grad_out, out, remainder, lse, q, kv,
+                                                            indices, p.softmax_scale))};
   };
-  const Tensor buffer = p.indices.cuda();
-  const c10::cuda::CUDAStreamGuard stream(c10::cuda::getStreamFromPool());
-  attend(buffer);
-  c10::cuda::device_synchronize();
-  at::cuda::CUDAGraph graph;
-  graph.capture_begin();
-  const auto [out, grad_q] = attend(buffer);
-  graph.capture_end();
-  for (int replay = 0; replay < 3; ++replay) {
+  op_test::expect_replays(p.indices.cuda(), attend, [&](int replay) {
     MlaCase other = c;
     other.name += std::to_string(replay);
-    const Tensor indices = indices_of(other).cuda();
-    buffer.copy_(indices);
-    graph.replay();
-    c10::cuda::device_synchronize();
-    const auto [wanted_out, wanted_grad_q] = attend(indices);
-    EXPECT_TRUE(at::equal(out, wanted_out) && at::equal(grad_q, wanted_grad_q)) << replay;
-  }
+    return indices_of(other).cuda();
+  });
 }
 #endif
 
