@@ -16,8 +16,8 @@ struct FlceOptions {
   double label_smoothing = 0;     ///< in [0, 1]
   double lse_square_scale = 0;    ///< factor of lse^2 (z-loss), finite
   std::optional<double> softcap;  ///< > 0: logits become softcap * tanh(logits / softcap)
-  /// > 0, of one tile of logits; on CUDA 256 MiB where rows are walked, 132 MiB where classes are;
-  /// 64 MiB on a CPU.
+  /// > 0, of one tile of logits; on CUDA 256 MiB where rows are walked or one tile has all logits,
+  /// 132 MiB where classes are walked; 64 MiB on a CPU.
   std::optional<int64_t> chunk_bytes;
   /// >= 0, on CUDA for "none": memory that forward may add to keep more logits for backward
   int64_t keep_bytes = 0;
@@ -47,12 +47,12 @@ struct FlceOptions {
 ///
 /// Work: "none" makes the logits again in backward, four GEMMs in all; on CUDA forward leaves as
 /// many logits as fit (all up to hidden tokens, half at twice as many) in the memory that
-/// grad_weight takes over and in keep_bytes besides it, and only the others are made again (three
-/// GEMMs where all fit: 2 * tokens * vocab bytes of bfloat16, less grad_weight's). "mean" and "sum"
-/// take their gradients in forward, three GEMMs, and hold them for backward; not in bfloat16 on a
-/// CPU, on the plain path or for more than 32 tiles: these go as "none" does. Gradients that nobody
-/// wants are not computed. A graph that is kept for another backward, or traced, costs the whole
-/// fourth GEMM, or copies of held memory.
+/// grad_weight takes over and in keep_bytes besides it, or up to hidden tokens in one tile, and
+/// only the others are made again (three GEMMs where all fit: 2 * tokens * vocab bytes of bfloat16,
+/// less grad_weight's). "mean" and "sum" take their gradients in forward, three GEMMs, and hold
+/// them for backward; not in bfloat16 on a CPU, on the plain path or for more than 32 tiles: these
+/// go as "none" does. Gradients that nobody wants are not computed. A graph that is kept for
+/// another backward, or traced, costs the whole fourth GEMM, or copies of held memory.
 ///
 /// Memory besides inputs and gradients: one tile of chunk_bytes (at least one row, or 1 class of
 /// all rows), and for "none" 4 * tokens * hidden bytes where both grad_hidden and grad_weight of

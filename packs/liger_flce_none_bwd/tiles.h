@@ -72,10 +72,15 @@ inline Kept kept_in_grad_weight(const Problem& problem) {
   return {{}, {}, step, classes / step};
 }
 
-/// Which logits are kept, in grad_weight's memory and in keep_elements of their own.
+/// Which logits are kept: all of them in memory of their own, as one tile, where that is no more
+/// than a tile of rows, which a reduced loss makes, and than grad_weight. Else in grad_weight's
+/// memory and in keep_elements of their own.
 inline Kept kept_of(const Problem& problem) {
+  const int64_t vocab = problem.terms.vocab;
+  if (problem.tokens <= problem.features && problem.tokens * vocab <= problem.row_tile_elements)
+    return {{}, {}, vocab, 0, 1};
   Kept kept = kept_in_grad_weight(problem);
-  const int64_t left = (problem.terms.vocab + kept.step - 1) / kept.step - kept.count;
+  const int64_t left = (vocab + kept.step - 1) / kept.step - kept.count;
   kept.num_added = std::min(left, problem.keep_elements / (kept.step * problem.tokens));
   return kept;
 }
