@@ -3,14 +3,12 @@
 // The primitives that the others are written over come first.
 #include "../kernel/sm90/wgmma.cuh"
 
-#include "sm90_backward.h"
 #include "sm90_forward.h"
-#include "sm90_keys.h"
 #include "sm90_rows_forward.h"
+#include "sm90_widen.h"
 
-// sm_90a only. The head of each file says what its kernel does, the backward's in
-// packs/kernel/sm90/mla_backward.h. Limits, checked in op.cpp: head_dim 576/512, batch and
-// num_heads / 64 below 65536, seqlen_q below 2^31.
+// sm_90a only. The head of each file says what its kernel does. Limits, checked in op.cpp: head_dim
+// 576/512, batch and num_heads / 64 below 65536, seqlen_q below 2^31.
 namespace patchbench::ops::fp8_storage_dispatch {
 namespace {
 
@@ -33,19 +31,16 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
 }
 
 template <bool kIsBlock>
-__global__ void __launch_bounds__(kBackwardThreads, 1)
-    sparse_mla_backward_kernel(SparseMla problem, SparseMlaGrads grads) {
+__global__ void __launch_bounds__(kWidenThreads)
+    sparse_mla_widen_kernel(const uint8_t* from, int64_t num_parts, uint16_t* to) {
 #if __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(1024) unsigned char storage[];
-  Operands<kIsBlock> operands(problem, grads, cta_of(problem, blockIdx.x), storage);
-  backward_cta(operands);
-#endif
-}
-
-__global__ void __launch_bounds__(kDequantizeThreads)
-    sparse_mla_dequantize_keys_kernel(SparseMla problem, uint16_t* to) {
-#if __CUDA_ARCH__ >= 900
-  dequantize_part(problem, int64_t{blockIdx.x} * kDequantizeThreads + threadIdx.x, to);
+  const int64_t part = int64_t{blockIdx.x} * kWidenThreads + threadIdx.x;
+  if (part >= num_parts) return;
+  if constexpr (kIsBlock) {
+    widen_block_part(from, part, to);
+  } else {
+    widen_part(from, part, to);
+  }
 #endif
 }
 
@@ -79,21 +74,13 @@ cudaError_t launch_forward(const SparseMla& problem, uint16_t* out, float* lse,
                 grid, kThreads, kForwardBytes, stream, problem, out, lse);
 }
 
-cudaError_t launch_dequantize_keys(const SparseMla& problem, uint16_t* to, cudaStream_t stream) {
-  const int64_t parts = problem.batch * problem.seqlen_k * kKeyParts;
-  const auto grid = static_cast<unsigned>((parts + kDequantizeThreads - 1) / kDequantizeThreads);
+cudaError_t launch_widen(const uint8_t* from, int64_t num_rows, bool is_block, uint16_t* to,
+                         cudaStream_t stream) {
+  const int64_t parts = num_rows * (is_block ? kBlockParts : kRowParts);
+  const int64_t grid = (parts + kWidenThreads - 1) / kWidenThreads;
   if (grid == 0) return cudaSuccess;
-  return launch(sparse_mla_dequantize_keys_kernel, grid, kDequantizeThreads, 0, stream, problem,
-                to);
-}
-
-cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,
-                            cudaStream_t stream) {
-  if (num_items(problem) == 0) return cudaSuccess;
-  return launch(problem.kv_scale != nullptr ? sparse_mla_backward_kernel<false>
-                                            : sparse_mla_backward_kernel<true>,
-                static_cast<unsigned>(num_items(problem)), kBackwardThreads, kBackwardBytes, stream,
-                problem, grads);
+  return launch(is_block ? sparse_mla_widen_kernel<true> : sparse_mla_widen_kernel<false>,
+                static_cast<unsigned>(grid), kWidenThreads, 0, stream, from, parts, to);
 }
 
 }  // namespace patchbench::ops::fp8_storage_dispatch

@@ -32,16 +32,6 @@ struct SparseMla {
   static constexpr int head_dim_qk = kHeadDim, head_dim_v = kHeadDimV;
 };
 
-/// Inputs of the backward besides the problem, and its outputs.
-struct SparseMlaGrads {
-  const uint16_t* grad_out = nullptr;  ///< as out
-  const uint16_t* out = nullptr;
-  const float* lse = nullptr;
-  uint16_t* grad_q = nullptr;  ///< [batch, seqlen_q, num_heads, 576] bfloat16
-  float* grad_kv = nullptr;    ///< [batch, seqlen_k, 576] float32, zero before: it is added to
-  static constexpr const uint16_t* out_remainder = nullptr;
-};
-
 #if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)
 /// All kernels are of compute capability 9.0 alone.
 /// out [batch, seqlen_q, num_heads, 512] bfloat16, lse [batch, seqlen_q, num_heads] float32. One
@@ -49,16 +39,10 @@ struct SparseMlaGrads {
 cudaError_t launch_forward(const SparseMla& problem, uint16_t* out, float* lse,
                            cudaStream_t stream);
 
-/// The keys of the block layout as bfloat16, to [batch, seqlen_k, 576]. One launch, capturable,
-/// bitwise deterministic. Not with 2^34 keys and more.
-cudaError_t launch_dequantize_keys(const SparseMla& problem, uint16_t* to, cudaStream_t stream);
-
-/// Gradients of the dequantised operands:
-///   dS = P * (grad_out V^T - rowsum(grad_out * out)) * softmax_scale
-///   grad_q = dS K     grad_kv = dS^T Q + [P^T grad_out, 0]
-/// One launch, capturable. grad_q is bitwise deterministic, grad_kv is not: rows add atomically.
-cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,
-                            cudaStream_t stream);
+/// Stored rows as bfloat16, to [num_rows, 576]: e4m3 without a scale, which is exact, or keys of
+/// the block layout with theirs. One launch, capturable, bitwise deterministic. Below 2^34 rows.
+cudaError_t launch_widen(const uint8_t* from, int64_t num_rows, bool is_block, uint16_t* to,
+                         cudaStream_t stream);
 #endif
 
 }  // namespace patchbench::ops::fp8_storage_dispatch

@@ -302,64 +302,63 @@ SparseMla problem_of(const Operands& o) {
           .softmax_scale = static_cast<float>(o.softmax_scale)};
 }
 
-/// Whether the keys are dequantised in memory of their own, for the kernels of sparse_mla, which
-/// take half of the time of those that convert a key each time that a query names it.
-bool dequantizes_keys(const Operands& o) {
+/// Whether the forward takes keys of 656 bytes from memory of their own, for the kernels of
+/// sparse_mla, which take half of the time of those that convert a key each time that a query names
+/// it.
+bool widens_in_forward(const Operands& o) {
   return is_block(o.kv) && !o.q_scale && o.kv.size(1) > 0 &&
          o.q.size(1) * o.indices.size(3) >= kManyUses * o.kv.size(1);
 }
 
-/// bfloat16 [batch, seqlen_k, 576] of keys of 656 bytes.
-Tensor dequantized_keys(const Operands& o) {
+/// bfloat16 [batch, seqlen_k, 576]: without kv_scale where there is one.
+Tensor widened_keys(const Operands& o) {
   const Tensor keys = empty({o.kv.size(0), o.kv.size(1), kHeadDim}, o.q, kBFloat16);
-  check_cuda("sparse_mla_fp8", launch_dequantize_keys(problem_of(o), keys.mutable_data<uint16_t>(),
-                                                      current_stream(o.q)));
+  check_cuda("sparse_mla_fp8",
+             launch_widen(static_cast<const uint8_t*>(o.kv.data()), o.kv.size(0) * o.kv.size(1),
+                          is_block(o.kv), keys.mutable_data<uint16_t>(), current_stream(o.q)));
   return keys;
 }
 
-sparse_mla_dims::SparseMla dense_problem_of(const Operands& o, const Tensor& keys) {
-  return sparse_mla_dims::problem_of(o.q, keys, o.indices, o.softmax_scale, kHeadDimV);
+sparse_mla_dims::SparseMla wide_problem_of(const Operands& o, const Tensor& q, const Tensor& keys) {
+  return sparse_mla_dims::problem_of(q, keys, o.indices, o.softmax_scale, kHeadDimV);
 }
 
 void forward_cuda(const Operands& o, const Tensor& out, const Tensor& lse) {
   auto* const values = out.mutable_data<uint16_t>();
   auto* const sums = lse.mutable_data<float>();
   const auto status =
-      dequantizes_keys(o)
-          ? sparse_mla_dims::launch_forward(dense_problem_of(o, dequantized_keys(o)),
+      widens_in_forward(o)
+          ? sparse_mla_dims::launch_forward(wide_problem_of(o, o.q, widened_keys(o)),
                                             {.out = values, .lse = sums}, current_stream(o.q))
           : launch_forward(problem_of(o), values, sums, current_stream(o.q));
   check_cuda("sparse_mla_fp8_forward", status);
 }
 
-/// Both gradients.
+/// Both gradients. A stored query is converted in the place of grad_q: the kernel reads the query
+/// of some heads before it writes their gradient.
 Pair backward_cuda(const Operands& o, const Tensor& grad_out, const Tensor& out,
                    const Tensor& lse) {
   const Tensor grad_q = empty(o.q.shape(), o.q, kBFloat16);
   const Ints keys_shape = {o.kv.size(0), o.kv.size(1), 1, kHeadDim};
-  const Tensor sum = zeros(keys_shape, o.q, kFloat);
-  if (!dequantizes_keys(o)) {
+  const Tensor sum = zeros(keys_shape, o.q, kFloat), grad_kv = empty(keys_shape, o.q, kBFloat16);
+  const Tensor keys = widened_keys(o), choice = empty({1}, o.q, kInt);
+  if (o.q_scale)
     check_cuda("sparse_mla_fp8_backward",
-               launch_backward(problem_of(o),
-                               {.grad_out = grad_out.data<uint16_t>(),
-                                .out = out.data<uint16_t>(),
-                                .lse = lse.data<float>(),
-                                .grad_q = grad_q.mutable_data<uint16_t>(),
-                                .grad_kv = sum.mutable_data<float>()},
-                               current_stream(o.q)));
-    return {grad_q, sum.to(kBFloat16)};
-  }
-  const Tensor grad_kv = empty(keys_shape, o.q, kBFloat16), choice = empty({1}, o.q, kInt);
+               launch_widen(static_cast<const uint8_t*>(o.q.data()), o.q.numel() / kHeadDim, false,
+                            grad_q.mutable_data<uint16_t>(), current_stream(o.q)));
+  const SparseMla stored = problem_of(o);
   check_cuda("sparse_mla_fp8_backward",
-             sparse_mla_dims::launch_backward(dense_problem_of(o, dequantized_keys(o)),
-                                              {.grad_out = grad_out.data<uint16_t>(),
-                                               .out = out.data<uint16_t>(),
-                                               .lse = lse.data<float>(),
-                                               .grad_q = grad_q.mutable_data<uint16_t>(),
-                                               .grad_kv_sum = sum.mutable_data<float>(),
-                                               .grad_kv = grad_kv.mutable_data<uint16_t>(),
-                                               .choice = choice.mutable_data<int32_t>()},
-                                              current_stream(o.q)));
+             sparse_mla_dims::launch_backward(
+                 wide_problem_of(o, o.q_scale ? grad_q : o.q, keys),
+                 {.grad_out = grad_out.data<uint16_t>(),
+                  .out = out.data<uint16_t>(),
+                  .lse = lse.data<float>(),
+                  .grad_q = grad_q.mutable_data<uint16_t>(),
+                  .grad_kv_sum = sum.mutable_data<float>(),
+                  .grad_kv = grad_kv.mutable_data<uint16_t>(),
+                  .choice = choice.mutable_data<int32_t>()},
+                 {stored.q_scale, stored.q_scale_stride, stored.kv_scale, stored.kv_scale_stride},
+                 current_stream(o.q)));
   return {grad_q, grad_kv};
 }
 #endif

@@ -148,15 +148,6 @@ struct KeyPart {
                   scale[piece / 2 % kNopeBlocks]);
   }
 
-  /// Stores the whole row as bfloat16.
-  PB_DEVICE void store_row_as_bf16(const RowSlice& slice, uint32_t to) const {
-    PB_UNROLL
-    for (int piece = 0; piece < 2 * kNopeBlocks; ++piece) store_piece_as_bf16(piece, slice, to);
-    PB_UNROLL
-    for (int piece = 2 * kNopeBlocks; piece < kPieces; ++piece)
-      store_128(to + kNopeBlocks * kBlockBytes + slice.at(piece), bytes[piece]);
-  }
-
   /// Stores the row twice: the bytes as they are, for S, and as bfloat16, for P V.
   PB_DEVICE void store(const RowSlice& slice, uint32_t keys, uint32_t values,
                        ForwardShared& shared) const {

@@ -8,9 +8,9 @@
 // The primitives that the others are written over come first.
 #include "../kernel/sm90/wgmma.cuh"
 
-#include "sm90_backward.h"
 #include "sm90_cluster_backward.h"
 #include "sm90_forward.h"
+#include "sm90_scaled_backward.h"
 #include "sm90_working_set.h"
 
 // sm_90a only. The head of each file says what its kernel does. Limits, checked in op.cpp:
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kSharedMax = 227 * 1024;
 static_assert(forward_bytes(576) <= kSharedMax && backward_bytes(576, 512) <= kSharedMax &&
-                  kClusterBytes <= kSharedMax,
+                  kClusterBytes <= kSharedMax && kScaledBytes <= kSharedMax,
               "a CTA of sm_90 has 227 KiB");
 
 template <int kHalf>
@@ -53,6 +53,17 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   extern __shared__ __align__(1024) unsigned char storage[];
   if (grads.choice != nullptr && *grads.choice != kOneCta) return;
   backward_cta(Operands<kBlocks, kHeadSteps>(problem, grads, Cta(problem, blockIdx.x), storage));
+#endif
+}
+
+template <int kHeadSteps>
+__global__ void __launch_bounds__(kBackwardThreads, 1)
+    sparse_mla_scaled_backward_kernel(SparseMla problem, SparseMlaGrads grads,
+                                      SparseMlaScales scales) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) unsigned char storage[];
+  backward_cta(
+      ScaledOperands<kHeadSteps>(problem, grads, scales, Cta(problem, blockIdx.x), storage));
 #endif
 }
 
@@ -99,9 +110,9 @@ struct Grid {
   int64_t bytes = 0;
 };
 
-template <typename Argument>
-cudaError_t launch(void (*kernel)(SparseMla, Argument), const SparseMla& problem,
-                   const Argument& argument, const Grid& grid, cudaStream_t stream) {
+template <typename... Arguments>
+cudaError_t launch(void (*kernel)(SparseMla, Arguments...), const SparseMla& problem,
+                   const Grid& grid, cudaStream_t stream, const Arguments&... arguments) {
   const cudaError_t status = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.bytes));
   if (status != cudaSuccess) return status;
@@ -116,7 +127,7 @@ cudaError_t launch(void (*kernel)(SparseMla, Argument), const SparseMla& problem
                                   .stream = stream,
                                   .attrs = &cluster,
                                   .numAttrs = grid.cluster > 1 ? 1u : 0u};
-  cudaLaunchKernelEx(&config, kernel, problem, argument);
+  cudaLaunchKernelEx(&config, kernel, problem, arguments...);
   return cudaGetLastError();
 }
 
@@ -148,17 +159,26 @@ cudaError_t launch_chosen(const SparseMla& problem, SparseMlaGrads grads, cudaSt
         problem, grads, ctas_at_once / kClusterCtas, l2_bytes);
     status = cudaGetLastError();
     if (status == cudaSuccess)
-      status =
-          launch(kClusterKernels[blocks - 2 * kValueBlocks], problem, grads,
-                 {.num_ctas = num_ctas, .cluster = kClusterCtas, .bytes = kClusterBytes}, stream);
+      status = launch(kClusterKernels[blocks - 2 * kValueBlocks], problem,
+                      {.num_ctas = num_ctas, .cluster = kClusterCtas, .bytes = kClusterBytes},
+                      stream, grads);
     if (status != cudaSuccess) return status;
   } else {
     grads.choice = nullptr;
   }
-  return launch(backward_kernel(problem.num_heads, blocks), problem, grads,
+  return launch(backward_kernel(problem.num_heads, blocks), problem,
                 {.num_ctas = num_items(problem),
                  .bytes = backward_bytes(problem.head_dim_qk, problem.head_dim_v)},
-                stream);
+                stream, grads);
+}
+
+cudaError_t launch_scaled(const SparseMla& problem, SparseMlaGrads grads,
+                          const SparseMlaScales& scales, cudaStream_t stream) {
+  constexpr decltype(&sparse_mla_scaled_backward_kernel<1>) kKernels[] = {
+      sparse_mla_scaled_backward_kernel<1>, sparse_mla_scaled_backward_kernel<2>,
+      sparse_mla_scaled_backward_kernel<4>};
+  return launch(kKernels[head_steps(problem.num_heads) / 2], problem,
+                {.num_ctas = num_items(problem), .bytes = kScaledBytes}, stream, grads, scales);
 }
 
 }  // namespace
@@ -183,16 +203,18 @@ cudaError_t launch_forward(const SparseMla& problem, const SparseMlaResults& res
   constexpr decltype(&sparse_mla_forward_kernel<1>) kKernels[] = {
       sparse_mla_forward_kernel<1>, sparse_mla_forward_kernel<2>, sparse_mla_forward_kernel<3>,
       sparse_mla_forward_kernel<4>};
-  return launch(kKernels[(num_blocks(problem.head_dim_v) - 1) / 2], problem, results,
-                {.num_ctas = grid, .bytes = forward_bytes(problem.head_dim_qk)}, stream);
+  return launch(kKernels[(num_blocks(problem.head_dim_v) - 1) / 2], problem,
+                {.num_ctas = grid, .bytes = forward_bytes(problem.head_dim_qk)}, stream, results);
 }
 
 cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,
-                            cudaStream_t stream) {
+                            const SparseMlaScales& scales, cudaStream_t stream) {
   const int64_t num_groups =
       problem.batch * problem.seqlen_k * (problem.head_dim_qk / kGroupColumns);
-  const cudaError_t status =
-      num_items(problem) > 0 ? launch_chosen(problem, grads, stream) : cudaSuccess;
+  const bool is_scaled = scales.q != nullptr || scales.kv != nullptr;
+  const cudaError_t status = num_items(problem) == 0 ? cudaSuccess
+                             : is_scaled             ? launch_scaled(problem, grads, scales, stream)
+                                                     : launch_chosen(problem, grads, stream);
   if (status != cudaSuccess || num_groups == 0 || grads.grad_kv == nullptr) return status;
   const auto grid = static_cast<unsigned>((num_groups + kStoreThreads - 1) / kStoreThreads);
   sparse_mla_store_grad_kv_kernel<<<grid, kStoreThreads, 0, stream>>>(grads, num_groups);

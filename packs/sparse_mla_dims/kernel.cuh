@@ -42,6 +42,15 @@ struct SparseMlaGrads {
   int32_t* choice = nullptr;    ///< one value, which the launch uses
 };
 
+/// What the elements of q and kv are multiplied by: one for each (batch, query, head), each (batch,
+/// key), or one for all.
+struct SparseMlaScales {
+  const float* q = nullptr;  ///< null: 1
+  int64_t q_stride = 0;      ///< 0: one for all; else 1
+  const float* kv = nullptr;
+  int64_t kv_stride = 0;
+};
+
 #ifdef PATCHBENCH_CUDA
 /// Shared memory in bytes that one CTA of the larger kernel wants, at these head dimensions.
 int64_t shared_bytes(int64_t head_dim_qk, int64_t head_dim_v);
@@ -53,7 +62,7 @@ cudaError_t launch_forward(const SparseMla& problem, const SparseMlaResults& res
 /// Two launches or four, capturable. grad_q is bitwise deterministic, grad_kv is not: rows add
 /// atomically.
 cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,
-                            cudaStream_t stream);
+                            const SparseMlaScales& scales, cudaStream_t stream);
 #endif
 
 }  // namespace patchbench::ops::sparse_mla_dims

@@ -248,7 +248,7 @@ void backward_cuda(const Operands& o, const Saved& saved, const std::string& del
            .grad_kv_sum = grad_kv_sum.mutable_data<float>(),
            .grad_kv = grad_kv.defined() ? static_cast<uint16_t*>(grad_kv.mutable_data()) : nullptr,
            .choice = choice.mutable_data<int32_t>()},
-          current_stream(o.q)));
+          {}, current_stream(o.q)));
 }
 #endif
 

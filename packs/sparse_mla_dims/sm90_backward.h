@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "../kernel/sm90/mla_backward.h"
+#include "sm90_backward_shared.h"
 #include "sm90_loads.h"
 
 // The backward of bfloat16. Grid: num_items. 384 threads, one CTA per SM: 64 heads of one query;
@@ -22,7 +22,8 @@
 // grad_kv is summed with its columns in another order, see kGroupColumns: four columns of a
 // thread are then consecutive.
 // Registers of a thread: 32 for S, dP or a block of dKV, 32 for each block of dQ, and 24 for P in
-// warpgroup 0. Shared memory: as in kernel/sm90/mla_backward.h.
+// warpgroup 0. Shared memory: blocks of q, grad_out, one K
+// tile, P, dS, and 1.5 KiB: 225.5 KiB at 576/512.
 // Rounded to bfloat16: dS, grad_q, grad_kv, and P where it is multiplied; dS is formed with 24 bits
 // of P, its exponent among them. Sums are float32.
 namespace patchbench::ops::sparse_mla_dims {
@@ -102,11 +103,21 @@ PB_CONSTEXPR int head_steps(int64_t num_heads) {
 }
 
 template <int kBlocks_, int kHeadSteps_>
-struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
-  using CtaOperands::CtaOperands;
+struct Operands {
   static constexpr int kBlocks = kBlocks_, kHeadSteps = kHeadSteps_;
-  static constexpr bool kHasRemainder = true;
+  static constexpr bool kIsScaled = false;
+  const SparseMla& p;
+  const SparseMlaGrads& g;
+  Cta cta;
+  BackwardSmem smem;
 
+  /// `storage`: shared memory, aligned to 1024 bytes.
+  PB_DEVICE Operands(const SparseMla& problem, const SparseMlaGrads& grads, const Cta& heads,
+                     unsigned char* storage)
+      : p(problem),
+        g(grads),
+        cta(heads),
+        smem{num_blocks(problem.head_dim_qk), num_blocks(problem.head_dim_v), storage} {}
   PB_DEVICE void load_q_tile() const {
     const KeyLoader loader;
     loader.load_blocks<0, kBlocks>(loader.query_rows(p, cta), p.head_dim_qk, kBlocks,
@@ -132,6 +143,7 @@ struct Operands : CtaOperands<SparseMla, SparseMlaGrads, Cta> {
   }
   PB_DEVICE float query_scale(int /*row*/) const { return 1.0f; }
   PB_DEVICE float key_scale(int64_t /*tile*/, int /*key*/) const { return 1.0f; }
+  PB_DEVICE float inverse_key_scale(int64_t /*tile*/, int /*key*/) const { return 1.0f; }
 };
 
 /// Delta of the heads of the CTA, four threads a head, by the 256 threads of warpgroups 1 and 2: 16
@@ -204,27 +216,31 @@ PB_DEVICE void compute_shift(const PackedP& p, const float (&centered)[32], floa
 
 /// P and dS of a tile, rounded and packed, from P and dP; adds dS to the sums of the rows.
 template <typename Operands>
-PB_DEVICE void compute_p_ds(PackedP& p, float (&grad_p)[32], const Operands& o, const Fragment& f,
-                            uint32_t (&p_pairs)[16], uint32_t (&ds_pairs)[16]) {
+PB_DEVICE void compute_p_ds(PackedP& p, float (&grad_p)[32], const Operands& o, int count,
+                            const Fragment& f, uint32_t (&p_pairs)[16], uint32_t (&ds_pairs)[16]) {
   BackwardShared& shared = o.smem.shared();
-  float shift[2], factor[2], ds_sum[2] = {};
+  float shift[2] = {}, factor[2], ds_factor[2], ds_sum[2] = {};
   PB_UNROLL
-  for (int i = 0; i < 32; ++i) grad_p[i] -= shared.delta[f.row + i / 2 % 2 * 8];
-  compute_shift(p, grad_p, shift);
+  for (int i = 0; i < 32; ++i)
+    grad_p[i] = grad_p[i] * o.key_scale(count, f.column(i)) - shared.delta[f.row + i / 2 % 2 * 8];
+  if constexpr (!Operands::kIsScaled) compute_shift(p, grad_p, shift);
   // Otherwise the compiler keeps P unpacked, in 32 registers, until it is used again.
   warpgroup_fence_operand(p.high);
   warpgroup_fence_operand(p.low);
   PB_UNROLL
-  for (int half = 0; half < 2; ++half) factor[half] = shared.p_factor[f.row + 8 * half];
+  for (int half = 0; half < 2; ++half) {
+    factor[half] = shared.p_factor[f.row + 8 * half];
+    ds_factor[half] = o.p.softmax_scale * o.query_scale(f.row + 8 * half);
+  }
   PB_UNROLL
   for (int i = 0; i < 16; ++i) {
     float low, high;
     p.pair(i, low, high);
-    low *= factor[i % 2];
-    high *= factor[i % 2];
+    low *= factor[i % 2] * o.key_scale(count, f.column(2 * i));
+    high *= factor[i % 2] * o.key_scale(count, f.column(2 * i + 1));
     p_pairs[i] = pack_bf16(low, high);
-    ds_pairs[i] = pack_bf16(o.p.softmax_scale * low * (grad_p[2 * i] - shift[i % 2]),
-                            o.p.softmax_scale * high * (grad_p[2 * i + 1] - shift[i % 2]));
+    ds_pairs[i] = pack_bf16(ds_factor[i % 2] * low * (grad_p[2 * i] - shift[i % 2]),
+                            ds_factor[i % 2] * high * (grad_p[2 * i + 1] - shift[i % 2]));
     ds_sum[i % 2] += bf16_low(ds_pairs[i]) + bf16_high(ds_pairs[i]);
   }
   const bool is_rounded = o.g.out_remainder == nullptr;
@@ -280,7 +296,7 @@ PB_DEVICE void compute_tile(const Operands& o, int count, Fragment& f, uint32_t 
   wgmma_wait(d);
   if (count == 0) named_barrier_sync(kDeltaReady, kBackwardThreads);
   f.rematerialize();
-  compute_p_ds(p, d, o, f, p_pairs, ds_pairs);
+  compute_p_ds(p, d, o, count, f, p_pairs, ds_pairs);
 }
 
 /// Bytes of a row of grad_q in shared memory, in the place of q and up to 1 KiB of grad_out. Eight
@@ -288,7 +304,7 @@ PB_DEVICE void compute_tile(const Operands& o, int count, Fragment& f, uint32_t 
 PB_CONSTEXPR int grad_q_stride(int head_dim_qk) { return 2 * head_dim_qk + 16; }
 
 /// Stores columns of grad_q to shared memory, from first_column on. has_out: out is in the place of
-/// K, and ds_sum is taken back as in store_grad_q of kernel/sm90/mla_backward.h.
+/// K, and ds_sum is taken back as in store_grad_q.
 template <typename Operands, int kCount>
 PB_DEVICE void stage_grad_q(const float (&d)[kCount], const Operands& o, int first_column,
                             bool has_out) {
@@ -296,7 +312,8 @@ PB_DEVICE void stage_grad_q(const float (&d)[kCount], const Operands& o, int fir
   const int lane = thread_index() % 32;
   const unsigned char* const out =
       o.smem.storage + (o.smem.blocks + o.smem.value_blocks) * kBlockBytes;
-  const float ds_sum[2] = {has_out ? o.ds_sum(f.row) : 0.0f, has_out ? o.ds_sum(f.row + 8) : 0.0f};
+  const float(&sums)[kRows] = o.smem.shared().ds_sum;
+  const float ds_sum[2] = {has_out ? sums[f.row] : 0.0f, has_out ? sums[f.row + 8] : 0.0f};
   // stmatrix stores four matrices, one for each word; a lane gives the address of one row.
   const uint32_t to = o.smem.q_tile() + lane / 16 * 16 +
                       (f.row / 16 * 16 + lane % 16) * grad_q_stride(o.p.head_dim_qk);
@@ -314,8 +331,9 @@ PB_DEVICE void stage_grad_q(const float (&d)[kCount], const Operands& o, int fir
         mean = *reinterpret_cast<const uint32_t*>(
             out + from / kColumns * kBlockBytes +
             swizzled_offset(f.row + 8 * half, 2 * (from % kColumns)));
-      words[i] = pack_bf16(d[at] - ds_sum[half] * bf16_low(mean),
-                           d[at + 1] - ds_sum[half] * bf16_high(mean));
+      const float inverse = 1.0f / o.query_scale(f.row + 8 * half);
+      words[i] = pack_bf16(inverse * d[at] - ds_sum[half] * bf16_low(mean),
+                           inverse * d[at + 1] - ds_sum[half] * bf16_high(mean));
     }
     stmatrix(to + 2 * column, words);
   }
@@ -400,11 +418,13 @@ PB_DEVICE void compute_ds_role(const Operands& o) {
 /// + e % 2 + 8 (e / 2). So are consecutive the columns that thread q of a quad has of a row.
 constexpr int kGroupColumns = 16;
 
-/// The keys of the rows to which a thread adds: two consecutive rows, and those 8 further.
+/// The rows to which a thread adds: two consecutive rows, and those 8 further.
+PB_DEVICE int row_of_key(int i) {
+  return thread_index() / 32 % 4 * 16 + thread_index() % 32 / 8 * 2 + i % 2 + i / 2 * 8;
+}
 PB_DEVICE void read_keys(const int32_t (&index)[kRows], int32_t (&keys)[4]) {
-  const int first_row = thread_index() / 32 % 4 * 16 + thread_index() % 32 / 8 * 2;
   PB_UNROLL
-  for (int i = 0; i < 4; ++i) keys[i] = index[first_row + i % 2 + i / 2 * 8];
+  for (int i = 0; i < 4; ++i) keys[i] = index[row_of_key(i)];
 }
 
 /// The adds go in kCount / 8 steps, of 32 columns of half of the rows. The first element that a
@@ -426,36 +446,42 @@ PB_DEVICE void exchange_columns(float (&d)[kCount], int step, bool is_odd) {
     d[odd] = is_odd ? own : other;
   }
 }
-/// Adds row 0 or 1 of a step to memory. `column`: the first one of this thread.
-template <int kCount>
+struct One {
+  PB_DEVICE float operator()(int /*row*/) const { return 1.0f; }
+};
+/// Adds row 0 or 1 of a step to memory, times factor(which of the four rows). `column`: the first
+/// one of this thread.
+template <int kCount, typename Factor>
 PB_DEVICE void add_row(const float (&d)[kCount], int step, int row, int column, const SparseMla& p,
-                       float* grad_kv_sum, const int32_t (&keys)[4]) {
-  const int64_t key = keys[step / (kCount / 16) * 2 + row];
+                       float* grad_kv_sum, const int32_t (&keys)[4], const Factor& factor) {
+  const int which = step / (kCount / 16) * 2 + row;
+  const int64_t key = keys[which];
   const int at = first_element<kCount>(step, row);
   const int offset = step % (kCount / 16) * 2 * kGroupColumns;
   if (key >= 0 && column + offset < p.head_dim_qk)
-    atomic_add_f32x4(grad_kv_sum + key * p.head_dim_qk + column + offset, d[at], d[at + 1],
-                     d[at + 4], d[at + 5]);
+    atomic_add_f32x4(grad_kv_sum + key * p.head_dim_qk + column + offset, factor(which) * d[at],
+                     factor(which) * d[at + 1], factor(which) * d[at + 4],
+                     factor(which) * d[at + 5]);
 }
 
 /// Adds columns of dKV to memory: steps kBegin to kEnd - 1. An exchange stands between the adds of
 /// two steps: more adds in a row would delay all other accesses.
-template <int kBegin, int kEnd, int kCount>
+template <int kBegin, int kEnd, int kCount, typename Factor>
 PB_DEVICE void add_dkv(float (&d)[kCount], int first_column, const SparseMla& p, float* grad_kv_sum,
-                       const int32_t (&keys)[4]) {
+                       const int32_t (&keys)[4], const Factor& factor) {
   const int column = first_column + thread_index() % 8 * 4;
   const bool is_odd = thread_index() / 4 % 2 != 0;
   PB_UNROLL
   for (int step = kBegin; step < kEnd; ++step) {
     exchange_columns(d, step, is_odd);
-    add_row(d, step, 0, column, p, grad_kv_sum, keys);
-    add_row(d, step, 1, column, p, grad_kv_sum, keys);
+    add_row(d, step, 0, column, p, grad_kv_sum, keys, factor);
+    add_row(d, step, 1, column, p, grad_kv_sum, keys, factor);
   }
 }
-template <int kCount>
+template <int kCount, typename Factor = One>
 PB_DEVICE void add_dkv(float (&d)[kCount], int first_column, const SparseMla& p, float* grad_kv_sum,
-                       const int32_t (&keys)[4]) {
-  add_dkv<0, kCount / 8>(d, first_column, p, grad_kv_sum, keys);
+                       const int32_t (&keys)[4], const Factor& factor = {}) {
+  add_dkv<0, kCount / 8>(d, first_column, p, grad_kv_sum, keys, factor);
 }
 
 /// Stores group `group` of 16 columns of grad_kv, rounded and in the order of columns.
@@ -505,6 +531,7 @@ PB_DEVICE void accumulate_role(const Operands& o) {
     named_barrier_sync(kDsReady, kBackwardThreads);
     const int32_t(&index)[kRows] = smem.shared().index[count % 2];
     if (index[0] == kNoMoreTiles) break;
+    const auto inverse = [&](int which) { return o.inverse_key_scale(count, row_of_key(which)); };
     // Adds go on while dQ is computed: half of the first block, so that K is free when dQ is done.
     float d[32];
     // Read for each block: kept, they would not leave enough registers.
@@ -515,13 +542,13 @@ PB_DEVICE void accumulate_role(const Operands& o) {
     if constexpr (Mine::kDkv > 0) {
       wgmma_wait<1>(d);
       read_keys(index, keys);
-      add_dkv<0, 2>(d, Mine::kDkvBegin * kColumns, o.p, o.grad_kv_sum(), keys);
+      add_dkv<0, 2>(d, Mine::kDkvBegin * kColumns, o.p, o.grad_kv_sum(), keys, inverse);
     }
     wgmma_wait(grad_q.d);
     named_barrier_arrive(kKFree, kBackwardThreads);
     if constexpr (Operands::kBlocks == 2) named_barrier_arrive(kDsFree, kBackwardThreads);
     if constexpr (Mine::kDkv > 0)
-      add_dkv<2, 4>(d, Mine::kDkvBegin * kColumns, o.p, o.grad_kv_sum(), keys);
+      add_dkv<2, 4>(d, Mine::kDkvBegin * kColumns, o.p, o.grad_kv_sum(), keys, inverse);
     PB_ROLLED
     for (int block = Mine::kDkvBegin + 1; block < Mine::kDkvBegin + Mine::kDkv; ++block) {
       issue_columns<Operands::kHeadSteps>(d, smem, block * kColumns);
@@ -529,7 +556,7 @@ PB_DEVICE void accumulate_role(const Operands& o) {
       if (!Mine::kHasHalf && block + 1 == Mine::kDkvBegin + Mine::kDkv)
         named_barrier_arrive(kDsFree, kBackwardThreads);
       read_keys(index, keys);
-      add_dkv(d, block * kColumns, o.p, o.grad_kv_sum(), keys);
+      add_dkv(d, block * kColumns, o.p, o.grad_kv_sum(), keys, inverse);
     }
     if constexpr (Mine::kHasHalf) {
       float half[16];
@@ -537,7 +564,7 @@ PB_DEVICE void accumulate_role(const Operands& o) {
       wgmma_wait(half);
       named_barrier_arrive(kDsFree, kBackwardThreads);
       read_keys(index, keys);
-      add_dkv(half, Mine::kHalfBegin, o.p, o.grad_kv_sum(), keys);
+      add_dkv(half, Mine::kHalfBegin, o.p, o.grad_kv_sum(), keys, inverse);
     }
   }
   if constexpr (Mine::kDq > 0)

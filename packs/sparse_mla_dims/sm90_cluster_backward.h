@@ -167,7 +167,6 @@ struct ClusterDq {
 /// The heads of a warpgroup, for store_grad_q.
 template <typename Operands>
 struct HeadGroup {
-  static constexpr bool kHasRemainder = true;
   const SparseMla& p;
   const SparseMlaGrads& g;
   struct {
@@ -179,9 +178,44 @@ struct HeadGroup {
         g(o.g),
         cta{o.cta.first_row + warpgroup * kRows, o.cta.num_rows - warpgroup * kRows},
         sums{ds_sum[0], ds_sum[1]} {}
-  PB_DEVICE float query_scale(int /*row*/) const { return 1.0f; }
   PB_DEVICE float ds_sum(int row) const { return row / 8 % 2 == 0 ? sums[0] : sums[1]; }
 };
+
+/// Stores columns of grad_q from first_column on. The dS of a row add up to 0 but for rounding. The
+/// error e of their sum is taken back in proportion to P: e sum_j P_j v_j = e out is subtracted
+/// from the columns of V. sum_j P_j k_j of the other columns is not known.
+template <typename Group, int kCount>
+PB_DEVICE void store_grad_q(const float (&d)[kCount], const Group& o, const Fragment& f,
+                            int first_column) {
+  PB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int row = f.row + 8 * half;
+    if (row >= o.cta.num_rows) continue;
+    const float ds_sum = o.ds_sum(row);
+    uint16_t* const to = o.g.grad_q + (o.cta.first_row + row) * o.p.head_dim_qk;
+    const uint16_t* const out = o.g.out + (o.cta.first_row + row) * o.p.head_dim_v;
+    // A load waits for stores that may alias it: the loads of 32 columns come before their stores.
+    PB_UNROLL
+    for (int first = 0; first < kCount; first += 16) {
+      uint32_t mean[4] = {};
+      PB_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        // Any valid address where the column is not one of V: a branch would part the loads.
+        const int column = first_column + f.column(first + 4 * i);
+        const bool is_value = column < o.p.head_dim_v;
+        const auto* from = reinterpret_cast<const uint32_t*>(out + (is_value ? column : 0));
+        mean[i] = is_value ? *from : 0;
+      }
+      PB_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int at = first + 4 * i + 2 * half, column = first_column + f.column(at);
+        if (column < o.p.head_dim_qk)
+          *reinterpret_cast<uint32_t*>(to + column) = pack_bf16(
+              d[at] - ds_sum * bf16_low(mean[i]), d[at + 1] - ds_sum * bf16_high(mean[i]));
+      }
+    }
+  }
+}
 
 /// S of a tile over the columns of this CTA.
 template <typename Operands>

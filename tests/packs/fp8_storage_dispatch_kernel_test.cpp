@@ -9,10 +9,10 @@
 #include "packs/sm90_emulator.h"
 
 // Over the machine's primitives.
-#include "fp8_storage_dispatch/sm90_backward.h"
 #include "fp8_storage_dispatch/sm90_forward.h"
-#include "fp8_storage_dispatch/sm90_keys.h"
 #include "fp8_storage_dispatch/sm90_rows_forward.h"
+#include "fp8_storage_dispatch/sm90_widen.h"
+#include "sparse_mla_dims/sm90_scaled_backward.h"
 
 namespace patchbench::sparse_mla_fp8_test {
 namespace {
@@ -88,13 +88,26 @@ Forward forward_of_kernel(const Problem& p, Timing timing, double softmax_scale 
   return r;
 }
 
-template <bool kIsBlock>
-void run_backward(const SparseMla& p, const SparseMlaGrads& g, Timing timing) {
-  for (int64_t item = 0; item < num_items(p); ++item) {
-    Machine machine(static_cast<size_t>(kBackwardBytes), timing, kBackwardThreads);
+namespace dims = ops::sparse_mla_dims;
+
+void widen(const Tensor& stored, uint16_t* to) {
+  const auto* from = static_cast<const uint8_t*>(stored.const_data_ptr());
+  if (stored.scalar_type() == at::kByte) {
+    for (int64_t part = 0; part < stored.numel() / kBlockRowBytes * kBlockParts; ++part)
+      widen_block_part(from, part, to);
+  } else {
+    for (int64_t part = 0; part < stored.numel() / 16; ++part) widen_part(from, part, to);
+  }
+}
+
+template <int kHeadSteps>
+void run_backward(const dims::SparseMla& p, const dims::SparseMlaGrads& g,
+                  const dims::SparseMlaScales& scales, Timing timing) {
+  for (int64_t item = 0; item < dims::num_items(p); ++item) {
+    Machine machine(static_cast<size_t>(dims::kScaledBytes), timing, dims::kBackwardThreads);
     machine.run([&] {
-      Operands<kIsBlock> operands(p, g, cta_of(p, item), machine.shared());
-      backward_cta(operands);
+      dims::backward_cta(
+          dims::ScaledOperands<kHeadSteps>(p, g, scales, dims::Cta(p, item), machine.shared()));
     });
   }
 }
@@ -103,22 +116,49 @@ struct Backward {
   Tensor grad_q, grad_kv;
 };
 
-/// Of the forward's results; grad_kv before it is rounded.
+/// Of the forward's results, as the op calls the kernel.
 Backward backward_of_kernel(const Problem& p, const Forward& forward, Timing timing,
                             double softmax_scale = kScale) {
-  const SparseMla problem = problem_on(p, softmax_scale);
+  const SparseMla stored = problem_on(p, softmax_scale);
   const Tensor grad_out = p.grad_out.to(at::kBFloat16);
-  Backward r{torch::full(p.q.payload.sizes(), std::numeric_limits<double>::quiet_NaN(),
-                         at::TensorOptions(at::kBFloat16)),
-             torch::zeros({p.k.payload.size(0), p.k.payload.size(1), 1, kDim}, at::kFloat)};
-  const auto run = problem.kv_scale != nullptr ? run_backward<false> : run_backward<true>;
-  run(problem,
-      {.grad_out = static_cast<const uint16_t*>(grad_out.const_data_ptr()),
-       .out = static_cast<const uint16_t*>(forward.out.const_data_ptr()),
-       .lse = forward.lse.const_data_ptr<float>(),
-       .grad_q = static_cast<uint16_t*>(r.grad_q.data_ptr()),
-       .grad_kv = r.grad_kv.data_ptr<float>()},
-      timing);
+  const auto nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<int64_t> keys = {stored.batch, stored.seqlen_k, 1, kDim};
+  Backward r{torch::full(p.q.payload.sizes(), nan, at::TensorOptions(at::kBFloat16)),
+             torch::full(keys, nan, at::TensorOptions(at::kBFloat16))};
+  const Tensor wide = torch::empty(keys, at::kBFloat16), sum = torch::zeros(keys, at::kFloat);
+  const auto bits = [](const Tensor& tensor) { return static_cast<uint16_t*>(tensor.data_ptr()); };
+  widen(p.k.payload, bits(wide));
+  if (p.q.scale) widen(p.q.payload, bits(r.grad_q));
+  const Tensor q = p.q.scale ? r.grad_q : p.q.payload;
+  const dims::SparseMla problem{.q = bits(q),
+                                .q_stride_batch = q.stride(0),
+                                .q_stride_query = q.stride(1),
+                                .q_stride_head = q.stride(2),
+                                .kv = bits(wide),
+                                .kv_stride_batch = wide.stride(0),
+                                .kv_stride_key = wide.stride(1),
+                                .indices = stored.indices,
+                                .batch = stored.batch,
+                                .seqlen_q = stored.seqlen_q,
+                                .seqlen_k = stored.seqlen_k,
+                                .num_heads = stored.num_heads,
+                                .topk = stored.topk,
+                                .head_dim_qk = kHeadDim,
+                                .head_dim_v = kHeadDimV,
+                                .softmax_scale = stored.softmax_scale};
+  const dims::SparseMlaGrads grads{.grad_out = bits(grad_out),
+                                   .out = bits(forward.out),
+                                   .lse = forward.lse.const_data_ptr<float>(),
+                                   .grad_q = bits(r.grad_q),
+                                   .grad_kv_sum = sum.data_ptr<float>(),
+                                   .grad_kv = bits(r.grad_kv)};
+  const dims::SparseMlaScales scales{stored.q_scale, stored.q_scale_stride, stored.kv_scale,
+                                     stored.kv_scale_stride};
+  const int steps = dims::head_steps(stored.num_heads);
+  const auto run = steps == 1 ? run_backward<1> : steps == 2 ? run_backward<2> : run_backward<4>;
+  run(problem, grads, scales, timing);
+  for (int64_t group = 0; group < sum.numel() / dims::kGroupColumns; ++group)
+    dims::store_grad_kv(grads, group);
   return r;
 }
 
@@ -272,18 +312,22 @@ TEST(SparseMlaFp8KernelTurns, AnswersTheSameHoweverItsThreadsTakeThem) {
   }
 }
 
-TEST(SparseMlaFp8KernelKeys, AreTheStoredValuesInBfloat16) {
-  for (const double block_scale : {1.0, 1.3}) {
-    const Problem p =
-        problem_of({.name = "keys", .layout = "block", .block_scale = block_scale}, at::kCPU);
-    Tensor bytes = p.k.payload.narrow(-1, 0, kDimV);
-    for (int64_t i = 0; i < 256; ++i) bytes.flatten(0, 2)[i / 128][i % 128] = i;  // each e4m3
-    const Tensor got = torch::full({2, 96, 1, kDim}, 7, at::kBFloat16);
-    const int64_t parts = 2 * 96 * kKeyParts;
-    for (int64_t part = 0; part < parts + kDequantizeThreads; ++part)
-      dequantize_part(problem_on(p, kScale), part, static_cast<uint16_t*>(got.data_ptr()));
-    const Tensor wanted = dequantize_mla(p.k).to(at::kBFloat16);
-    EXPECT_TRUE(at::allclose(got, wanted, 0, 0, /*equal_nan=*/true)) << block_scale;
+TEST(SparseMlaFp8KernelWiden, GivesTheStoredValuesInBfloat16) {
+  for (const char* layout : {"tensor", "block"}) {
+    for (const double block_scale : {1.0, 1.3}) {
+      Problem p = problem_of({.name = "keys", .layout = layout}, at::kCPU);
+      const Tensor bytes = p.k.payload.view(at::kByte).flatten(0, 2);
+      for (int64_t i = 0; i < 256; ++i) bytes[i / 128][i % 128] = i;  // each e4m3
+      if (p.k.scale) {
+        p.k.scale->fill_(1);
+      } else {
+        bytes.narrow(-1, kDimV, 16).view(at::kFloat).mul_(block_scale);
+      }
+      const Tensor got = torch::full({2, 96, 1, kDim}, 7, at::kBFloat16);
+      widen(p.k.payload, static_cast<uint16_t*>(got.data_ptr()));
+      const Tensor wanted = dequantize_mla(p.k).to(at::kBFloat16);
+      EXPECT_TRUE(at::allclose(got, wanted, 0, 0, /*equal_nan=*/true)) << layout << block_scale;
+    }
   }
 }
 
