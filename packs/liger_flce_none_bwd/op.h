@@ -45,14 +45,15 @@ struct FlceOptions {
 /// 1; in bfloat16 on CUDA grad_weight's sum is rounded after each tile of rows. Rerun-stable on one
 /// device; not bitwise equal across chunk sizes.
 ///
-/// Work: "none" makes the logits again in backward, four GEMMs in all; on CUDA forward leaves as
-/// many logits as fit (all up to hidden tokens, half at twice as many) in the memory that
-/// grad_weight takes over and in keep_bytes besides it, or up to hidden tokens in one tile, and
-/// only the others are made again (three GEMMs where all fit: 2 * tokens * vocab bytes of bfloat16,
-/// less grad_weight's). "mean" and "sum" take their gradients in forward, three GEMMs, and hold
-/// them for backward; not in bfloat16 on a CPU, on the plain path or for more than 32 tiles: these
-/// go as "none" does. Gradients that nobody wants are not computed. A graph that is kept for
-/// another backward, or traced, costs the whole fourth GEMM, or copies of held memory.
+/// Work: "none" makes the logits again in backward, four GEMMs in all. On CUDA forward keeps
+/// logits, and only the others are made again: three GEMMs where it keeps all. It keeps all in one
+/// tile of their own where keep_bytes has room for them, or where they are no more than a tile of
+/// rows and than grad_weight; else as many as fit in the memory that grad_weight takes over (all up
+/// to hidden tokens, half at twice as many), and in keep_bytes besides it. "mean" and "sum" take
+/// their gradients in forward, three GEMMs, and hold them for backward; not in bfloat16 on a CPU,
+/// on the plain path or for more than 32 tiles: these go as "none" does. Gradients that nobody
+/// wants are not computed. A graph that is kept for another backward, or traced, costs the whole
+/// fourth GEMM, or copies of held memory.
 ///
 /// Memory besides inputs and gradients: one tile of chunk_bytes (at least one row, or 1 class of
 /// all rows), and for "none" 4 * tokens * hidden bytes where both grad_hidden and grad_weight of

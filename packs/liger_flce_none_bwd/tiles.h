@@ -72,12 +72,13 @@ inline Kept kept_in_grad_weight(const Problem& problem) {
   return {{}, {}, step, classes / step};
 }
 
-/// Which logits are kept: all of them in memory of their own, as one tile, where that is no more
-/// than a tile of rows, which a reduced loss makes, and than grad_weight. Else in grad_weight's
-/// memory and in keep_elements of their own.
+/// Which logits are kept. All of them in memory of their own, as one tile, where keep_elements has
+/// room for them, or where they are no more than a tile of rows, which a reduced loss makes, and
+/// than grad_weight. Else in grad_weight's memory, and in keep_elements of their own.
 inline Kept kept_of(const Problem& problem) {
-  const int64_t vocab = problem.terms.vocab;
-  if (problem.tokens <= problem.features && problem.tokens * vocab <= problem.row_tile_elements)
+  const int64_t vocab = problem.terms.vocab, all = problem.tokens * vocab;
+  const bool is_small = problem.tokens <= problem.features && all <= problem.row_tile_elements;
+  if (is_small || all <= problem.keep_elements)
     return {{}, {}, vocab, 0, 1};
   Kept kept = kept_in_grad_weight(problem);
   const int64_t left = (vocab + kept.step - 1) / kept.step - kept.count;
