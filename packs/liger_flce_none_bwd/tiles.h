@@ -78,8 +78,7 @@ inline Kept kept_in_grad_weight(const Problem& problem) {
 inline Kept kept_of(const Problem& problem) {
   const int64_t vocab = problem.terms.vocab, all = problem.tokens * vocab;
   const bool is_small = problem.tokens <= problem.features && all <= problem.row_tile_elements;
-  if (is_small || all <= problem.keep_elements)
-    return {{}, {}, vocab, 0, 1};
+  if (is_small || all <= problem.keep_elements) return {{}, {}, vocab, 0, 1};
   Kept kept = kept_in_grad_weight(problem);
   const int64_t left = (vocab + kept.step - 1) / kept.step - kept.count;
   kept.num_added = std::min(left, problem.keep_elements / (kept.step * problem.tokens));

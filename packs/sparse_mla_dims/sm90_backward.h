@@ -22,8 +22,8 @@
 // grad_kv is summed with its columns in another order, see kGroupColumns: four columns of a
 // thread are then consecutive.
 // Registers of a thread: 32 for S, dP or a block of dKV, 32 for each block of dQ, and 24 for P in
-// warpgroup 0. Shared memory: blocks of q, grad_out, one K
-// tile, P, dS, and 1.5 KiB: 225.5 KiB at 576/512.
+// warpgroup 0. Shared memory: blocks of q, grad_out, one K tile, P, dS, and 1.5 KiB: 225.5 KiB at
+// 576/512.
 // Rounded to bfloat16: dS, grad_q, grad_kv, and P where it is multiplied; dS is formed with 24 bits
 // of P, its exponent among them. Sums are float32.
 namespace patchbench::ops::sparse_mla_dims {

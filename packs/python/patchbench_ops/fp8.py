@@ -58,7 +58,8 @@ def sparse_mla_fp8_backward(
     """Gradients of the dequantised operands, bfloat16: grad_q [batch, seqlen_q, num_heads, 576], grad_kv [batch, seqlen_k, 1, 576].
 
     grad_kv is summed in float32; the kernel adds it atomically, so that it is not deterministic there and torch's deterministic
-    mode raises. grad_q is bitwise deterministic. Arguments as in the forward, which gave out and lse; grad_out as out.
+    mode raises. grad_q is bitwise deterministic. The kernel holds the keys in bfloat16 while it runs, 1152 bytes each. Arguments as in
+    the forward, which gave out and lse; grad_out as out.
     """
     refuse_atomic_adds("sparse_mla_fp8_backward", lambda: kv.is_cuda and sparse_mla_fp8_path(kv) == "cuda")
     return _OPS.sparse_mla_fp8_backward(grad_out, out, lse, q, q_scale, kv, kv_scale, topk_indices, softmax_scale=softmax_scale)
