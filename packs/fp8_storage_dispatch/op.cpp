@@ -310,12 +310,17 @@ bool widens_in_forward(const Operands& o) {
          o.q.size(1) * o.indices.size(3) >= kManyUses * o.kv.size(1);
 }
 
+/// Writes rows of e4m3, or of 656 bytes, to bfloat16 [..., 576].
+void widen(const Tensor& stored, const Tensor& to) {
+  check_cuda("sparse_mla_fp8",
+             launch_widen(static_cast<const uint8_t*>(stored.data()), to.numel() / kHeadDim,
+                          is_block(stored), to.mutable_data<uint16_t>(), current_stream(to)));
+}
+
 /// bfloat16 [batch, seqlen_k, 576]: without kv_scale where there is one.
 Tensor widened_keys(const Operands& o) {
   const Tensor keys = empty({o.kv.size(0), o.kv.size(1), kHeadDim}, o.q, kBFloat16);
-  check_cuda("sparse_mla_fp8",
-             launch_widen(static_cast<const uint8_t*>(o.kv.data()), o.kv.size(0) * o.kv.size(1),
-                          is_block(o.kv), keys.mutable_data<uint16_t>(), current_stream(o.q)));
+  widen(o.kv, keys);
   return keys;
 }
 
@@ -342,10 +347,7 @@ Pair backward_cuda(const Operands& o, const Tensor& grad_out, const Tensor& out,
   const Ints keys_shape = {o.kv.size(0), o.kv.size(1), 1, kHeadDim};
   const Tensor sum = zeros(keys_shape, o.q, kFloat), grad_kv = empty(keys_shape, o.q, kBFloat16);
   const Tensor keys = widened_keys(o), choice = empty({1}, o.q, kInt);
-  if (o.q_scale)
-    check_cuda("sparse_mla_fp8_backward",
-               launch_widen(static_cast<const uint8_t*>(o.q.data()), o.q.numel() / kHeadDim, false,
-                            grad_q.mutable_data<uint16_t>(), current_stream(o.q)));
+  if (o.q_scale) widen(o.q, grad_q);
   const SparseMla stored = problem_of(o);
   check_cuda("sparse_mla_fp8_backward",
              sparse_mla_dims::launch_backward(

@@ -46,14 +46,14 @@ struct FlceOptions {
 /// device; not bitwise equal across chunk sizes.
 ///
 /// Work: "none" makes the logits again in backward, four GEMMs in all. On CUDA forward keeps
-/// logits, and only the others are made again: three GEMMs where it keeps all. It keeps all in one
-/// tile of their own where keep_bytes has room for them, or where they are no more than a tile of
-/// rows and than grad_weight; else as many as fit in the memory that grad_weight takes over (all up
-/// to hidden tokens, half at twice as many), and in keep_bytes besides it. "mean" and "sum" take
-/// their gradients in forward, three GEMMs, and hold them for backward; not in bfloat16 on a CPU,
-/// on the plain path or for more than 32 tiles: these go as "none" does. Gradients that nobody
-/// wants are not computed. A graph that is kept for another backward, or traced, costs the whole
-/// fourth GEMM, or copies of held memory.
+/// logits, and only the others are made again: three GEMMs where it keeps all. All lie in one tile
+/// if keep_bytes has room for them, or if they fit both in a tile of rows and in the size of
+/// grad_weight. Otherwise it keeps as many as fit in the memory that grad_weight takes over (all up
+/// to hidden tokens, half at twice as many), and in keep_bytes. "mean" and "sum" take their
+/// gradients in forward, three GEMMs, and hold them for backward; not in bfloat16 on a CPU, on the
+/// plain path or for more than 32 tiles: these go as "none" does. Gradients that nobody wants are
+/// not computed. A graph that is kept for another backward, or traced, costs the whole fourth GEMM,
+/// or copies of held memory.
 ///
 /// Memory besides inputs and gradients: one tile of chunk_bytes (at least one row, or 1 class of
 /// all rows), and for "none" 4 * tokens * hidden bytes where both grad_hidden and grad_weight of

@@ -72,9 +72,9 @@ inline Kept kept_in_grad_weight(const Problem& problem) {
   return {{}, {}, step, classes / step};
 }
 
-/// Which logits are kept. All of them in memory of their own, as one tile, where keep_elements has
-/// room for them, or where they are no more than a tile of rows, which a reduced loss makes, and
-/// than grad_weight. Else in grad_weight's memory, and in keep_elements of their own.
+/// Which logits are kept. All of them, in one tile with memory of its own, if keep_elements has
+/// room for them, or if they fit both in a tile of rows, which a reduced loss makes, and in the
+/// size of grad_weight. Otherwise those that fit in grad_weight's memory and in keep_elements.
 inline Kept kept_of(const Problem& problem) {
   const int64_t vocab = problem.terms.vocab, all = problem.tokens * vocab;
   const bool is_small = problem.tokens <= problem.features && all <= problem.row_tile_elements;

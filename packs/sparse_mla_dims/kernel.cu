@@ -96,11 +96,14 @@ constexpr std::array<BackwardKernel, kMaxBlocks> backward_kernels(
   return {sparse_mla_backward_kernel<kIndices + 1, kHeadSteps>...};
 }
 
+/// The place in a table of kernels for head_steps 1, 2 and 4.
+int head_steps_place(int64_t num_heads) { return head_steps(num_heads) / 2; }
+
 BackwardKernel backward_kernel(int64_t num_heads, int blocks) {
   constexpr std::make_integer_sequence<int, kMaxBlocks> kBlocks;
   static constexpr std::array kKernels = {
       backward_kernels<1>(kBlocks), backward_kernels<2>(kBlocks), backward_kernels<4>(kBlocks)};
-  return kKernels[head_steps(num_heads) / 2][blocks - 1];  // 1, 2, 4 are places 0, 1, 2
+  return kKernels[head_steps_place(num_heads)][blocks - 1];
 }
 
 /// The size of a launch. `cluster`: CTAs in a cluster. `bytes`: shared memory of a CTA.
@@ -172,12 +175,12 @@ cudaError_t launch_chosen(const SparseMla& problem, SparseMlaGrads grads, cudaSt
                 stream, grads);
 }
 
-cudaError_t launch_scaled(const SparseMla& problem, SparseMlaGrads grads,
+cudaError_t launch_scaled(const SparseMla& problem, const SparseMlaGrads& grads,
                           const SparseMlaScales& scales, cudaStream_t stream) {
   constexpr decltype(&sparse_mla_scaled_backward_kernel<1>) kKernels[] = {
       sparse_mla_scaled_backward_kernel<1>, sparse_mla_scaled_backward_kernel<2>,
       sparse_mla_scaled_backward_kernel<4>};
-  return launch(kKernels[head_steps(problem.num_heads) / 2], problem,
+  return launch(kKernels[head_steps_place(problem.num_heads)], problem,
                 {.num_ctas = num_items(problem), .bytes = kScaledBytes}, stream, grads, scales);
 }
 
