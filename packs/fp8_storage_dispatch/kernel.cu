@@ -5,6 +5,7 @@
 
 #include "sm90_forward.h"
 #include "sm90_rows_forward.h"
+#include "sm90_stored_query.h"
 #include "sm90_widen.h"
 
 // sm_90a only. The head of each file says what its kernel does. Limits, checked in op.cpp: head_dim
@@ -27,6 +28,17 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char tiles[];
   rows_forward_cta<kIsToken>(problem, out, lse, Items{blockIdx.x, gridDim.x}, tiles);
+#endif
+}
+
+__global__ void __launch_bounds__(sparse_mla_dims::kForwardThreads, 1)
+    sparse_mla_stored_query_forward_kernel(sparse_mla_dims::SparseMla problem,
+                                           sparse_mla_dims::SparseMlaResults results,
+                                           StoredQuery query) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) unsigned char tiles[];
+  sparse_mla_dims::forward_cta<kHeadDimV / kColumns / 2>(
+      problem, results, sparse_mla_dims::Items{blockIdx.x, gridDim.x}, tiles, query);
 #endif
 }
 
@@ -72,6 +84,20 @@ cudaError_t launch_forward(const SparseMla& problem, uint16_t* out, float* lse,
   return launch(problem.q_scale != nullptr ? sparse_mla_forward_kernel<Form::kBlock>
                                            : sparse_mla_forward_kernel<Form::kBlockDenseQuery>,
                 grid, kThreads, kForwardBytes, stream, problem, out, lse);
+}
+
+cudaError_t launch_stored_query_forward(const sparse_mla_dims::SparseMla& problem,
+                                        const sparse_mla_dims::SparseMlaResults& results,
+                                        const float* q_scale, int64_t q_scale_stride,
+                                        cudaStream_t stream) {
+  const int64_t num_items = sparse_mla_dims::num_items(problem);
+  if (num_items == 0) return cudaSuccess;
+  int64_t grid = 0;
+  const cudaError_t status = sm90::persistent_grid(num_items, grid);
+  if (status != cudaSuccess) return status;
+  return launch(sparse_mla_stored_query_forward_kernel, static_cast<unsigned>(grid),
+                sparse_mla_dims::kForwardThreads, kStoredQueryBytes, stream, problem, results,
+                StoredQuery{q_scale, q_scale_stride});
 }
 
 cudaError_t launch_widen(const uint8_t* from, int64_t num_rows, bool is_block, uint16_t* to,

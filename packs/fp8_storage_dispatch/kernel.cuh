@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+
+#include "../sparse_mla_dims/kernel.cuh"
 #if defined(__CUDACC__) || defined(PATCHBENCH_CUDA)
 #include <cuda_runtime_api.h>
 #endif
@@ -38,6 +40,13 @@ struct SparseMla {
 /// launch, capturable, bitwise deterministic. Returns the launch's status.
 cudaError_t launch_forward(const SparseMla& problem, uint16_t* out, float* lse,
                            cudaStream_t stream);
+
+/// The forward of sparse_mla on bfloat16 keys with a query of e4m3 at problem.q, contiguous [batch,
+/// seqlen_q, num_heads, 576]. q_scale and its stride: as SparseMla has them. As launch_forward.
+cudaError_t launch_stored_query_forward(const sparse_mla_dims::SparseMla& problem,
+                                        const sparse_mla_dims::SparseMlaResults& results,
+                                        const float* q_scale, int64_t q_scale_stride,
+                                        cudaStream_t stream);
 
 /// Stored rows as bfloat16, to [num_rows, 576]: e4m3 without a scale, which is exact, or keys of
 /// the block layout with theirs. One launch, capturable, bitwise deterministic. Below 2^34 rows.

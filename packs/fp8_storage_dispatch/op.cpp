@@ -306,7 +306,7 @@ SparseMla problem_of(const Operands& o) {
 /// sparse_mla, which take half of the time of those that convert a key each time that a query names
 /// it.
 bool widens_in_forward(const Operands& o) {
-  return is_block(o.kv) && !o.q_scale && o.kv.size(1) > 0 &&
+  return is_block(o.kv) && o.kv.size(1) > 0 &&
          o.q.size(1) * o.indices.size(3) >= kManyUses * o.kv.size(1);
 }
 
@@ -331,12 +331,19 @@ sparse_mla_dims::SparseMla wide_problem_of(const Operands& o, const Tensor& q, c
 void forward_cuda(const Operands& o, const Tensor& out, const Tensor& lse) {
   auto* const values = out.mutable_data<uint16_t>();
   auto* const sums = lse.mutable_data<float>();
-  const auto status =
-      widens_in_forward(o)
-          ? sparse_mla_dims::launch_forward(wide_problem_of(o, o.q, widened_keys(o)),
-                                            {.out = values, .lse = sums}, current_stream(o.q))
-          : launch_forward(problem_of(o), values, sums, current_stream(o.q));
-  check_cuda("sparse_mla_fp8_forward", status);
+  const auto stream = current_stream(o.q);
+  const SparseMla stored = problem_of(o);
+  if (!widens_in_forward(o)) {
+    check_cuda("sparse_mla_fp8_forward", launch_forward(stored, values, sums, stream));
+    return;
+  }
+  const Tensor keys = widened_keys(o);
+  const auto problem = wide_problem_of(o, o.q, keys);
+  const sparse_mla_dims::SparseMlaResults results{.out = values, .lse = sums};
+  check_cuda("sparse_mla_fp8_forward",
+             o.q_scale ? launch_stored_query_forward(problem, results, stored.q_scale,
+                                                     stored.q_scale_stride, stream)
+                       : sparse_mla_dims::launch_forward(problem, results, stream));
 }
 
 /// Both gradients. A stored query is converted in the place of grad_q: the kernel reads the query

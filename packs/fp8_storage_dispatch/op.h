@@ -38,14 +38,15 @@ at::Tensor dequantize_mla(const Fp8Storage& storage);
 /// patchbench_ops.sparse_mla_fp8 is, in Python, of dense operands.
 ///
 /// On CUDA of compute capability 9.0 one kernel of the forward reads the stored bytes; nothing is
-/// dequantised in global memory, but for "block" keys of a bfloat16 query where seqlen_q * topk >=
-/// 8 * seqlen_k: these are dequantised once, for the kernel of patchbench::sparse_mla. The backward
-/// does the same with all keys, and with a stored query in the place of grad_q; scales of a tensor
-/// or a token stay float32. That takes 1152 bytes a key until the call ends. The forward's logits
-/// are products of the bytes themselves, on FP8 tensor cores, but for the rope of "block" and with
-/// a bfloat16 query; block scales that are not powers of two round the value to bfloat16. Those
-/// cores keep about 14 bits of a sum of e4m3 products: every 128 columns it goes to float32, and
-/// lse is within the larger of 1e-3 and 2^-11 of itself, elsewhere within 1e-3. On an H200, 1024
+/// dequantised in global memory, but for "block" keys where seqlen_q * topk >= 8 * seqlen_k: these
+/// are dequantised once, for the kernel of patchbench::sparse_mla, which converts a stored query as
+/// it loads it. The backward does the same with all keys, and with a stored query in the place of
+/// grad_q; scales of a tensor or a token stay float32. That takes 1152 bytes a key until the call
+/// ends, and block scales that are not powers of two round the key to bfloat16. The forward's other
+/// logits are products of the bytes themselves, on FP8 tensor cores, but for the rope of "block"
+/// and with a bfloat16 query. Those cores keep about 14 bits of a sum of e4m3 products: every 128
+/// columns it goes to float32, and lse is within the larger of 1e-3 and 2^-11 of itself, elsewhere
+/// within 1e-3 (of the rounded keys). On an H200, 1024
 /// queries of 128 heads and 2048 of 8192 keys, the largest error of lse was 1.0e-4 ("tensor"),
 /// 9.3e-5 ("token"), 8.9e-5 ("block" with a stored query) on normal data and 4.2e-3, 4.2e-3, 5.2e-3
 /// with the query times 4. Elsewhere, and where PATCHBENCH_OP_FALLBACK=fp8_storage_dispatch forces

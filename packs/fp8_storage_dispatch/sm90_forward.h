@@ -50,8 +50,8 @@ static_assert(kForwardBytes <= 227 * 1024, "a CTA of sm_90 has 227 KiB");
 /// ones cause bank conflicts.
 struct RowSlice {
   int row, chunk;
-  PB_DEVICE RowSlice()
-      : row(thread_index() / 4 ^ (thread_index() / 4 % 2) << 2), chunk(thread_index() % 4) {}
+  PB_DEVICE explicit RowSlice(int thread = thread_index())
+      : row(thread / 4 ^ (thread / 4 % 2) << 2), chunk(thread % 4) {}
   /// Offset of this thread's bytes within piece `piece`, 64 bytes, of the row.
   PB_DEVICE uint32_t at(int piece) const {
     return static_cast<uint32_t>(piece / 2) * kBlockBytes +

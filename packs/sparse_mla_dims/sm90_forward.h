@@ -74,6 +74,8 @@ struct ForwardSmem {
   PB_DEVICE ForwardShared& shared() const {
     return *reinterpret_cast<ForwardShared*>(storage + forward_blocks(blocks) * kBlockBytes);
   }
+  /// Of the rows of a query that has scales: kRows values behind ForwardShared.
+  PB_DEVICE float* query_scale() const { return reinterpret_cast<float*>(&shared() + 1); }
 };
 
 /// The items of one CTA: first, first + step, ...
@@ -155,8 +157,21 @@ PB_DEVICE int count_tiles(const SparseMla& p, const Cta& cta) {
   return 0;
 }
 
-template <int kHalf>
-PB_DEVICE void produce(const SparseMla& p, const ForwardSmem& smem, const Items& items) {
+/// How the forward gets its query: here rows of bfloat16, without scales.
+struct DenseQuery {
+  static constexpr bool kIsScaled = false;
+  /// Starts the loads of the 64 rows of an item. Each producer thread arrives once at query_full.
+  PB_DEVICE void load(const SparseMla& p, const Cta& cta, const ForwardSmem& smem,
+                      const KvLoader& loader) const {
+    loader.load_blocks<0, kMaxBlocks>(loader.query_rows(p, cta), p.head_dim_qk, smem.blocks,
+                                      smem.q_tile());
+    cp_async_mbarrier_arrive(smem.shared().query_full);
+  }
+};
+
+template <int kHalf, typename Query>
+PB_DEVICE void produce(const SparseMla& p, const ForwardSmem& smem, const Items& items,
+                       const Query& query) {
   const KvLoader loader;
   int free_parities = 3, query_parity = 1;  // free_parities: one bit for each stage
   for (int64_t item = items.first; item < num_items(p); item += items.step) {
@@ -169,9 +184,7 @@ PB_DEVICE void produce(const SparseMla& p, const ForwardSmem& smem, const Items&
       smem.shared().num_tiles = num_tiles;
       mbarrier_arrive(smem.shared().query_full);
     }
-    loader.load_blocks<0, kMaxBlocks>(loader.query_rows(p, cta), p.head_dim_qk, smem.blocks,
-                                      smem.q_tile());
-    cp_async_mbarrier_arrive(smem.shared().query_full);
+    query.load(p, cta, smem, loader);
     for (int tile = 0; tile < num_tiles; ++tile) {
       int32_t index[KvLoader::kEach];
       loader.valid_indices(p, next, index);
@@ -455,15 +468,23 @@ PB_DEVICE void issue_pv_own(const ForwardSmem& smem, const uint32_t (&own)[16],
   wgmma_commit();
 }
 
+/// S times the scales of the query's rows.
+PB_DEVICE void scale_rows(float (&s)[32], const float* query_scale, const Fragment& f) {
+  const float scale[2] = {query_scale[f.row], query_scale[f.row + 8]};
+  PB_UNROLL
+  for (int i = 0; i < 32; ++i) s[i] *= scale[i / 2 % 2];
+}
+
 /// Processes one tile of this warpgroup, whose S is issued, and the other's tile before or after
 /// it, if there is one; then issues S of the next tile. `parity`: of the loads of that one.
-template <int kHalf, int kMine>
+template <int kHalf, int kMine, bool kIsScaled>
 PB_DEVICE void process_tile(const ForwardSmem& smem, Fragment& f, float scale, int parity,
                             int num_left, Accumulator<kHalf>& acc, float (&s)[32]) {
   ForwardShared& shared = smem.shared();
   float largest[2], other_alpha[2], alpha[2];
   uint32_t own[16];
   wgmma_wait(s);
+  if constexpr (kIsScaled) scale_rows(s, smem.query_scale(), f);
   if (num_left <= 2) mbarrier_arrive_warp(shared.query_free);
   f.rematerialize();
   find_max(s, scale, shared, kMine, f, largest);
@@ -516,7 +537,7 @@ PB_DEVICE void process_last_tile(const ForwardSmem& smem, const Fragment& f,
   finish_pv_other<kHalf, 1>(smem, acc);
 }
 
-template <int kHalf, int kMine>
+template <int kHalf, int kMine, bool kIsScaled>
 PB_DEVICE void consume(const SparseMla& p, const SparseMlaResults& r, const ForwardSmem& smem,
                        const Items& items) {
   ForwardShared& shared = smem.shared();
@@ -550,7 +571,7 @@ PB_DEVICE void consume(const SparseMla& p, const SparseMlaResults& r, const Forw
     acc = Accumulator<kHalf>();
     for (int tile = kMine; tile < num_tiles; tile += 2) {
       parity ^= 1;
-      process_tile<kHalf, kMine>(smem, f, scale, parity, num_tiles - tile, acc, s);
+      process_tile<kHalf, kMine, kIsScaled>(smem, f, scale, parity, num_tiles - tile, acc, s);
     }
     if (num_tiles <= kMine) mbarrier_arrive_warp(shared.query_free);
     if constexpr (kMine == 1)
@@ -558,23 +579,24 @@ PB_DEVICE void consume(const SparseMla& p, const SparseMlaResults& r, const Forw
   }
 }
 
-/// `storage`: forward_bytes, aligned to 1024 bytes. kHalf: half of the blocks of out, rounded up.
-/// If their count is odd, the last block of warpgroup 1 reads columns behind V and is not stored.
-template <int kHalf>
+/// `storage`: forward_bytes, and with a scaled query kRows floats more, aligned to 1024 bytes.
+/// kHalf: half of the blocks of out, rounded up. If their count is odd, the last block of warpgroup
+/// 1 reads columns behind V and is not stored.
+template <int kHalf, typename Query = DenseQuery>
 PB_DEVICE void forward_cta(const SparseMla& p, const SparseMlaResults& r, const Items& items,
-                           unsigned char* storage) {
+                           unsigned char* storage, const Query& query = {}) {
   const ForwardSmem smem{num_blocks(p.head_dim_qk), storage};
   init_mbarriers(smem.shared());
   const int warpgroup = warp_broadcast(thread_index() / 128);
   if (warpgroup == 2) {
     warpgroup_reg_dealloc<kProducerRegisters>();
-    produce<kHalf>(p, smem, items);
+    produce<kHalf>(p, smem, items, query);
   } else if (warpgroup == 0) {
     warpgroup_reg_alloc<kConsumerRegisters>();
-    consume<kHalf, 0>(p, r, smem, items);
+    consume<kHalf, 0, Query::kIsScaled>(p, r, smem, items);
   } else {
     warpgroup_reg_alloc<kConsumerRegisters>();
-    consume<kHalf, 1>(p, r, smem, items);
+    consume<kHalf, 1, Query::kIsScaled>(p, r, smem, items);
   }
 }
 

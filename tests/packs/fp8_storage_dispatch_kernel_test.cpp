@@ -11,6 +11,7 @@
 // Over the machine's primitives.
 #include "fp8_storage_dispatch/sm90_forward.h"
 #include "fp8_storage_dispatch/sm90_rows_forward.h"
+#include "fp8_storage_dispatch/sm90_stored_query.h"
 #include "fp8_storage_dispatch/sm90_widen.h"
 #include "sparse_mla_dims/sm90_scaled_backward.h"
 
@@ -71,15 +72,19 @@ struct Forward {
   Tensor out, lse;
 };
 
-Forward forward_of_kernel(const Problem& p, Timing timing, double softmax_scale = kScale) {
-  const SparseMla problem = problem_on(p, softmax_scale);
+/// What is not written stays no number.
+Forward unwritten(const Problem& p) {
   auto shape = p.q.payload.sizes().vec();
   shape.back() = kDimV;
-  // What is not written stays no number.
   const auto none = [&](at::ScalarType type) {
     return torch::full(shape, std::numeric_limits<double>::quiet_NaN(), type);
   };
-  Forward r{none(at::kBFloat16), none(at::kFloat).select(3, 0).contiguous()};
+  return {none(at::kBFloat16), none(at::kFloat).select(3, 0).contiguous()};
+}
+
+Forward forward_of_kernel(const Problem& p, Timing timing, double softmax_scale = kScale) {
+  const SparseMla problem = problem_on(p, softmax_scale);
+  const Forward r = unwritten(p);
   const auto run = problem.kv_scale != nullptr
                        ? problem.kv_scale_stride != 0 ? run_rows<true> : run_rows<false>
                    : problem.q_scale != nullptr ? run_forward<Form::kBlock>
@@ -98,6 +103,52 @@ void widen(const Tensor& stored, uint16_t* to) {
   } else {
     for (int64_t part = 0; part < stored.numel() / 16; ++part) widen_part(from, part, to);
   }
+}
+
+uint16_t* bits(const Tensor& tensor) { return static_cast<uint16_t*>(tensor.data_ptr()); }
+
+/// Keys in bfloat16, without kv_scale.
+Tensor widened_keys(const Problem& p) {
+  const Tensor keys = torch::empty({p.k.payload.size(0), p.k.payload.size(1), 1, kDim},
+                                   at::TensorOptions(at::kBFloat16));
+  widen(p.k.payload, bits(keys));
+  return keys;
+}
+
+dims::SparseMla wide_problem(const SparseMla& stored, const Tensor& q, const Tensor& keys) {
+  return {.q = bits(q),
+          .q_stride_batch = q.stride(0),
+          .q_stride_query = q.stride(1),
+          .q_stride_head = q.stride(2),
+          .kv = bits(keys),
+          .kv_stride_batch = keys.stride(0),
+          .kv_stride_key = keys.stride(1),
+          .indices = stored.indices,
+          .batch = stored.batch,
+          .seqlen_q = stored.seqlen_q,
+          .seqlen_k = stored.seqlen_k,
+          .num_heads = stored.num_heads,
+          .topk = stored.topk,
+          .head_dim_qk = kHeadDim,
+          .head_dim_v = kHeadDimV,
+          .softmax_scale = stored.softmax_scale};
+}
+
+/// Of a stored query on keys that were widened once.
+Forward forward_of_stored_query(const Problem& p, Timing timing, double softmax_scale = kScale) {
+  const SparseMla stored = problem_on(p, softmax_scale);
+  const Forward r = unwritten(p);
+  const Tensor keys = widened_keys(p);
+  const dims::SparseMla problem = wide_problem(stored, p.q.payload, keys);
+  for (int64_t x = 0; x < kRowsGrid; ++x) {
+    Machine machine(static_cast<size_t>(kStoredQueryBytes), timing, dims::kForwardThreads);
+    machine.run([&] {
+      dims::forward_cta<kHeadDimV / kColumns / 2>(
+          problem, {.out = bits(r.out), .lse = r.lse.data_ptr<float>()}, dims::Items{x, kRowsGrid},
+          machine.shared(), StoredQuery{stored.q_scale, stored.q_scale_stride});
+    });
+  }
+  return r;
 }
 
 template <int kHeadSteps>
@@ -125,27 +176,9 @@ Backward backward_of_kernel(const Problem& p, const Forward& forward, Timing tim
   const std::vector<int64_t> keys = {stored.batch, stored.seqlen_k, 1, kDim};
   Backward r{torch::full(p.q.payload.sizes(), nan, at::TensorOptions(at::kBFloat16)),
              torch::full(keys, nan, at::TensorOptions(at::kBFloat16))};
-  const Tensor wide = torch::empty(keys, at::kBFloat16), sum = torch::zeros(keys, at::kFloat);
-  const auto bits = [](const Tensor& tensor) { return static_cast<uint16_t*>(tensor.data_ptr()); };
-  widen(p.k.payload, bits(wide));
+  const Tensor wide = widened_keys(p), sum = torch::zeros(keys, at::kFloat);
   if (p.q.scale) widen(p.q.payload, bits(r.grad_q));
-  const Tensor q = p.q.scale ? r.grad_q : p.q.payload;
-  const dims::SparseMla problem{.q = bits(q),
-                                .q_stride_batch = q.stride(0),
-                                .q_stride_query = q.stride(1),
-                                .q_stride_head = q.stride(2),
-                                .kv = bits(wide),
-                                .kv_stride_batch = wide.stride(0),
-                                .kv_stride_key = wide.stride(1),
-                                .indices = stored.indices,
-                                .batch = stored.batch,
-                                .seqlen_q = stored.seqlen_q,
-                                .seqlen_k = stored.seqlen_k,
-                                .num_heads = stored.num_heads,
-                                .topk = stored.topk,
-                                .head_dim_qk = kHeadDim,
-                                .head_dim_v = kHeadDimV,
-                                .softmax_scale = stored.softmax_scale};
+  const dims::SparseMla problem = wide_problem(stored, p.q.scale ? r.grad_q : p.q.payload, wide);
   const dims::SparseMlaGrads grads{.grad_out = bits(grad_out),
                                    .out = bits(forward.out),
                                    .lse = forward.lse.const_data_ptr<float>(),
@@ -162,6 +195,14 @@ Backward backward_of_kernel(const Problem& p, const Forward& forward, Timing tim
   return r;
 }
 
+/// A nan fails too.
+void expect_values(const Forward& got, const Result& wanted, const std::string& what = "") {
+  EXPECT_TRUE(relative(got.out, wanted.out) <= kKernelBound)
+      << what << relative(got.out, wanted.out);
+  EXPECT_TRUE(at::allclose(got.lse.to(at::kDouble), wanted.lse, 0, 1e-4))
+      << what << (got.lse.to(at::kDouble) - wanted.lse).abs().max().item<double>();
+}
+
 /// Both gradients, as the op's test bounds them.
 void expect_gradients(const Backward& got, const Result& wanted, const std::string& what = "") {
   EXPECT_TRUE(relative(got.grad_q, wanted.grad_q) <= 2 * kKernelBound)
@@ -174,9 +215,11 @@ std::vector<MlaCase> kernel_cases() {
   return {{.name = "tensor", .batch = 1, .topk = 130},
           {.name = "token", .layout = "token", .seqlen_q = 2, .num_heads = 64},
           {.name = "block", .layout = "block", .batch = 1, .topk = 130},
+          // A CTA has two queries that have keys, of different scales.
           {.name = "block_stored_query",
            .layout = "block",
            .batch = 1,
+           .seqlen_q = 5,
            .topk = 130,
            .is_query_stored = true},
           {.name = "odd_block_scales",
@@ -213,9 +256,12 @@ TEST_P(SparseMlaFp8Kernel, IsTheSumOverTheStoredValues) {
   const Problem p = problem_of(c, at::kCPU);
   const Result wanted = oracle(p, stored_values(p.q), stored_values(p.k));
   const Forward got = forward_of_kernel(p, timing);
-  // A nan fails too.
-  EXPECT_TRUE(relative(got.out, wanted.out) <= kKernelBound) << relative(got.out, wanted.out);
-  EXPECT_TRUE(at::allclose(got.lse.to(at::kDouble), wanted.lse, 0, 1e-4));
+  expect_values(got, wanted);
+  if (c.layout == "block" && c.is_query_stored) {
+    const Tensor keys = stored_values(p.k).to(at::kBFloat16).to(at::kDouble);
+    expect_values(forward_of_stored_query(p, timing), oracle(p, stored_values(p.q), keys),
+                  "widened keys: ");
+  }
   expect_gradients(backward_of_kernel(p, got, timing), wanted);
 }
 
@@ -259,8 +305,7 @@ TEST(SparseMlaFp8KernelScales, MayDifferByMuchAndBeZero) {
   scale[5] = 0;
   const Result wanted = oracle(p, stored_values(p.q), stored_values(p.k));
   const Forward got = forward_of_kernel(p, {});
-  EXPECT_TRUE(relative(got.out, wanted.out) <= kKernelBound) << relative(got.out, wanted.out);
-  EXPECT_TRUE(at::allclose(got.lse.to(at::kDouble), wanted.lse, 0, 1e-4));
+  expect_values(got, wanted);
 }
 
 /// They are factors of the backward's operands, and divided out of its sums.
@@ -291,14 +336,22 @@ TEST(SparseMlaFp8KernelScales, OfTheLogitsMayBeNegativeOrZero) {
       const Forward got = forward_of_kernel(p, {}, scale);
       // The oracle's scale is fixed: the query has the factor.
       const Result wanted = oracle(p, stored_values(p.q) * (scale / kScale), stored_values(p.k));
-      EXPECT_TRUE(relative(got.out, wanted.out) <= kKernelBound) << layout << scale;
-      EXPECT_TRUE(at::allclose(got.lse.to(at::kDouble), wanted.lse, 0, 1e-4)) << layout << scale;
+      expect_values(got, wanted, layout);
       const Backward gradients = backward_of_kernel(p, got, {}, scale);
       expect_gradients(gradients,
                        {.grad_q = wanted.grad_q * (scale / kScale), .grad_kv = wanted.grad_kv},
                        layout);
     }
   }
+}
+
+TEST(SparseMlaFp8KernelScales, OfAStoredQueryMayDifferAndBeNegativeOrZero) {
+  Problem p = problem_of({.name = "query", .layout = "block", .topk = 130, .is_query_stored = true},
+                         at::kCPU);
+  const Tensor scale = p.q.scale->view({-1});
+  for (int64_t i = 0; i < scale.numel(); ++i) scale[i] *= static_cast<double>(i % 5) - 2;
+  const Result wanted = oracle(p, stored_values(p.q), stored_values(p.k));
+  expect_values(forward_of_stored_query(p, {}), wanted);
 }
 
 TEST(SparseMlaFp8KernelTurns, AnswersTheSameHoweverItsThreadsTakeThem) {

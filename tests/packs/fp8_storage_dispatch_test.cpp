@@ -42,6 +42,12 @@ std::vector<MlaCase> mla_cases() {
        .layout = "block",
        .seqlen_q = 13,
        .is_query_stored = true},
+      {.name = "used_often_stored_query_odd_scales",
+       .layout = "block",
+       .seqlen_q = 13,
+       .num_heads = 65,
+       .is_query_stored = true,
+       .block_scale = 1.3},
       {.name = "used_often_no_heads", .layout = "block", .seqlen_q = 13, .num_heads = 0},
       {.name = "sharp", .layout = "token", .sharpness = 4},
       // Maxima rise by 2^30: what is summed is brought along tile by tile.
@@ -71,11 +77,12 @@ Tensor lse_bound(const Problem& p, const Tensor& lse) {
   return at::maximum(bound, std::ldexp(1, -11) * lse.abs());
 }
 
-/// The keys' values that the op multiplies. In the kernels a bfloat16 query meets bfloat16 keys, to
-/// which block scales that are not powers of two round.
-Tensor multiplied_keys(const Problem& p) {
+/// The keys' values that the op's forward multiplies. In the kernels a bfloat16 query, or keys that
+/// are used often, meet keys in bfloat16, to which block scales that are not powers of two round.
+Tensor multiplied_keys(const MlaCase& c, const Problem& p) {
   const Tensor values = stored_values(p.k);
-  if (sparse_mla_fp8_path(p.k.payload) != "cuda" || p.q.scale) return values;
+  const bool is_rounded = !p.q.scale || (!p.k.scale && c.seqlen_q * c.topk >= 8 * c.seqlen_k);
+  if (sparse_mla_fp8_path(p.k.payload) != "cuda" || !is_rounded) return values;
   return values.to(at::kBFloat16).to(at::kDouble);
 }
 
@@ -85,7 +92,7 @@ TEST_P(SparseMlaFp8, IsTheSumOverTheStoredValues) {
   const auto& [c, device, form] = GetParam();
   const Fallback fallback("fp8_storage_dispatch", form);
   const Problem p = problem_of(c, device);
-  const Result wanted = oracle(p, stored_values(p.q), multiplied_keys(p));
+  const Result wanted = oracle(p, stored_values(p.q), multiplied_keys(c, p));
   const Tensor indices = p.indices.to(device), grad_out = p.grad_out.to(device);
   const auto [out, lse] = sparse_mla_fp8_forward(p.q, p.k, indices, kScale);
   ASSERT_EQ(out.scalar_type(), at::kBFloat16);

@@ -37,7 +37,7 @@ def sparse_mla_fp8_forward(
 
     q [batch, seqlen_q, num_heads, 576] as "tensor" or "token", or bfloat16 beside a "block" kv; kv [batch, seqlen_k, 1, 576 or 656];
     topk_indices [batch, seqlen_q, 1, topk] int32; all contiguous, q and kv at a multiple of 16 bytes. RuntimeError names a wrong
-    argument. Bitwise deterministic. Not differentiable: sparse_mla_fp8 is. On CUDA "block" keys of a bfloat16 q are dequantised once, in
+    argument. Bitwise deterministic. Not differentiable: sparse_mla_fp8 is. On CUDA "block" keys are dequantised once, in
     1152 bytes a key, where seqlen_q * topk >= 8 * seqlen_k. Source: derived here (packs/fp8_storage_dispatch/op.h).
     """
     return _OPS.sparse_mla_fp8_forward(q, q_scale, kv, kv_scale, topk_indices, softmax_scale=softmax_scale)
