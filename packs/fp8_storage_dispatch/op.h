@@ -46,13 +46,12 @@ at::Tensor dequantize_mla(const Fp8Storage& storage);
 /// logits are products of the bytes themselves, on FP8 tensor cores, but for the rope of "block"
 /// and with a bfloat16 query. Those cores keep about 14 bits of a sum of e4m3 products: every 128
 /// columns it goes to float32, and lse is within the larger of 1e-3 and 2^-11 of itself, elsewhere
-/// within 1e-3 (of the rounded keys). On an H200, 1024
-/// queries of 128 heads and 2048 of 8192 keys, the largest error of lse was 1.0e-4 ("tensor"),
-/// 9.3e-5 ("token"), 8.9e-5 ("block" with a stored query) on normal data and 4.2e-3, 4.2e-3, 5.2e-3
-/// with the query times 4. Elsewhere, and where PATCHBENCH_OP_FALLBACK=fp8_storage_dispatch forces
-/// it, a plain form in torch dequantises the gathered rows chunk by chunk (sparse_mla_fp8_path:
-/// "cuda" or "plain"). Forward and grad_q are bitwise deterministic on one path; grad_kv on CUDA is
-/// not. Capturable.
+/// within 1e-3 (of the rounded keys). On an H200, 8 queries of 128 heads and 2048 of 8192 keys, the
+/// largest error of lse was 1.0e-4 ("tensor"), 9.3e-5 ("token"), 8.9e-5 ("block" with a stored
+/// query) on normal data and 4.2e-3, 4.2e-3, 5.2e-3 with the query times 4. Elsewhere, and where
+/// PATCHBENCH_OP_FALLBACK=fp8_storage_dispatch forces it, a plain form in torch dequantises the
+/// gathered rows chunk by chunk (sparse_mla_fp8_path: "cuda" or "plain"). Forward and grad_q are
+/// bitwise deterministic on one path; grad_kv on CUDA is not. Capturable.
 ///
 /// On CUDA grad_kv is added atomically, which patchbench_ops refuses in torch's deterministic mode.
 ///
