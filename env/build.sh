@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Brings one preset's build up to date and prints its folder: env/build.sh [PRESET|best] [TARGET...]
-# best: cuda where a GPU and nvcc are, cpu where the torch wheel is, else host, which has no reproducers. Without TARGET all that
-# there is. Quiet when nothing is to do.
+# Brings one preset's build up to date and prints its folder: env/build.sh [PRESET|best|elsewhere] [TARGET...]
+# best: cuda where a GPU and nvcc are, cpu where the torch wheel is, else host, which has no reproducers. elsewhere: for a machine with
+# a GPU, so cuda where nvcc is. Without TARGET all that there is. Quiet when nothing is to do.
 # Exit: 0 built, 1 not (the compiler's last lines on stderr).
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -10,11 +10,11 @@ say() { printf 'build: %s\n' "$*" >&2; }
 has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
 preset=${1:-best}
 [ $# -gt 0 ] && shift
-if [ "$preset" = best ]; then
-  preset=host
+if [ "$preset" = best ] || [ "$preset" = elsewhere ]; then
+  where=$preset preset=host
   compgen -G "$cache/env/torch-2.11-*/patchbench-env.json" >/dev/null && preset=cpu
-  if [ $preset = cpu ] && nvidia-smi -L >/dev/null 2>&1; then
-    if has_nvcc; then preset=cuda; else say "a GPU but no nvcc: the ops go without their CUDA halves (install the CUDA 13.0 toolkit)"; fi
+  if [ $preset = cpu ] && { [ $where = elsewhere ] || nvidia-smi -L >/dev/null 2>&1; }; then
+    if has_nvcc; then preset=cuda; else say "no nvcc for a GPU: the ops go without their CUDA halves (install the CUDA 13.0 toolkit)"; fi
   fi
   if [ $preset = host ]; then
     say "no torch wheel in the cache: the runner alone, no reproducers (run env/bootstrap.sh)"

@@ -27,11 +27,26 @@ struct StageOptions {
   bool window = false, container = false;
 };
 
+std::string linked_libraries(const fs::path& program) {
+  return exec::run({.argv = {"ldd", program.string()}}).out;
+}
+
+/// A judge of a build without CUDA judges nothing on a GPU.
+void require_device(const std::string& device, const fs::path& program) {
+  if (device == "cpu" || !fs::exists(program) ||
+      linked_libraries(program).find("libtorch_cuda.so") != std::string::npos)
+    return;
+  throw Error(ErrorCode::kNotRunnable,
+              fmt::format("stage: {} was built without CUDA and judges nothing on {}; build the "
+                          "cuda preset (./patchbench stage does where nvcc is), or stage for "
+                          "--device cpu",
+                          program.filename().string(), device));
+}
+
 /// Shared objects a program needs beyond what every glibc machine and the torch wheel have.
 std::set<fs::path> carried_libraries(const fs::path& program) {
-  const exec::Exit listed = exec::run({.argv = {"ldd", program.string()}});
   std::set<fs::path> libraries;
-  std::istringstream lines(listed.out);
+  std::istringstream lines(linked_libraries(program));
   for (std::string line; std::getline(lines, line);) {
     const auto arrow = line.find("=> /");
     if (arrow == std::string::npos) continue;
@@ -155,6 +170,8 @@ void stage(const Context& context, const StageOptions& words) {
   if (fs::exists(folder) && !fs::is_empty(folder)) {
     throw Error(ErrorCode::kUsage, folder.string() + ": is not empty; name a new folder");
   }
+  for (const std::string& slug : words.slugs)
+    require_device(words.device, context.bin / ("repro_" + slug));
   std::vector<std::string> commands;
   std::vector<fs::path> programs = {context.bin / "patchbench", context.bin / "patchbench-sandbox"};
   for (const char* part : {"env", "packs", "patches", "mitigations", "repro/bench", "repro/harness",

@@ -54,6 +54,15 @@ def sandboxes(folder: Path, python: Path, **changes: str) -> tuple[set[str], str
     return {kind for some in kinds for kind in some}, done.stderr
 
 
+def test_a_build_without_cuda_stages_nothing_for_a_gpu(tmp_path: Path) -> None:
+    if PROGRAM.parents[1].name == "cuda":
+        pytest.skip("this build has CUDA")
+    env = os.environ | {"PATCHBENCH_ROOT": str(ROOT)}
+    done = subprocess.run([PROGRAM, "stage", SLUG, tmp_path / "staged"], env=env, capture_output=True, text=True)
+    assert done.returncode == 4 and not (tmp_path / "staged").exists(), done.stderr
+    assert done.stderr.count("\n") == 1 and f"repro_{SLUG} was built without CUDA" in done.stderr
+
+
 def test_a_staged_run_is_isolated_by_the_carried_runc(staged: Path, python: Path) -> None:
     assert (staged / "bin" / "runc").exists() and any((staged / "lib").glob("libseccomp*"))
     kinds, said = sandboxes(staged, python)
