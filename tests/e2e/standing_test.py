@@ -93,7 +93,7 @@ def test_the_window_tells_where_memory_went_up_and_came_down(run) -> None:
 def run_of_another_gpu(version: str, device: str) -> str:
     """The records of one committed run as another machine would have made them: its verdict cites their new digests."""
     mine = f'"version":"{version}"'
-    lines = records_of(ROOT / f"reports/evidence/{SLUG}/cpu-window-3.jsonl")
+    lines = records_of(ROOT / f"reports/evidence/{SLUG}/cpu-window.jsonl")
     out, digests = [], {}
     for line in sorted((line for line in lines if mine in line and ":window:v1" not in line), key=lambda line: ":verdict:v1" in line):
         theirs = re.sub(r'("machine":\{"cpu":"[^"]*","device":)"cpu"', rf'\1"{device}"', line)
