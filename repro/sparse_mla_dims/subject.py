@@ -27,6 +27,7 @@ from live_storages import LiveStorages
 from subject_runtime import Case, Unsupported
 
 UPSTREAM = os.environ.get("PATCHBENCH_UPSTREAM", "megatron-core")
+IS_MEGATRON = UPSTREAM in ("megatron-core", "tilelang")  # TileLang is judged by Megatron-LM's kernels
 PACKAGE = "deepseek_v32" if UPSTREAM == "tilelang-examples" else carriers.PACKAGE or "megatron.core"
 EXAMPLE_EXTENTS = {"B": 1, "S": 64, "S_kv": 128}
 VARIANT = "megatron.core.transformer.experimental_attention_variant"
@@ -49,14 +50,14 @@ def kernels() -> tuple[ModuleType, ModuleType]:
 
 def forward_wrapper() -> tuple[Callable[..., tuple[torch.Tensor, torch.Tensor]], list[ModuleType]]:
     """The wrapper of the forward kernel in the project under test, taking a batch, and the modules that hold builders."""
-    if UPSTREAM != "megatron-core":
+    if not IS_MEGATRON:
         stand_in_for(["tilelang"])
     if UPSTREAM == "tilelang-examples":
         sys.modules["utils"] = ModuleType("utils")  # the example's own comparison
         sys.modules["utils"].assert_tensors_similar = None
         module = importlib.import_module("deepseek_v32.sparse_mla_fwd")
         return module.sparse_mla_fwd_interface, [module]
-    if UPSTREAM not in carriers.FOLDERS:
+    if IS_MEGATRON:
         forward, backward = kernels()
         return forward.sparse_mla_fwd_interface, [forward, backward]
     if UPSTREAM == "prime-rl":
@@ -70,7 +71,7 @@ def backward_module() -> ModuleType:
     """The module of the backward's wrapper and builders. Call after forward_wrapper."""
     if UPSTREAM == "tilelang-examples":
         return importlib.import_module("deepseek_v32.sparse_mla_bwd")
-    if UPSTREAM != "megatron-core":
+    if not IS_MEGATRON:
         raise Unsupported(f"the backward of {UPSTREAM} is not called")
     return kernels()[1]
 
