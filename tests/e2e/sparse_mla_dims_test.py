@@ -31,6 +31,12 @@ def test_another_project_asserts_in_its_wrapper(tmp_path: Path) -> None:
     assert seen(document, "upstream")["automodel_native"] == "absent"
 
 
+def test_tilelang_is_judged_by_megatrons_kernels_the_backward_included(tmp_path: Path) -> None:
+    status, document = answer(tmp_path, "reproduce", SLUG, "--of", "tilelang", "--case", "lowers_backward_rope_free", "--case", "native")
+    assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(lowering_fails)"), document["why"]
+    assert seen(document, "upstream") == {"lowers_backward_rope_free": "lowering_fails", "native": "absent"}
+
+
 def test_the_edit_takes_what_lowers_and_says_what_it_declines(tmp_path: Path) -> None:
     status, document = answer(tmp_path, "reproduce", SLUG, "--subject", "patched", *FEW, "--case", "lowers_backward_rope_free")
     assert set(seen(document, "patched").values()) == {"absent"}, (status, document)
