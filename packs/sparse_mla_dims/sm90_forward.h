@@ -23,10 +23,8 @@
 // A stage is released in two sets of columns: the V columns of warpgroup 0 with those outside of V,
 // and the V columns of warpgroup 1. Loads follow the same order. Tiles after the last valid index
 // of an item are skipped: indices of a causal query end in -1.
-//
 // P of warpgroup 1 is stored in its own K tile, in the last block, if the query has nine blocks:
 // then that block is outside of V, and shared memory has no room for another.
-//
 // Shared memory: two K tiles, the query, P, and 1.9 KiB: 226 KiB at 576.
 // Rounded to bfloat16: P, out, and out_remainder. Sums, row_max and lse are float32.
 namespace patchbench::ops::sparse_mla_dims {
@@ -579,9 +577,8 @@ PB_DEVICE void consume(const SparseMla& p, const SparseMlaResults& r, const Forw
   }
 }
 
-/// `storage`: forward_bytes, and with a scaled query kRows floats more, aligned to 1024 bytes.
-/// kHalf: half of the blocks of out, rounded up. If their count is odd, the last block of warpgroup
-/// 1 reads columns behind V and is not stored.
+/// `storage`: forward_bytes, with a scaled query kRows floats more, aligned to 1024 bytes. kHalf:
+/// half of out's blocks, rounded up; of an odd count the last of warpgroup 1 is not stored.
 template <int kHalf, typename Query = DenseQuery>
 PB_DEVICE void forward_cta(const SparseMla& p, const SparseMlaResults& r, const Items& items,
                            unsigned char* storage, const Query& query = {}) {
