@@ -10,7 +10,6 @@ namespace patchbench::ops::fp8_storage_dispatch {
 /// scales of its rows are factors of the logits.
 struct StoredQuery {
   static constexpr bool kIsScaled = true;
-  static constexpr int kThreads = sparse_mla_dims::kForwardThreads - sparse_mla_dims::kConsumers;
   const float* scale;
   int64_t stride;  ///< 0: one for all; 1: one per (batch, query, head)
 
@@ -21,7 +20,7 @@ struct StoredQuery {
     const auto* bytes = reinterpret_cast<const uint8_t*>(p.q) + cta.first_row * kHeadDim;
     RowSlice slice(loader.thread);
     PB_ROLLED
-    for (; slice.row < kRows; slice.row += kThreads / 4) {
+    for (; slice.row < kRows; slice.row += sparse_mla_dims::kProducers / 4) {
       const bool is_row = slice.row < cta.num_rows;
       const uint8_t* from = bytes + (is_row ? slice.row * kHeadDim : 0) + slice.chunk * 16;
       Vec128 part[kHeadDim / kColumns];
