@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/shell_word.h"
 
 namespace patchbench::job {
 namespace {
@@ -14,17 +15,6 @@ namespace {
 struct Setting {
   std::string name, value, when;
 };
-
-std::string quoted(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) {
-    if (c == '\'')
-      out += "'\\''";
-    else
-      out += c;
-  }
-  return out + "'";
-}
 
 std::vector<Setting> settings_of(const Policy& policy, const std::set<std::string>& choices,
                                  const std::string& folder) {
@@ -60,7 +50,7 @@ std::string sh(const Policy& policy, const std::vector<Setting>& settings) {
   std::string out;
   for (const std::string& name : unset_of(policy)) out += "unset " + name + "\n";
   for (const Setting& s : settings) {
-    const std::string line = fmt::format("export {}={}\n", s.name, quoted(s.value));
+    const std::string line = fmt::format("export {}={}\n", s.name, shell_word(s.value));
     out += s.when.empty() ? line : fmt::format("[ -z \"${{{}:-}}\" ] || {}", s.when, line);
   }
   return out;
@@ -73,7 +63,8 @@ std::string slurm(const Policy& policy, const std::vector<Setting>& settings) {
       "#!/bin/sh\n# TaskProlog: what this prints goes into the environment of each task.\n";
   for (const std::string& name : unset_of(policy)) out += "echo 'unset " + name + "'\n";
   for (const Setting& s : settings) {
-    const std::string line = "echo " + quoted(fmt::format("export {}={}", s.name, s.value)) + "\n";
+    const std::string line =
+        "echo " + shell_word(fmt::format("export {}={}", s.name, s.value)) + "\n";
     out += s.when == "LOCAL_RANK" ? "[ -z \"${SLURM_LOCALID:-}\" ] || " + line
            : s.when.empty()       ? line
                                   : fmt::format("[ -z \"${{{}:-}}\" ] || {}", s.when, line);

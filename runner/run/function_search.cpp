@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "core/explain.h"
 #include "core/file_text.h"
+#include "core/shell_word.h"
 #include "exec/process.h"
 #include "exec/progress.h"
 #include "report/table.h"
@@ -193,30 +194,18 @@ Json explanations_of(const std::vector<Observation>& judged) {
 }
 
 /// A word for a shell.
-std::string quoted(const std::string& text) {
-  constexpr std::string_view kPlain = "_./:=@-+,";
-  const auto is_plain = [&](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-           kPlain.find(c) != std::string_view::npos;
-  };
-  if (!text.empty() && std::all_of(text.begin(), text.end(), is_plain)) return text;
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 std::string explore_words(const FunctionOptions& options) {
   std::string words =
-      fmt::format("patchbench explore {} --against {} --axes {}", quoted(options.function),
-                  quoted(options.reference), quoted(options.axes.string()));
-  if (!options.python.empty()) words += " --python " + quoted(options.python.string());
+      fmt::format("patchbench explore {} --against {} --axes {}", shell_word(options.function),
+                  shell_word(options.reference), shell_word(options.axes.string()));
+  if (!options.python.empty()) words += " --python " + shell_word(options.python.string());
   return words;
 }
 
 std::string command_of(const FunctionOptions& options, const FunctionSearch& search,
                        const Observation& o) {
   return explore_words(options) + fmt::format(" --device {} --seed {} --case {}", search.device,
-                                              o.seed, quoted(o.drawn.at("axes").dump()));
+                                              o.seed, shell_word(o.drawn.at("axes").dump()));
 }
 
 /// What was measured of a case.

@@ -17,6 +17,7 @@
 
 #include "core/board.h"
 #include "core/error.h"
+#include "core/shell_word.h"
 #include "exec/process.h"
 #include "exec/progress.h"
 #include "exec/slurm.h"
@@ -253,11 +254,12 @@ class SlurmRun {
     const fs::path jobs = sweep_.path() / "jobs";
     const fs::path script = jobs / fmt::format("{}.sh", number);
     std::string command;
-    for (const std::string& word : cell_words(context_, sweep_)) command += quoted(word) + " ";
-    write_whole(script,
-                fmt::format("#!/bin/sh\ncell=$(sed -n \"$((SLURM_ARRAY_TASK_ID + 1))p\" {})\n"
-                            "exec {}\"$cell\"\n",
-                            quoted((jobs / fmt::format("{}.cells", number)).string()), command));
+    for (const std::string& word : cell_words(context_, sweep_)) command += shell_word(word) + " ";
+    write_whole(
+        script,
+        fmt::format("#!/bin/sh\ncell=$(sed -n \"$((SLURM_ARRAY_TASK_ID + 1))p\" {})\n"
+                    "exec {}\"$cell\"\n",
+                    shell_word((jobs / fmt::format("{}.cells", number)).string()), command));
     std::vector<std::string> options;
     if (device != "cpu") options.push_back("--gres=gpu:1");
     if (device != "cpu" && device != "cuda") options.push_back("--constraint=" + device);
@@ -270,12 +272,6 @@ class SlurmRun {
          .max_at_once = words.workers,
          .log_pattern = (sweep_.path() / "logs" / fmt::format("{}-%a.log", number)).string(),
          .options = options});
-  }
-
-  static std::string quoted(const std::string& word) {
-    std::string out = "'";
-    for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return out + "'";
   }
 
   const Context& context_;
