@@ -155,8 +155,7 @@ class Builder {
       if (!mode.empty() && std::find(modes.begin(), modes.end(), mode) == modes.end())
         fail(pointer, "no mode \"" + shown(mode) + "\" in /mitigation/modes");
     }
-    if (!manifest_.classes.contains(test.failure_class))
-      fail(pointer + "/class", "no class \"" + shown(test.failure_class) + "\" in this manifest");
+    need_class(pointer + "/class", test.failure_class);
     for (const ScopeRow& other : manifest_.scope) {
       if (other.test && other.test->name == test.name)
         fail(pointer + "/name", "this test stands twice");
@@ -253,6 +252,7 @@ class Builder {
       read_left();
       return;
     }
+    for (const std::string& name : manifest_.harmless_classes()) need_class("/mitigation", name);
     const size_t num_records = at("/mitigation/not_needed/records").size();
     for (size_t i = 0; i < num_records; ++i) hex64(item("/mitigation/not_needed/records", i));
   }
@@ -330,8 +330,7 @@ class Builder {
                   code_rules_from(rows[i], pointer, refusal())};
       if (row.rules.empty() != row.records.empty())
         fail(pointer, "rules need the records that show them, and records their rules");
-      if (!manifest_.classes.contains(row.failure_class))
-        fail(pointer + "/class", "no class \"" + shown(row.failure_class) + "\" in this manifest");
+      need_class(pointer + "/class", row.failure_class);
       for (size_t k = 0; k < row.records.size(); ++k) hex64(item(pointer + "/records", k));
       manifest_.triggers.push_back(std::move(row));
     }
@@ -345,12 +344,14 @@ class Builder {
     manifest_.requirements = requirements_from(document_, refusal());
     manifest_.impacts =
         document_.value("impact", Json::object()).get<std::map<std::string, std::string>>();
-    for (const auto& [name, impact] : manifest_.impacts) {
-      if (!manifest_.classes.contains(name))
-        fail("/impact/" + pointer_segment(name),
-             "no class \"" + shown(name) + "\" in this manifest" +
-                 did_you_mean(shown(name), manifest_.classes_order));
-    }
+    for (const auto& [name, impact] : manifest_.impacts)
+      need_class("/impact/" + pointer_segment(name), name);
+  }
+
+  void need_class(const std::string& pointer, const std::string& name) const {
+    if (!manifest_.classes.contains(name))
+      fail(pointer, "no class \"" + shown(name) + "\" in this manifest" +
+                        did_you_mean(shown(name), manifest_.classes_order));
   }
 
   void check_filing() const {
@@ -448,6 +449,11 @@ std::string Manifest::mitigated() const {
   if (needs.empty()) return "";
   const std::string first = needs.front();
   return first.substr(0, first.find_first_of("<>=!~ "));
+}
+
+std::vector<std::string> Manifest::harmless_classes() const {
+  if (!mitigation.contains("not_needed")) return {};
+  return mitigation.at("not_needed").value("classes", classes_order);
 }
 
 std::vector<std::string> Manifest::modes() const {

@@ -149,6 +149,8 @@ struct Manifest {
   std::string impact_of(const std::string& failure_class) const;
   /// The condition of a failure class as a sentence; "" without one.
   std::string condition_of(const std::string& failure_class) const;
+  /// The failure classes that no run of a release as it is meets (`mitigation.not_needed`).
+  std::vector<std::string> harmless_classes() const;
   /// The upstream that the mitigation acts on, the first that it needs; empty without one.
   std::string mitigated() const;
   /// The modes of the mitigation that can be asked for by name; empty without one. The package's

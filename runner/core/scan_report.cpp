@@ -1,6 +1,7 @@
 #include "core/scan_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -22,9 +23,40 @@ std::string purl_word(const std::string& text) {
   return out;
 }
 
+bool has_failing(const ScanAnswer& one, const ScanLimits& limits, bool is_open) {
+  return std::any_of(one.classes.begin(), one.classes.end(), [&](const ScanClass& row) {
+    return limits.fail_on.contains(row.impact) && row.open.empty() != is_open;
+  });
+}
+
 bool fails(const ScanAnswer& one, const ScanLimits& limits) {
-  return one.state == ScanState::kHit && one.ignored.empty() &&
-         limits.fail_on.contains(one.impact) && (!limits.only_fixable || one.is_fixable());
+  return one.state == ScanState::kHit && one.ignored.empty() && has_failing(one, limits, false) &&
+         (!limits.only_fixable || one.is_fixable());
+}
+
+/// Whether it is not known that nothing fails.
+bool is_left_open(const ScanAnswer& one, const ScanLimits& limits) {
+  return one.ignored.empty() && (one.state == ScanState::kUnknown ||
+                                 (one.state == ScanState::kHit && has_failing(one, limits, true)));
+}
+
+Json upgrade_json(const Upgrade& one) {
+  if (one.release.empty()) return nullptr;
+  return {
+      {"release", one.release}, {"cures", one.cures}, {"keeps", one.keeps}, {"brings", one.brings}};
+}
+
+Json classes_json(const ScanAnswer& one) {
+  Json rows = Json::array();
+  for (const ScanClass& row : one.classes)
+    rows.push_back({{"class", row.name},
+                    {"impact", row.impact},
+                    {"wrong", row.wrong},
+                    {"condition", row.condition},
+                    {"open", row.open},
+                    {"record", row.record},
+                    {"device", row.device}});
+  return rows;
 }
 
 /// Whether a place in code counts: the packages of an input may say that its pack is right there.
@@ -43,6 +75,15 @@ bool counts(const CodeSite& site, const ScanReport& report) {
 
 std::string scan_state_name(ScanState state) {
   return kStateNames.at(static_cast<std::size_t>(state));
+}
+
+bool ScanAnswer::is_cured() const {
+  return std::find(upgrade.cures.begin(), upgrade.cures.end(), slug) != upgrade.cures.end();
+}
+
+std::string ScanAnswer::right_release() const {
+  const bool is_right = is_cured() && upgrade.keeps.empty() && upgrade.brings.empty();
+  return is_right ? upgrade.release : "";
 }
 
 std::string ScanAnswer::id() const { return fmt::format("PATCHBENCH-{:02}-{}", number, upstream); }
@@ -70,11 +111,20 @@ std::string ScanReport::command() const {
              : "PATCHBENCH_MITIGATE=" + text + " python -m patchbench_mitigations train.py";
 }
 
+std::string ScanReport::upgrade_command() const {
+  std::set<std::string> pins;
+  for (const ScanAnswer& one : answers) {
+    if (const std::string right = one.right_release(); !right.empty() && one.ignored.empty())
+      pins.insert(fmt::format(" '{}=={}'", one.package, right));
+  }
+  return pins.empty() ? "" : fmt::format("pip install{}", fmt::join(pins, ""));
+}
+
 int scan_exit(const ScanReport& report, const ScanLimits& limits) {
   bool is_hit = false, is_unknown = !report.unread.empty();
   for (const ScanAnswer& one : report.answers) {
     is_hit |= fails(one, limits);
-    is_unknown |= one.state == ScanState::kUnknown && one.ignored.empty();
+    is_unknown |= is_left_open(one, limits);
   }
   for (const CodeSite& site : report.code) {
     if (!counts(site, report)) continue;
@@ -101,10 +151,12 @@ Json answer_json(const ScanAnswer& one) {
           {"product", one.product()},
           {"state", scan_state_name(one.state)},
           {"why", one.why},
-          {"impact", one.impact},
-          {"wrong", one.wrong},
-          {"condition", one.condition},
-          {"right_release", one.right_release},
+          {"impact", one.impact()},
+          {"wrong", one.worst() == nullptr ? "" : one.worst()->wrong},
+          {"condition", one.worst() == nullptr ? "" : one.worst()->condition},
+          {"classes", classes_json(one)},
+          {"right_release", one.right_release()},
+          {"upgrade", upgrade_json(one.upgrade)},
           {"mitigation", one.mitigation},
           {"acts", one.acts},
           {"record", one.record},

@@ -12,6 +12,21 @@ enum class ScanState { kHit, kNotHit, kUnknown, kNotInstalled };
 /// "hit", "not_hit", "unknown", "not_installed".
 std::string scan_state_name(ScanState state);
 
+/// One failure class of a release.
+struct ScanClass {
+  std::string name, impact;
+  std::string wrong;           ///< what goes wrong
+  std::string condition;       ///< when; empty: in every run of the code
+  std::string record, device;  ///< the verdict that shows it, and where it was measured
+  std::string open;  ///< the packages that it needs and of which nothing is known; else empty
+};
+
+/// A newer release of a package, with what every pack says of it.
+struct Upgrade {
+  std::string release;                            ///< empty: none cures a hit
+  std::vector<std::string> cures, keeps, brings;  ///< packs: hits now alone, both, then alone
+};
+
 /// One answer of `scan`.
 struct ScanAnswer {
   std::string input;  ///< the PATH that was named, or the environment that was found below it
@@ -19,11 +34,11 @@ struct ScanAnswer {
   int number = 0;
   std::string upstream, package, version, source;
   ScanState state = ScanState::kUnknown;
-  std::string why;             ///< the failure class of a hit; else one line
-  std::string impact;          ///< of a hit
-  std::string wrong;           ///< of a hit: what goes wrong
-  std::string condition;       ///< of a hit: when; may be empty
-  std::string right_release;   ///< of a hit: the next release that was measured right; may be empty
+  std::string why;  ///< the worst failure class of a hit; else one line
+  /// Of a hit all that it may meet, the worst first, open ones last; of an unknown answer what it
+  /// may be hit by.
+  std::vector<ScanClass> classes;
+  Upgrade upgrade;             ///< of a hit
   std::string mitigation;      ///< of a hit: what the pack's mitigation does about it; may be empty
   bool acts = false;           ///< of a hit: the mitigation was verified on this very release
   std::string record, device;  ///< the verdict that the answer rests on, and where it was measured
@@ -37,7 +52,13 @@ struct ScanAnswer {
       false;  ///< not_hit, though the bug is there: no run of the release as it is meets it
   std::string without;  ///< not_hit: the packages that a hit would need and that are not there
   std::string ignored;  ///< why the answer sets no exit status; "" where it does
-  bool is_fixable() const { return !right_release.empty() || acts; }
+  /// The worst class; null without one.
+  const ScanClass* worst() const { return classes.empty() ? nullptr : &classes.front(); }
+  std::string impact() const { return worst() == nullptr ? "" : worst()->impact; }
+  bool is_cured() const;  ///< the upgrade is right for this pack
+  /// The release of the upgrade where no pack is hit by it; else empty.
+  std::string right_release() const;
+  bool is_fixable() const { return is_cured() || acts; }
   /// "PATCHBENCH-09-liger-kernel"
   std::string id() const;
   /// "pkg:pypi/liger-kernel@0.8.0"; with a digest where the files differ from that release,
@@ -67,6 +88,8 @@ struct ScanReport {
   bool has_mitigations = false;  ///< patchbench-mitigations is installed in an input
   /// "PATCHBENCH_MITIGATE=a,b python -m patchbench_mitigations train.py", "" if none acts.
   std::string command() const;
+  /// "pip install 'a==2' 'b==3'": the right releases of what is hit; "" without one.
+  std::string upgrade_command() const;
 };
 
 /// What sets the exit status.

@@ -23,11 +23,19 @@ std::string place_text(const std::string& file, int line) {
 
 std::string state_text(const ScanAnswer& one) {
   if (one.state == ScanState::kHit)
-    return fmt::format("hit: {} ({}){}", one.why, one.impact,
-                       one.ignored.empty() ? "" : ", ignored");
+    return fmt::format(
+        "hit: {} ({}){}{}", one.why, one.impact(),
+        one.classes.size() > 1 ? fmt::format(" and {} more", one.classes.size() - 1) : "",
+        one.ignored.empty() ? "" : ", ignored");
   if (one.state == ScanState::kUnknown) return one.ignored.empty() ? "unknown" : "unknown, ignored";
   if (one.is_patched) return "not_hit (" + one.why + ")";
   return scan_state_name(one.state);
+}
+
+/// Whether an answer needs a sentence: no hit, but for a reason that may change.
+bool is_told(const ScanAnswer& one) {
+  return one.state == ScanState::kHit || one.state == ScanState::kUnknown || one.is_harmless ||
+         !one.without.empty();
 }
 
 Color color_of(const ScanAnswer& one) {
@@ -65,16 +73,42 @@ std::string mitigation_text(const ScanAnswer& one) {
                   : one.mitigation;
 }
 
+/// "a", "a and b", "a, b and c".
+std::string listed(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
+  return text;
+}
+
+/// "when", or the packages of which it is not known whether they are there.
+std::string when_text(const ScanClass& row) {
+  std::string text = row.condition.empty() ? "in every run of this code" : row.condition;
+  if (!row.open.empty())
+    text += fmt::format(" Needs {}; whether that is installed is not known here.", row.open);
+  return text;
+}
+
+std::string upgrade_cell(const ScanAnswer& one) {
+  return one.state == ScanState::kHit ? upgrade_text(one) : "";
+}
+
+std::string class_paragraphs(const ScanAnswer& one, int width) {
+  std::string text;
+  for (const ScanClass& row : one.classes)
+    text += paragraph(fmt::format("  {} ({}): ", row.name, row.impact), row.wrong, width) +
+            paragraph("    when: ", when_text(row), width);
+  return text;
+}
+
 std::string hit_paragraphs(const ScanAnswer& one, int width) {
   std::string text = paragraph(
       "hit: ",
       fmt::format("{}, {}{}: {}", one.slug, release_text(one),
-                  one.line > 0 ? " (" + place_text(one.file, one.line) + ")" : "", one.wrong),
+                  one.line > 0 ? " (" + place_text(one.file, one.line) + ")" : "", one.title),
       width);
-  if (!one.condition.empty()) text += paragraph("  when: ", one.condition, width);
-  text += paragraph("  right release: ",
-                    one.right_release.empty() ? "no measured release is right" : one.right_release,
-                    width);
+  text += class_paragraphs(one, width);
+  text += paragraph("  right release: ", upgrade_text(one), width);
   text += paragraph("  mitigation: ", mitigation_text(one), width);
   text += paragraph("  record: ",
                     one.record.substr(0, kDigestDigits) +
@@ -84,11 +118,11 @@ std::string hit_paragraphs(const ScanAnswer& one, int width) {
   return text;
 }
 
-/// Why a release is not hit although a verdict says that it has the bug.
-std::string harmless_paragraphs(const ScanReport& report, int width) {
+/// Why a release is no hit although a verdict says that it has the bug.
+std::string not_hit_paragraphs(const ScanReport& report, int width) {
   std::string text;
   for (const ScanAnswer& one : report.answers) {
-    if (one.is_harmless)
+    if (is_told(one) && one.state == ScanState::kNotHit)
       text += paragraph(
           "not hit: ", fmt::format("{}, {}: {}", one.slug, release_text(one), one.why), width);
   }
@@ -101,6 +135,7 @@ std::string open_paragraphs(const ScanReport& report, int width) {
     if (one.state != ScanState::kUnknown) continue;
     text += paragraph("unknown: ", fmt::format("{}, {}: {}", one.slug, release_text(one), one.why),
                       width);
+    text += class_paragraphs(one, width);
     if (!one.next.empty()) text += "  " + one_line(one.next) + "\n";
     if (!one.ignored.empty()) text += paragraph("  ignored: ", one.ignored, width);
   }
@@ -141,9 +176,13 @@ std::string closing_of(const ScanReport& report) {
       return one.state == state && one.ignored.empty();
     });
   };
-  if (const auto hit = first(ScanState::kHit); hit != report.answers.end())
+  if (const auto hit = first(ScanState::kHit); hit != report.answers.end()) {
+    // An upgrade that cures comes before a mitigation.
+    std::string next = report.upgrade_command();
+    if (next.empty()) next = report.command();
     return closing("A release with a known bug is installed.",
-                   report.command().empty() ? "patchbench show " + hit->slug : report.command());
+                   next.empty() ? "patchbench show " + hit->slug : next);
+  }
   const auto site = std::find_if(report.code.begin(), report.code.end(), [](const CodeSite& one) {
     return one.is_met && one.ignored.empty();
   });
@@ -195,14 +234,31 @@ std::string release_text(const ScanAnswer& one) {
   return one.package + (one.version.empty() ? "" : " " + one.version);
 }
 
+std::string upgrade_text(const ScanAnswer& one) {
+  if (!one.is_cured()) return "no measured release is right";
+  if (const std::string right = one.right_release(); !right.empty()) return right;
+  std::string text = fmt::format("{} cures {}", one.upgrade.release, listed(one.upgrade.cures));
+  if (!one.upgrade.keeps.empty()) text += ", keeps " + listed(one.upgrade.keeps);
+  if (!one.upgrade.brings.empty()) text += ", brings " + listed(one.upgrade.brings);
+  return text;
+}
+
+std::string class_sentences(const ScanAnswer& one) {
+  std::string text;
+  for (const ScanClass& row : one.classes)
+    text += fmt::format("{}{} ({}): {}. When: {}", text.empty() ? "" : " ", row.name, row.impact,
+                        row.wrong, when_text(row));
+  return text;
+}
+
 std::string answer_sentence(const ScanAnswer& one) {
   if (one.state != ScanState::kHit)
-    return fmt::format("{}, {}: {}: {}.{}", one.slug, release_text(one), scan_state_name(one.state),
-                       one.why, one.next.empty() ? "" : " " + one.next);
-  return fmt::format("{}, {}: {}.{} Right release: {}. Mitigation: {}. Record {}.", one.slug,
-                     release_text(one), one.wrong,
-                     one.condition.empty() ? "" : " When: " + one.condition,
-                     one.right_release.empty() ? "no measured release is right" : one.right_release,
+    return fmt::format("{}, {}: {}: {}.{}{}", one.slug, release_text(one),
+                       scan_state_name(one.state), one.why,
+                       one.classes.empty() ? "" : " " + class_sentences(one),
+                       one.next.empty() ? "" : " " + one.next);
+  return fmt::format("{}, {}: {} Right release: {}. Mitigation: {}. Record {}.", one.slug,
+                     release_text(one), class_sentences(one), upgrade_text(one),
                      mitigation_text(one), one.record.substr(0, kDigestDigits));
 }
 
@@ -222,7 +278,7 @@ std::string scan_text(const ScanReport& report, int exit_code, const Style& styl
   for (const ScanAnswer& one : report.answers) {
     if (one.state == ScanState::kHit) text += hit_paragraphs(one, width);
   }
-  text += harmless_paragraphs(report, width) + open_paragraphs(report, width);
+  text += not_hit_paragraphs(report, width) + open_paragraphs(report, width);
   for (const std::string& note : report.notes) text += paragraph("note: ", note, width);
   if (!report.command().empty() && !report.has_mitigations)
     text += paragraph("note: ",
@@ -240,14 +296,12 @@ std::string scan_markdown(const ScanReport& report, int exit_code) {
     if (one.state == ScanState::kNotInstalled) continue;
     text += "|";
     for (const std::string& cell :
-         {one.slug, release_text(one), state_text(one), one.right_release, one.mitigation})
+         {one.slug, release_text(one), state_text(one), upgrade_cell(one), one.mitigation})
       text += " " + escaped_markdown(cell) + " |";
     text += "\n";
   }
   for (const ScanAnswer& one : report.answers) {
-    const bool is_told =
-        one.state == ScanState::kHit || one.state == ScanState::kUnknown || one.is_harmless;
-    if (is_told) text += "\n" + escaped_markdown(answer_sentence(one)) + "\n";
+    if (is_told(one)) text += "\n" + escaped_markdown(answer_sentence(one)) + "\n";
   }
   for (const std::string& line : report.unread)
     text += "\nunknown: which package is installed by " + escaped_markdown(line) + "\n";

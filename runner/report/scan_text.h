@@ -19,6 +19,10 @@ std::string scan_github(const ScanReport& report);
 
 /// "liger-kernel 0.8.0", "megatron-core (a copy in /srv/x)".
 std::string release_text(const ScanAnswer& answer);
+/// Every failure class of an answer, the worst first, with its impact and its condition.
+std::string class_sentences(const ScanAnswer& answer);
+/// Of a hit: "0.8.2", "0.8.2 cures a and brings b", "no measured release is right".
+std::string upgrade_text(const ScanAnswer& answer);
 /// One sentence for a hit, an unknown answer or a place in code.
 std::string answer_sentence(const ScanAnswer& answer);
 std::string site_sentence(const CodeSite& site);

@@ -31,8 +31,7 @@ std::map<Key, const ScanAnswer*> worst_answers(const ScanReport& report) {
 
 std::string action_text(const ScanAnswer& one) {
   std::string text;
-  if (!one.right_release.empty())
-    text = fmt::format("Upgrade to {} {}.", one.package, one.right_release);
+  if (one.is_cured()) text = fmt::format("Upgrade {}: {}.", one.package, upgrade_text(one));
   if (one.acts)
     text += fmt::format(
         "{}Set PATCHBENCH_MITIGATE={} and start with python -m "
@@ -64,7 +63,7 @@ Json analysis_of(const ScanAnswer& one) {
   if (one.state == ScanState::kHit) {
     out["state"] = "exploitable";
     Json response = Json::array();
-    if (!one.right_release.empty()) response.push_back("update");
+    if (one.is_cured()) response.push_back("update");
     if (one.acts) response.push_back("workaround_available");
     if (!one.ignored.empty()) response.push_back("will_not_fix");
     if (!response.empty()) out["response"] = response;
@@ -80,9 +79,10 @@ Json analysis_of(const ScanAnswer& one) {
 }
 
 std::string severity_of(const ScanAnswer& one) {
-  if (one.impact == "silent_wrong" || one.impact == "memory_corruption") return "high";
-  if (one.impact == "crash") return "medium";
-  return one.impact.empty() ? "unknown" : "low";
+  const std::string impact = one.impact();
+  if (impact == "silent_wrong" || impact == "memory_corruption") return "high";
+  if (impact == "crash") return "medium";
+  return impact.empty() ? "unknown" : "low";
 }
 
 Json vulnerability_of(const ScanAnswer& one) {
@@ -96,11 +96,11 @@ Json vulnerability_of(const ScanAnswer& one) {
               {"description", one.title},
               {"analysis", analysis_of(one)},
               {"affects", {{{"ref", one.product()}}}}};
-  if (!one.wrong.empty()) out["detail"] = one.wrong;
+  if (!one.classes.empty()) out["detail"] = class_sentences(one);
   if (one.state == ScanState::kHit) out["recommendation"] = action_text(one);
   Json properties = Json::array();
   for (const auto& [name, value] :
-       {Key{"record", one.record}, Key{"impact", one.impact}, Key{"ignored", one.ignored}}) {
+       {Key{"record", one.record}, Key{"impact", one.impact()}, Key{"ignored", one.ignored}}) {
     if (!value.empty()) properties.push_back({{"name", "patchbench:" + name}, {"value", value}});
   }
   if (!properties.empty()) out["properties"] = properties;

@@ -8,6 +8,7 @@
 
 #include "core/digest.h"
 #include "core/version_range.h"
+#include "status/scan_advice.h"
 #include "status/scan_judge.h"
 #include "status/source_copies.h"
 
@@ -157,15 +158,37 @@ class PackScan {
 
 }  // namespace
 
-std::vector<ScanAnswer> answers_of(const std::vector<Manifest>& packs, const VerdictTable& table,
-                                   Inventory& inventory) {
-  const Copies copies = copies_in(inventory, wanted_files(packs));
+namespace {
+
+std::vector<ScanAnswer> answers_from(const std::vector<Manifest>& packs, const VerdictTable& table,
+                                     const Inventory& inventory, const Copies& copies) {
   std::vector<ScanAnswer> all;
   for (const Manifest& pack : packs) {
     const auto at = table.packs.find(pack.slug.str());
     PackScan scan(pack, at == table.packs.end() ? nullptr : &at->second, inventory, copies);
     for (ScanAnswer& one : scan.answers()) all.push_back(std::move(one));
   }
+  return all;
+}
+
+}  // namespace
+
+std::vector<ScanAnswer> answers_of(const std::vector<Manifest>& packs, const VerdictTable& table,
+                                   Inventory& inventory) {
+  const Copies copies = copies_in(inventory, wanted_files(packs));
+  std::vector<ScanAnswer> all = answers_from(packs, table, inventory, copies);
+  add_upgrades(all, table, [&](const PinnedPackages& pins) {
+    Inventory changed = inventory;
+    for (const auto& [package, release] : pins)
+      changed.list.packages[package] = {{.version = release}};
+    Copies left = copies;
+    for (const auto& [slug, pack] : table.packs) {
+      for (const TableUpstream& one : pack.upstreams) {
+        if (pins.contains(one.package)) left.erase(one.name);
+      }
+    }
+    return answers_from(packs, table, changed, left);
+  });
   return all;
 }
 

@@ -16,7 +16,8 @@ namespace patchbench {
 /// with a validated edit give not_hit, others give unknown. Where no files are at hand, the version
 /// decides if it is a release's: never a local version ("0.19.2+abc"), nor one from git, a folder
 /// or a URL (a commit that was measured decides). A hit needs the packages of its condition
-/// (`requires`). What was not measured is unknown.
+/// (`requires`). What was not measured is unknown. Each hit names the release to upgrade to
+/// (status/scan_advice.h).
 ///
 /// What cannot be walked is added to the inventory's `unread`.
 std::vector<ScanAnswer> answers_of(const std::vector<Manifest>& packs, const VerdictTable& table,

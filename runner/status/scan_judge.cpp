@@ -8,6 +8,7 @@
 
 #include "core/digest.h"
 #include "core/json.h"
+#include "core/shell_word.h"
 #include "core/version_range.h"
 
 namespace patchbench {
@@ -66,7 +67,7 @@ void ScanJudge::leave_open(ScanAnswer& answer, const std::string& why) const {
 void ScanJudge::judge(ScanAnswer& answer, const Listed& listed, const SourceCopy* copy) const {
   judge_release(answer, listed, copy);
   if (answer.state == ScanState::kHit) check_requirements(answer);
-  if (answer.state == ScanState::kHit) explain_hit(answer);
+  if (answer.state == ScanState::kHit) add_mitigation(answer);
   if (answer.state == ScanState::kUnknown) add_next(answer);
 }
 
@@ -120,8 +121,7 @@ void ScanJudge::judge_files(ScanAnswer& answer, const Listed& listed, const File
   }
   if (is_own) return take(answer, *own, "");
   for (const TableRelease* other : same) {
-    if (other->state == same.front()->state && other->silent_class == same.front()->silent_class)
-      continue;
+    if (other->says_the_same(*same.front())) continue;
     return leave_open(answer, fmt::format("its files are those of {} and of {}, which differ",
                                           same.front()->version, other->version));
   }
@@ -167,58 +167,83 @@ void ScanJudge::take(ScanAnswer& answer, const TableRelease& release,
                      const std::string& remark) const {
   answer.record = release.record;
   answer.device = release.device;
-  if (release.state == BugStatus::kPresent) {
-    const bool needs_nothing = pack_.mitigation.contains("not_needed");
-    answer.state = ScanState::kHit;
-    answer.why = needs_nothing ? release.silent_class : release.state.failure_class();
-    if (!needs_nothing || !answer.why.empty()) return;
-    answer.state = ScanState::kNotHit;
-    answer.is_harmless = true;
-    answer.why = fmt::format("{} is there and harms no run of the release as it is: {}",
-                             release.state.failure_class(),
-                             pack_.mitigation.at("not_needed").at("why").get<std::string>());
-    return;
-  }
+  if (release.state == BugStatus::kPresent) return take_classes(answer, release);
   answer.state = ScanState::kNotHit;
   answer.why =
       release.state == BugStatus::kAbsent ? "the bug is not there" : "the release has no such code";
   if (!remark.empty()) answer.why += "; " + remark;
 }
 
-void ScanJudge::check_requirements(ScanAnswer& answer) const {
-  for (const Requirement& row : pack_.requirements) {
-    if (!row.is_for(use_.name, answer.why)) continue;
-    Met best = Met::kNo;
-    std::string names;
-    for (const NeededPackage& needed : row.any_of) {
-      best = std::max(best, is_met(needed, inventory_, copies_));
-      names += (names.empty() ? "" : " or ") + needed_text(needed);
+void ScanJudge::take_classes(ScanAnswer& answer, const TableRelease& release) const {
+  const std::vector<std::string> harmless = pack_.harmless_classes();
+  std::string left_out;
+  for (const TableClass& row : release.classes) {
+    if (std::find(harmless.begin(), harmless.end(), row.name) != harmless.end()) {
+      left_out += (left_out.empty() ? "" : ", ") + row.name;
+      continue;
     }
-    if (best == Met::kYes) continue;
-    if (best == Met::kUnknown)
-      return leave_open(
-          answer, fmt::format("a hit with {}, of which the version is not known here", names));
+    const auto meaning = pack_.classes.find(row.name);
+    answer.classes.push_back(
+        {.name = row.name,
+         .impact = pack_.impact_of(row.name),
+         .wrong = meaning == pack_.classes.end() ? pack_.title : meaning->second,
+         .condition = pack_.condition_of(row.name),
+         .record = row.record,
+         .device = row.device});
+  }
+  answer.is_harmless = answer.classes.empty();
+  if (answer.is_harmless) {
     answer.state = ScanState::kNotHit;
-    answer.without = names;
-    answer.why = fmt::format("a hit with {} alone, which is not here: {}", names, row.why);
+    answer.why = fmt::format("{} is there and harms no run of the release as it is: {}", left_out,
+                             pack_.mitigation.at("not_needed").at("why").get<std::string>());
     return;
+  }
+  answer.state = ScanState::kHit;
+  const std::vector<std::string>& order = impact_names();
+  std::stable_sort(answer.classes.begin(), answer.classes.end(),
+                   [&](const ScanClass& a, const ScanClass& b) {
+                     return std::find(order.begin(), order.end(), a.impact) <
+                            std::find(order.begin(), order.end(), b.impact);
+                   });
+  answer.why = answer.classes.front().name;
+}
+
+void ScanJudge::check_requirements(ScanAnswer& answer) const {
+  std::string unmet, without;
+  for (ScanClass& row : answer.classes) {
+    for (const Requirement& needed : pack_.requirements) {
+      if (!needed.is_for(use_.name, row.name)) continue;
+      Met best = Met::kNo;
+      std::string names;
+      for (const NeededPackage& one : needed.any_of) {
+        best = std::max(best, is_met(one, inventory_, copies_));
+        names += (names.empty() ? "" : " or ") + needed_text(one);
+      }
+      if (best == Met::kUnknown) row.open = names;
+      if (best != Met::kNo) continue;
+      row.name.clear();
+      without = names;
+      unmet = fmt::format("a hit with {} alone, which is not here: {}", names, needed.why);
+      break;
+    }
+  }
+  std::erase_if(answer.classes, [](const ScanClass& row) { return row.name.empty(); });
+  std::stable_partition(answer.classes.begin(), answer.classes.end(),
+                        [](const ScanClass& row) { return row.open.empty(); });
+  if (answer.classes.empty()) {
+    answer.state = ScanState::kNotHit;
+    answer.without = without;
+    answer.why = unmet;
+  } else if (answer.worst()->open.empty()) {
+    answer.why = answer.worst()->name;
+  } else {
+    leave_open(answer,
+               fmt::format("a hit ({}) with {}; whether that is installed is not known here",
+                           answer.worst()->name, answer.worst()->open));
   }
 }
 
-void ScanJudge::explain_hit(ScanAnswer& answer) const {
-  const std::string failure_class = answer.why;
-  answer.impact = pack_.impact_of(failure_class);
-  const auto meaning = pack_.classes.find(failure_class);
-  answer.wrong = meaning == pack_.classes.end() ? pack_.title : meaning->second;
-  answer.condition = pack_.condition_of(failure_class);
-  bool is_after = false;
-  for (const TableRelease& one : upstream_->releases) {
-    if (is_after && one.state == BugStatus::kAbsent && !one.version.starts_with("git:")) {
-      answer.right_release = one.version;
-      break;
-    }
-    is_after |= one.record == answer.record;
-  }
+void ScanJudge::add_mitigation(ScanAnswer& answer) const {
   const std::string& package = table_->mitigates;
   const TableRelease* own = upstream_->find(answer.version);
   if (package.empty()) {
@@ -234,12 +259,16 @@ void ScanJudge::explain_hit(ScanAnswer& answer) const {
 }
 
 void ScanJudge::add_next(ScanAnswer& answer) const {
-  const bool is_release =
-      answer.source.empty() && !answer.version.empty() && !is_local(answer.version);
-  if (!is_release && inventory_.python.empty()) return;
+  // `reproduce` takes a release that is locked.
+  const bool is_release = answer.source.empty() && !is_local(answer.version) &&
+                          upstream_ != nullptr && upstream_->find(answer.version) != nullptr;
+  const bool is_copy = answer.source == "copy";
+  if (!is_release && !is_copy && inventory_.python.empty()) return;
   answer.next = "patchbench reproduce " + answer.slug;
   if (answer.upstream != pack_.upstreams.front().name) answer.next += " --of " + answer.upstream;
-  answer.next += is_release ? " --upstream " + answer.version : " --python " + inventory_.python;
+  answer.next += is_release ? " --upstream " + answer.version
+                 : is_copy  ? " --upstream " + shell_word("path:" + answer.file)
+                            : " --python " + shell_word(inventory_.python);
 }
 
 }  // namespace patchbench

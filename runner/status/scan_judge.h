@@ -33,10 +33,11 @@ class ScanJudge {
   void judge_files(ScanAnswer& answer, const Listed& listed, const Files& files) const;
   void judge_version(ScanAnswer& answer, const Listed& listed) const;
   void take(ScanAnswer& answer, const TableRelease& release, const std::string& remark) const;
+  void take_classes(ScanAnswer& answer, const TableRelease& release) const;
   void leave_open(ScanAnswer& answer, const std::string& why) const;
   std::string unmeasured(const std::string& version) const;
   void check_requirements(ScanAnswer& answer) const;
-  void explain_hit(ScanAnswer& answer) const;
+  void add_mitigation(ScanAnswer& answer) const;
   void add_next(ScanAnswer& answer) const;
 
   const Manifest& pack_;

@@ -123,7 +123,22 @@ class PackTable {
       const auto states = states_of(verdicts_.board, slug_, use.name, device, versions);
       for (std::size_t i = 0; i < states.size(); ++i) take(rows[i], states[i], device, use);
     }
+    for (TableRelease& one : rows) {
+      if (one.state != BugStatus::kPresent || !one.has_files(use.files)) continue;
+      // What a run showed of the same files holds here, too: not every release ran on every device.
+      for (const TableRelease& other : rows) {
+        if (other.files == one.files) merge_classes(one.classes, other.classes);
+      }
+    }
     return rows;
+  }
+
+  static void merge_classes(std::vector<TableClass>& into, const std::vector<TableClass>& more) {
+    for (const TableClass& row : more) {
+      const bool is_known = std::any_of(
+          into.begin(), into.end(), [&](const TableClass& one) { return one.name == row.name; });
+      if (!is_known) into.push_back(row);
+    }
   }
 
   void take(TableRelease& row, const ReleaseState& seen, const std::string& device,
@@ -144,11 +159,21 @@ class PackTable {
       row.files.swap(files);
     }
     row.files.merge(files);
+    if (state == BugStatus::kPresent) add_classes(row, state, observations, device, seen.record);
+  }
+
+  /// The failure classes that the cases of one verdict showed.
+  void add_classes(TableRelease& row, const BugState& state,
+                   const std::vector<Observation>& observations, const std::string& device,
+                   const std::string& record) const {
+    std::vector<TableClass> found = {{state.failure_class(), device, record}};
     for (const Observation& o : observations) {
-      if (o.role == CaseRole::kSilent && o.counts && o.subject == SubjectKind::kUpstream &&
-          o.seen == Seen::kPresent)
-        row.silent_class = o.failure_class;
+      const bool is_shown = o.counts && o.subject == SubjectKind::kUpstream &&
+                            o.seen == Seen::kPresent && o.role != CaseRole::kSurvey &&
+                            o.role != CaseRole::kCode && pack_.classes.contains(o.failure_class);
+      if (is_shown) merge_classes(found, {{o.failure_class, device, record}});
     }
+    merge_classes(row.classes, found);
   }
 
   /// Every set of edited files whose newest validation says that the fix holds.

@@ -16,12 +16,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 2;                // 1 had no silent_class
+constexpr int kFormat = 3;                // 2 had one failure class a release
 constexpr std::ptrdiff_t kMaxCached = 8;  // of several trees, each with records of its own
 
 Json release_json(const TableRelease& one) {
   Json out = {{"version", one.version}, {"state", one.state.text()}};
-  if (!one.silent_class.empty()) out["silent_class"] = one.silent_class;
+  for (const TableClass& row : one.classes)
+    out["classes"].push_back({{"class", row.name}, {"device", row.device}, {"record", row.record}});
   if (!one.device.empty()) out["device"] = one.device;
   if (!one.record.empty()) out["record"] = one.record;
   if (!one.files.empty()) out["files"] = one.files;
@@ -51,13 +52,19 @@ Json rows_of(FieldReader& row, const std::string& key) {
 TableRelease release_from(const Json& json, const std::string& where) {
   FieldReader row(json, where);
   TableRelease one{.version = row.text("version"), .state = row.text("state")};
-  one.silent_class = row.optional_text("silent_class");
+  for (const Json& shown_class : row.has("classes") ? rows_of(row, "classes") : Json::array()) {
+    FieldReader fields(shown_class, where);
+    one.classes.push_back({fields.text("class"), fields.text("device"), fields.text("record")});
+    fields.finish();
+  }
   one.device = row.optional_text("device");
   one.record = row.optional_text("record");
   one.files = texts_of(row, "files");
   one.is_mitigated = row.has("mitigated") && row.boolean("mitigated");
   row.finish();
   if (!one.state.is_open() && one.record.empty()) row.fail("a state rests on a record");
+  if ((one.state == BugStatus::kPresent) == one.classes.empty())
+    row.fail("a bug that is present has classes, and no other state has");
   return one;
 }
 
@@ -135,6 +142,13 @@ bool TableRelease::has_files(const std::vector<std::string>& wanted) const {
   return is_any;
 }
 
+bool TableRelease::says_the_same(const TableRelease& other) const {
+  const auto same = [](const TableClass& a, const TableClass& b) { return a.name == b.name; };
+  return state.status() == other.state.status() &&
+         std::is_permutation(classes.begin(), classes.end(), other.classes.begin(),
+                             other.classes.end(), same);
+}
+
 const TableRelease* TableUpstream::find(const std::string& version) const {
   for (const TableRelease& one : releases) {
     if (one.version == version || compare_versions(one.version, version) == 0) return &one;
@@ -182,7 +196,9 @@ VerdictTable VerdictTable::parse(std::string_view text, const std::string& where
   FieldReader row(document, where);
   if (row.value("patchbench_verdicts") != kFormat)
     throw Error(ErrorCode::kUsage,
-                where + ": a verdict table of another format; this patchbench reads format 1");
+                fmt::format("{}: a verdict table of another format; this patchbench reads format "
+                            "{}; patchbench scan --write-db FILE writes one",
+                            where, kFormat));
   VerdictTable table{.date = row.text("date")};
   for (const auto& [slug, json] : row.object("packs").items()) {
     const std::string here = where + ": " + shown(slug);

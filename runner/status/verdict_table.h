@@ -9,18 +9,26 @@
 
 namespace patchbench {
 
+/// A failure class of one version.
+struct TableClass {
+  std::string name, device, record;
+  bool operator==(const TableClass&) const = default;
+};
+
 /// What the records say of one version of an upstream.
 struct TableRelease {
   std::string version;  ///< a release, or "git:<40 hex>"
   BugState state = BugStatus::kNotMeasured;
-  /// The failure class of a silent case, which cannot show the pack's bug: the release is wrong
-  /// without the bug's condition, too. "" for none.
-  std::string silent_class;
+  /// Where the bug is present: every failure class that its cases showed, with the device and the
+  /// verdict that shows it.
+  std::vector<TableClass> classes;
   std::string device, record;                ///< of the verdict that it rests on
   std::map<std::string, std::string> files;  ///< file -> SHA-256 or "absent", as far as recorded
   bool is_mitigated = false;                 ///< the mitigation was verified on it
   /// Whether the files tell the version: all of `wanted` are recorded, and one of them is there.
   bool has_files(const std::vector<std::string>& wanted) const;
+  /// Whether the records say the same of both: the state and the failure classes.
+  bool says_the_same(const TableRelease& other) const;
 };
 
 /// A version with edits of the pack, as a record validates them.

@@ -204,9 +204,9 @@ def test_what_was_not_measured_or_not_pinned_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("-r more.txt\nliger-kernel==99.0\n# mamba-ssm==2.3.2.post1\n--no-binary :all:\n")
     found, packs = doctor("--requirements", tmp_path / "requirements.txt", "--exit-code")
     assert found.returncode == 125 and packs["command"] == ""
-    assert packs["liger_flce_none_bwd"]["next"] == "patchbench reproduce liger_flce_none_bwd --upstream 99.0"
+    assert packs["liger_flce_none_bwd"]["next"] == "", "reproduce takes a release that is locked"
     states = {slug: packs[slug]["state"] for slug in ("liger_flce_none_bwd", "mamba3_mimo_gqa_bwd", "sparse_mla_pdp_precision")}
-    assert list(states.values()) == ["unknown", "unknown", "not_hit"]
+    assert list(states.values()) == ["unknown", "unknown", "unknown"]
 
 
 @pytest.mark.parametrize(
@@ -232,5 +232,7 @@ def test_the_table_is_one_row_a_line(tmp_path: Path) -> None:
     num_packs = len(list(ROOT.glob("packs/*/manifest.json")))
     assert "patchbench-mitigations is not among these packages" in shown and shown.split("\n\n")[0].count("\n") == num_packs
     said = "no record: newer than 0.19.2, the newest that was measured"
-    assert f"unknown: dsa_graph_capture, megatron-core 99.0: {said}\n  patchbench reproduce dsa_graph_capture --upstream 99.0\n" in shown
+    assert (
+        f"unknown: dsa_graph_capture, megatron-core 99.0: {said}\n  patchbench reproduce dsa_graph_capture --python {tmp_path}\n" in shown
+    )
     assert "hit: wrong_gradients" in shown

@@ -178,7 +178,8 @@ def test_lines_for_github_and_pages(folder: Path) -> None:
     assert any(line.startswith(f"::error file=uv.lock,line=5,title={ID}::{LIGER}, liger-kernel 0.8.0: ") for line in found)
     assert all(re.match(r"::(error|warning|notice) ", line) for line in found) and any(line.startswith("::warning ") for line in found)
     page = scan("uv.lock", "--format", "markdown", cwd=folder).stdout
-    assert "| liger\\_flce\\_none\\_bwd | liger-kernel 0.8.0 | hit: wrong\\_gradients (silent\\_wrong) | 0.8.2 | acts |" in page
+    row = next(line for line in page.splitlines() if line.startswith("| liger\\_flce\\_none\\_bwd "))
+    assert "| liger-kernel 0.8.0 | hit: wrong\\_gradients (silent\\_wrong) | 0.8.5 cures liger\\_flce\\_none\\_bwd, " in row
 
 
 def test_a_table_in_a_pipe_is_one_row_a_line(tmp_path: Path) -> None:
@@ -209,7 +210,9 @@ def test_a_table_of_verdicts_serves_without_records(folder: Path) -> None:
     for state in ("unresolved", "not_measured"):
         changed = json.loads(json.dumps(table))
         for release in changed["packs"][LIGER]["upstreams"][0]["releases"]:
-            release["state"] = state if release["version"] == "0.8.0" else release["state"]
+            if release["version"] == "0.8.0":
+                release["state"] = state
+                del release["classes"]
         (folder / "hole.json").write_text(json.dumps(changed))
         rows = document("uv.lock", "--db", "hole.json", cwd=folder)[1]["answers"]
         assert [one["state"] for one in rows if one["slug"] == LIGER] == ["unknown"], "a hole between measured releases"

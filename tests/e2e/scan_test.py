@@ -91,7 +91,8 @@ def test_a_hit_says_what_when_and_what_to_do(tmp_path: Path) -> None:
     found = scan("uv.lock", cwd=tmp_path)
     assert found.returncode == 1
     for said in ("hit: liger_flce_none_bwd, liger-kernel 0.8.0 (uv.lock:5): ", 'when: The loss is called with reduction="none"',
-                 "right release: 0.8.2", "PATCHBENCH_MITIGATE=liger_flce_none_bwd python -m patchbench_mitigations train.py",
+                 "right release: 0.8.5 cures liger_flce_none_bwd, keeps liger_flce_frozen_hidden",
+                 "PATCHBENCH_MITIGATE=liger_flce_none_bwd python -m patchbench_mitigations train.py",
                  "record: ", "exit 1; verdicts of 20"):  # fmt: skip
         assert said in found.stdout, said
 
@@ -110,7 +111,8 @@ def test_exit_statuses_are_its_own(tmp_path: Path, version: str, status: int, st
 def test_impacts_choose_what_fails(tmp_path: Path) -> None:
     (tmp_path / "uv.lock").write_text(uv_lock(("megatron-core", "0.19.2"), ("tilelang", "0.1.15")))
     rows = {(one["slug"], one["package"]): one for one in document(tmp_path / "uv.lock")[1]["answers"]}
-    assert rows["sparse_mla_dims", "megatron-core"]["impact"] == "memory"
+    assert rows["sparse_mla_dims", "megatron-core"]["impact"] == "crash"
+    assert {row["impact"] for row in rows["sparse_mla_dims", "megatron-core"]["classes"]} == {"crash", "memory"}
     assert rows["dsa_graph_capture", "megatron-core"]["impact"] == "crash"
     assert scan(tmp_path / "uv.lock", "--fail-on", "memory_corruption,speed").returncode == 0
     assert scan(tmp_path / "uv.lock", "--fail-on", "memory").returncode == 1
@@ -118,7 +120,7 @@ def test_impacts_choose_what_fails(tmp_path: Path) -> None:
 
 
 def test_a_bug_that_harms_no_run_is_no_hit_and_says_why(tmp_path: Path) -> None:
-    """The pages of these packs say BUG_REPRODUCED. Under TileLang 0.1.13 and newer a case without the pack's condition is red, too."""
+    """The page of this pack says BUG_REPRODUCED. Under TileLang 0.1.13 and newer a case without the pack's condition is red, too."""
 
     def answer(slug: str, package: str, *packages: tuple[str, str]) -> dict[str, Any]:
         (tmp_path / "uv.lock").write_text(uv_lock(("mamba-ssm", "2.3.2.post1"), *packages))
@@ -126,7 +128,7 @@ def test_a_bug_that_harms_no_run_is_no_hit_and_says_why(tmp_path: Path) -> None:
         (one,) = [row for row in found["answers"] if row["package"] == package]
         return one | {"status": status}
 
-    for slug, package, packages in (("mamba3_siso_bwd_cse", "mamba-ssm", []), ("mamba3_mimo_smem_2d", "mamba-ssm", [("tilelang", "0.1.8")]),
+    for slug, package, packages in (("mamba3_mimo_smem_2d", "mamba-ssm", [("tilelang", "0.1.8")]),
                                     ("mamba3_mimo_smem_2d", "tilelang", [("tilelang", "0.1.12")])):  # fmt: skip
         one = answer(slug, package, *packages)
         assert (one["status"], one["state"], one["is_harmless"]) == (0, "not_hit", True) and "harms no run" in one["why"], one
@@ -137,6 +139,40 @@ def test_a_bug_that_harms_no_run_is_no_hit_and_says_why(tmp_path: Path) -> None:
     one = answer("mamba3_mimo_smem_2d", "tilelang", ("tilelang", "0.1.13"))
     assert (one["status"], one["state"], one["why"], one["impact"]) == (1, "hit", "reduce_lowering_fails", "crash")
     assert not one["is_harmless"] and "with TMA on or off" in one["condition"] and one["record"] and one["mitigation"] == "none"
+
+
+def test_a_conditional_corruption_is_a_hit_with_its_condition(tmp_path: Path) -> None:
+    (tmp_path / "uv.lock").write_text(uv_lock(("mamba-ssm", "2.3.2.post1")))
+    status, found = document(tmp_path / "uv.lock", "--pack", "mamba3_siso_bwd_cse")
+    (one,) = found["answers"]
+    assert (status, one["state"], one["why"], one["impact"]) == (1, "hit", "states_overlap", "memory_corruption")
+    assert "cu_seqlens" in one["condition"] and "cu_seqlens" in scan(tmp_path / "uv.lock").stdout
+
+
+# Every class that the records of these releases show, the worst first.
+CLASSES = {
+    ("transformer-engine", "2.9.0", "te_fused_ce"): {
+        "out_of_bounds_read", "storage_order_gradient", "transposed_view"},
+    ("transformers", "4.57.1", "trainer_grad_accumulation"): {"first_label_counted"},
+    ("liger-kernel", "0.8.0", LIGER): {"wrong_gradients"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("package", "version", "slug"), CLASSES)
+def test_every_class_of_a_release_is_answered_in_every_format(tmp_path: Path, package: str, version: str, slug: str) -> None:
+    (tmp_path / "uv.lock").write_text(uv_lock((package, version)))
+    status, found = document(tmp_path / "uv.lock", "--pack", slug)
+    (one,) = found["answers"]
+    names = [row["class"] for row in one["classes"]]
+    assert status == 1 and set(names) >= CLASSES[package, version, slug] and names[0] == one["why"]
+    worst = ["silent_wrong", "memory_corruption", "crash", "memory", "speed", "claim"]
+    impacts = [worst.index(row["impact"]) for row in one["classes"]]
+    assert impacts == sorted(impacts) and all(row["record"] and row["wrong"] for row in one["classes"])
+    for form in ("table", "sarif", "cyclonedx", "openvex", "markdown", "github"):
+        said = " ".join(scan(tmp_path / "uv.lock", "--pack", slug, "--format", form).stdout.replace("\\", "").split())
+        for row in one["classes"]:
+            assert f"{row['class']} ({row['impact']})" in said, (form, row["class"])
+            assert row["condition"].split('"')[0] in said, (form, row["class"])
 
 
 def test_only_what_can_be_fixed_fails(tmp_path: Path) -> None:
@@ -163,9 +199,29 @@ def test_a_hit_needs_the_packages_of_its_condition(tmp_path: Path) -> None:
     assert state(("tilelang", "0.1.9"))[kernel] == state(("tilelang", "0.1.9"), ("megatron-core", "0.18.2"))[kernel] == "not_hit"
     assert state(("tilelang", "0.1.9"), ("megatron-core", "0.19.0"))[kernel] == "hit"
     assert state(("tilelang", "0.1.9"), ("megatron-core", "0.18.2+local"))[kernel] == "unknown"
-    (tmp_path / "r.txt").write_text("tilelang==0.1.9\nnumpy\n")
-    rows = {(one["slug"], one["package"]): one["state"] for one in document(tmp_path / "r.txt")[1]["answers"]}
-    assert rows[kernel] == "unknown"
+
+
+@pytest.mark.parametrize("text", ["{}\n", "{}\nnumpy==1.26.4\n", "numpy\n{}\n"])
+@pytest.mark.parametrize(
+    ("pin", "slug"),
+    [("megatron-core==0.15.0", "megatron_float16_cast"), ("megatron-core==0.19.2", "fp8_storage_dispatch"),
+     ("tilelang==0.1.9", "sparse_mla_pdp_precision"), ("tilelang==0.1.9", "sparse_mla_dims")],
+)  # fmt: skip
+def test_what_a_list_that_is_not_whole_leaves_out_is_not_proved_absent(tmp_path: Path, pin: str, slug: str, text: str) -> None:
+    (tmp_path / "r.txt").write_text(text.format(pin))
+    status, found = document(tmp_path / "r.txt", "--pack", slug)
+    package = pin.partition("==")[0]
+    (one,) = [row for row in found["answers"] if row["package"] == package]
+    assert (status, one["state"]) == (3, "unknown") and "not known here" in one["why"], one
+    assert all(row["open"] and row["impact"] for row in one["classes"]) and one["classes"]
+    said = scan(tmp_path / "r.txt", "--pack", slug).stdout
+    assert "No release with a known bug" not in said and one["classes"][0]["class"] in said
+
+
+def test_no_hit_for_want_of_a_package_says_so(tmp_path: Path) -> None:
+    (tmp_path / "uv.lock").write_text(uv_lock(("tilelang", "0.1.9")))
+    said = " ".join(scan(tmp_path / "uv.lock", "--pack", "sparse_mla_pdp_precision").stdout.split())
+    assert "not hit: sparse_mla_pdp_precision, tilelang 0.1.9: a hit with megatron-core >=0.19.0" in said and "which is not here" in said
 
 
 def test_files_decide_where_they_are_at_hand(tmp_path: Path) -> None:

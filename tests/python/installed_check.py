@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 RELEASES = (("liger-kernel", "0.8.0"), ("transformer-engine", "2.20.2"), ("megatron-core", "0.19.2"), ("mamba-ssm", "2.3.1"))
-ADVICE = ("when: ", "right release: 0.8.2", "PATCHBENCH_MITIGATE=liger_flce_none_bwd", "record: ")
+UPGRADE = "right release: 0.8.5 cures liger_flce_none_bwd, keeps liger_flce_frozen_hidden"
+ADVICE = ("when: ", UPGRADE, "PATCHBENCH_MITIGATE=liger_flce_none_bwd", "record: ")
 PLUGIN = """
 import pytest
 

@@ -16,7 +16,7 @@ ScanAnswer answer_of(ScanState state, const std::string& impact) {
           .package = "p",
           .version = "1",
           .state = state,
-          .impact = impact};
+          .classes = {{.name = "c", .impact = impact}}};
 }
 
 TEST(ScanExit, AHitComesBeforeWhatIsUnknown) {
@@ -32,7 +32,9 @@ TEST(ScanExit, AHitComesBeforeWhatIsUnknown) {
   ScanLimits fixable = limits;
   fixable.only_fixable = true;
   EXPECT_EQ(scan_exit(report, fixable), 3);
-  report.answers.back().right_release = "2";
+  report.answers.back().upgrade = {.release = "2", .cures = {"b"}};
+  EXPECT_EQ(scan_exit(report, fixable), 3) << "the release cures another pack";
+  report.answers.back().upgrade.cures = {"a"};
   EXPECT_EQ(scan_exit(report, fixable), 1);
   report.answers.back().ignored = "why";
   ScanLimits lenient = limits;
@@ -46,6 +48,30 @@ TEST(ScanExit, AHitComesBeforeWhatIsUnknown) {
   EXPECT_EQ(scan_exit(report, limits), 1);
   report.answers = {answer_of(ScanState::kNotHit, "")};
   EXPECT_EQ(scan_exit(report, limits), 0) << "the release is right";
+}
+
+TEST(ScanExit, EachClassOfAHitCountsAndAnOpenOneIsUnknown) {
+  const ScanLimits limits{.fail_on = {"crash"}};
+  ScanReport report{.answers = {answer_of(ScanState::kHit, "silent_wrong")}};
+  EXPECT_EQ(scan_exit(report, limits), 0);
+  report.answers[0].classes.push_back({.name = "d", .impact = "crash", .open = "another"});
+  EXPECT_EQ(scan_exit(report, limits), 3);
+  report.answers[0].classes.back().open = "";
+  EXPECT_EQ(scan_exit(report, limits), 1);
+}
+
+TEST(ScanReport, AReleaseIsRightOnlyWhereNoPackIsHitByIt) {
+  ScanAnswer one = answer_of(ScanState::kHit, "crash");
+  one.upgrade = {.release = "2", .cures = {"a"}};
+  EXPECT_EQ(one.right_release(), "2");
+  const ScanReport report{.answers = {one}};
+  EXPECT_EQ(report.upgrade_command(), "pip install 'p==2'");
+  one.upgrade.brings = {"b"};
+  EXPECT_TRUE(one.is_cured());
+  EXPECT_EQ(one.right_release(), "");
+  one.upgrade = {.release = "2", .cures = {"b"}};
+  EXPECT_FALSE(one.is_cured());
+  EXPECT_EQ((ScanReport{.answers = {one}}.upgrade_command()), "");
 }
 
 TEST(ScanExit, AProductIsAnotherWhereItsFilesAre) {
