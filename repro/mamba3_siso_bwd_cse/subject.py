@@ -1,7 +1,7 @@
 """Calls the real Mamba-3 SISO backward of the installed mamba-ssm, or compiles its dQ/dK/dV kernel for a GPU that is not there.
 
-Sites: "backward" returns the gradients of given states, "whole" those of the states that the release's own forward stores, "source"
-and "dots" count products in the kernel's IR, "code" returns its PTX.
+Sites: "backward" returns the gradients of given states, "whole" those of the release's public op, which stores the states in its own
+forward, "source" and "dots" count products in the kernel's IR, "code" returns its PTX.
 """
 
 from __future__ import annotations
@@ -83,64 +83,72 @@ def bounds_of(case: Case) -> torch.Tensor | None:
     return torch.tensor(packed, dtype=torch.int32, device=case.tensors["q"].device) if seqlens else None
 
 
-def given_to_backward(case: Case) -> dict[str, Any]:
-    """What the backward takes from the forward, made from the case's tensors."""
+def words_of(case: Case) -> dict[str, Any]:
+    """The host function's arguments by name; what it takes from the forward is made from the case's tensors."""
     tensors, (sums, totals) = case.tensors, decay_sums(case)
-    return {
-        "q": tensors["q"], "k": tensors["k"], "da_cs": sums, "da_cs_sum": totals,
-        "qk_dot": tensors["qk_dot"], "SSM_States": arranged_states(case),
-    }  # fmt: skip
-
-
-def stored_by_forward(case: Case, guarded: stand_in.GuardedTorch) -> dict[str, Any]:
-    """What the release's forward stores for the backward of the same scan: no rotation, no bias, dt 1, and a trap whose sigmoid is 1,
-    so that q and k reach the scan as they are; the first states are the case's."""
-    module, tensors = stand_in.forward(), case.tensors
-    q, adt, states = tensors["q"], tensors["adt"], tensors["states"]
-    num_heads, head_dim_qk = q.shape[2:]
-    bias, ones = q.new_zeros((num_heads, head_dim_qk)), torch.ones_like(adt)
-    initial = None
-    if case.axes["has_state"]:
-        seqlens = case.axes.get("seqlens")
-        chunks = [-(-length // case.axes["chunk"]) for length in seqlens or ()]
-        # Packed, the first chunk of each sequence; else of each row of the batch.
-        first = states[0, :, list(itertools.accumulate(chunks, initial=0))[:-1]].transpose(0, 1) if seqlens else states[:, :, 0]
-        initial = (first.contiguous(), first.new_zeros((*first.shape[:2], head_dim_qk)), first.new_zeros(first.shape[:3]))
-    with mock.patch.object(module, "torch", guarded):
-        found = module.mamba3_siso_fwd(
-            q, tensors["k"], tensors["v"], adt, ones, 40 * ones, bias, bias, q.new_zeros((*q.shape[:3], 2)), tensors.get("d"), None,
-            initial, case.axes["chunk"], True, False, bounds_of(case),
-        )  # fmt: skip
-    return dict(zip(("SSM_States", "da_cs", "da_cs_sum", "q", "k", "qk_dot"), found[2:8], strict=True))
-
-
-def words_of(case: Case, from_forward: dict[str, Any]) -> dict[str, Any]:
-    """The host function's arguments by name."""
-    tensors = case.tensors
-    found = from_forward | {
-        "v": tensors["v"], "do": tensors["grad_out"], "Cu_Seqlens": bounds_of(case),
+    found = {
+        "q": tensors["q"], "k": tensors["k"], "v": tensors["v"], "do": tensors["grad_out"], "da_cs": sums, "da_cs_sum": totals,
+        "qk_dot": tensors["qk_dot"], "SSM_States": arranged_states(case), "Cu_Seqlens": bounds_of(case),
         "d_ossm_state": tensors.get("grad_final_state"), "D": tensors.get("d"),
     }  # fmt: skip
     marked = {name: stand_in.as_if_on_gpu(tensor) for name, tensor in found.items()}
     return {**marked, "chunk_size": case.axes["chunk"], "has_input_state": case.axes["has_state"]}
 
 
+def note_launch(case: Case) -> None:
+    """The configuration that the autotuner launched goes into the case's numbers."""
+    launched = getattr(release(), stand_in.KERNEL).best_config
+    case.numbers |= {name: float(getattr(launched, name)) for name in stand_in.LAUNCH}
+
+
 def gradients(case: Case) -> dict[str, torch.Tensor]:
     """Every gradient that the case's inputs have, in fp32; the host function's own exceptions reach the caller. Of several backwards
-    on the same tensors (axis `backwards`) the last one's. Site "whole" also has how many elements after the states were written.
-
-    The configuration that the autotuner launched goes into the case's numbers.
-    """
-    module, guarded = release(), stand_in.GuardedTorch()
-    is_whole = case.axes["site"] == "whole"
-    words = words_of(case, stored_by_forward(case, guarded) if is_whole else given_to_backward(case))
+    on the same tensors (axis `backwards`) the last one's."""
+    words = words_of(case)
     for _ in range(case.axes.get("backwards", 1)):
-        found = module.compute_dqkv(**words)
-    launched = getattr(module, stand_in.KERNEL).best_config
-    case.numbers |= {name: float(getattr(launched, name)) for name in stand_in.LAUNCH}
+        found = release().compute_dqkv(**words)
+    note_launch(case)
     named = zip(GRADIENTS, found, strict=True)
-    counts = {"elements_past_states": torch.tensor(guarded.past_end(), dtype=torch.float64)} if is_whole else {}
-    return counts | {f"grad_{name}": grad.as_subclass(torch.Tensor).float() for name, grad in named if grad is not None}
+    return {f"grad_{name}": grad.as_subclass(torch.Tensor).float() for name, grad in named if grad is not None}
+
+
+def first_states(case: Case) -> torch.Tensor:
+    """[n, h, d_v, d]: packed, the state before each sequence, else before each row of the batch."""
+    states, seqlens = case.tensors["states"], case.axes.get("seqlens")
+    if not seqlens:
+        return states[:, :, 0]
+    chunks = [-(-length // case.axes["chunk"]) for length in seqlens]
+    return states[0, :, list(itertools.accumulate(chunks, initial=0))[:-1]].transpose(0, 1)
+
+
+def whole_gradients(case: Case) -> dict[str, torch.Tensor]:
+    """The gradients of the public op, and how many elements after its stored states were written. The scan is the case's: no rotation,
+    no bias, dt 1, and a trap whose sigmoid is 1, so that q and k reach the scan as they are."""
+    module = stand_in.op()
+    if module is None:
+        raise Unsupported("this release has no SISO op")
+    tensors, has_state = case.tensors, case.axes["has_state"]
+    leaves = {name: tensors[name].detach() for name in ("q", "k", "v", "adt", "d") if name in tensors}
+    if has_state:
+        leaves["state"] = first_states(case).detach()
+    for leaf in leaves.values():
+        leaf.requires_grad_()
+    q, k, v, adt, d, state = map(leaves.get, ("q", "k", "v", "adt", "d", "state"))
+    ones, bias, angles = torch.ones_like(adt), q.new_zeros(q.shape[2:]), q.new_zeros((*q.shape[:3], 2))
+    initial, by = None, [tensors["grad_out"]]
+    if has_state:
+        by.append(tensors["grad_final_state"])
+        initial = (q.new_zeros((*state.shape[:2], 2)), state, q.new_zeros((*state.shape[:2], q.shape[3])), q.new_zeros(state.shape[:3]))
+    with stand_in.interpreted() as guarded:
+        found = module.mamba3_siso_combined(
+            q, k, v, adt, ones, 40 * ones, bias, bias, angles, d, None, initial, case.axes["chunk"], has_state, bounds_of(case)
+        )
+        results = [found[0], found[2]] if has_state else [found]
+        for _ in range(case.axes.get("backwards", 1)):
+            grads = torch.autograd.grad(results, list(leaves.values()), by, retain_graph=True)
+    note_launch(case)
+    counts = {"elements_past_states": torch.tensor(guarded.past_end(), dtype=torch.float64)}
+    return counts | {f"grad_{name}": grad for name, grad in zip(leaves, grads, strict=True)}
 
 
 class Launches:
@@ -283,7 +291,7 @@ def asked(axes: dict[str, Any]) -> dict[str, Any]:
 def run(case: Case) -> dict[str, torch.Tensor]:
     """The gradients, or the counts as fp64 scalars, or the PTX as its bytes."""
     if case.axes["site"] in ("backward", "whole"):
-        return gradients(case)
+        return gradients(case) if case.axes["site"] == "backward" else whole_gradients(case)
     # A release without the kernel is unsupported; from the other process it would be an error.
     release()
     answer = asked(case.axes)

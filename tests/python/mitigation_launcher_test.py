@@ -85,9 +85,9 @@ def test_it_says_that_nothing_is_asked_and_that_nothing_is_needed(tmp_path: Path
     (tmp_path / "x.py").write_text("print('ran')")
     silent = run("-m", "patchbench_mitigations", str(tmp_path / "x.py"))
     assert silent.stdout == "ran\n" and "PATCHBENCH_MITIGATE is not set" in silent.stderr
-    told = run("-m", "patchbench_mitigations", str(tmp_path / "x.py"), PATCHBENCH_MITIGATE="mamba3_siso_bwd_cse")
-    assert told.stdout == "ran\n" and "not needed: a d_state that is a power of two keeps clear of states_overlap" in told.stderr
-    assert "records: 444f66e4d799" in told.stderr
+    told = run("-m", "patchbench_mitigations", str(tmp_path / "x.py"), PATCHBENCH_MITIGATE="mamba3_mimo_smem_2d")
+    assert told.stdout == "ran\n" and "not needed: the released kernels already switch TMA lowering" in told.stderr
+    assert "records: b9dc9c2422a3" in told.stderr
 
 
 @pytest.mark.parametrize("value", ["auto", SLUG])
