@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import os
 import sys
 import types
 from collections.abc import Iterator
@@ -60,8 +61,8 @@ def fix_launch(kernel: Any) -> None:
 
 
 def op() -> types.ModuleType | None:
-    """The module of the release's public op, with the launches of all its kernels fixed, for the interpreter; None where the release
-    has none."""
+    """The module of the release's public op, with the launches of all its kernels fixed, ready for the interpreter where Triton interprets;
+    None where the release has none."""
     import triton
     import triton.language as tl
 
@@ -77,7 +78,8 @@ def op() -> types.ModuleType | None:
         names = vars(importlib.import_module(name))
         for kernel in [value for value in names.values() if isinstance(value, triton.runtime.Autotuner)]:
             fix_launch(kernel)
-        names.update({name: function for name, function in of_triton.items() if name in names})
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            names.update({name: function for name, function in of_triton.items() if name in names})
     return found
 
 
