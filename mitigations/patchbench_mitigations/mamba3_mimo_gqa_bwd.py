@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import inspect
 import sys
 import types
@@ -26,13 +27,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from patchbench_mitigations import mamba
 from patchbench_mitigations.fingerprint import own_function
 from patchbench_mitigations.registry import load_op
 from patchbench_mitigations.switch import Arguments, Finding, Hook, Mitigation, Placement
 
 SLUG = "mamba3_mimo_gqa_bwd"
 UPSTREAM = "mamba-ssm"
+PACKAGE = "mamba_ssm"
 # The varlen module imports this one, and so does whatever calls either: nobody has bound a name before the hook acts.
 TARGET = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_bwd"
 TAKES = (
@@ -223,7 +224,10 @@ class _Mamba(Mitigation):
             if not own_function(host, module):
                 raise self.refusal(f"{site.name} is not there as a plain function, or is wrapped already; undo that first")
             found.append((site, host))
-        return found, mamba.version()
+        try:
+            return found, getattr(sys.modules[PACKAGE], "__version__", None) or importlib.metadata.version("mamba-ssm")
+        except importlib.metadata.PackageNotFoundError:
+            return found, "unknown"
 
     def look(self, release: Hosts, version: str) -> Finding:
         return _looked_at(release, version)
@@ -237,9 +241,7 @@ class _Mamba(Mitigation):
         return ""
 
     def placements(self, release: Hosts, hook: Hook) -> list[Placement]:
-        return [
-            Placement(sys.modules[site.module], site.name, host, guarded(hook, host), site.name, mamba.PACKAGE) for site, host in release
-        ]
+        return [Placement(sys.modules[site.module], site.name, host, guarded(hook, host), site.name, PACKAGE) for site, host in release]
 
     def left(self, release: Hosts, hook: Hook) -> str:
         fixed = _looked_at(release, hook.finding.version, hook)

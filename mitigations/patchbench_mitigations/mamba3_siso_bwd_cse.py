@@ -18,22 +18,23 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import inspect
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
-from patchbench_mitigations import mamba
 from patchbench_mitigations.fingerprint import own_function
 from patchbench_mitigations.megatron import detached
 from patchbench_mitigations.switch import Arguments, Finding, Hook, Mitigation, Placement
 
 SLUG = "mamba3_siso_bwd_cse"
 UPSTREAM = "mamba-ssm"
+PACKAGE = "mamba_ssm"
 PARTS = "mamba_ssm.ops.triton.mamba3."
-# The layer imports this one: nobody has bound the name before the hook acts.
 TARGET = PARTS + "mamba3_siso_combined"
 FORWARD = PARTS + "mamba3_siso_fwd"
 NAME = "mamba3_siso_combined"
@@ -176,7 +177,11 @@ class _Siso(Mitigation):
             kernel = getattr(kernel, "fn", None)  # under Triton's autotuner and compiler, or its interpreter
         if not own_function(combined, modules[0]) or not own_function(forward, modules[1]) or kernel is None:
             raise self.refusal(f"{NAME} or what it calls is not there as a plain function, or is wrapped already; undo that first")
-        return _Release(combined, forward, kernel), mamba.version()
+        found = _Release(combined, forward, kernel)
+        try:
+            return found, getattr(sys.modules[PACKAGE], "__version__", None) or importlib.metadata.version(UPSTREAM)
+        except importlib.metadata.PackageNotFoundError:
+            return found, "unknown"
 
     def look(self, release: _Release, version: str) -> Finding:
         return observed_state(release, version)
@@ -189,7 +194,7 @@ class _Siso(Mitigation):
 
     def placements(self, release: _Release, hook: Hook) -> list[Placement]:
         home = importlib.import_module(TARGET)
-        return [Placement(home, NAME, release.combined, padding(release.combined, hook), NAME, mamba.PACKAGE)]
+        return [Placement(home, NAME, release.combined, padding(release.combined, hook), NAME, PACKAGE)]
 
     def left(self, release: _Release, hook: Hook) -> str:
         fixed = observed_state(release, hook.finding.version, hook)

@@ -261,8 +261,7 @@ from triton_interpreter import keep_types
 stand_in.install()
 release = stand_in.op()
 keep_types()
-from patchbench_mitigations import fingerprint, mamba3_siso_bwd_cse as fix
-fingerprint.why_unmeasured = lambda *_: ""
+from patchbench_mitigations import mamba3_siso_bwd_cse as fix
 ALONG = {"Q": 1, "K": 1, "V": 1, "Angles": 1, "Z": 1, "ADT": 2, "DT": 2, "Trap": 2}
 
 def problem(width, seqlen):
@@ -327,7 +326,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     (source,) = folder.glob("mamba_ssm-*")
     repro = ROOT / "repro"
     path = [source, ROOT / "mitigations", repro / "harness", repro / "mamba3_siso_bwd_cse", *filter(None, sys.path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1", "PATCHBENCH_FORCE": fix.SLUG}
     found = subprocess.run([sys.executable, "-c", MEASURED], env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout.splitlines()[-1])
