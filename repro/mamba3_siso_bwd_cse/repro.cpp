@@ -26,7 +26,7 @@ using harness::Tensors;
 const std::vector<std::string> kSites = {"backward", "whole", "counted", "source", "dots", "code"};
 
 std::string site_of(const Case& item) { return choice(item, "site", kSites); }
-/// "whole": the gradients of the release's public op, where qk_dot is formed from q and k;
+/// "whole": the gradients of "backward", of the states that the release's own forward stores;
 /// "counted": the gradients of "backward", and how they came about.
 bool has_gradients(const Case& item) {
   const std::string site = site_of(item);
@@ -140,13 +140,10 @@ Tensors backward_inputs(const Case& item, uint64_t seed) {
 Tensors right_gradients(const Case& item, const Tensors& inputs, at::ScalarType type) {
   const auto [sequences, num_chunks] = sequences_of(item);
   Tensors leaves;
-  std::vector<std::string> names = {"q", "k", "v", "adt"};
-  const bool is_whole = site_of(item) == "whole";
-  if (!is_whole) names.emplace_back("qk_dot");
+  std::vector<std::string> names = {"q", "k", "v", "adt", "qk_dot"};
   if (inputs.contains("d")) names.emplace_back("d");
   for (const std::string& name : names)
     leaves[name] = inputs.at(name).to(type).detach().clone().requires_grad_();
-  if (is_whole) leaves["qk_dot"] = (leaves.at("q") * leaves.at("k")).sum(-1).transpose(1, 2);
   std::vector<Tensor> first, by, results, grads;
   for (const Sequence& sequence : sequences) {
     const Tensor stored = inputs.at("states")[sequence.batch_idx].select(1, sequence.first_chunk);
@@ -306,7 +303,7 @@ class SisoPack : public harness::Pack {
   /// grad_d of a head is one sum over all tokens of terms of both signs, the elements of
   /// grad_qk_dot. Of few tokens each element of the others may be one product of <grad_out, v> or
   /// <q, k>, sums over a head's elements whose terms are of both signs.
-  double least_size(const Case& item, const Tensors& inputs, const Tensors&,
+  double least_size(const Case& item, const Tensors& inputs, const Tensors& oracle,
                     const std::string& tensor) const override {
     if (!has_gradients(item)) return 0;
     const auto of_elements = [&](const char* name) {  // the size of one, by the largest row
@@ -319,8 +316,8 @@ class SisoPack : public harness::Pack {
                  values = v * grad * std::sqrt(static_cast<double>(extent(item, "head_dim_v")));
     // A token's grad_qk_dot is the product of v and grad_out, grad_d the sum of them all.
     if (tensor == "grad_d") {
-      const Tensor products = inputs.at("v").to(at::kDouble) * inputs.at("grad_out");
-      const Tensor of_heads = at::linalg_vector_norm(products.sum(-1), 2, at::IntArrayRef{0, 1});
+      const Tensor tokens = oracle.at("grad_qk_dot");
+      const Tensor of_heads = at::linalg_vector_norm(tokens, 2, at::IntArrayRef{0, 2});
       return std::max(of_heads.max().item<double>(), values);
     }
     const std::map<std::string, double> sizes = {{"grad_q", values * k},

@@ -1,7 +1,7 @@
 """Calls the real Mamba-3 SISO backward of the installed mamba-ssm, or compiles its dQ/dK/dV kernel for a GPU that is not there.
 
-Sites: "backward" returns the gradients of given states, "whole" those of the release's public op, which stores the states in its own
-forward, "source" and "dots" count products in the kernel's IR, "code" returns its PTX.
+Sites: "backward" returns the gradients of given states, "whole" those of the release's public op, whose forward stores the states itself,
+"source" and "dots" count products in the kernel's IR, "code" returns its PTX.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ def first_states(case: Case) -> torch.Tensor:
 
 def whole_gradients(case: Case) -> dict[str, torch.Tensor]:
     """The gradients of the public op, and how many elements after its stored states were written. The scan is the case's: no rotation,
-    no bias, dt 1, and a trap whose sigmoid is 1, so that q and k reach the scan as they are."""
+    no bias, dt 1, and a trap whose sigmoid is 1, so that q and k reach the scan as they are. The op forms qk_dot from them, which the
+    case has as an input: its gradient is what the op's own backward has for it, and what q and k get through it is taken off."""
     module = stand_in.op()
     if module is None:
         raise Unsupported("this release has no SISO op")
@@ -139,7 +140,14 @@ def whole_gradients(case: Case) -> dict[str, torch.Tensor]:
     if has_state:
         by.append(tensors["grad_final_state"])
         initial = (q.new_zeros((*state.shape[:2], 2)), state, q.new_zeros((*state.shape[:2], q.shape[3])), q.new_zeros(state.shape[:3]))
-    with stand_in.interpreted() as guarded:
+    of_scan = []
+
+    def kept(**words: Any) -> Any:
+        of_scan[:] = compute_dqkv(**words)
+        return tuple(of_scan)
+
+    compute_dqkv = module.compute_dqkv
+    with stand_in.interpreted() as guarded, mock.patch.object(module, "compute_dqkv", kept):
         found = module.mamba3_siso_combined(
             q, k, v, adt, ones, 40 * ones, bias, bias, angles, d, None, initial, case.axes["chunk"], has_state, bounds_of(case)
         )
@@ -148,7 +156,10 @@ def whole_gradients(case: Case) -> dict[str, torch.Tensor]:
             grads = torch.autograd.grad(results, list(leaves.values()), by, retain_graph=True)
     note_launch(case)
     counts = {"elements_past_states": torch.tensor(guarded.past_end(), dtype=torch.float64)}
-    return counts | {f"grad_{name}": grad for name, grad in zip(leaves, grads, strict=True)}
+    named = dict(zip(leaves, grads, strict=True)) | {"qk_dot": of_scan[GRADIENTS.index("qk_dot")]}
+    own = named["qk_dot"].transpose(1, 2).unsqueeze(-1)
+    named |= {"q": named["q"] - own * k.detach(), "k": named["k"] - own * q.detach()}
+    return counts | {f"grad_{name}": grad for name, grad in named.items()}
 
 
 class Launches:
