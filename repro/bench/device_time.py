@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 FLUSH_BYTES = 256 << 20  # written before each call: more than any L2 cache
+HOT_SECONDS = 0.4
 CYCLES_PER_SECOND = 4e9  # of torch.cuda._sleep: twice what the clock makes, so that the host is ahead
 
 
@@ -57,6 +58,28 @@ def spread(call: Callable[[], object], repeats: int = 30) -> list[float]:
 def in_turn(calls: dict[str, Callable[[int], object]], repeats: int = 30) -> dict[str, list[float]]:
     """The summary of each of the calls, in ms, which take turns."""
     return {name: summary(times) for name, times in turns(calls, repeats).items()}
+
+
+def hot(calls: dict[str, Callable[[int], object]], seconds: float = HOT_SECONDS) -> dict[str, float]:
+    """Milliseconds of each call among calls of its own that follow one another for `seconds` without a rest, as in a training step: the
+    GPU is as warm as it gets, and L2 holds what the call before left. The first half of the calls is not counted."""
+    found = {}
+    for name, call in calls.items():
+        begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        call(0)
+        begin.record()
+        call(1)
+        end.record()
+        end.synchronize()
+        half = max(1, math.ceil(seconds * 500 / begin.elapsed_time(end)))
+        for i in range(2 * half):
+            if i == half:
+                middle.record()
+            call(i)
+        end.record()
+        end.synchronize()
+        found[name] = round(middle.elapsed_time(end) / half, 4)
+    return found
 
 
 def peak_bytes(call: Callable[[], object]) -> int:

@@ -8,7 +8,8 @@ before the query; "causal", queries and keys the same positions, uniform up to t
 [seqlen, batch, num_heads, head_dim]. FLOPs counted are those of the products over the keys named (forward 2, backward 5), bytes
 those of operands and results once; the floor is the greater of both over RATES. Errors are against float64 on the device, on the
 first set of operands: [of the whole, of the worst row]. "step" is autograd: megatron-core runs its forward again in there. A forward
-and a backward of others, one after the other, are compared with a step, too: "step of parts".
+and a backward of others, one after the other, are compared with a step, too: "step of parts". Where the set is causal, FlashMLA and cudnn-frontend are given the number of
+each query's keys (topk_length), and zeros after fewer heads and columns than they take. "hot_ms" is of calls that follow one another.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from argparse import Namespace
 
 import torch
 from bench_main import Bench, Shape, bench_main, best_peer, versions
-from device_time import in_turn
+from device_time import hot, in_turn
 from oracle import attention, error
 from peers import Call, Calls, CannotTake, Operands, in_layout_of_megatron, peers
 
@@ -117,21 +118,29 @@ def worst_of(errors: dict[str, list]) -> float:
     return max(math.inf if isinstance(whole, str) else whole for whole, *_ in errors.values())
 
 
-def compared(row: dict, times: dict[str, list[float]]) -> None:
-    """The times and the FLOP rates; patchbench's time over the time of the best right peer, and over the floor."""
+def compared(row: dict, times: dict[str, list[float]], hot_times: dict[str, float]) -> None:
+    """The times and the FLOP rates; patchbench's time over the time of the best right peer, cold and hot, and over the floor."""
     for name, spread in times.items():
-        row[name] |= {"ms": spread, "TFLOP/s": round(row["floor"][step_of(name)]["flops"] / spread[0] / 1e9, 1)}
-    others = {name: ms for name, (ms, *_) in times.items() if not name.startswith("patchbench") and worst_of(row[name]["error"]) < WRONG}
+        rate = round(row["floor"][step_of(name)]["flops"] / spread[0] / 1e9, 1)
+        row[name] |= {"ms": spread, "hot_ms": hot_times[name], "TFLOP/s": rate}
     for step in NAMES:
-        ours = times.get(f"patchbench {step}")
-        if not ours:
-            continue
-        row["of_floor"][step] = round(ours[0] / row["floor"][step]["least_ms"], 2)
+        if f"patchbench {step}" in times:
+            row["of_floor"][step] = round(times[f"patchbench {step}"][0] / row["floor"][step]["least_ms"], 2)
+    cold = {name: ms for name, (ms, *_) in times.items()}
+    row["of_best_peer"], row["of_best_peer_hot"] = of_best(row, cold), of_best(row, hot_times)
+
+
+def of_best(row: dict, times: dict[str, float]) -> dict[str, dict[str, object]]:
+    """Of each step of patchbench: its time over that of the best peer that is right, alone and as a forward and a backward of two."""
+    others = {name: ms for name, ms in times.items() if not name.startswith("patchbench") and worst_of(row[name]["error"]) < WRONG}
+    found = {}
+    for step in NAMES:
         theirs = {name: ms for name, ms in others.items() if step_of(name) == step}
         for what, is_pair in ((step, False), (f"{step} of parts", True)):
             some = {name: ms for name, ms in theirs.items() if (PAIR in name) == is_pair}
-            if some:
-                row["of_best_peer"][what] = best_peer(ours[0], some)
+            if some and f"patchbench {step}" in times:
+                found[what] = best_peer(times[f"patchbench {step}"], some)
+    return found
 
 
 def step_of(name: str) -> str:
@@ -151,9 +160,10 @@ def with_pairs(works: dict[str, Calls], row: dict) -> dict[str, Call]:
     return calls
 
 
-def timed(calls: dict[str, Call], sets: list[Operands], repeats: int) -> dict[str, list[float]]:
-    """[median, least, greatest] ms of each, in turn, the sets alternating."""
-    return in_turn({name: lambda i, call=call: call(sets[i % len(sets)]) for name, call in calls.items()}, repeats)
+def timed(calls: dict[str, Call], sets: list[Operands], repeats: int) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """[median, least, greatest] ms of each, in turn, and ms of each without a rest; the sets alternate."""
+    turned = {name: lambda i, call=call: call(sets[i % len(sets)]) for name, call in calls.items()}
+    return in_turn(turned, repeats), hot(turned)
 
 
 def rows_of(shape: Shape, options: Namespace) -> list[dict]:
@@ -164,10 +174,10 @@ def rows_of(shape: Shape, options: Namespace) -> list[dict]:
     sets = [operands(*sizes, kind) for _ in range(2)]
     path = torch.ops.patchbench.sparse_mla_path(sets[0].q, sets[0].head_dim_v, "bf16")
     row: dict[str, object] = {"shape": shape, "path": path, "floor": floor_of(sets[0])}
-    row |= {key: {} for key in ("of_best_peer", "of_floor", "not_run")}
+    row |= {key: {} for key in ("of_floor", "not_run")}
     if kind == "layout" and "megatron-core" in found:
         found |= in_layout_of_megatron()
-    compared(row, timed(with_pairs(tried(found, sets, row), row), sets, options.repeats))
+    compared(row, *timed(with_pairs(tried(found, sets, row), row), sets, options.repeats))
     return [row]
 
 

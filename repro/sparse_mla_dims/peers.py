@@ -44,6 +44,13 @@ class Operands:
     def widths(self) -> tuple[int, int]:
         return self.q.shape[-1], self.head_dim_v
 
+    @property
+    def topk_length(self) -> torch.Tensor | None:
+        """[seqlen_q] int32, how many keys each query has, where they come first and -1 after them, as of a causal set; else None."""
+        if not self.is_causal:
+            return None
+        return self.prepared("topk_length", lambda: (self.indices[0, :, 0] >= 0).sum(-1, dtype=torch.int32))
+
     def prepared(self, name: str, make: Callable[[], Any]) -> Any:
         if name not in self.kept:
             self.kept[name] = make()
@@ -88,6 +95,28 @@ def patchbench() -> Calls:
     return {"forward": forward, "backward": backward, "step": stepped(attend)}
 
 
+# ---- Zeros for peers of fixed sizes ----
+
+
+def padded(tensor: torch.Tensor, width: int, heads: int = 0) -> torch.Tensor:
+    """[..., heads, width], with zeros after what is there; `heads` 0: as many as there are."""
+    more = (width - tensor.shape[-1], max(0, heads - tensor.shape[-2]))
+    return pad(tensor, (0, more[0], 0, more[1])) if any(more) else tensor
+
+
+def cut(tensor: torch.Tensor, width: int, heads: int = 0) -> torch.Tensor:
+    """The columns, and heads, without what `padded` put after them."""
+    heads = heads or tensor.shape[-2]
+    return tensor if tensor.shape[-2:] == (heads, width) else tensor[..., :heads, :width].contiguous()
+
+
+def wide(o: Operands) -> tuple[int, int]:
+    """The widths that FlashMLA and cudnn-frontend have kernels for: the least that hold the operands'."""
+    if o.q.shape[-1] > NATIVE[0] or o.head_dim_v > NATIVE[1]:
+        raise CannotTake(f"takes head_dim_qk up to {NATIVE[0]} and head_dim_v up to {NATIVE[1]}")
+    return (NATIVE[1] if o.q.shape[-1] <= NATIVE[1] else NATIVE[0]), NATIVE[1]
+
+
 # ---- megatron-core ----
 
 
@@ -97,12 +126,6 @@ def release() -> Calls:
     forward_kernel = importlib.import_module(f"{VARIANT}.ops.tilelang_sparse_mla_fwd").sparse_mla_fwd_interface
     backward_kernel = importlib.import_module(f"{VARIANT}.ops.tilelang_sparse_mla_bwd").sparse_mla_bwd
     function = importlib.import_module(f"{VARIANT}.ops.sparse_mla").SparseMLA
-
-    def padded(tensor: torch.Tensor, width: int) -> torch.Tensor:
-        return tensor if tensor.shape[-1] == width else pad(tensor, (0, width - tensor.shape[-1]))
-
-    def cut(tensor: torch.Tensor, width: int) -> torch.Tensor:
-        return tensor if tensor.shape[-1] == width else tensor[..., :width].contiguous()
 
     def forward(o: Operands) -> tuple[torch.Tensor, ...]:
         out, lse = forward_kernel(padded(o.q, NATIVE[0]), padded(o.kv, NATIVE[0]), o.indices, sm_scale=o.scale)
@@ -214,16 +237,19 @@ def example() -> Calls:
 
 
 def cudnn_frontend() -> Calls:
-    """The backward for sm_90 of its DeepSeek sparse attention. Its forward is for sm_100 alone."""
+    """The backward for sm_90 of its DeepSeek sparse attention, with zeros after smaller widths. Its forward is for sm_100 alone."""
     wrapper = importlib.import_module("cudnn").DSA.sparse_attention_backward_wrapper
 
     def backward(o: Operands) -> tuple[torch.Tensor, ...]:
         if o.q.shape[0] != 1:
             raise CannotTake("takes one batch of packed rows")
+        width, values = wide(o)
+        q, kv, out = o.prepared("wide", lambda: (padded(o.q, width), padded(o.kv, width), padded(o.out, values)))  # autograd keeps them
         lse = o.prepared("natural lse", lambda: (o.lse[0] * math.log(2)).contiguous())
         sink = o.prepared("no sink", lambda: torch.full((o.q.shape[2],), -math.inf, device=o.q.device))
-        made = wrapper(o.q[0], o.kv[0, :, 0], o.out[0], o.grad_out[0], lse, sink, o.indices[0, :, 0], softmax_scale=o.scale)
-        return made["dq"].unsqueeze(0), made["dkv"].unsqueeze(0).unsqueeze(2)
+        made = wrapper(q[0], kv[0, :, 0], out[0], padded(o.grad_out, values)[0], lse, sink, o.indices[0, :, 0],
+                       softmax_scale=o.scale, topk_length=o.topk_length)  # fmt: skip
+        return tuple(cut(grad, o.q.shape[-1]) for grad in (made["dq"].unsqueeze(0), made["dkv"].unsqueeze(0).unsqueeze(2)))
 
     return {"backward": backward}
 
@@ -232,14 +258,17 @@ def cudnn_frontend() -> Calls:
 
 
 def flash_mla() -> Calls:
-    """The forward of its sparse prefill, for 64 or 128 heads."""
+    """The forward of its sparse prefill, for 64 or 128 heads: zeros stand for heads and columns that lack."""
     attend = importlib.import_module("flash_mla").flash_mla_sparse_fwd
 
     def forward(o: Operands) -> tuple[torch.Tensor, ...]:
-        if o.q.shape[0] != 1 or o.q.shape[2] not in (64, 128) or o.head_dim_v != 512:
-            raise CannotTake("takes one batch entry, 64 or 128 heads and head_dim_v 512")
-        out, _, _ = attend(o.q[0], o.kv[0], o.indices[0], o.scale, o.head_dim_v)
-        return (out.unsqueeze(0),)
+        heads = o.q.shape[2]
+        if o.q.shape[0] != 1 or heads > 128:
+            raise CannotTake("takes one batch entry and at most 128 heads")
+        width, values = wide(o)
+        q, kv = padded(o.q, width, 64 if heads <= 64 else 128), padded(o.kv, width)
+        out, _, _ = attend(q[0], kv[0], o.indices[0], o.scale, values, topk_length=o.topk_length)
+        return (cut(out.unsqueeze(0), o.head_dim_v, heads),)
 
     return {"forward": forward}
 

@@ -1,4 +1,4 @@
-"""Times the cross entropies of patchbench_ops, TransformerEngine, liger-kernel and torch, forward and backward, in turn.
+"""Times the cross entropies of patchbench_ops, TransformerEngine, liger-kernel, quack and torch, forward and backward, in turn.
 
     PYTHONPATH=repro/harness:repro/bench:RELEASES PATCHBENCH_OPS_LIB=libpatchbench_ops.so python3 bench_cross_entropy.py --out FILE
 
@@ -26,10 +26,11 @@ from multiprocessing.connection import Connection
 
 import torch
 from bench_main import Bench, Shape, bench_main, best_peer, versions
-from device_time import clocks, in_turn, load_ops, peak_bytes, summary, turns
+from device_time import clocks, hot, in_turn, load_ops, peak_bytes, summary, turns
 from torch.nn.functional import cross_entropy
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+PACKAGES = ("transformer-engine", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "triton", "torch")
 SAMPLES, IGNORED = 64, -100
 LIMIT_SECONDS, BEGAN = 140, time.monotonic()  # no shape is begun later
 ROUNDS = 4  # of the libraries
@@ -53,6 +54,17 @@ def liger(reduction: str) -> Loss:
     return lambda logits, labels: apply(logits, labels, None, IGNORED, 0.0, 0.0, reduction)[0]
 
 
+def liger_cute(reduction: str) -> Loss:
+    """Its kernel in CuTe DSL, which its dispatcher chooses where it may."""
+    apply = importlib.import_module("liger_kernel.ops.cutedsl.ops.cross_entropy").LigerCrossEntropyFunction.apply
+    return lambda logits, labels: apply(logits, labels, None, IGNORED, 0.0, 0.0, reduction)[0]
+
+
+def quack(reduction: str, **words: bool) -> Loss:
+    apply = importlib.import_module("quack.cross_entropy").cross_entropy
+    return lambda logits, labels: apply(logits, labels, ignore_index=IGNORED, reduction=reduction, **words)
+
+
 def transformer_engine(reduction: str) -> Loss:
     importlib.import_module("stand_in").install()
     apply = importlib.import_module("transformer_engine.pytorch.cross_entropy").parallel_cross_entropy
@@ -64,6 +76,9 @@ PEERS: list[tuple[str, Callable[[str], Loss]]] = [
     ("patchbench_ops, over the logits", lambda reduction: patchbench(reduction, overwrites_logits=True)),
     ("TransformerEngine", transformer_engine),
     ("liger-kernel", liger),
+    ("liger-kernel, CuTe DSL", liger_cute),
+    ("quack", quack),
+    ("quack, over the logits", lambda reduction: quack(reduction, inplace_backward=True)),
     ("torch", plain),
     ("torch.compile", compiled),
 ]
@@ -175,22 +190,25 @@ def rows_of(shape: Shape, options: Namespace) -> list[dict]:
     calls["copy"] = lambda _: spare.copy_(logits)
     times = in_turn(calls, options.repeats)
     copy = times.pop("copy")
+    hot_times = hot({name: call for name, call in calls.items() if name != "copy"})
     for _ in range(20):
         spare.copy_(logits)  # the clocks are those under load
     rows = [named | {"name": "copy", "ms": copy, "clocks_sm_mem_temperature": clocks()}]
     floor = 1.5 * copy[0]  # a copy moves the bytes twice
     theirs = {name: ms[0] for name, ms in times.items() if not name.startswith("patchbench") and found[name]["error"][0] < 0.05}
     for name, ms in times.items():
-        row = named | {"name": name, "ms": ms} | found[name] | {"floor_ms": round(floor, 4), "of_floor": round(ms[0] / floor, 3)}
+        row = named | {"name": name, "ms": ms, "hot_ms": hot_times[name]} | found[name]
+        row |= {"floor_ms": round(floor, 4), "of_floor": round(ms[0] / floor, 3)}
         if name.startswith("patchbench") and theirs:
             row["of_best_peer"] = best_peer(ms[0], theirs)
+            row["of_best_peer_hot"] = best_peer(hot_times[name], {peer: hot_times[peer] for peer in theirs})
         rows.append(row)
     return rows + ([named | {"not_run": not_run}] if not_run else [])
 
 
 def about() -> dict[str, object]:
     how = "one process, in turn, the copy before each round restores the logits, 256 MiB written between calls, CUDA events"
-    return {"how": how, "versions": versions("transformer-engine", "liger-kernel", "triton", "torch")}
+    return {"how": how, "versions": versions(*PACKAGES)}
 
 
 VOCABULARIES = [4096, 8192, 16384, 32000, 50257, 65536, 151936, 262144]

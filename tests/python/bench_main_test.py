@@ -60,6 +60,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return {name: [1.0] * repeats for name in calls}
 
     monkeypatch.setattr(device_time, "turns", turns)
+    monkeypatch.setattr(device_time, "hot", lambda calls: {name: times[0] / 2 for name, times in turns(calls, 1).items()})
     for name, value in {"is_available": True, "get_device_name": "a device", "synchronize": None, "memory_allocated": 1,
                         "reset_peak_memory_stats": None, "max_memory_allocated": 3, "empty_cache": None}.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
@@ -215,6 +216,9 @@ def test_a_bench_measures_a_tiny_shape(
     assert status == 0 and "failed" not in row, document
     assert ",".join(map(str, row["shape"])) == TINY[name]
     assert name not in RATIOS or ratios_finds_the_op(document)
+    if name in ("bench_peers", "bench_sparse_mla"):
+        ours = row["patchbench step"] if name == "bench_sparse_mla" else row["rows"][0]
+        assert ours["hot_ms"] == 0.5, "cold and hot"
 
 
 @pytest.mark.skipif(not OPS.exists(), reason="the op library is not built")
@@ -226,12 +230,15 @@ def test_cross_entropies_are_held_against_float64(
     words = [word for kind in ("mean", "none") for word in ("--shape", f"96,200,float32,{kind}")]
     status, document = run(bench, monkeypatch, capsys, *words, "--repeats", "3")
     rows = [row for row in document["rows"] if "error" in row]
-    assert status == 0 and all(row["error"][1] < 1e-5 for row in rows)
+    assert status == 0 and all(row["error"][1] < 1e-5 and row["hot_ms"] == 0.5 for row in rows)
+    assert rows[0]["of_best_peer_hot"] == {"peer": "torch", "ratio": 1.0}
     names = ["patchbench_ops", "patchbench_ops, over the logits", "torch", "torch.compile"]
     assert [(row["reduction"], row["name"]) for row in rows] == [(kind, one) for kind in ("mean", "none") for one in names]
     assert ratios_finds_the_op(document)
     missing = [row["not_run"] for row in document["rows"] if "not_run" in row]
-    assert [set(one) for one in missing] == [{"TransformerEngine", "liger-kernel"}] * 2
+    assert [set(one) for one in missing] == [
+        {"TransformerEngine", "liger-kernel", "liger-kernel, CuTe DSL", "quack", "quack, over the logits"}
+    ] * 2
 
 
 @pytest.mark.skipif(not OPS.exists(), reason="the op library is not built")
