@@ -13,6 +13,7 @@ mitigation, and the digests of the functions that the mitigation changes, read f
 from __future__ import annotations
 
 import ast
+import datetime
 import functools
 import hashlib
 import importlib.util
@@ -60,15 +61,15 @@ def constants_of(path: Path) -> dict[str, Any]:
 
 @functools.cache
 def verdicts(slug: str) -> list[dict[str, Any]]:
-    """The isolated verdicts about releases, newest last; each with its digest."""
-    found = []
+    """The isolated verdicts about releases, newest last; each with its digest. One that is dated after today never counts."""
+    found, now = [], datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     for file in sorted((ROOT / "reports" / "evidence" / slug).glob("*.jsonl")):
         for line in RECORDS.records_of(file):
             record = json.loads(line)
             context = record["predicate"].get("context", {})
             pin = context.get("pin", {})
             is_release = "sha256" in pin and not context.get("edits") and context["sandbox"].get("isolated")
-            if record["predicateType"].split(":")[2] == "verdict" and is_release:
+            if record["predicateType"].split(":")[2] == "verdict" and is_release and context["started"] <= now:
                 found.append({**record["predicate"], "digest": hashlib.sha256(line.encode()).hexdigest()})
     return sorted(found, key=lambda verdict: verdict["context"]["started"])
 

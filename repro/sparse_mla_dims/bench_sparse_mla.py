@@ -8,8 +8,9 @@ before the query; "causal", queries and keys the same positions, uniform up to t
 [seqlen, batch, num_heads, head_dim]. FLOPs counted are those of the products over the keys named (forward 2, backward 5), bytes
 those of operands and results once; the floor is the greater of both over RATES. Errors are against float64 on the device, on the
 first set of operands: [of the whole, of the worst row]. "step" is autograd: megatron-core runs its forward again in there. A forward
-and a backward of others, one after the other, are compared with a step, too: "step of parts". Where the set is causal, FlashMLA and cudnn-frontend are given the number of
-each query's keys (topk_length), and zeros after fewer heads and columns than they take. "hot_ms" is of calls that follow one another.
+and a backward of others, one after the other, are compared with a step, too: "step of parts". Of a causal set FlashMLA and
+cudnn-frontend are given the number of each query's keys (topk_length); zeros stand for heads and columns that they have no kernels
+without. "hot_ms" is of calls that follow one another without a rest.
 """
 
 from __future__ import annotations

@@ -68,7 +68,8 @@ def test_the_readme_names_every_device_of_the_records(
 
 
 def test_evidence_that_grants_nothing(generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a run outside a sandbox, nor one of an edited release, nor of another archive of that version, nor of a named mode."""
+    """Neither a run outside a sandbox, nor one of an edited release, nor of another archive of that version, nor of a named mode, nor
+    one that is dated after today."""
     archives = {"1.0": "aa", "1.1": "bb", "1.2": "dd"}
     pins = {"project": "toy", "releases": [{"version": version, "sha256": sha256} for version, sha256 in archives.items()]}
     monkeypatch.setattr(generator, "ROOT", tmp_path)
@@ -84,12 +85,12 @@ def test_evidence_that_grants_nothing(generator: ModuleType, tmp_path: Path, mon
 
     verified = "MITIGATION_VERIFIED"
     (folder / "cpu.jsonl").write_text(
-        record("1.0", "aa", "BUG_REPRODUCED(wrong)") + record("1.0", "aa", "BUG_ABSENT", started="2027")
+        record("1.0", "aa", "BUG_REPRODUCED(wrong)") + record("1.0", "aa", "BUG_ABSENT", started="2026-02")
         + record("1.0", "aa", verified, sandbox={"isolated": False}) + record("1.0", "aa", verified, edits=["x"])
         + record("1.0", "aa", f"{verified}(exact)") + record("1.0", "cc", verified)
         + record("1.1", "bb", "NONE", "control a is unsupported: no such code")
         + record("1.2", "dd", "NONE", "1 of 2 triggers could not be judged")
-        + record("git:0", "", verified, pin={"upstream": "toy"})
+        + record("git:0", "", verified, pin={"upstream": "toy"}) + record("1.0", "aa", verified, started="2999-01-01T00:00:00Z")
     )  # fmt: skip
     seen = {"1.0": {"seen": "wrong"}, "1.1": {"seen": "unsupported"}, "1.2": {"seen": "unresolved"}}
     assert generator.releases("toy", pins, "toy", []) == seen
