@@ -13,7 +13,9 @@ of its bench files are shown:
 
 A cell is a text, or a number of the file: the list of keys and indices that leads to it ("*": the mean over a list; an object: the one
 element that has these values), or {"at": list, "file": another file, "in": "GiB" | "us" | "TB/s"}, or {"ratio": [cell, cell]}.
-Numbers have three digits. The same records give the same bytes.
+Numbers have three digits. The same records give the same bytes. A number that its file withdraws cannot be shown:
+
+  {"withdrawn": [{"at": the keys that lead to it, or to what holds it, "why": sentence}]}
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ EFFECTS = {
     "speed": "slower",
     "claim": "none",
 }
+HARMLESS = ("memory", "speed", "claim")  # impacts that do not fail a scan
 CLASS_HEAD = ["failure class", "effect", "what goes wrong", "when", "releases"]
 OTHERS = {"absent": "right", "unsupported": "no such code", "unresolved": "no answer", "not_measured": "not measured"}
 
@@ -80,13 +83,30 @@ def found(value: Any, keys: list[Any]) -> int | float:
     return value
 
 
+def covers(withdrawn: list[Any], keys: list[Any]) -> bool:
+    """Whether these keys lead to what is withdrawn, or into it."""
+
+    def is_of(one: Any, key: Any) -> bool:
+        return one == "*" or (one.items() <= key.items() if isinstance(one, dict) and isinstance(key, dict) else one == key)
+
+    return len(withdrawn) <= len(keys) and all(map(is_of, withdrawn, keys))
+
+
+def kept(file: Path, keys: list[Any]) -> int | float:
+    """The number of a bench file that these keys lead to. Raises ValueError if it is withdrawn."""
+    for one in bench(file).get("withdrawn", []):
+        if covers(one["at"], keys):
+            raise ValueError(f"{file.name}: {keys} is withdrawn: {one['why']}")
+    return found(bench(file), keys)
+
+
 def number(cell: Any, evidence: Path, file: str) -> int | float:
     if isinstance(cell, list):
-        return found(bench(evidence / file), cell)
+        return kept(evidence / file, cell)
     if "ratio" in cell:
         over, under = (number(part, evidence, file) for part in cell["ratio"])
         return over / under
-    return found(bench(evidence / cell.get("file", file)), cell["at"]) * SCALES[cell.get("in", "")]
+    return kept(evidence / cell.get("file", file), cell["at"]) * SCALES[cell.get("in", "")]
 
 
 def shown(cell: Any, evidence: Path, file: str) -> str:
@@ -227,10 +247,10 @@ def verified(slug: str, data: dict[str, Any], one: Releases) -> str:
     return f"verified for {where}" + (f"; not verified on {one.text(one.hit - acts)}, where it refuses to act" if one.hit - acts else "")
 
 
-def advice(slug: str, found: list[Releases]) -> str:
+def advice(slug: str, found: list[Releases], is_harmless: bool) -> str:
     data = json.loads((ROOT / f"mitigations/patchbench_mitigations/data/{slug}.json").read_text())
     if "not_needed" in data:
-        return f"nothing for a release as it is: {data['not_needed']['why']}."
+        return f"{'nothing for a release as it is' if is_harmless else 'no mitigation acts'}: {data['not_needed']['why']}."
     (target,) = [one for one in found if one.upstream == data["package"]]
     command = f"`PATCHBENCH_MITIGATE={slug} python -m patchbench_mitigations train.py`"
     use = f"[the mitigation](../../docs/keep_training.md): {command} ({verified(slug, data, target)})."
@@ -248,7 +268,9 @@ def answer(slug: str, windows: list[dict[str, Any]]) -> str:
     hit = "Releases with it" if "not_needed" in manifest["mitigation"] else "Hit"
     text = f"- **{hit}:** {joined([one.text(one.hit) for one in found])}\n"
     text += f"- **Right:** {joined([one.text(one.right) for one in found]) or 'no measured release'}\n"
-    text += f"- **Do:** {advice(slug, found)}\n"
+    shown = [one["name"] for one in manifest["classes"] if any(each.in_class(one["name"]) for each in found)]
+    is_harmless = all(manifest["impact"].get(name, "silent_wrong") in HARMLESS for name in shown)
+    text += f"- **Do:** {advice(slug, found, is_harmless)}\n"
     when = {one["class"]: one["words"] for one in reversed(manifest["trigger"])}  # the first of a class is the general one
     rows = []
     for one in manifest["classes"]:

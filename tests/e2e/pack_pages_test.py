@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -43,6 +44,22 @@ def test_a_cell_is_the_one_number_that_its_keys_lead_to(tmp_path: Path) -> None:
         shown(["rows", {"name": "c"}, "ms"])
     with pytest.raises(KeyError):
         shown(["y"])
+
+
+def test_a_number_that_its_file_withdraws_is_not_shown(tmp_path: Path) -> None:
+    rows = [{"shape": [size], "ours": 1.0, "theirs": {"ms": [2.0]}} for size in (1, 2)]
+    withdrawn = [{"at": ["rows", {"shape": [1]}, "theirs"], "why": "it was not asked"}]
+    (tmp_path / "bench.json").write_text(json.dumps({"withdrawn": withdrawn, "rows": rows}))
+
+    def shown(size: int, *keys: object) -> str:
+        return pack_figures.shown(["rows", {"shape": [size]}, *keys], tmp_path, "bench.json")
+
+    assert shown(1, "ours") == "1" and shown(2, "theirs", "ms", 0) == "2"
+    with pytest.raises(ValueError, match="is withdrawn: it was not asked"):
+        shown(1, "theirs", "ms", 0)
+    with pytest.raises(ValueError, match="is withdrawn"):
+        pack_figures.shown({"ratio": [["rows", {"shape": [2]}, "ours"], ["rows", {"shape": [1]}, "theirs"]]}, tmp_path, "bench.json")
+    assert pack_figures.covers(["rows", "*", "of_best_peer"], ["rows", {"shape": [2]}, "of_best_peer", "ratio"])
 
 
 @pytest.mark.parametrize("path", DRAWINGS, ids=lambda path: path.parent.name)
