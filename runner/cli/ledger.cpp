@@ -103,11 +103,8 @@ void verify(Context& context, const LedgerOptions& words) {
   }
   context.exit_code = report.ok ? 0 : 1;
   if (context.json) {
-    Json json = {{"file", file.string()},
-                 {"ok", report.ok},
-                 {"count", report.count},
-                 {"head", report.head},
-                 {"note", report.note}};
+    Json json = {{"file", file.string()}, {"ok", report.ok},     {"count", report.count},
+                 {"head", report.head},   {"note", report.note}, {"ahead", report.ahead}};
     if (!report.ok)
       json.update({{"where", report.where},
                    {"bad_index", report.bad_index},
@@ -122,6 +119,8 @@ void verify(Context& context, const LedgerOptions& words) {
   context.out() << fmt::format("{}: {} records hold; head {}\n", file.string(), report.count,
                                report.head);
   if (!contents.empty()) context.out() << fmt::format("{}\n", contents);
+  for (const std::string& row : report.ahead)
+    context.out() << fmt::format("{}; it never counts\n", row);
   if (!report.note.empty()) context.err() << "note: " << report.note << "\n";
 }
 

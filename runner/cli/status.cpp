@@ -101,7 +101,7 @@ std::string newest_run(const Board& board, const Manifest& pack, const UpstreamU
   for (const auto& [place, devices] : board.places()) {
     if (place.slug != pack.slug.str() || place.upstream != use.name) continue;
     for (const auto& [device, cell] : devices) {
-      if (const Finding* finding = cell.newest()) newest = std::max(newest, finding->started);
+      if (const Finding* finding = cell.newest()) newest = std::max(newest, finding->made.date);
     }
   }
   return newest;

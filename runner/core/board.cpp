@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <tuple>
 
 namespace patchbench {
 namespace {
@@ -10,10 +9,7 @@ namespace {
 const Finding* newest_in(const Sayings& sayings) {
   const Finding* newest = nullptr;
   for (const auto& [what, tally] : sayings) {
-    const bool is_newer =
-        newest == nullptr || std::tie(newest->started, newest->digest) <
-                                 std::tie(tally.newest.started, tally.newest.digest);
-    if (is_newer) newest = &tally.newest;
+    if (newest == nullptr || newest->made < tally.newest.made) newest = &tally.newest;
   }
   return newest;
 }
@@ -51,8 +47,7 @@ void Board::add(const Finding& f) {
   Cell& cell = places_[{f.slug, f.upstream, f.version, f.beside, f.asked}][f.device];
   Tally& tally = (f.is_counted ? cell.said : cell.apart)[{f.sentinel, f.manifest_sha256}];
   ++tally.runs;
-  if (std::tie(tally.newest.started, tally.newest.digest) < std::tie(f.started, f.digest))
-    tally.newest = f;
+  if (tally.newest.made < f.made) tally.newest = f;
 }
 
 std::vector<Votes> quorum_of(const Board& board, const Place& place) {

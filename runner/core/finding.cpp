@@ -35,7 +35,8 @@ Finding finding_of(const Record& verdict, const std::string& digest) {
           .started = run.started,
           .manifest_sha256 = run.manifest_sha256,
           .digest = digest,
-          .is_isolated = run.is_isolated()};
+          .is_isolated = run.is_isolated(),
+          .made = {run.started, 0, digest}};
 }
 
 std::string described(const Outcome& outcome, const QuestionContext& question) {

@@ -6,6 +6,15 @@
 
 namespace patchbench {
 
+/// When a record counts as made; "newest" compares this and nothing else. Whoever reads records
+/// corrects what they say of themselves: see ledger/made.h.
+struct Made {
+  std::string date;   ///< ISO 8601 UTC
+  int64_t order = 0;  ///< among the records made here, from 1; 0 of others
+  std::string digest;
+  auto operator<=>(const Made&) const = default;
+};
+
 /// A verdict record in short: what was asked of which version on which device, and what came out.
 struct Finding {
   std::string slug;
@@ -20,6 +29,7 @@ struct Finding {
   std::string started, manifest_sha256, digest;
   bool is_isolated = false;
   bool is_counted = true;  ///< made here, or signed by a trusted key
+  Made made = {};
   Outcome outcome() const { return Outcome::from_text(sentinel); }
   auto operator<=>(const Finding&) const = default;
 };

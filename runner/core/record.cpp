@@ -205,6 +205,10 @@ std::string Record::run_id() const {
   return predicate().at("context").at("run_id").get<std::string>();
 }
 
+std::string Record::started() const {
+  return predicate().at("context").at("started").get<std::string>();
+}
+
 Record make_observation_record(const RunContext& context, const Observation& observation) {
   Record record = make_statement("observation", context, {{"observation", observation.to_json()}});
   const std::string text = canonical_json(record.statement);

@@ -45,7 +45,8 @@ struct Record {
   std::string digest() const;  ///< SHA-256 of the RFC 8785 form
   std::string type() const;    ///< "observation", "verdict", …
   const Json& predicate() const;
-  std::string run_id() const;  ///< of the context
+  std::string run_id() const;   ///< of the context
+  std::string started() const;  ///< of the context
 };
 
 Record make_observation_record(const RunContext& context, const Observation& observation);

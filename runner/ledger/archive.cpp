@@ -5,6 +5,7 @@
 #include "core/digest.h"
 #include "ledger/evidence.h"
 #include "ledger/jsonl.h"
+#include "ledger/made.h"
 #include "ledger/row_reader.h"
 
 namespace patchbench::ledger {
@@ -39,7 +40,8 @@ void Archive::add_line(std::string line, const std::string& where) {
   const std::string digest = sha256_hex(line);
   if (may_be(line, "verdict") || may_be(line, "evict")) {
     const Record record = parse_record(line, where);
-    if (record.type() == "verdict") findings_.push_back(finding_of(record, digest));
+    const bool counts = !is_dated_ahead(record.started(), "");
+    if (record.type() == "verdict" && counts) findings_.push_back(finding_of(record, digest));
     if (record.type() == "evict")
       evicted_.insert(record.predicate().at("digest").get<std::string>());
   }
@@ -49,16 +51,20 @@ void Archive::add_line(std::string line, const std::string& where) {
 void Archive::each_finding(const FindingFilter& filter,
                            const std::function<void(const Finding&)>& take) const {
   std::set<std::string> taken;
-  for (const Finding& finding : findings_) {
-    const bool passes = (filter.slug.empty() || finding.slug == filter.slug) &&
-                        (filter.before.empty() || finding.started < filter.before);
-    if (passes && !evicted_.contains(finding.digest) && taken.insert(finding.digest).second)
-      take(finding);
+  const auto take_once = [&](const Finding& finding) {
+    if (!evicted_.contains(finding.digest) && taken.insert(finding.digest).second) take(finding);
+  };
+  if (ledger_) {
+    // Of a record that was made here the ledger knows the order; any other one is as committed.
+    ledger_->each_finding(filter, [&](const Finding& finding) {
+      if (finding.made.order > 0 || !committed_.contains(finding.digest)) take_once(finding);
+    });
   }
-  if (!ledger_) return;
-  ledger_->each_finding(filter, [&](const Finding& finding) {
-    if (!evicted_.contains(finding.digest) && !committed_.contains(finding.digest)) take(finding);
-  });
+  for (const Finding& finding : findings_) {
+    if ((filter.slug.empty() || finding.slug == filter.slug) &&
+        (filter.before.empty() || finding.made.date < filter.before))
+      take_once(finding);
+  }
 }
 
 std::optional<Record> Archive::find(const std::string& digest) const {

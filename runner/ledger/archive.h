@@ -15,8 +15,9 @@ namespace patchbench::ledger {
 
 /// The ledger's records and the committed ones of some packs as one store, read only as far as is
 /// asked: verdicts in short, and whole records by digest. What was evicted is left out; a record in
-/// both is there once, as committed. Committed files are checked line by line where they are read;
-/// `ledger verify FILE` checks one whole.
+/// both is there once. A committed verdict that is dated ahead (ledger/made.h) is not there.
+/// Committed files are checked line by line where they are read; `ledger verify FILE` checks one
+/// whole.
 class Archive {
  public:
   /// A ledger that is not there, or "", holds nothing. Throws as Ledger::open and Error(kUsage)

@@ -1,6 +1,7 @@
 #include "ledger/evidence.h"
 #include "core/file_text.h"
 #include "ledger/jsonl.h"
+#include "ledger/made.h"
 
 #include <set>
 
@@ -30,6 +31,7 @@ std::vector<Entry> evidence(const std::filesystem::path& root,
       entry.digest = std::move(one.digest);
       entry.origin = "local";
       entry.record = std::move(one.record);
+      entry.made = {entry.record.started(), 0, entry.digest};
       entries.push_back(std::move(entry));
     }
   });
@@ -40,7 +42,15 @@ std::vector<Entry> known(const std::filesystem::path& ledger, const std::filesys
                          const std::vector<std::string>& slugs) {
   std::vector<Entry> entries;
   if (std::filesystem::exists(ledger)) entries = Ledger::open(ledger)->all();
-  for (Entry& entry : evidence(root, slugs)) entries.push_back(std::move(entry));
+  std::set<std::string> own;
+  std::erase_if(entries, [&](const Entry& entry) {
+    if (entry.made.order > 0) own.insert(entry.digest);
+    return entry.made.order == 0 && is_dated_ahead(entry.made.date, entry.received);
+  });
+  for (Entry& entry : evidence(root, slugs)) {
+    if (!own.contains(entry.digest) && !is_dated_ahead(entry.made.date, ""))
+      entries.push_back(std::move(entry));
+  }
   const std::set<std::string> evicted = evicted_digests(entries);
   std::erase_if(entries, [&](const Entry& entry) { return evicted.contains(entry.digest); });
   return entries;

@@ -19,8 +19,9 @@ void each_evidence_file(const std::filesystem::path& root, const std::vector<std
 std::vector<Entry> evidence(const std::filesystem::path& root,
                             const std::vector<std::string>& slugs);
 
-/// The ledger's records and, after them, the committed ones of some packs; a record that is in both
-/// comes last, as committed. What was evicted is left out. A ledger that is not there holds none.
+/// The ledger's records and, after them, the committed ones of some packs; one that was made here
+/// is there once, any other one that is in both comes last, as committed. What was evicted or is
+/// dated ahead (ledger/made.h) is left out. A ledger that is not there holds none.
 std::vector<Entry> known(const std::filesystem::path& ledger, const std::filesystem::path& root,
                          const std::vector<std::string>& slugs);
 

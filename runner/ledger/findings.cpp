@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <utility>
+#include <vector>
+
+#include "ledger/made.h"
 
 namespace patchbench::ledger {
 namespace {
@@ -33,7 +37,8 @@ Finding read(SQLite::Statement& query) {
           .started = text(7),
           .manifest_sha256 = text(8),
           .digest = text(9),
-          .is_isolated = query.getColumn(10).getInt() != 0};
+          .is_isolated = query.getColumn(10).getInt() != 0,
+          .made = {text(7), 0, text(9)}};
 }
 
 }  // namespace
@@ -106,15 +111,24 @@ void each_finding(const SQLite::Database& database, const FindingFilter& filter,
                   const std::function<void(const Finding&)>& take) {
   SQLite::Statement query(
       database,
-      fmt::format("SELECT {}, {}f.digest)) FROM findings f WHERE (?1 = '' OR f.slug = ?1) "
-                  "AND (?2 = '' OR f.started < ?2) ORDER BY f.idx",
+      fmt::format("SELECT {}, {}f.digest)), (SELECT r.received FROM records r WHERE r.idx = f.idx "
+                  "AND f.origin <> 'local') FROM findings f WHERE (?1 = '' OR f.slug = ?1) "
+                  "ORDER BY f.idx",
                   kFindingColumns, kCounts));
   query.bind(1, filter.slug);
-  query.bind(2, filter.before);
+  std::vector<Finding> findings;
+  std::vector<std::size_t> own;
   while (query.executeStep()) {
     Finding finding = read(query);
     finding.is_counted = query.getColumn(12).getInt() != 0;
-    take(finding);
+    const bool is_own = query.getColumn(13).isNull();
+    if (!is_own && is_dated_ahead(finding.started, query.getColumn(13).getString())) continue;
+    if (is_own) own.push_back(findings.size());
+    findings.push_back(std::move(finding));
+  }
+  date_by_order(own, [&](std::size_t i) -> Made& { return findings[i].made; });
+  for (const Finding& finding : findings) {
+    if (filter.before.empty() || finding.made.date < filter.before) take(finding);
   }
 }
 

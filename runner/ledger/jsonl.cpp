@@ -197,6 +197,7 @@ VerifyReport verify_jsonl(std::string_view text, const std::string& where,
         throw Error(ErrorCode::kUsage, "stands in the file twice");
       const std::optional<Record> record = walk.step(line.text, "");
       if (!record) break;
+      walk.note_date(*record, sha256_hex(line.text), "");
       by_run[record->run_id()].push_back(line.text);
     }
   } catch (const Error& e) {

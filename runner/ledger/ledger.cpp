@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "ledger/appender.h"
 #include "ledger/findings.h"
+#include "ledger/made.h"
 #include "ledger/store.h"
 #include "ledger/verify.h"
 
@@ -69,7 +70,13 @@ class SqliteLedger : public Ledger {
   }
 
   std::vector<Entry> all() const override {
-    return guarded([&] { return entries("ORDER BY idx", {}); });
+    std::vector<Entry> all = guarded([&] { return entries("ORDER BY idx", {}); });
+    std::vector<std::size_t> own;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (all[i].origin == "local") own.push_back(i);
+    }
+    date_by_order(own, [&](std::size_t i) -> Made& { return all[i].made; });
+    return all;
   }
 
   std::optional<Entry> find(const std::string& digest_prefix) const override {
@@ -144,6 +151,7 @@ class SqliteLedger : public Ledger {
         throw Error(ErrorCode::kIntegrity,
                     std::string(e.what()) + "; see patchbench ledger verify");
       }
+      entry.made = {entry.record.started(), 0, row.digest};
       signer.reset();
       signer.bind(1, row.digest);
       if (signer.executeStep()) {
@@ -170,6 +178,7 @@ class SqliteLedger : public Ledger {
         return walk.fail(row.digest, "the chain does not lead here");
       const std::optional<Record> record = walk.step(row.record, row.digest, row.origin);
       if (!record) return;
+      walk.note_date(*record, row.digest, row.received);
       if (record->run_id() != row.run)
         return walk.fail(row.digest, "stands under another run", wanted);
       if (const std::string wrong = wrong_note(database_, row, *record); !wrong.empty())

@@ -17,7 +17,7 @@ namespace patchbench::ledger {
 /// Which verdicts are asked for.
 struct FindingFilter {
   std::string slug;    ///< "" for all
-  std::string before;  ///< only runs started before this time; "" for all
+  std::string before;  ///< only what was made before this time; "" for all
 };
 
 /// How many records of each origin: made here, vouched for by a trusted key, or neither.
@@ -33,6 +33,7 @@ struct Entry {
   std::string signer;                   ///< key id, "" if unsigned
   Record record;
   std::string signature;  ///< the signer's, base64; "" if unsigned
+  Made made = {};
 };
 
 /// A record on its way into the ledger.
@@ -53,6 +54,7 @@ struct VerifyReport {
   int64_t count = 0;
   std::string head, where,
       note;  ///< note: "truncation at the end would go unseen; pass --expect COUNT:HEAD"
+  std::vector<std::string> ahead;  ///< rows that are dated ahead (ledger/made.h)
   int64_t bad_index = -1;  ///< the row `where` speaks of; -1 where it is the file as a whole
   std::string bad_digest;  ///< as stored in that row; may be empty
 };
@@ -62,8 +64,8 @@ struct VerifyReport {
 /// processes may append at once (busy time-out 60 s).
 class Ledger {
  public:
-  /// Opens or creates. Throws Error(kInternal) `<path>: <reason>`; Error(kIntegrity) if the file is
-  /// not a ledger.
+  /// Opens or creates; on a read-only file system it can be read, and an append throws. Throws
+  /// Error(kInternal) `<path>: <reason>`; Error(kIntegrity) if the file is not a ledger.
   static std::unique_ptr<Ledger> open(const std::filesystem::path& path);
   /// `--ledger`, else PATCHBENCH_LEDGER, else $XDG_STATE_HOME/patchbench/ledger.db.
   static std::filesystem::path default_path();

@@ -1,8 +1,10 @@
 #include "ledger/store.h"
 
+#include <fmt/format.h>
 #include <sqlite3.h>
 
 #include <array>
+#include <cctype>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -120,6 +122,54 @@ void create_tables(SQLite::Database& database, const fs::path& path) {
   transaction.commit();
 }
 
+SQLite::Database open_to_write(const fs::path& path) {
+  SQLite::Database database(path.string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE,
+                            kBusyTimeoutMs);
+  bool needs_tables = false;
+  {
+    const SQLite::Transaction snapshot(database, SQLite::TransactionBehavior::DEFERRED);
+    needs_tables = state_of(database, path) != State::kReady;
+  }
+  // Of a new file alone. A row has 2 to 3 KiB: of pages of 4 KiB a third would stay empty.
+  database.exec("PRAGMA page_size=16384");
+  set_wal(database);
+  database.exec("PRAGMA synchronous=FULL");
+  if (needs_tables) create_tables(database, path);
+  return database;
+}
+
+/// A `file:` URI of a path.
+std::string uri_of(const fs::path& path) {
+  std::string uri = "file:";
+  for (const char c : fs::absolute(path).string()) {
+    const bool is_plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '/';
+    uri += is_plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return uri;
+}
+
+/// On a read-only file system. There SQLite reads a file in WAL mode only as one that nobody
+/// changes, and then it does not look at a log beside it: with one, records would be missing.
+SQLite::Database open_to_read(const fs::path& path) {
+  const fs::path log = path.string() + "-wal";
+  std::error_code none;
+  if (fs::exists(log, none) && fs::file_size(log, none) > 0) {
+    throw Error(ErrorCode::kInternal,
+                path.string() + ": may not be written, and " + log.filename().string() +
+                    " holds records that are not in it yet; copy both files to a folder that may "
+                    "be written, and name the copy with --ledger");
+  }
+  SQLite::Database database(uri_of(path) + "?immutable=1", SQLite::OPEN_READONLY | SQLite::OPEN_URI,
+                            kBusyTimeoutMs);
+  if (state_of(database, path) != State::kReady) {
+    throw Error(ErrorCode::kInternal,
+                path.string() +
+                    ": was made by an older patchbench and may not be written; copy it "
+                    "to a folder that may be, and name the copy with --ledger");
+  }
+  return database;
+}
+
 }  // namespace
 
 std::string seal_of(const Row& row) {
@@ -135,19 +185,15 @@ SQLite::Database open_database(const fs::path& path) {
   std::error_code failed;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), failed);
   try {
-    SQLite::Database database(path.string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE,
-                              kBusyTimeoutMs);
-    bool needs_tables = false;
-    {
-      const SQLite::Transaction snapshot(database, SQLite::TransactionBehavior::DEFERRED);
-      needs_tables = state_of(database, path) != State::kReady;
+    try {
+      return open_to_write(path);
+    } catch (const SQLite::Exception& e) {
+      constexpr int kPrimaryCode = 0xff;
+      const int code = e.getErrorCode() & kPrimaryCode;
+      const bool may_not_write = code == SQLITE_READONLY || code == SQLITE_CANTOPEN;
+      if (!may_not_write || !fs::exists(path)) throw;
+      return open_to_read(path);
     }
-    // Of a new file alone. A row has 2 to 3 KiB: of pages of 4 KiB a third would stay empty.
-    database.exec("PRAGMA page_size=16384");
-    set_wal(database);
-    database.exec("PRAGMA synchronous=FULL");
-    if (needs_tables) create_tables(database, path);
-    return database;
   } catch (const SQLite::Exception& e) {
     if (e.getErrorCode() == SQLITE_NOTADB || e.getErrorCode() == SQLITE_CORRUPT) {
       throw Error(ErrorCode::kIntegrity,

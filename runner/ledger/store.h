@@ -18,7 +18,8 @@ struct Row {
 /// changed byte shows.
 std::string seal_of(const Row& row);
 
-/// Opens the SQLite file with our settings and, if it is new, our tables. Throws as Ledger::open.
+/// Opens the SQLite file with our settings and, if it is new, our tables; one that may not be
+/// written is opened to be read. Throws as Ledger::open.
 SQLite::Database open_database(const std::filesystem::path& path);
 
 /// Names of tables, indexes and triggers whose definition is not the one that open_database wrote;

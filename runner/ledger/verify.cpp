@@ -1,9 +1,12 @@
 #include "ledger/verify.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "ledger/made.h"
 
 namespace patchbench::ledger {
 
@@ -64,6 +67,14 @@ void ChainWalk::fail(const std::string& digest, const std::string& reason,
   report_.bad_digest = is_hex(digest, 64) ? digest : "";
   report_.where = "row " + std::to_string(report_.bad_index) +
                   (report_.bad_digest.empty() ? "" : " (digest " + digest + ")") + ": " + reason;
+}
+
+void ChainWalk::note_date(const Record& record, const std::string& digest,
+                          const std::string& received) {
+  if (!is_dated_ahead(record.started(), received)) return;
+  report_.ahead.push_back(
+      fmt::format("row {} (digest {}): is dated {}, after {}", report_.count - 1, digest,
+                  record.started(), received.empty() ? "today" : "it was received on " + received));
 }
 
 void ChainWalk::fail_as_a_whole(const std::string& reason) {

@@ -30,6 +30,8 @@ class ChainWalk {
   /// Notes a failure at a row, the one that stands next unless another is named.
   void fail(const std::string& digest, const std::string& reason,
             std::optional<int64_t> index = {});
+  /// Names a record that is dated ahead (ledger/made.h). It holds none the less.
+  void note_date(const Record& record, const std::string& digest, const std::string& received);
   void fail_as_a_whole(const std::string& reason);
   const VerifyReport& report() const { return report_; }
   /// The report, with what was expected of count and head.

@@ -54,7 +54,7 @@ bool has_environment(const Context& context, const std::string& name) {
 
 /// What the subject took in the newest verdict on this release and such a device that ran it.
 struct Taken {
-  std::string started;
+  Made made;
   double wall_s = 0, gpu_bytes = 0;
 };
 Taken newest_run(const Context& context, const RunOptions& options, const Pin& pin, bool is_gpu) {
@@ -64,8 +64,7 @@ Taken newest_run(const Context& context, const RunOptions& options, const Pin& p
     if (place.version != pin.version && place.version != "-") continue;
     for (const auto& [device, cell] : devices) {
       const Finding* newest = cell.newest();
-      if (newest == nullptr || (newest->device != "cpu") != is_gpu ||
-          newest->started <= taken.started)
+      if (newest == nullptr || (newest->device != "cpu") != is_gpu || newest->made <= taken.made)
         continue;
       std::set<double> walls;  // all cases of one process carry that process's time
       double gpu_bytes = 0;
@@ -76,7 +75,7 @@ Taken newest_run(const Context& context, const RunOptions& options, const Pin& p
           gpu_bytes = std::max(gpu_bytes, o.self_reported.value("peak_bytes", 0.0));
       }
       if (!walls.empty())
-        taken = {newest->started, std::accumulate(walls.begin(), walls.end(), 0.0), gpu_bytes};
+        taken = {newest->made, std::accumulate(walls.begin(), walls.end(), 0.0), gpu_bytes};
     }
   }
   return taken;
@@ -121,7 +120,7 @@ Json plan_of(const Context& context, const RunOptions& options) {
   }
   const bool is_gpu = device != "cpu";
   const Taken taken = newest_run(context, options, pin, is_gpu);
-  const std::string when = taken.started.substr(0, 10);
+  const std::string when = taken.made.date.substr(0, 10);
   return {
       {"slug", options.slug},
       {"upstream", pin.to_json()},

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "core/finding.h"
 #include "core/observation.h"
 #include "core/record.h"
 #include "ledger/evidence.h"
@@ -17,7 +18,8 @@ namespace {
 
 /// What one version showed on one case, by its newest observation.
 struct Shown {
-  std::string started, text;
+  Made made;
+  std::string text;
 };
 /// (upstream, device) -> case -> version.
 using Behaviour = std::map<std::pair<std::string, std::string>,
@@ -47,7 +49,7 @@ Behaviour read_behaviour(const Context& context, const std::string& slug) {
     if (run.slug != slug || o.subject != SubjectKind::kUpstream || !run.edits.empty()) continue;
     Shown& held = behaviour[{run.pin.value("upstream", ""), run.machine.value("device", "cpu")}]
                            [o.case_name][run.pin.value("version", "host")];
-    if (held.started <= run.started) held = {run.started, text_of(o)};
+    if (held.made <= entry.made) held = {entry.made, text_of(o)};
   }
   return behaviour;
 }

@@ -118,9 +118,8 @@ std::map<std::string, std::vector<Finding>> op_runs(const VerdictIndex& verdicts
     if (f.asked == "op" && f.is_counted) runs[f.device].push_back(f);
   });
   for (auto& [device, list] : runs) {
-    std::sort(list.begin(), list.end(), [](const Finding& a, const Finding& b) {
-      return std::tie(a.started, a.digest) < std::tie(b.started, b.digest);
-    });
+    std::sort(list.begin(), list.end(),
+              [](const Finding& a, const Finding& b) { return a.made < b.made; });
   }
   return runs;
 }

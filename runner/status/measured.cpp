@@ -15,6 +15,7 @@ std::vector<report::AdvisoryRelease> measured_releases(const ledger::Book& book,
     Finding finding = finding_of(entry.record, digest);
     finding.beside = unusual(finding.beside, manifest);
     finding.is_counted = ledger::counts_for_quorum(entry);
+    finding.made = entry.made;
     board.add(finding);
   }
   std::vector<report::AdvisoryRelease> releases;
@@ -25,7 +26,7 @@ std::vector<report::AdvisoryRelease> measured_releases(const ledger::Book& book,
       for (const auto& [device, cell] : at->second) {
         if (const Finding* newest = cell.newest(); newest != nullptr)
           release.states.push_back(
-              {device, state_of(newest->outcome()), newest->started, newest->digest});
+              {device, state_of(newest->outcome()), newest->made.date, newest->digest});
       }
     }
     releases.push_back(std::move(release));

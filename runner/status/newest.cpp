@@ -29,7 +29,7 @@ std::vector<NewestVerdict> newest_verdicts(
                   canonical_json(one.run.pin.value("beside", Json())), one.question(),
                   one.device());
     const auto [held, is_new] = newest.emplace(key, one);
-    if (!is_new && held->second.run.started <= one.run.started) held->second = one;
+    if (!is_new && held->second.entry->made < one.entry->made) held->second = one;
   }
   std::vector<NewestVerdict> out;
   for (auto& [key, one] : newest) out.push_back(std::move(one));

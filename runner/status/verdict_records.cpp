@@ -85,11 +85,6 @@ class PackTable {
                                                 : upstream.releases.front().project);
   }
 
-  void note_time(const Record& record) {
-    const std::string started = record.predicate().at("context").value("started", "");
-    newest_ = std::max(newest_, started);
-  }
-
   /// The releases of the index, then every commit with a record.
   std::vector<std::string> versions_of(const Upstream& upstream) const {
     std::vector<std::string> versions;
@@ -150,7 +145,9 @@ class PackTable {
       state = BugStatus::kUnsupported;
     const std::optional<Record> record = verdicts_.archive.find(seen.record);
     if (!record) return;
-    note_time(*record);
+    const Place place{slug_, use.name, row.version, "", "reproduce"};
+    const Finding& finding = *verdicts_.board.places().at(place).at(device).newest();
+    newest_ = std::max(newest_, finding.made.date);
     Files files = files_in(*record, use);
     if (state_weight(state) > state_weight(row.state)) {
       row.state = state;
@@ -195,13 +192,13 @@ class PackTable {
       const Files files = files_in(*patched, use);
       if (edits.empty() || files.size() != use.files.size()) return;
       auto& [last, last_edits] = newest[files];
-      if (last.started < finding.started) last = finding, last_edits = edits;
+      if (last.made < finding.made) last = finding, last_edits = edits;
     });
     std::vector<TablePatch> patches;
     for (const auto& [files, entry] : newest) {
       const auto& [finding, edits] = entry;
       if (verdict_of(finding) != Validated::kHolds) continue;
-      newest_ = std::max(newest_, finding.started);
+      newest_ = std::max(newest_, finding.made.date);
       patches.push_back(
           {fmt::format("{}", fmt::join(edits, ", ")), finding.version, finding.digest, files});
     }

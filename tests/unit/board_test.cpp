@@ -7,6 +7,8 @@ namespace {
 
 Finding finding(const std::string& version, const std::string& device, const std::string& sentinel,
                 int day, const std::string& manifest = "m") {
+  const std::string started = "2026-01-0" + std::to_string(day) + "T00:00:00Z",
+                    digest = version + device + sentinel + std::to_string(day);
   return {.slug = "some_pack",
           .upstream = "up",
           .version = version,
@@ -14,10 +16,11 @@ Finding finding(const std::string& version, const std::string& device, const std
           .asked = "reproduce",
           .device = device,
           .sentinel = sentinel,
-          .started = "2026-01-0" + std::to_string(day) + "T00:00:00Z",
+          .started = started,
           .manifest_sha256 = manifest,
-          .digest = version + device + sentinel + std::to_string(day),
-          .is_isolated = true};
+          .digest = digest,
+          .is_isolated = true,
+          .made = {started, 0, digest}};
 }
 
 Board board_of(const std::vector<Finding>& findings) {

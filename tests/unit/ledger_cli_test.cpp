@@ -1,7 +1,14 @@
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <iterator>
 #include <sstream>
@@ -56,6 +63,24 @@ class LedgerCliTest : public ::testing::Test {
     return result;
   }
 
+  /// Whether `work` comes out true in a process that may write nowhere in the test's folder.
+  bool holds_read_only(const std::function<bool()>& work) {
+    const std::string folder = folder_ / "";
+    constexpr unsigned long kReadOnly =
+        MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const bool is_read_only =
+          ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 &&
+          ::mount(folder.c_str(), folder.c_str(), nullptr, MS_BIND, nullptr) == 0 &&
+          ::mount(nullptr, folder.c_str(), nullptr, kReadOnly, nullptr) == 0;
+      if (!is_read_only) std::cerr << "no mount: " << std::strerror(errno) << "\n";
+      ::_exit(is_read_only && work() ? 0 : 1);
+    }
+    int status = -1;
+    return ::waitpid(child, &status, 0) == child && status == 0;
+  }
+
   void fill() { ledger::Ledger::open(ledger_)->append(sample::run()); }
 
   std::string file_text(const fs::path& path) {
@@ -66,6 +91,31 @@ class LedgerCliTest : public ::testing::Test {
   sample::TempFolder folder_;
   fs::path ledger_ = folder_ / "ledger.db";
 };
+
+TEST_F(LedgerCliTest, OnAReadOnlyFileSystemItIsReadAndAnAppendIsRefused) {
+  fill();
+  EXPECT_TRUE(holds_read_only([&] {
+    for (const char* verb : {"verify", "list", "export"}) {
+      const Ended ended = run({verb});
+      if (!ended.error.empty() || ended.exit_code != 0 || ended.out.empty()) {
+        std::cerr << verb << ": " << ended.error << ended.out << "\n";
+        return false;
+      }
+    }
+    const std::string digest = sample::run().back().digest();
+    return run({"evict", digest, "--why", "x"}).error.find("readonly") != std::string::npos;
+  }));
+}
+
+TEST_F(LedgerCliTest, OnAReadOnlyFileSystemALogWithRecordsIsNotPassedOver) {
+  fill();
+  std::ofstream(ledger_.string() + "-wal") << "records";
+  EXPECT_TRUE(holds_read_only([&] {
+    const Ended ended = run({"verify"});
+    std::cerr << ended.error << ended.out;
+    return ended.error.find("ledger.db-wal holds records") != std::string::npos;
+  }));
+}
 
 TEST_F(LedgerCliTest, VerifySaysCountHeadAndWhatItCannotSee) {
   fill();

@@ -63,7 +63,7 @@ constexpr int kObservationsOfARun = 13;
 constexpr int kKinds = 252;
 
 std::string started_of(int number) {
-  return fmt::format("2026-{:02}-{:02}T{:02}:00:00Z", number % 12 + 1, number / 12 % 28 + 1,
+  return fmt::format("2025-{:02}-{:02}T{:02}:00:00Z", number % 12 + 1, number / 12 % 28 + 1,
                      number / 336 % 24);
 }
 
@@ -260,7 +260,7 @@ TEST(LedgerScale, ImportAndStatusStayWithinTheirBounds) {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"status"},
                                                 {"status", "liger_flce_none_bwd"},
                                                 {"--json", "status"},
-                                                {"status", "--since", "2026-06-01"}}) {
+                                                {"status", "--since", "2025-06-01"}}) {
     const Spent spent = run_program(path, words);
     std::cout << fmt::format("{} of {} records: {:.2f} s, {:.2f} s computed, {:.0f} MiB\n",
                              fmt::join(words, " "), num_records, spent.wall_s, spent.computed_s,
