@@ -21,11 +21,14 @@ bool is_answer(const std::string& text) {
 
 /// The votes of one device: its runs by sentinel.
 void add_votes(std::vector<Votes>& votes, const std::string& device, const Sayings& said) {
-  std::map<std::string, int64_t> runs;
+  std::map<std::string, Votes> runs;
   for (const auto& [what, tally] : said) {
-    if (is_answer(what.first)) runs[what.first] += tally.runs;
+    if (!is_answer(what.first)) continue;
+    Votes& one = runs.try_emplace(what.first, Votes{what.first, device}).first->second;
+    one.runs += tally.runs;
+    one.unisolated += tally.unisolated;
   }
-  for (const auto& [sentinel, count] : runs) votes.push_back({sentinel, device, count});
+  for (const auto& [sentinel, one] : runs) votes.push_back(one);
 }
 
 /// Whether two runs on one device under one manifest gave different answers.
@@ -47,6 +50,7 @@ void Board::add(const Finding& f) {
   Cell& cell = places_[{f.slug, f.upstream, f.version, f.beside, f.asked}][f.device];
   Tally& tally = (f.is_counted ? cell.said : cell.apart)[{f.sentinel, f.manifest_sha256}];
   ++tally.runs;
+  tally.unisolated += f.is_isolated ? 0 : 1;
   if (tally.newest.made < f.made) tally.newest = f;
 }
 

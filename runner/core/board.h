@@ -20,7 +20,7 @@ struct Place {
 
 /// How often one thing was said, and when last.
 struct Tally {
-  int64_t runs = 0;
+  int64_t runs = 0, unisolated = 0;
   Finding newest;
 };
 
@@ -51,7 +51,7 @@ class Board {
 /// How many counted runs on one kind of device said one thing.
 struct Votes {
   std::string sentinel, device;
-  int64_t runs = 0;
+  int64_t runs = 0, unisolated = 0;  ///< of the runs, those without a sandbox
 };
 /// Who says what about one version: every counted run that gave an answer, whatever its manifest.
 std::vector<Votes> quorum_of(const Board& board, const Place& place);

@@ -1,7 +1,6 @@
 #include "core/manifest.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "core/digest.h"
@@ -435,6 +434,18 @@ const Case* Manifest::find_case(std::string_view name) const {
 std::string Manifest::impact_of(const std::string& failure_class) const {
   const auto at = impacts.find(failure_class);
   return at == impacts.end() ? impact_names().front() : at->second;
+}
+
+std::vector<std::string> Manifest::worst_first(const std::set<std::string>& names) const {
+  const auto rank = [](const std::vector<std::string>& order, const std::string& name) {
+    return std::find(order.begin(), order.end(), name) - order.begin();
+  };
+  std::vector<std::string> sorted(names.begin(), names.end());
+  std::sort(sorted.begin(), sorted.end(), [&](const std::string& a, const std::string& b) {
+    return std::pair(rank(impact_names(), impact_of(a)), rank(classes_order, a)) <
+           std::pair(rank(impact_names(), impact_of(b)), rank(classes_order, b));
+  });
+  return sorted;
 }
 
 std::string Manifest::condition_of(const std::string& failure_class) const {

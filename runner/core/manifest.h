@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -147,6 +148,8 @@ struct Manifest {
   const Case* find_case(std::string_view name) const;
   /// What a failure class does to a training run; the worst where the manifest does not say.
   std::string impact_of(const std::string& failure_class) const;
+  /// Failure classes by impact, the worst first, then as they are declared.
+  std::vector<std::string> worst_first(const std::set<std::string>& names) const;
   /// The condition of a failure class as a sentence; "" without one.
   std::string condition_of(const std::string& failure_class) const;
   /// The failure classes that no run of a release as it is meets (`mitigation.not_needed`).

@@ -50,6 +50,9 @@ std::string votes_text(const std::vector<Votes>& votes) {
   for (const Votes& vote : votes) {
     std::string& list = by_sentinel[vote.sentinel];
     list += fmt::format("{}{} ×{}", list.empty() ? "" : ", ", short_device(vote.device), vote.runs);
+    if (vote.unisolated == vote.runs) list += " (unisolated)";
+    if (vote.unisolated > 0 && vote.unisolated < vote.runs)
+      list += fmt::format(" ({} unisolated)", vote.unisolated);
   }
   std::string text;
   for (const auto& [sentinel, list] : by_sentinel) {
@@ -63,14 +66,19 @@ std::string votes_text(const std::vector<Votes>& votes) {
 }
 
 std::vector<Votes> votes_apart(const Board& board, const Place& place) {
-  std::map<std::pair<std::string, std::string>, int64_t> runs;
+  std::map<std::pair<std::string, std::string>, Votes> runs;
   if (const auto at = board.places().find(place); at != board.places().end()) {
     for (const auto& [device, cell] : at->second) {
-      for (const auto& [what, tally] : cell.apart) runs[{what.first, device}] += tally.runs;
+      for (const auto& [what, tally] : cell.apart) {
+        Votes& one =
+            runs.try_emplace({what.first, device}, Votes{what.first, device}).first->second;
+        one.runs += tally.runs;
+        one.unisolated += tally.unisolated;
+      }
     }
   }
   std::vector<Votes> votes;
-  for (const auto& [what, count] : runs) votes.push_back({what.first, what.second, count});
+  for (const auto& [what, one] : runs) votes.push_back(one);
   return votes;
 }
 

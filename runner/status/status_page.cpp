@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "status/windows.h"
@@ -15,7 +16,8 @@ namespace patchbench {
 std::string verdict_legend(std::string_view glossary, std::string_view table) {
   // NO_REGRESSION says itself what was compared.
   constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-      {"BUG_REPRODUCED", "the release has the bug; the brackets name the failure class"},
+      {"BUG_REPRODUCED",
+       "the release has the bug; the brackets name the failure classes, the worst first"},
       {"BUG_ABSENT", "the bug was not seen"},
       {"FIX_VALIDATED", "the release with our edit is right"},
       {"EQUIVALENCE_PROVED", "edit and release give the same results and the same generated code"},
@@ -135,9 +137,52 @@ std::string where_text(const TierWindow& window) {
   return window.upstream + " " + (first == last ? first : first + " to " + last);
 }
 
+/// The worst class that a measured release shows; "" for none.
+std::string worst_class(const VerdictIndex& verdicts, const Manifest& pack,
+                        const std::vector<TierWindow>& windows) {
+  std::set<std::string> names;
+  for (const TierWindow& window : windows) {
+    for (const Interval& one : window.intervals) names.insert(one.failure_class);
+    for (const ClassWindow& one : class_windows(verdicts, pack, window))
+      names.insert(one.failure_class);
+  }
+  return names.empty() ? "" : pack.worst_first(names).front();
+}
+
+/// "H200", "cpu (unisolated, older run)": where a mitigation was verified, with its marks; "leaves
+/// CLASS" where none of its cases shows that class on the release.
+std::string verified_on(const VerdictIndex& verdicts, const Finding& finding,
+                        const std::string& worst) {
+  std::set<std::string> red, green;
+  for (const Observation& o : cited_observations(verdicts.archive, finding.digest)) {
+    const bool is_mitigated = o.subject.kind() == SubjectKind::kMitigated;
+    if (is_mitigated && o.seen == Seen::kAbsent) green.insert(o.case_name);
+    if (!is_mitigated && o.seen == Seen::kPresent && o.failure_class == worst)
+      red.insert(o.case_name);
+  }
+  std::vector<std::string> marks;
+  if (!finding.is_isolated) marks.push_back("unisolated");
+  const std::optional<Record> record = verdicts.archive.find(finding.digest);
+  if (record && !QuestionContext::from_json(record->predicate().at("question")).has_regions)
+    marks.push_back("older run");
+  const bool acts = std::any_of(red.begin(), red.end(),
+                                [&](const std::string& name) { return green.contains(name); });
+  if (!acts) marks.push_back(fmt::format("leaves `{}`", worst));
+  const std::string device = short_device(finding.device);
+  return marks.empty() ? device : fmt::format("{} ({})", device, fmt::join(marks, ", "));
+}
+
 /// Where the newest verdicts on the red pins verify a pack's mitigation: by itself, then by mode.
-std::string mitigation_text(const VerdictIndex& verdicts, const Manifest& pack) {
-  if (pack.modes().empty()) return "not needed";
+/// `worst`: the class that it is for.
+std::string mitigation_text(const VerdictIndex& verdicts, const Manifest& pack,
+                            const std::string& worst) {
+  if (pack.modes().empty()) {
+    const std::vector<std::string>& failing = failing_impacts();
+    const bool is_harmless =
+        std::find(failing.begin(), failing.end(), pack.impact_of(worst)) == failing.end();
+    const Json why = pack.mitigation.value("not_needed", Json::object());
+    return is_harmless ? "not needed" : "none: " + why.value("why", "not written");
+  }
   std::map<std::string, std::set<std::string>> devices_of;  // mode, or "" where none was asked for
   for (const auto& [place, cells] : verdicts.board.places()) {
     const bool is_red_pin =
@@ -151,7 +196,7 @@ std::string mitigation_text(const VerdictIndex& verdicts, const Manifest& pack) 
         continue;
       const std::size_t space = place.asked.find(' ');
       devices_of[space == std::string::npos ? "" : place.asked.substr(space + 1)].insert(
-          short_device(device));
+          verified_on(verdicts, *finding, worst));
     }
   }
   std::string text;
@@ -159,6 +204,13 @@ std::string mitigation_text(const VerdictIndex& verdicts, const Manifest& pack) 
     text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", mode.empty() ? "verified" : mode,
                         fmt::join(devices, ", "));
   return text.empty() ? "not verified" : text;
+}
+
+/// What the worst class does, in the manifest's words, and its impact.
+std::string wrong_text(const Manifest& pack, const std::string& worst) {
+  const auto at = pack.classes.find(worst);
+  return fmt::format("{} (`{}`)", at == pack.classes.end() ? pack.title : at->second,
+                     pack.impact_of(worst));
 }
 
 }  // namespace
@@ -177,12 +229,14 @@ std::string pack_table(const VerdictIndex& verdicts) {
       if (!good.empty()) fixed.push_back(use.name + " " + good);
     }
     if (where.empty()) continue;
+    const std::string worst = worst_class(verdicts, pack, windows);
     text += fmt::format("| [`{0}`](packs/{0}/README.md) | {1} | {2} | {3}{4} | {5} |\n",
-                        pack.slug.str(), pack.title, fmt::join(where, ", "), fmt::join(fixed, ", "),
+                        pack.slug.str(), wrong_text(pack, worst), fmt::join(where, ", "),
+                        fmt::join(fixed, ", "),
                         fixed.empty()                  ? "no release"
                         : fixed.size() == where.size() ? ""
                                                        : "; of the others no release",
-                        mitigation_text(verdicts, pack));
+                        mitigation_text(verdicts, pack, worst));
   }
   return text;
 }

@@ -1,8 +1,10 @@
 #include "status/verdict_index.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "core/error.h"
 
@@ -27,6 +29,18 @@ Board board_from(const ledger::Archive& archive, const std::vector<Manifest>& pa
                          board.add(normal);
                        });
   return board;
+}
+
+/// The classes of the triggers behind a BUG_REPRODUCED, the worst first: its sentinel names one.
+std::vector<std::string> classes_seen(const VerdictIndex& verdicts, const Finding& finding,
+                                      const QuestionContext& question) {
+  std::set<std::string> names;
+  for (const Observation& o : cited_observations(verdicts.archive, finding.digest)) {
+    if (o.seen == Seen::kPresent && o.role == CaseRole::kTrigger && o.subject == question.subject)
+      names.insert(o.failure_class);
+  }
+  if (names.empty()) names.insert(finding.outcome().argument);
+  return find_pack(verdicts.packs, finding.slug)->worst_first(names);
 }
 
 }  // namespace
@@ -84,7 +98,15 @@ std::string version_text(const Place& place) {
 
 std::string marked(const VerdictIndex& verdicts, const Finding& finding) {
   const std::optional<Record> record = verdicts.archive.find(finding.digest);
-  const std::string said = record ? described(*record) : finding.sentinel;
+  std::string said = finding.sentinel;
+  if (record) {
+    Outcome outcome = outcome_of(*record);
+    const QuestionContext question = QuestionContext::from_json(record->predicate().at("question"));
+    if (outcome.sentinel == Sentinel::kBugReproduced)
+      outcome.argument =
+          fmt::format("{}", fmt::join(classes_seen(verdicts, finding, question), ", "));
+    said = described(outcome, question);
+  }
   std::string marks = finding.is_isolated ? "" : "unisolated";
   if (!finding.is_counted) marks += marks.empty() ? "unsigned import" : ", unsigned import";
   return marks.empty() ? said : said + " (" + marks + ")";

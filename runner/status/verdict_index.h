@@ -11,7 +11,7 @@ namespace patchbench {
 /// Whose records are looked at.
 struct VerdictFilter {
   std::string slug;         ///< "" for every pack
-  std::string before;       ///< only runs started before this time; "" for all
+  std::string before;       ///< only what was made before this time; "" for all
   bool with_ledger = true;  ///< false: the committed evidence alone
 };
 
@@ -36,7 +36,8 @@ std::vector<Observation> cited_observations(const ledger::Archive& archive,
 
 /// "0.8.0", "2.3.2.post1 with triton 3.5.1": a place's version and its unusual companions.
 std::string version_text(const Place& place);
-/// What a finding says (`described`), with its marks: "BUG_ABSENT (unisolated)".
+/// What a finding says (`described`, with every failure class that was seen), and its marks:
+/// "BUG_ABSENT (unisolated)".
 std::string marked(const VerdictIndex& verdicts, const Finding& finding);
 
 }  // namespace patchbench

@@ -60,6 +60,16 @@ TEST(Board, AQuorumCountsRunsByDevice) {
   EXPECT_EQ(votes[1].device + std::to_string(votes[1].runs), "H2002");
 }
 
+TEST(Board, AQuorumSaysHowManyRunsHadNoSandbox) {
+  Finding open = finding("1.0", "H200", "BUG_ABSENT", 2);
+  open.is_isolated = false;
+  const std::vector<Votes> votes =
+      quorum_of(board_of({finding("1.0", "H200", "BUG_ABSENT", 1), open}), kPlace);
+  ASSERT_EQ(votes.size(), 1u);
+  EXPECT_EQ(votes[0].runs, 2);
+  EXPECT_EQ(votes[0].unisolated, 1);
+}
+
 TEST(Board, DevicesThatAnswerDifferentlyDisagree) {
   const Board board = board_of(
       {finding("1.0", "H200", "BUG_ABSENT", 1), finding("1.0", "cpu", "BUG_REPRODUCED(wrong)", 1)});

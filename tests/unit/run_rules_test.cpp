@@ -408,6 +408,55 @@ TEST(Status, ThePackTableHasOneLineForAPackWithAVerdict) {
   EXPECT_NE(table().find("| no release |"), std::string::npos) << table();
 }
 
+/// A release with two failure classes, of which the sentinel names the harmless one.
+struct TwoClasses : FakeWorkbench {
+  TwoClasses() {
+    repository.replace(sample::PackRepository::kManifest, R"("name": "sum", "role": "silent")",
+                       R"("name": "sum", "role": "trigger")");
+    repository.replace(
+        sample::PackRepository::kManifest, R"("mitigation": {)",
+        R"("impact": {"wrong_result": "speed", "another_class": "crash"}, "mitigation": {)");
+    runner.change = [](const patchbench::Setup&, const Subject&, Observation& o) {
+      if (o.case_name == "sum" && o.seen == Seen::kPresent) o.failure_class = "another_class";
+    };
+  }
+  std::string table() { return pack_table(index_verdicts(context, {})); }
+};
+
+TEST(Status, ThePackTableSaysWhatTheWorstClassDoes) {
+  TwoClasses bench;
+  EXPECT_EQ(bench.reproduced().outcome.text(), "BUG_REPRODUCED(wrong_result)");
+  EXPECT_NE(bench.table().find("| a second way to fail (`crash`) |"), std::string::npos)
+      << bench.table();
+  EXPECT_NE(status(bench).find("BUG_REPRODUCED(another_class, wrong_result)"), std::string::npos)
+      << status(bench);
+}
+
+TEST(Status, APackWithoutAMitigationForItsWorstClassSaysSo) {
+  TwoClasses bench;
+  bench.reproduced();
+  bench.repository.replace(
+      sample::PackRepository::kManifest,
+      R"("modes": ["exact"], "needs": ["liger-kernel>=0.8.0"], "exactness": "exact for every input")",
+      R"("not_needed": {"why": "stay at 0.7", "records": [")" + std::string(64, 'a') + "\"]}");
+  EXPECT_NE(bench.table().find("| none: stay at 0.7 |"), std::string::npos) << bench.table();
+}
+
+TEST(Status, AMitigationThatWasVerifiedWithoutASandboxIsMarkedInThePackTable) {
+  TwoClasses bench;
+  bench.reproduced();
+  bench.options.subject = SubjectKind::kMitigated;
+  bench.reproduced();
+  EXPECT_NE(bench.table().find("| verified on cpu |"), std::string::npos) << bench.table();
+  bench.clock.time = "2026-11-02T10:00:00Z";
+  bench.runner.change_context = [](const patchbench::Setup&, const Subject&, RunContext& context) {
+    context.sandbox["isolated"] = false;
+  };
+  bench.reproduced();
+  EXPECT_NE(bench.table().find("| verified on cpu (unisolated) |"), std::string::npos)
+      << bench.table();
+}
+
 TEST(Status, AnotherDevicesRunIsARowOfItsOwn) {
   FakeWorkbench bench;
   bench.validated();
