@@ -31,10 +31,11 @@ struct Problem {
   Options options;
 };
 
-inline const std::vector<std::string> kPatterns = {"ones",    "uniform",     "random",
-                                                   "one_hot", "binary_mask", "mean_of_valid",
-                                                   "signed",  "strided",     "mask_and_weights"};
-inline const std::vector<std::string> kIgnored = {"none", "scattered", "scattered_and_first"};
+inline const std::vector<std::string> kPatterns = {
+    "ones",          "uniform", "random",  "one_hot",          "binary_mask",
+    "mean_of_valid", "signed",  "strided", "mask_and_weights", "halves"};
+inline const std::vector<std::string> kIgnored = {"none", "scattered", "scattered_and_first",
+                                                  "one_in_ten"};
 inline const std::vector<std::string> kLayouts = {"row_major", "weight_column_major",
                                                   "input_row_strided"};
 inline const std::vector<std::string> kReductions = {"none", "mean", "sum"};
@@ -88,14 +89,16 @@ inline bool is_too_large_for_cpu(const Problem& problem) {
 /// row.
 inline int64_t hot_row(int64_t tokens) { return 2 * tokens / 3; }
 
-/// Labels: uniform, one row in six ignored where asked, row 0 as asked, none ignored by accident.
+/// Labels: uniform, one row in six, or in ten, ignored where asked, row 0 as asked, none ignored by
+/// accident.
 inline at::Tensor make_target(const Problem& problem, uint64_t seed, const std::string& name) {
   const harness::Draw draw(seed, name + "/target");
   at::Tensor target = draw.integers({problem.tokens}, 0, problem.vocab);
   target = at::where(target.eq(problem.options.ignore_index), (target + 1).remainder(problem.vocab),
                      target);
   if (problem.ignored == "none") return target;
-  at::Tensor ignored = harness::Draw(seed, name + "/ignored").mask({problem.tokens}, 1.0 / 6.0);
+  const double share = problem.ignored == "one_in_ten" ? 0.1 : 1.0 / 6.0;
+  at::Tensor ignored = harness::Draw(seed, name + "/ignored").mask({problem.tokens}, share);
   ignored[hot_row(problem.tokens)] = false;
   ignored[0] = problem.ignored == "scattered_and_first";
   return at::where(ignored, problem.options.ignore_index, target);
@@ -112,6 +115,7 @@ inline at::Tensor make_grad_loss(const Problem& problem, const at::Tensor& targe
   if (problem.grad_output == "uniform") return at::full({}, 0.375).expand({n});
   const at::Tensor valid = target.ne(problem.options.ignore_index).to(at::kFloat);
   if (problem.grad_output == "mean_of_valid") return valid / valid.sum().clamp_min(1);
+  if (problem.grad_output == "halves") return at::where(at::arange(n).lt(n / 2), valid, valid / 2);
   at::Tensor values = draw.uniform({n}, 0.5, 1.0).to(at::kFloat);
   if (problem.grad_output == "one_hot") {
     values.zero_();

@@ -81,8 +81,18 @@ def beyond_claim(case: Case) -> dict[str, torch.Tensor]:
     return {"beyond": torch.tensor([max(0.0, beyond)])}
 
 
+def input_error(case: Case) -> dict[str, torch.Tensor]:
+    """`beyond`: the largest error of the gradient of hidden against eager torch in the same dtype, not relative to anything."""
+    got, leaves = gradients(case)["grad_input"], leaves_of(case)
+    logits = torch.nn.functional.linear(leaves["input"], leaves["weight"])
+    loss = torch.nn.functional.cross_entropy(logits, case.tensors["target"], ignore_index=case.axes["ignore_index"], reduction="none")
+    (want,) = torch.autograd.grad(loss, leaves["input"], case.tensors["grad_loss"].to(loss.dtype))
+    return {"beyond": (got - want).abs().max()[None].float()}
+
+
 ANSWERS: dict[str, Callable[[Case], dict[str, torch.Tensor]]] = {
     "gradients": gradients, "consumer": consumer, "backward_products": beyond_claim, "forward_bytes": beyond_claim,
+    "input_error": input_error,
 }  # fmt: skip
 
 
