@@ -2,8 +2,8 @@
 file(GLOB unit_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/*_test.cpp ${CMAKE_SOURCE_DIR}/tests/*_test.cpp)
 foreach(file ${unit_tests})
   get_filename_component(name ${file} NAME_WE)
-  if(name STREQUAL fuzz_test)  # all that the sanitizer lane compiles
-    add_patchbench_test(${file} DEPS patchbench_ledger LABELS unit)
+  if(name MATCHES "fuzz_test$")  # all that the sanitizer lane compiles
+    add_patchbench_test(${file} DEPS patchbench_status LABELS unit)
   else()
     add_patchbench_test(${file} DEPS patchbench_cli LABELS unit)
   endif()

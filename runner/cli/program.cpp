@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "core/error.h"
+#include "core/json.h"
 #include "ledger/ledger.h"
 
 namespace patchbench::cli {
@@ -111,7 +112,7 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   const bool is_bisect = std::any_of(
       argv, argv + argc, [](const char* word) { return std::string_view(word) == "--exit-code"; });
   const auto failed = [&](int status, const std::string& line) {
-    err << "patchbench: " << line << "\n";
+    err << "patchbench: " << printable(line) << "\n";
     return is_bisect ? kBisectAbort : status;
   };
   Context context = make_context();

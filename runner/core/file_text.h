@@ -10,5 +10,9 @@ namespace patchbench {
 std::optional<std::string> file_text(const std::filesystem::path& path);
 /// The same; Error(kUsage) where it cannot be read.
 std::string read_file(const std::filesystem::path& path);
+/// The bytes of a regular file that lies on a disk: never waits for a pipe, a device or the kernel.
+/// Error(kUsage) `<path>: <reason>` for something else, for a file that cannot be read, that is
+/// larger than `max_bytes` or that grows meanwhile.
+std::string read_plain_file(const std::filesystem::path& path, std::size_t max_bytes);
 
 }  // namespace patchbench

@@ -41,6 +41,13 @@ size_t utf8_length(std::string_view text, uint32_t& code) {
   return is_valid ? length : 0;
 }
 
+/// What moves the cursor, clears the screen or turns the order of the letters: C0, DEL, C1 (U+009B
+/// opens an escape sequence), line and paragraph separators, marks of direction.
+bool is_control(uint32_t code) {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x200e || code == 0x200f ||
+         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+}
+
 /// How many bytes at the start of `text` need no escape in a JSON string: ASCII without
 /// quotes, backslashes and control characters. Nearly all there is, so it is taken in one piece.
 size_t plain_length(std::string_view text) {
@@ -51,25 +58,6 @@ size_t plain_length(std::string_view text) {
     ++length;
   }
   return length;
-}
-
-void append_utf8(uint32_t code, std::string& out) {
-  const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };
-  if (code < 0x80) {
-    put(code);
-  } else if (code < 0x800) {
-    put(0xc0 | (code >> 6));
-    put(0x80 | (code & 0x3f));
-  } else if (code < 0x10000) {
-    put(0xe0 | (code >> 12));
-    put(0x80 | ((code >> 6) & 0x3f));
-    put(0x80 | (code & 0x3f));
-  } else {
-    put(0xf0 | (code >> 18));
-    put(0x80 | ((code >> 12) & 0x3f));
-    put(0x80 | ((code >> 6) & 0x3f));
-    put(0x80 | (code & 0x3f));
-  }
 }
 
 /// ECMAScript's Number::toString for a finite double, which RFC 8785 takes over.
@@ -516,17 +504,54 @@ std::string pointer_segment(std::string_view key) {
   return out;
 }
 
-std::string shown(std::string_view text) {
-  constexpr size_t kMaxBytes = 80;
+void append_utf8(uint32_t code, std::string& out) {
+  const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };
+  if (code < 0x80) {
+    put(code);
+  } else if (code < 0x800) {
+    put(0xc0 | (code >> 6));
+    put(0x80 | (code & 0x3f));
+  } else if (code < 0x10000) {
+    put(0xe0 | (code >> 12));
+    put(0x80 | ((code >> 6) & 0x3f));
+    put(0x80 | (code & 0x3f));
+  } else {
+    put(0xf0 | (code >> 18));
+    put(0x80 | ((code >> 12) & 0x3f));
+    put(0x80 | ((code >> 6) & 0x3f));
+    put(0x80 | (code & 0x3f));
+  }
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    uint32_t code = 0;
+    const size_t length = utf8_length(text, code);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+std::string printable(std::string_view text) {
   std::string out;
   while (!text.empty()) {
     uint32_t code = 0;
     const size_t length = utf8_length(text, code);
-    if (out.size() + std::max<size_t>(length, 1) > kMaxBytes) return out + "…";
-    out += length == 0 || code < 0x20 || code == 0x7f ? "?" : text.substr(0, length);
+    out += length == 0 || is_control(code) ? "?" : text.substr(0, length);
     text.remove_prefix(std::max<size_t>(length, 1));
   }
   return out;
+}
+
+std::string shown(std::string_view text) {
+  constexpr size_t kMaxBytes = 80;
+  // A character is at most four bytes, so that the start tells whether the whole is longer.
+  std::string out = printable(text.substr(0, 4 * (kMaxBytes + 1)));
+  if (out.size() <= kMaxBytes) return out;
+  size_t end = kMaxBytes;
+  while ((static_cast<unsigned char>(out[end]) & 0xc0) == 0x80) --end;
+  return out.substr(0, end) + "…";
 }
 
 Json number_or_name(double value) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -30,8 +31,13 @@ std::string canonical_json(const Json& value);
 /// One key as a segment of an RFC 6901 pointer: "~" becomes "~0", "/" becomes "~1".
 std::string pointer_segment(std::string_view key);
 
-/// Foreign text for a one-line message: control characters and bytes that are not UTF-8 become
-/// "?", and what is longer than 80 bytes is cut with "…".
+void append_utf8(uint32_t code, std::string& out);
+bool is_utf8(std::string_view text);
+
+/// Foreign text for a line of output: controls, marks that turn the order of letters and bytes that
+/// are not UTF-8 become "?".
+std::string printable(std::string_view text);
+/// The same for a message: what is longer than 80 bytes is cut with "…".
 std::string shown(std::string_view text);
 
 /// The number itself, or the string "nan", "inf" or "-inf" (JSON has no such numbers).

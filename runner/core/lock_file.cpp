@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/release_index.h"
+#include "core/requirement.h"
+#include "core/schema.h"
 #include "core/toml_text.h"
 
 namespace patchbench {
@@ -27,17 +30,43 @@ std::string text_in(const Json& table, const char* key) {
   return has_text ? table.at(key).get<std::string>() : "";
 }
 
+/// The files of a package by name, which a lock names in addition to the version: each may tell
+/// another one. uv and pylock: wheels, sdist, archive; poetry and pdm: files.
+void add_files(const Json& row, const std::string& name, const Listed& one, PackageList& found) {
+  for (const char* group : {"wheels", "sdist", "archive", "files"}) {
+    const Json files = row.value(group, Json());
+    for (const Json& file : files.is_array() ? files : Json::array({files})) {
+      for (const char* key : {"file", "filename", "name", "url", "path"}) {
+        const std::string text = text_in(file, key),
+                          place = text.substr(0, text.find_first_of("#?"));
+        auto told = package_of_archive(place);
+        if (!told) continue;
+        // Of an sdist the name decides where its version begins.
+        const std::string base = percent_decoded(place.substr(place.rfind('/') + 1));
+        if (const auto own = parse_index_file_name(base, name)) told = {name, own->version};
+        const bool is_same = normalised(told->first) == normalised(name);
+        if (is_same && is_same_version(told->second, one.version)) continue;
+        Listed other = one;
+        other.version = told->second;
+        found.add(told->first, std::move(other));
+      }
+    }
+  }
+}
+
 /// uv: source = { git = "URL?rev=x#COMMIT" }; poetry: [package.source] type = "git".
-void read_source(const Json& source, Listed& one) {
-  if (!source.is_object()) return;
+void read_source(const Json& source, const std::string& where, Listed& one) {
+  if (!source.is_object())
+    throw Error(ErrorCode::kUsage,
+                where + ": source must be a table, as in a lock of Python packages");
   const std::string type = text_in(source, "type");
+  const bool is_index = source.contains("registry") || type == "legacy";
+  if (!is_index) one.source = "url";
   if (source.contains("git") || type == "git") one.source = "git";
   for (const char* key : {"editable", "directory", "path", "virtual"}) {
     if (source.contains(key)) one.source = "folder";
   }
   if (type == "directory") one.source = "folder";
-  if (source.contains("url") && type.empty()) one.source = "url";
-  if (type == "url" || type == "file") one.source = "url";
   if (one.source != "git") return;
   one.commit = commit_of(text_in(source, "git"));
   if (one.commit.empty()) one.commit = commit_of("#" + text_in(source, "resolved_reference"));
@@ -79,7 +108,8 @@ PackageList toml_lock_packages(std::string_view text, const std::string& file) {
       const int line = lock_line(lines, pointer + "/version");
       one.line = line == 0 ? lock_line(lines, pointer) : line;
       read_place(rows[i], one);
-      if (rows[i].contains("source")) read_source(rows[i].at("source"), one);
+      if (rows[i].contains("source")) read_source(rows[i].at("source"), where, one);
+      add_files(rows[i], name, one, found);
       found.add(name, std::move(one));
     }
   }
@@ -90,10 +120,12 @@ PackageList pipfile_packages(const Json& document, const JsonLines& lines,
                              const std::string& file) {
   PackageList found;
   for (const auto& [group, packages] : document.items()) {
-    if (group == "_meta" || !packages.is_object()) continue;
+    if (group == "_meta") continue;
+    if (!packages.is_object())
+      fail_at(file, lines, "/" + pointer_segment(group), "must be an object");
     for (const auto& [name, row] : packages.items()) {
-      const std::string version = text_in(row, "version");
-      Listed one{.version = version.starts_with("==") ? version.substr(2) : "", .file = file};
+      const auto pin = parse_requirement("x" + text_in(row, "version"));
+      Listed one{.version = pin ? pin->version : "", .file = file};
       one.line = lock_line(lines, "/" + pointer_segment(group) + "/" + pointer_segment(name));
       if (row.is_object()) {
         if (row.contains("path") || row.contains("file")) one.source = "folder";

@@ -3,38 +3,52 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <cstdint>
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/json.h"
 #include "core/lock_file.h"
 #include "core/requirements_file.h"
 #include "core/software_bill.h"
+#include "core/split.h"
+#include "core/version_range.h"
 
 namespace patchbench {
 namespace {
 
-std::string decoded(std::string_view text) {
-  const auto digit = [](char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-  };
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool is_coded =
-        text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0;
-    out += is_coded ? static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2])) : text[i];
-    if (is_coded) i += 2;
-  }
-  return out;
-}
+constexpr std::array<std::string_view, 10> kArchives = {
+    ".whl", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar", ".zip", ".egg"};
+
+char ascii_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 /// The first character that is neither space nor part of a byte order mark; 0 without one.
 char first_character(std::string_view text) {
   const std::size_t at = text.find_first_not_of(" \t\r\n");
   return at == std::string_view::npos ? '\0' : text[at];
+}
+
+/// A half of a pair that has no other becomes "?".
+std::string utf8_of_utf16(std::string_view text, bool is_big) {
+  const auto unit = [&](std::size_t at) -> uint32_t {
+    if (at + 1 >= text.size()) return 0;
+    const uint32_t first = static_cast<unsigned char>(text[at]),
+                   second = static_cast<unsigned char>(text[at + 1]);
+    return is_big ? first << 8 | second : second << 8 | first;
+  };
+  std::string out;
+  for (std::size_t at = 0; at < text.size(); at += 2) {
+    uint32_t code = unit(at);
+    const uint32_t low = unit(at + 2);
+    if (code >= 0xd800 && code < 0xdc00 && low >= 0xdc00 && low < 0xe000) {
+      code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+      at += 2;
+    }
+    append_utf8(code >= 0xd800 && code < 0xe000 ? uint32_t{'?'} : code, out);
+  }
+  return out;
 }
 
 /// A table header of a lock, at the start of a line.
@@ -48,13 +62,16 @@ bool has_package_table(std::string_view text) {
 
 }  // namespace
 
+void PackageList::leave_unread(std::string_view what) {
+  lists_all = false;
+  unread.push_back(printable(what));
+}
+
 void PackageList::add(std::string_view name, Listed one) {
+  if (!is_package_name(name))
+    return leave_unread(fmt::format("{}:{}: {}", one.file, one.line, shown(name)));
+  one.version = printable(one.version);
   std::vector<Listed>& versions = packages[normalised(name)];
-  const auto is_bare = [](const Listed& other) {
-    return other.version.empty() && other.source.empty();
-  };
-  if (is_bare(one) && !versions.empty()) return;
-  std::erase_if(versions, is_bare);
   const auto same = std::find_if(versions.begin(), versions.end(), [&](const Listed& other) {
     return other.version == one.version && other.source == one.source &&
            other.commit == one.commit && other.roots == one.roots;
@@ -67,7 +84,39 @@ std::string normalised(std::string_view name) {
   for (const char c : name) {
     const bool is_separator = c == '.' || c == '_' || c == '-';
     if (is_separator && out.ends_with("-")) continue;
-    out += is_separator ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    out += is_separator ? '-' : ascii_lower(c);
+  }
+  return out;
+}
+
+bool is_package_name(std::string_view name) {
+  const auto is_end = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
+  return !name.empty() && is_end(name.front()) && is_end(name.back()) &&
+         std::all_of(name.begin(), name.end(),
+                     [&](char c) { return is_end(c) || c == '.' || c == '_' || c == '-'; });
+}
+
+bool is_same_version(const std::string& a, const std::string& b) {
+  const std::size_t plus_a = std::min(a.find('+'), a.size()),
+                    plus_b = std::min(b.find('+'), b.size());
+  const std::string public_a = a.substr(0, plus_a), public_b = b.substr(0, plus_b);
+  return (public_a == public_b || compare_versions(public_a, public_b) == 0) &&
+         normalised(a.substr(plus_a)) == normalised(b.substr(plus_b));
+}
+
+std::string percent_decoded(std::string_view text) {
+  const auto digit = [](char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+  };
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool is_coded =
+        text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0;
+    out += is_coded ? static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2])) : text[i];
+    if (is_coded) i += 2;
   }
   return out;
 }
@@ -88,45 +137,89 @@ std::string commit_of(std::string_view place) {
   return "";
 }
 
-bool read_purl(std::string_view purl, std::string& name, Listed& one) {
-  constexpr std::string_view kPypi = "pkg:pypi/", kConda = "pkg:conda/";
-  // The type of a package URL has no case.
-  std::string start(purl.substr(0, kConda.size()));
-  for (char& c : start) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  const bool is_conda = start.starts_with(kConda);
-  if (!is_conda && !start.starts_with(kPypi)) return false;
-  std::string_view rest = purl.substr(is_conda ? kConda.size() : kPypi.size());
+bool is_archive(std::string_view place) {
+  place = place.substr(0, place.find_first_of("#?"));
+  std::string name(place.substr(place.rfind('/') + 1));
+  for (char& c : name) c = ascii_lower(c);
+  return std::any_of(kArchives.begin(), kArchives.end(),
+                     [&](std::string_view end) { return name.ends_with(end); });
+}
+
+std::optional<std::pair<std::string, std::string>> package_of_archive(std::string_view place) {
+  place = place.substr(0, place.find_first_of("#?"));
+  const std::string file = percent_decoded(place.substr(place.rfind('/') + 1));
+  if (!is_archive(file)) return std::nullopt;
+  if (file.ends_with(".whl")) {
+    const std::vector<std::string> parts = split(file.substr(0, file.size() - 4), "-");
+    if (parts.size() != 5 && parts.size() != 6) return std::nullopt;
+    return std::pair(parts[0], parts[1]);
+  }
+  // The name of an sdist may hold dashes: the version begins with a digit.
+  std::size_t dash = file.find('-');
+  while (dash != std::string::npos && std::isdigit(static_cast<unsigned char>(file[dash + 1])) == 0)
+    dash = file.find('-', dash + 1);
+  if (dash == std::string::npos) return std::nullopt;
+  std::string version = file.substr(dash + 1);
+  for (const std::string_view end : kArchives) {
+    if (version.ends_with(end)) version.resize(version.size() - end.size());
+  }
+  return std::pair(file.substr(0, dash), version);
+}
+
+std::optional<PackageUrl> parse_package_url(std::string_view purl) {
+  std::string scheme(purl.substr(0, 4));
+  for (char& c : scheme) c = ascii_lower(c);
+  if (scheme != "pkg:") return std::nullopt;
+  std::string_view rest = purl.substr(4);
+  rest.remove_prefix(std::min(rest.find_first_not_of('/'), rest.size()));
   rest = rest.substr(0, rest.find('#'));
   const std::size_t question = rest.find('?');
   const std::string qualifiers =
-      question == std::string_view::npos ? "" : decoded(rest.substr(question + 1));
+      question == std::string_view::npos ? "" : percent_decoded(rest.substr(question + 1));
   rest = rest.substr(0, question);
-  const std::size_t at = rest.find('@');
-  name = decoded(rest.substr(0, at));
-  if (at != std::string_view::npos) one.version = decoded(rest.substr(at + 1));
-  if (is_conda) one.source = "conda";
-  if (qualifiers.find("download_url=") != std::string::npos) one.source = "url";
+  PackageUrl out;
+  const std::size_t slash = std::min(rest.find('/'), rest.size());
+  for (const char c : rest.substr(0, slash)) out.type += ascii_lower(c);
+  rest = rest.substr(slash);
+  // A version may hold a slash, and the namespace an "@".
+  const std::size_t at = rest.rfind('@');
+  if (at != std::string_view::npos) out.version = percent_decoded(rest.substr(at + 1));
+  std::string_view path = rest.substr(0, at);
+  while (path.ends_with('/')) path.remove_suffix(1);
+  const std::string name = percent_decoded(path);
+  out.name = name.substr(name.rfind('/') + 1);
+  if (out.type == "conda") out.source = "conda";
+  if (out.type == "github" || out.type == "gitlab" || out.type == "bitbucket") out.source = "git";
+  if (out.type != "pypi" && out.source.empty()) out.source = "url";
+  if (qualifiers.find("download_url=") != std::string::npos) out.source = "url";
   if (qualifiers.find("vcs_url=") != std::string::npos) {
-    one.source = "git";
-    one.commit = commit_of(qualifiers);
+    out.source = "git";
+    out.commit = commit_of(qualifiers);
   }
-  return !name.empty();
+  return out;
 }
 
-PackageList listed_packages(std::string_view text, const std::string& file,
-                            const ReadIncluded& read_included) {
+std::string text_in_utf8(std::string_view text, const std::string& file) {
   if (text.size() > kMaxInputBytes) {
     throw Error(ErrorCode::kUsage,
                 fmt::format("{}: holds more than {} MiB; name a lock, a requirements file or an "
                             "SBOM of one environment",
                             file, kMaxInputBytes >> 20));
   }
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
-  if (text.find('\0') != std::string_view::npos) {
+  const bool is_little = text.starts_with("\xff\xfe"), is_big = text.starts_with("\xfe\xff");
+  std::string out(text.substr(text.starts_with("\xef\xbb\xbf") ? 3 : 0));
+  if (is_little || is_big) out = utf8_of_utf16(text.substr(2), is_big);
+  if (out.find('\0') != std::string::npos) {
     throw Error(ErrorCode::kUsage, file +
                                        ": holds zero bytes, so that it is no text in UTF-8; "
                                        "name a lock, a requirements file or an SBOM");
   }
+  return out;
+}
+
+PackageList listed_packages(std::string_view bytes, const std::string& file,
+                            const ReadIncluded& read_included) {
+  const std::string text = text_in_utf8(bytes, file);
   const char first = first_character(text);
   if (first == '<' || text.starts_with("SPDXVersion:")) {
     throw Error(ErrorCode::kUsage,

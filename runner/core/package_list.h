@@ -1,9 +1,11 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace patchbench {
@@ -21,19 +23,29 @@ struct Listed {
   std::set<std::string> roots;
 };
 
-/// What an environment or a file lists.
+/// What an environment or a file lists. Where it contradicts itself (two versions in one METADATA,
+/// a file name against the version that names it) each claim is an entry: one that is a hit is
+/// seen.
 struct PackageList {
   /// Distribution (name as PEP 503 normalises it) -> every entry.
   std::map<std::string, std::vector<Listed>> packages;
-  /// What names a package that cannot be known: a URL, a folder, a line that is not a requirement.
+  /// What names a package that cannot be known: a URL, a folder, a line that is not understood.
   std::vector<std::string> unread;
-  bool lists_all = true;  ///< what is not listed is not there
-  /// Adds an entry; one without a version says nothing where the package is listed with one.
+  /// What is not listed is not there. Never with something unread, of requirements, which name what
+  /// somebody asked for, or of an SBOM, which lists what its maker recognised: neither says that it
+  /// is whole.
+  bool lists_all = true;
+  /// Adds an entry. What has no name that a package can have is unread.
   void add(std::string_view name, Listed one);
+  void leave_unread(std::string_view what);
 };
 
 /// "Liger_Kernel" -> "liger-kernel".
 std::string normalised(std::string_view name);
+/// Whether a package index can have a package of this name (PEP 508).
+bool is_package_name(std::string_view name);
+/// Whether two versions are one as PEP 440 compares, local parts too.
+bool is_same_version(const std::string& a, const std::string& b);
 
 /// The text of a file that a requirements file includes, by its path as written there.
 using ReadIncluded = std::function<std::string(const std::string& path)>;
@@ -47,12 +59,27 @@ inline constexpr std::size_t kMaxInputBytes = std::size_t{64} << 20;
 PackageList listed_packages(std::string_view text, const std::string& file,
                             const ReadIncluded& read_included);
 
+/// A text without its byte order mark, in UTF-8 where it was UTF-16. Error(kUsage) where it is
+/// longer than kMaxInputBytes or holds zero characters.
+std::string text_in_utf8(std::string_view text, const std::string& file);
+
+/// "%41" -> "A".
+std::string percent_decoded(std::string_view text);
 /// What a requirement that is a URL or a folder leads to: "git", "folder" or "url".
 std::string kind_of_place(std::string_view place);
 /// The commit of "git+https://host/a/b@<40 hex>#egg=x"; "" without one.
 std::string commit_of(std::string_view place);
-/// "pkg:pypi/liger-kernel@0.8.0?vcs_url=git%2Bhttps://…" -> an entry. False where the text names no
-/// Python package.
-bool read_purl(std::string_view purl, std::string& name, Listed& one);
+/// Whether a path or a URL ends as an archive that pip installs.
+bool is_archive(std::string_view place);
+/// Name and version that the file name of a wheel or an sdist tells; nullopt for other names.
+std::optional<std::pair<std::string, std::string>> package_of_archive(std::string_view place);
+
+/// A package URL.
+struct PackageUrl {
+  std::string type, name, version;  ///< type in lower case; name without its namespace
+  std::string source, commit;       ///< as of Listed
+};
+/// "pkg:pypi/liger-kernel@0.8.0?vcs_url=git%2Bhttps://…"; nullopt for another text.
+std::optional<PackageUrl> parse_package_url(std::string_view purl);
 
 }  // namespace patchbench

@@ -2,144 +2,324 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cctype>
+#include <map>
+#include <optional>
 #include <set>
+#include <vector>
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/requirement.h"
+#include "core/version_range.h"
 
 namespace patchbench {
 namespace {
 
 constexpr std::size_t kMaxFiles = 100;
+using Words = std::vector<std::string>;
 
 std::string trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r\n");
+  const auto first = text.find_first_not_of(" \t");
   if (first == std::string_view::npos) return "";
-  return std::string(text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1));
+  return std::string(text.substr(first, text.find_last_not_of(" \t") - first + 1));
 }
 
-bool is_name_char(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
+/// The length of a line end at the start of a text, 0 without one. pip splits as Python's
+/// str.splitlines does.
+std::size_t length_of_line_end(std::string_view text) {
+  if (text.starts_with("\r\n")) return 2;
+  if (std::string_view("\n\r\v\f\x1c\x1d\x1e").find(text[0]) != std::string_view::npos) return 1;
+  if (text.starts_with("\xc2\x85")) return 2;
+  return text.starts_with("\xe2\x80\xa8") || text.starts_with("\xe2\x80\xa9") ? 3 : 0;
 }
 
-/// The value of `--word VALUE`, `--word=VALUE`; "" for another line.
-std::string option_value(const std::string& line, std::initializer_list<std::string> words) {
-  for (const std::string& word : words) {
-    if (line.starts_with(word + " ") || line.starts_with(word + "="))
-      return trimmed(line.substr(word.size() + 1));
+/// A line up to its comment.
+std::string_view without_comment(std::string_view line) {
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    if (line[at] == '#' && (at == 0 || line[at - 1] == ' ' || line[at - 1] == '\t'))
+      return line.substr(0, at);
   }
-  return "";
+  return line;
+}
+
+/// The words of a shell line without expansions; nullopt where a quote is not closed.
+std::optional<Words> shell_words(std::string_view text) {
+  Words words;
+  bool is_open = false;  // a word has begun
+  char quote = '\0';
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    char c = text[at];
+    if (quote == '\0' && (c == ' ' || c == '\t')) {
+      is_open = false;
+      continue;
+    }
+    if (!is_open) words.emplace_back();
+    is_open = true;
+    if (c == quote) {
+      quote = '\0';
+    } else if (quote == '\0' && (c == '"' || c == '\'')) {
+      quote = c;
+    } else {
+      if (c == '\\' && quote != '\'' && at + 1 < text.size()) c = text[++at];
+      words.back() += c;
+    }
+  }
+  return quote == '\0' ? std::optional(words) : std::nullopt;
+}
+
+/// An option with its value; `at` moves behind them. nullopt where the words there are another
+/// option. Short options have their value in the same word, too.
+std::optional<std::string> take_option(const Words& words, std::size_t& at,
+                                       std::initializer_list<std::string_view> names) {
+  const std::string& word = words[at];
+  for (const std::string_view name : names) {
+    if (!word.starts_with(name)) continue;
+    const std::string rest = word.substr(name.size());
+    const bool is_short = name.size() == 2;
+    if (rest.empty() && at + 1 < words.size()) {
+      at += 2;
+      return words[at - 1];
+    }
+    if (rest.empty() || (!is_short && rest[0] != '=')) continue;
+    ++at;
+    return is_short ? rest : rest.substr(1);
+  }
+  return std::nullopt;
+}
+
+bool take_flag(const Words& words, std::size_t& at) {
+  constexpr std::array<std::string_view, 4> kFlags = {"--no-index", "--pre", "--prefer-binary",
+                                                      "--require-hashes"};
+  if (std::find(kFlags.begin(), kFlags.end(), words[at]) == kFlags.end()) return false;
+  ++at;
+  return true;
+}
+
+/// Whether all words are options of one requirement.
+bool are_of_a_requirement(const Words& words) {
+  for (std::size_t at = 0; at < words.size();) {
+    if (!take_option(words, at,
+                     {"--hash", "--config-settings", "--config-setting", "-C", "--global-option",
+                      "--install-option"}))
+      return false;
+  }
+  return true;
+}
+
+/// The encoding that a comment declares, as pip looks for it: letters and digits in lower case.
+std::string declared_encoding(std::string_view line) {
+  std::size_t at = line.starts_with("#") ? line.find("coding") : std::string_view::npos;
+  while (at != std::string_view::npos && line.substr(at + 6, 1) != ":" &&
+         line.substr(at + 6, 1) != "=")
+    at = line.find("coding", at + 1);
+  std::string name;
+  if (at == std::string_view::npos) return name;
+  at = std::min(line.find_first_not_of(" \t", at + 7), line.size());
+  for (const char c : line.substr(at)) {
+    const bool is_part = std::isalnum(static_cast<unsigned char>(c)) != 0;
+    if (!is_part && c != '-' && c != '_' && c != '.') break;
+    if (is_part) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+/// Whether ASCII has its own bytes in the encoding that one of the first two lines declares.
+bool is_ascii_superset(std::string_view text) {
+  constexpr std::array<std::string_view, 7> kSupersets = {"utf8",    "ascii", "usascii",   "latin",
+                                                          "iso8859", "cp125", "windows125"};
+  for (int line = 0; line < 2; ++line) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string name = declared_encoding(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (name.empty()) continue;
+    return std::any_of(kSupersets.begin(), kSupersets.end(),
+                       [&](std::string_view one) { return name.starts_with(one); });
+  }
+  return true;
 }
 
 class RequirementReader {
  public:
-  explicit RequirementReader(const ReadIncluded& read_included) : read_included_(read_included) {}
+  explicit RequirementReader(const ReadIncluded& read_included) : read_included_(read_included) {
+    list_.lists_all = false;
+  }
 
   void read(std::string_view text, const std::string& file) {
     if (!files_.insert(file).second) return;
     if (files_.size() > kMaxFiles)
       throw Error(ErrorCode::kUsage,
                   fmt::format("{}: more than {} files include each other", file, kMaxFiles));
+    if (!is_ascii_superset(text))
+      throw Error(ErrorCode::kUsage, file + ": declares an encoding that is not read; write UTF-8");
+    if (!is_utf8(text)) list_.leave_unread(file + ": bytes that are not UTF-8");
     std::string joined;
-    int number = 0, first = 0;
-    for (std::size_t at = 0; at < text.size();) {
-      const std::size_t end = std::min(text.find('\n', at), text.size());
-      const std::string_view line = text.substr(at, end - at);
-      at = end + 1;
-      ++number;
+    int number = 1, first = 1;
+    for (std::size_t at = 0, begin = 0; begin < text.size(); ++at) {
+      const std::size_t length = at < text.size() ? length_of_line_end(text.substr(at)) : 1;
+      if (length == 0) continue;
       if (joined.empty()) first = number;
-      joined += line.substr(0, line.starts_with("#") ? 0 : line.find(" #"));
-      while (joined.ends_with("\r")) joined.pop_back();
-      if (joined.ends_with("\\") && at < text.size()) {
+      joined += without_comment(text.substr(begin, at - begin));
+      const bool is_last = at + length >= text.size();
+      number += static_cast<int>(
+          std::count(text.data() + at, text.data() + std::min(at + length, text.size()), '\n'));
+      begin = at + length;
+      at = begin - 1;
+      if (joined.ends_with("\\") && !is_last) {
         joined.pop_back();
         continue;
       }
-      read_line(trimmed(joined), file, first);
+      place_ = {.file = file, .line = first};
+      read_line(trimmed(joined));
       joined.clear();
     }
   }
 
   PackageList found() {
+    if (num_strange_ > num_understood_) throw Error(ErrorCode::kUsage, strange_);
     std::size_t num_open = 0;
-    for (const auto& [name, versions] : list_.packages) {
-      for (const Listed& one : versions) num_open += one.version.empty() && one.source.empty();
+    for (auto& [name, versions] : list_.packages) {
+      const auto is_open = [](const Listed& one) {
+        return one.version.empty() && one.source.empty();
+      };
+      // A pin without a marker holds for every other line of the package.
+      if (is_pinned(name)) std::erase_if(versions, is_open);
+      num_open +=
+          static_cast<std::size_t>(std::count_if(versions.begin(), versions.end(), is_open));
     }
-    if (num_open > 0) {
-      list_.lists_all = false;
-      list_.unread.push_back(
+    if (num_open > 0)
+      list_.leave_unread(
           fmt::format("requirements that are not pinned ({}), and what they bring in; scan the "
                       "environment or a lock",
                       num_open));
-    }
     return std::move(list_);
   }
 
  private:
-  void read_line(const std::string& line, const std::string& file, int number) {
+  /// Whether the pins of a package lie in all of its ranges.
+  bool is_pinned(const std::string& name) const {
+    const auto pins = pins_.find(name);
+    const auto ranges = ranges_.find(name);
+    if (pins == pins_.end() || ranges == ranges_.end()) return pins != pins_.end();
+    return std::all_of(pins->second.begin(), pins->second.end(), [&](const std::string& pin) {
+      return std::all_of(
+          ranges->second.begin(), ranges->second.end(),
+          [&](const std::string& range) { return in_version_range(pin, range) == true; });
+    });
+  }
+
+  void read_line(const std::string& line) {
     if (line.empty()) return;
-    if (const std::string other = option_value(line, {"-r", "--requirement"}); !other.empty())
-      return include(other, file);
-    if (const std::string place = option_value(line, {"-e", "--editable"}); !place.empty())
-      return read_place(place, file, number);
-    if (!line.starts_with("-")) read_requirement(line, file, number);
+    std::size_t options = 0;
+    while (options < line.size() &&
+           (line[options] != '-' ||
+            (options > 0 && line[options - 1] != ' ' && line[options - 1] != '\t')))
+      ++options;
+    const std::string requirement = trimmed(std::string_view(line).substr(0, options));
+    const std::optional<Words> words = shell_words(std::string_view(line).substr(options));
+    const bool is_understood = words && (requirement.empty() ? read_options(*words)
+                                                             : are_of_a_requirement(*words) &&
+                                                                   read_requirement(requirement));
+    ++(is_understood ? num_understood_ : num_strange_);
+    if (is_understood) return;
+    list_.leave_unread(fmt::format("{}:{}: {}", place_.file, place_.line, shown(line)));
+    if (num_strange_ == 1)
+      strange_ = fmt::format("{}:{}: is no requirement: {}", place_.file, place_.line, shown(line));
   }
 
-  void include(const std::string& other, const std::string& file) {
-    const std::size_t slash = file.rfind('/');
+  /// A line of options alone.
+  bool read_options(const Words& words) {
+    for (std::size_t at = 0; at < words.size();) {
+      if (const auto other =
+              take_option(words, at, {"-r", "--requirement", "-c", "--constraint"})) {
+        if (other->find("${") != std::string::npos) return false;
+        include(*other);
+      } else if (const auto place = take_option(words, at, {"-e", "--editable"})) {
+        const auto one = parse_requirement(*place);
+        const bool is_named = one && !one->place.empty();
+        if (!is_named || !read_requirement(*place)) read_place(*place);
+      } else if (!take_flag(words, at) &&
+                 !take_option(
+                     words, at,
+                     {"-i", "--index-url", "--pypi-url", "--extra-index-url", "-f", "--find-links",
+                      "--no-binary", "--only-binary", "--trusted-host", "--use-feature"})) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void include(const std::string& other) {
+    const Listed place = place_;
+    const std::size_t slash = place.file.rfind('/');
     const bool is_absolute = other.starts_with("/") || slash == std::string::npos;
-    const std::string path = is_absolute ? other : file.substr(0, slash + 1) + other;
-    if (!files_.contains(path)) read(read_included_(path), path);
+    const std::string path = is_absolute ? other : place.file.substr(0, slash + 1) + other;
+    if (!files_.contains(path)) read(text_in_utf8(read_included_(path), path), path);
+    place_ = place;
   }
 
-  /// A requirement that is a URL or a folder: only `#egg=` names its package.
-  void read_place(const std::string& place, const std::string& file, int number) {
-    const std::size_t egg = place.find("egg=");
-    if (egg == std::string::npos) {
-      list_.unread.push_back(place);
-      return;
-    }
-    const std::string name = place.substr(egg + 4);
-    list_.add(
-        name.substr(0, name.find_first_of("&[ ;")),
-        {.source = kind_of_place(place), .commit = commit_of(place), .file = file, .line = number});
-  }
-
-  /// `name[extra]==1.2 ; marker --hash=…`, `name @ URL`, a URL, a folder, or a name alone.
-  void read_requirement(const std::string& line, const std::string& file, int number) {
-    std::size_t end = 0;
-    while (end < line.size() && is_name_char(line[end])) ++end;
-    std::string rest = trimmed(std::string_view(line).substr(end));
-    const bool is_place =
-        !rest.empty() && std::string_view("+:/").find(rest[0]) != std::string::npos;
-    if (is_place) return read_place(line, file, number);
-    const auto refuse = [&] {
-      throw Error(ErrorCode::kUsage,
-                  fmt::format("{}:{}: is no requirement: {}", file, number, shown(line)));
-    };
-    if (end == 0) refuse();
-    if (rest.starts_with("[")) {
-      const std::size_t close = rest.find(']');
-      if (close == std::string::npos) refuse();
-      rest = trimmed(std::string_view(rest).substr(close + 1));
-    }
-    if (!rest.empty() && std::string_view("=<>!~;@(-").find(rest[0]) == std::string::npos) refuse();
-    Listed one{.file = file, .line = number};
-    if (rest.starts_with("==")) {
-      rest = trimmed(std::string_view(rest).substr(rest.starts_with("===") ? 3 : 2));
-      one.version = rest.substr(0, rest.find_first_of(" ;,\t"));
-      if (one.version.find('*') != std::string::npos) one.version.clear();
-    } else if (rest.starts_with("@")) {
-      const std::string place = trimmed(std::string_view(rest).substr(1));
+  void add(std::string_view name, const std::string& version, const std::string& place) {
+    Listed one = place_;
+    one.version = version;
+    if (!place.empty()) {
       one.source = kind_of_place(place);
       one.commit = commit_of(place);
     }
-    list_.add(line.substr(0, end), std::move(one));
+    list_.add(name, std::move(one));
+  }
+
+  /// A requirement that is a URL, a folder or an archive: `#egg=` or its file name tells what it
+  /// is.
+  void read_place(std::string_view text) {
+    const std::string place(text);
+    const auto archive = package_of_archive(place);
+    if (archive) add(archive->first, archive->second, place);
+    const std::size_t egg = place.find("egg=", std::min(place.find('#'), place.size()));
+    if (egg != std::string::npos) {
+      const std::string name = place.substr(egg + 4);
+      add(percent_decoded(name.substr(0, name.find_first_of("&["))), "", place);
+    } else if (!archive) {
+      list_.leave_unread(place);
+    }
+  }
+
+  /// False where the line is not understood.
+  bool read_requirement(const std::string& line) {
+    const std::size_t end = std::min(line.find_first_of(" \t"), line.size());
+    const std::string_view first = std::string_view(line).substr(0, end);
+    const auto one = parse_requirement(line);
+    // The file name of an archive may pass for a package's name.
+    if (one && (!one->place.empty() || !is_archive(first))) {
+      const auto archive = package_of_archive(one->place);
+      const bool is_same = archive && normalised(archive->first) == normalised(one->name);
+      add(one->name, is_same ? archive->second : one->version, one->place);
+      if (archive && !is_same) add(archive->first, archive->second, one->place);
+      const std::string name = normalised(one->name);
+      if (!one->version.empty() && !one->has_marker) pins_[name].insert(one->version);
+      if (one->version.empty() && !one->range.empty()) ranges_[name].insert(one->range);
+      return true;
+    }
+    const std::string rest = trimmed(std::string_view(line).substr(end));
+    const bool is_alone =
+        rest.empty() || (rest[0] == ';' && is_marker(std::string_view(rest).substr(1)));
+    const bool is_place = first.find('/') != std::string_view::npos || first.starts_with(".") ||
+                          is_archive(first.substr(0, first.find('[')));
+    if (!is_alone || !is_place) return false;
+    read_place(first.ends_with("]") && first.find('#') == std::string_view::npos
+                   ? first.substr(0, first.rfind('['))
+                   : first);
+    return true;
   }
 
   const ReadIncluded& read_included_;
   std::set<std::string> files_;
+  std::map<std::string, std::set<std::string>> pins_, ranges_;  ///< by normalised name
   PackageList list_;
+  Listed place_;  ///< file and first line of the requirement that is read
+  std::size_t num_understood_ = 0, num_strange_ = 0;
+  std::string strange_;  ///< the message for the first line that was not understood
 };
 
 }  // namespace

@@ -6,10 +6,11 @@
 
 namespace patchbench {
 
-/// What a pip requirements file names, the files that it includes too. A file in which each line is
-/// pinned lists all that there is, as `pip freeze` writes it; of another one `unread` says so.
-/// Error(kUsage) `<file>:<line>: <reason>` for a line that is not a requirement, and for more than
-/// 100 included files.
+/// What a pip requirements file names, with the files that it includes and the constraints that it
+/// takes: a pin of a constraint is an entry, too. Lines end where pip and uv end them. A line that
+/// is not understood from one end to the other is unread. Error(kUsage) `<file>:<line>: <reason>`
+/// where more lines are unread than understood, for an encoding that is not a superset of ASCII,
+/// and for more than 100 included files.
 PackageList required_packages(std::string_view text, const std::string& file,
                               const ReadIncluded& read_included);
 

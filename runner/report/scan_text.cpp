@@ -9,14 +9,6 @@ namespace {
 
 constexpr std::size_t kDigestDigits = 12;
 
-/// Text of others on one line: control characters become spaces.
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  }
-  return text;
-}
-
 std::string place_text(const std::string& file, int line) {
   return file.empty() ? "" : line > 0 ? fmt::format("{}:{}", file, line) : file;
 }
@@ -136,11 +128,11 @@ std::string open_paragraphs(const ScanReport& report, int width) {
     text += paragraph("unknown: ", fmt::format("{}, {}: {}", one.slug, release_text(one), one.why),
                       width);
     text += class_paragraphs(one, width);
-    if (!one.next.empty()) text += "  " + one_line(one.next) + "\n";
+    if (!one.next.empty()) text += "  " + printable(one.next) + "\n";
     if (!one.ignored.empty()) text += paragraph("  ignored: ", one.ignored, width);
   }
   for (const std::string& line : report.unread)
-    text += paragraph("unknown: ", "which package is installed by: " + one_line(line), width);
+    text += paragraph("unknown: ", "which package is installed by: " + line, width);
   for (const CodeSite& site : report.code) {
     text += paragraph(site.is_met ? "code: " : "unknown: ", site_sentence(site), width);
     if (!site.ignored.empty()) text += paragraph("  ignored: ", site.ignored, width);
@@ -200,7 +192,7 @@ std::string closing_of(const ScanReport& report) {
 /// A cell or a sentence in Markdown, where a pipe or an angle bracket would be syntax.
 std::string escaped_markdown(const std::string& text) {
   std::string out;
-  for (const char c : one_line(text)) {
+  for (const char c : printable(text)) {
     if (std::string_view("\\`*_[]<>|#!").find(c) != std::string::npos) out += '\\';
     out += c;
   }
@@ -210,9 +202,8 @@ std::string escaped_markdown(const std::string& text) {
 /// The message of a workflow command; a property's value has ':' and ',' coded, too.
 std::string escaped_command(const std::string& text, bool is_property) {
   std::string out;
-  for (const char c : text) {
-    const bool is_coded =
-        c == '%' || static_cast<unsigned char>(c) < 0x20 || (is_property && (c == ':' || c == ','));
+  for (const char c : printable(text)) {
+    const bool is_coded = c == '%' || (is_property && (c == ':' || c == ','));
     out += is_coded ? fmt::format("%{:02X}", static_cast<unsigned>(static_cast<unsigned char>(c)))
                     : std::string(1, c);
   }

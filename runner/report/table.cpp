@@ -212,7 +212,7 @@ std::vector<std::string> wrap(std::string_view text, int width) {
 std::string paragraph(std::string_view lead, std::string_view text, int width) {
   const int indent = display_width(lead);
   std::string out, margin(lead);
-  for (const std::string& line : wrap(text, width - indent)) {
+  for (const std::string& line : wrap(printable(text), width - indent)) {
     out += margin + line + "\n";
     margin.assign(static_cast<std::size_t>(indent), ' ');
   }
@@ -225,7 +225,7 @@ std::string colored(const std::string& text, Color color, const Style& style) {
 }
 
 std::string closing(std::string_view sentence, std::string_view command) {
-  return std::string(sentence) + "\nnext: " + std::string(command) + "\n";
+  return std::string(sentence) + "\nnext: " + printable(command) + "\n";
 }
 
 Style style_of(int descriptor) {
@@ -241,7 +241,8 @@ void Table::add(std::vector<std::string> cells) {
   if (cells.size() > titles_.size())
     throw Error(ErrorCode::kInternal, "table: a row has more cells than the table has columns");
   cells.resize(titles_.size());
-  for (std::string& cell : cells) cell = one_line(cell, std::numeric_limits<std::size_t>::max());
+  for (std::string& cell : cells)
+    cell = printable(one_line(cell, std::numeric_limits<std::size_t>::max()));
   rows_.push_back({std::move(cells), std::vector<Color>(titles_.size(), Color::kNone)});
 }
 

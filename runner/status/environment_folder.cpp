@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "core/digest.h"
+#include "core/error.h"
 #include "core/file_text.h"
 #include "core/json.h"
 
@@ -15,6 +16,24 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uintmax_t kMaxMetadataBytes = 4 << 20;
+
+/// The lines of a text, which Python ends at "\n", "\r\n" and "\r".
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find_first_of("\r\n"), text.size());
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + (text.substr(end).starts_with("\r\n") ? 2 : 1), text.size()));
+  }
+  return lines;
+}
+
+/// The extension in lower case.
+std::string kind_of(const fs::path& path) {
+  std::string kind = path.extension().string();
+  for (char& c : kind) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return kind;
+}
 
 std::string stripped(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\r\n");
@@ -55,10 +74,7 @@ std::string setting(const std::string& text, const std::string& key) {
 std::string path_of_url(const std::string& url) {
   constexpr std::string_view kFile = "file://";
   if (!url.starts_with(kFile)) return "";
-  std::string name;
-  Listed one;
-  // The decoding of a package URL's name serves.
-  return read_purl("pkg:pypi/" + url.substr(kFile.size()), name, one) ? name : "";
+  return percent_decoded(url.substr(kFile.size()));
 }
 
 }  // namespace
@@ -69,11 +85,16 @@ fs::path EnvironmentFolder::in_image(const fs::path& path) const {
   return is_outside ? inventory_.image / path.relative_path() : path;
 }
 
-std::string EnvironmentFolder::text_of(const fs::path& file) const {
+std::string EnvironmentFolder::text_of(const fs::path& file) {
   std::error_code none;
-  const bool is_small =
-      fs::is_regular_file(file, none) && fs::file_size(file, none) <= kMaxMetadataBytes;
-  return is_small && inventory_.may_read(file) ? file_text(file).value_or("") : "";
+  if (!fs::exists(fs::symlink_status(file, none))) return "";
+  try {
+    if (inventory_.may_read(file)) return read_plain_file(file, kMaxMetadataBytes);
+  } catch (const Error&) {
+    // Said below.
+  }
+  inventory_.list.leave_unread(file.string() + ": cannot be read");
+  return "";
 }
 
 void EnvironmentFolder::add_root(const fs::path& folder) {
@@ -81,7 +102,7 @@ void EnvironmentFolder::add_root(const fs::path& folder) {
   const fs::path real = fs::canonical(in_image(folder), failed);
   if (failed || !inventory_.may_read(real)) return;
   if (fs::is_regular_file(real, failed))
-    inventory_.list.unread.push_back(real.string() + ": a zipped package");
+    inventory_.list.leave_unread(real.string() + ": a zipped package");
   if (!fs::is_directory(real, failed)) return;
   if (std::find(inventory_.roots.begin(), inventory_.roots.end(), real) == inventory_.roots.end())
     inventory_.roots.push_back(real);
@@ -131,9 +152,9 @@ void EnvironmentFolder::add_folder(const fs::path& folder) {
   std::error_code none;
   std::set<fs::path> entries;
   for (const auto& entry : fs::directory_iterator(root, none)) entries.insert(entry.path());
-  if (none) inventory_.list.unread.push_back(root.string() + ": cannot be read");
+  if (none) inventory_.list.leave_unread(root.string() + ": cannot be read");
   for (const fs::path& path : entries) {
-    const std::string kind = path.extension().string(), name = path.filename().string();
+    const std::string kind = kind_of(path), name = path.filename().string();
     if (kind == ".dist-info") add_metadata(path, path / "METADATA");
     if (kind == ".egg-info") {
       const fs::path inner = path / "PKG-INFO";
@@ -151,8 +172,9 @@ void EnvironmentFolder::add_folder(const fs::path& folder) {
 }
 
 void EnvironmentFolder::add_path_file(const fs::path& file) {
-  std::istringstream in(text_of(file));
-  for (std::string line; std::getline(in, line);) {
+  std::string text = text_of(file);
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
+  for (const std::string& line : lines_of(text)) {
     const std::string place = stripped(line);
     const bool is_code = place.starts_with("import ") || place.starts_with("import\t");
     if (place.empty() || place.starts_with("#") || is_code) continue;
@@ -212,30 +234,61 @@ void EnvironmentFolder::add_source(const fs::path& direct_url, Listed& one) {
 }
 
 void EnvironmentFolder::add_metadata(const fs::path& info, const fs::path& file) {
-  std::istringstream in(text_of(file));
-  std::string name;
-  Listed one{.file = file.string()};
+  // Name -> its line; a header that is written twice says two things.
+  std::vector<std::pair<std::string, int>> names, versions;
   int number = 0;
-  for (std::string line; std::getline(in, line) && !stripped(line).empty();) {
+  const std::string text = text_of(file);
+  for (const std::string& line : lines_of(text)) {
+    if (stripped(line).empty()) break;
     ++number;
     const std::size_t colon = std::min(line.find(':'), line.size());
-    const std::string key = normalised(line.substr(0, colon));
-    if (key == "name" && name.empty()) name = stripped(line.substr(colon + 1));
-    if (key != "version" || !one.version.empty()) continue;
-    one.version = stripped(line.substr(colon + 1));
-    one.line = number;
+    const std::string key = normalised(line.substr(0, colon)),
+                      value = stripped(line.substr(std::min(colon + 1, line.size())));
+    if (value.empty()) continue;
+    if (key == "name") names.emplace_back(value, number);
+    if (key == "version") versions.emplace_back(value, number);
   }
-  if (name.empty()) {
-    // A damaged METADATA: the folder is called NAME-VERSION.
-    const std::string stem = info.stem().string();
-    const std::size_t dash = stem.find('-');
-    name = stem.substr(0, dash);
-    if (dash != std::string::npos) one.version = stem.substr(dash + 1);
-    if (name.empty() || name.starts_with("~")) return;
+  // The folder is called NAME-VERSION[-PYTHON], too; a name may hold dashes.
+  const std::string stem = info.stem().string();
+  if (stem.starts_with("~")) return;
+  std::size_t dash = stem.size();
+  bool is_split = false;
+  for (std::size_t at = stem.size(); at-- > 0;) {
+    if (stem[at] != '-') continue;
+    const std::string start = normalised(stem.substr(0, at));
+    const bool is_name = std::any_of(names.begin(), names.end(), [&](const auto& one) {
+      return normalised(one.first) == start;
+    });
+    const bool is_version = std::isdigit(static_cast<unsigned char>(stem[at + 1])) != 0;
+    if (is_name || (is_version && !is_split)) dash = at;
+    is_split |= is_name;
   }
-  one.roots.insert(info.extension() == ".egg" ? info.string() : info.parent_path().string());
-  add_source(info / "direct_url.json", one);
-  inventory_.list.add(name, std::move(one));
+  const std::string name = stem.substr(0, dash);
+  const std::string version = dash == stem.size() ? "" : stem.substr(dash + 1);
+  const bool is_egg = kind_of(info) != ".dist-info";
+  const auto is_new_name = [&](const auto& one) {
+    return normalised(one.first) != normalised(name);
+  };
+  if (std::all_of(names.begin(), names.end(), is_new_name)) names.emplace_back(name, 0);
+  const std::string told = is_egg ? version.substr(0, version.find('-')) : version;
+  const auto is_new = [&](const auto& one) { return !is_same_version(one.first, told); };
+  const bool is_told = !told.empty() || versions.empty();
+  if (is_told && std::all_of(versions.begin(), versions.end(), is_new))
+    versions.emplace_back(told, 0);
+  for (const auto& [one_name, name_line] : names) {
+    for (const auto& [one_version, line] : versions) {
+      Listed one{.version = one_version, .file = file.string(), .line = line};
+      one.roots.insert(is_egg && kind_of(info) == ".egg" ? info.string()
+                                                         : info.parent_path().string());
+      add_source(info / "direct_url.json", one);
+      inventory_.list.add(one_name, std::move(one));
+    }
+  }
+}
+
+bool is_metadata(const fs::path& path) {
+  const std::string kind = kind_of(path);
+  return kind == ".dist-info" || kind == ".egg-info" || kind == ".egg";
 }
 
 }  // namespace patchbench

@@ -6,6 +6,9 @@
 
 namespace patchbench {
 
+/// Whether a folder's or file's name says that it holds the metadata of a package; it has no case.
+bool is_metadata(const std::filesystem::path& path);
+
 /// Reads an environment's folders into an inventory: what its dist-info folders say, where its
 /// modules are imported from. Links that leave an image are not followed.
 class EnvironmentFolder {
@@ -31,7 +34,8 @@ class EnvironmentFolder {
   void add_egg_link(const std::filesystem::path& file);
   void add_metadata(const std::filesystem::path& info, const std::filesystem::path& file);
   void add_source(const std::filesystem::path& direct_url, Listed& one);
-  std::string text_of(const std::filesystem::path& file) const;
+  /// "" of a file that is not there; one that cannot be read is unread.
+  std::string text_of(const std::filesystem::path& file);
   Inventory& inventory_;
 };
 

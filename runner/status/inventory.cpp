@@ -99,16 +99,20 @@ std::map<fs::path, std::set<fs::path>> environments_in(const fs::path& root) {
       it.disable_recursion_pending();
       continue;
     }
-    if (it->is_symlink(none) || !it->is_directory(none)) continue;
-    if (name == "site-packages" || name == "dist-packages") {
-      found[prefix_of(it->path())].insert(it->path());
-      it.disable_recursion_pending();
-    } else if (name.ends_with(".dist-info")) {
+    if (it->is_symlink(none)) continue;
+    if (is_metadata(it->path())) {
       const fs::path folder = it->path().parent_path();
       found[prefix_of(folder)].insert(folder);
       it.disable_recursion_pending();
+      continue;
+    }
+    if (!it->is_directory(none)) continue;
+    if (name == "site-packages" || name == "dist-packages") {
+      found[prefix_of(it->path())].insert(it->path());
+      it.disable_recursion_pending();
     }
   }
+  if (none) refuse(root.string(), none.message());
   return found;
 }
 
@@ -133,19 +137,10 @@ std::string running_environment() {
 }
 
 Inventory file_inventory(const std::string& path) {
-  std::error_code none;
-  if (fs::is_regular_file(path, none) && fs::file_size(path, none) > kMaxInputBytes)
-    refuse(path, fmt::format("holds more than {} MiB; name a lock, a requirements file or an SBOM "
-                             "of one environment",
-                             kMaxInputBytes >> 20));
   Inventory inventory{.name = path};
-  inventory.list = listed_packages(read_file(path), path, [](const std::string& included) {
-    std::error_code failed;
-    const bool is_small =
-        fs::is_regular_file(included, failed) && fs::file_size(included, failed) <= kMaxInputBytes;
-    if (!is_small) refuse(included, "cannot be read as a requirements file; check the path");
-    return read_file(included);
-  });
+  inventory.list = listed_packages(
+      read_plain_file(path, kMaxInputBytes), path,
+      [](const std::string& included) { return read_plain_file(included, kMaxInputBytes); });
   return inventory;
 }
 
@@ -166,7 +161,7 @@ Inventory inventory_of(const std::string& path, const std::string& import_path) 
       for (const char* venv : {".venv", "venv"}) reader.add_prefix(place / venv);
       // A folder of sources, or of packages in addition to an environment's.
       const std::string name = place.filename().string();
-      inventory.list.lists_all = name == "site-packages" || name == "dist-packages";
+      if (name != "site-packages" && name != "dist-packages") inventory.list.lists_all = false;
     }
   } else {
     reader.add_interpreter(place);

@@ -79,7 +79,7 @@ class Finder {
         fs::recursive_directory_iterator(root, fs::directory_options::skip_permission_denied, none);
     for (; it != fs::recursive_directory_iterator(); it.increment(none)) {
       if (++num_entries > kMaxEntries || it.depth() > kMaxDepth) {
-        inventory_.list.unread.push_back(
+        inventory_.list.leave_unread(
             fmt::format("{}: more than {} files or {} folders deep; name the folder of one "
                         "environment",
                         root.string(), kMaxEntries, kMaxDepth));
@@ -93,7 +93,7 @@ class Finder {
         if (is_skipped) it.disable_recursion_pending();
         const bool is_closed = ::access(it->path().c_str(), R_OK | X_OK) != 0;
         if (is_closed && !it->is_symlink(none))
-          inventory_.list.unread.push_back(it->path().string() + ": cannot be read");
+          inventory_.list.leave_unread(it->path().string() + ": cannot be read");
         continue;
       }
       const auto wanted = by_name_.find(name);
@@ -104,6 +104,7 @@ class Finder {
           add(one, path.substr(0, path.size() - one.path.size() - 1));
       }
     }
+    if (none) inventory_.list.leave_unread(root.string() + ": " + none.message());
   }
 
   Inventory& inventory_;

@@ -1,0 +1,228 @@
+// The fuzz lane over the readers of `scan`: a known hit that is in the input in any spelling that
+// pip, uv or conda take is never answered 0.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/manifest.h"
+#include "core/package_list.h"
+#include "core/scan_report.h"
+#include "core/scan_rules.h"
+#include "report/scan_text.h"
+#include "status/inventory.h"
+#include "status/scan.h"
+#include "status/verdict_table.h"
+#include "unit/spellings.h"
+
+namespace patchbench {
+namespace {
+
+namespace fs = std::filesystem;
+using mutation::Random;
+using spellings::Input;
+using spellings::Planted;
+
+constexpr uint64_t kNumInputs = 20000, kNumFolders = 1000;
+
+const std::vector<Planted>& planted() {
+  static const std::vector<Planted> all = {{"liger-kernel", "0.6.2", "0.8.5"},
+                                           {"deepspeed", "0.18.1", "0.18.9"},
+                                           {"transformers", "4.57.1", "4.48.3"},
+                                           {"mamba-ssm", "2.3.2.post1", "2.3.1"}};
+  return all;
+}
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// Packs of this repository over a table of two releases each.
+struct Known {
+  std::vector<Manifest> packs;
+  VerdictTable table{.date = "2026-01-31", .packs = {}};
+  Known() {
+    const fs::path root = PATCHBENCH_ROOT;
+    const std::string schema = read(root / "packs/manifest.schema.json");
+    for (const char* slug : {"liger_flce_none_bwd", "zero2_grad_accumulation",
+                             "trainer_grad_accumulation", "mamba3_mimo_gqa_bwd"}) {
+      packs.push_back(parse_manifest(read(root / "packs" / slug / "manifest.json"), slug, schema));
+      const Planted& one = planted().at(packs.size() - 1);
+      const std::string present = packs.back().classes_order.front();
+      table.packs[slug].upstreams = {
+          {.name = one.name,
+           .package = one.name,
+           .releases = {{.version = one.right, .state = BugStatus::kAbsent, .record = "r"},
+                        {.version = one.bad, .state = present, .record = "r"}}}};
+    }
+  }
+};
+
+const Known& known() {
+  static const Known all;
+  return all;
+}
+
+/// What `scan` exits with, and its report; of a text that is refused the message.
+struct Answer {
+  int status = 0;
+  ScanReport report;
+  std::string refusal;
+  std::string text() const {
+    return refusal.empty() ? report::scan_text(report, status, {}) : refusal;
+  }
+};
+
+Answer answer_of(Inventory inventory) {
+  static const ScanLimits limits{.fail_on = {failing_impacts().begin(), failing_impacts().end()}};
+  Answer answer;
+  answer.report.answers = answers_of(known().packs, known().table, inventory);
+  answer.report.unread = inventory.list.unread;
+  answer.status = scan_exit(answer.report, limits);
+  return answer;
+}
+
+Answer answer_of(const Input& input) {
+  Inventory inventory{.name = "input"};
+  try {
+    inventory.list = listed_packages(input.text, "input", [&](const std::string& path) {
+      const auto at = input.included.find(path);
+      if (at == input.included.end()) throw Error(ErrorCode::kUsage, "included: is not there");
+      return at->second;
+    });
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUsage);
+    return {.status = 2, .refusal = error.what()};
+  }
+  return answer_of(std::move(inventory));
+}
+
+/// Whether a terminal shows each line as it is.
+bool is_plain(const std::string& text) {
+  return is_utf8(text) && printable(text).size() == text.size() &&
+         std::none_of(text.begin(), text.end(), [](char c) {
+           return (static_cast<unsigned char>(c) < 0x20 && c != '\n') || c == 0x7f;
+         });
+}
+
+TEST(ScanFuzz, AKnownHitIsNeverAnAllClear) {
+  const uint64_t num_inputs = mutation::env_number("PATCHBENCH_SCAN_FUZZ", kNumInputs),
+                 first = mutation::env_number("PATCHBENCH_SCAN_FUZZ_FIRST", 0),
+                 seed = mutation::env_number("PATCHBENCH_FUZZ_SEED", 1);
+  std::map<std::string, std::map<int, uint64_t>> seen;
+  for (uint64_t i = first; i < first + num_inputs; ++i) {
+    Random random(seed, i);
+    const Input input = spellings::input_of(random.pick(planted()), random);
+    const Answer answer = answer_of(input);
+    ++seen[input.kind][answer.status];
+    ASSERT_NE(answer.status, 0)
+        << "input " << i << " of seed " << seed << ", " << input.kind << ":\n"
+        << Json(input.text).dump(-1, ' ', true, Json::error_handler_t::replace) << "\n"
+        << answer.text();
+    // The text costs more than the answer.
+    if (i % 16 == 0)
+      ASSERT_TRUE(is_plain(answer.text())) << "input " << i << ": " << Json(answer.text());
+  }
+  std::ostringstream counts;
+  for (const auto& [kind, statuses] : seen) {
+    for (const auto& [status, count] : statuses)
+      counts << kind << ":" << status << "=" << count << " ";
+    // A lane in which hardly any hit is found tests the refusals alone.
+    EXPECT_GT(statuses.contains(1) ? statuses.at(1) : 0, num_inputs / 400) << kind;
+  }
+  RecordProperty("inputs", std::to_string(num_inputs));
+  RecordProperty("answers", counts.str());
+}
+
+/// The metadata of a package in a folder of packages, with what contradicts it.
+void install(const fs::path& site, const Planted& one, Random& random) {
+  const auto put = [](const fs::path& path, const std::string& text) {
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << text;
+  };
+  const std::string end = spellings::one_of(random, {"\n", "\n", "\r\n", "\r"}),
+                    folder = spellings::one_of(
+                        random, {".dist-info", ".dist-info", ".DIST-INFO", ".egg-info", ".egg"}),
+                    file = folder == ".egg"        ? "EGG-INFO/PKG-INFO"
+                           : folder == ".egg-info" ? "PKG-INFO"
+                                                   : "METADATA",
+                    python = folder.starts_with(".egg") ? "-py3.12" : "";
+  const std::string name = spellings::name_of(one.name, random),
+                    version = spellings::version_of(one.bad, random);
+  std::string stem = one.name;
+  std::replace(stem.begin(), stem.end(), '-', '_');
+  const auto text = [&](const std::string& names, const std::string& versions) {
+    return spellings::with_case("metadata-version: 2.1", random) + end + names + versions + end +
+           "Name: body" + end;
+  };
+  const std::string name_line = spellings::with_case("name", random) + ": " + name + end,
+                    version_line = spellings::with_case("version", random) + ":" + version + end,
+                    right_line = "Version: " + one.right + end, other_line = "Name: x" + end;
+  switch (random.below(6)) {
+    case 0:  // two versions
+      return put(site / (stem + "-" + one.right + python + folder) / file,
+                 text(name_line, right_line + version_line));
+    case 1:  // two names
+      return put(site / ("x-1" + python + folder) / file,
+                 text(other_line + name_line, version_line));
+    case 2:  // the folder alone
+      return put(site / (stem + "-" + one.bad + python + folder) / file,
+                 text(other_line, right_line));
+    case 3:  // no header that can be read
+      return put(site / (stem + "-" + one.bad + python + folder) / file, "\xff\n\n" + name_line);
+    case 4:
+      return put(site / ("other" + folder) / file, text(name_line, version_line));
+    default:
+      return put(site / (stem + "-" + one.bad + python + folder) / file,
+                 text(name_line, version_line));
+  }
+}
+
+TEST(ScanFuzz, AKnownHitInAnEnvironmentIsNeverAnAllClear) {
+  const uint64_t num_inputs = mutation::env_number("PATCHBENCH_SCAN_FUZZ", kNumInputs) *
+                              kNumFolders / kNumInputs,
+                 seed = mutation::env_number("PATCHBENCH_FUZZ_SEED", 1);
+  const fs::path venv = fs::temp_directory_path() / ("scan_fuzz_" + std::to_string(::getpid()));
+  std::map<int, uint64_t> seen;
+  for (uint64_t i = 0; i < num_inputs; ++i) {
+    Random random(seed, i);
+    fs::remove_all(venv);
+    const fs::path site = venv / "lib/python3.12/site-packages";
+    fs::create_directories(site / "numpy-1.0.dist-info");
+    install(site, random.pick(planted()), random);
+    const Answer answer = answer_of(inventory_of(venv.string(), ""));
+    ++seen[answer.status];
+    EXPECT_NE(answer.status, 0) << "input " << i << " of seed " << seed << ":\n" << answer.text();
+    if (HasFailure()) break;
+  }
+  fs::remove_all(venv);
+  EXPECT_GT(seen[1], num_inputs / 2);
+}
+
+/// For the check by pip's own parser: PATCHBENCH_SPELLINGS names the file that takes lines of the
+/// generator, each with the name and the version that it must mean.
+TEST(ScanFuzz, LinesForPip) {
+  const char* file = std::getenv("PATCHBENCH_SPELLINGS");
+  if (file == nullptr) GTEST_SKIP() << "PATCHBENCH_SPELLINGS names no file";
+  Json lines = Json::array();
+  for (uint64_t i = 0; i < 2000; ++i) {
+    Random random(2, i);
+    const Planted& one = random.pick(planted());
+    lines.push_back(
+        {{"line", spellings::line_of(one, random)}, {"name", one.name}, {"version", one.bad}});
+  }
+  std::ofstream(file) << lines.dump();
+}
+
+}  // namespace
+}  // namespace patchbench
