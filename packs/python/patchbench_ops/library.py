@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ def path() -> Path:
 
 
 def load() -> None:
-    """Loads the library, unless its operators are there already. ImportError names the file and the torch that refused it."""
+    """Loads the library, unless its operators are there already. ImportError says in one line what this environment lacks."""
     if hasattr(torch.ops.patchbench, "topk_to_index_mask"):
         return
     if not path().exists():
@@ -26,8 +27,20 @@ def load() -> None:
     try:
         torch.ops.load_library(str(path()))
     except OSError as e:
-        first = str(e).splitlines()[0]
-        raise ImportError(f"patchbench_ops: {path().name} does not load into torch {torch.__version__}: {first}; it needs 2.11") from e
+        raise ImportError(f"patchbench_ops: {path().name} {missing(str(e.__cause__ or e))}") from None
+
+
+def missing(said: str) -> str:
+    """What an environment lacks, from the line in which the loader refused the library."""
+    if newer := re.search(r"version `GLIBC_([\d.]+)' not found", said):
+        return f"needs glibc {newer[1]}, and this system has {os.confstr('CS_GNU_LIBC_VERSION').split()[-1]}"
+    if newer := re.search(r"version `(GLIBCXX|CXXABI)_([\d.]+)' not found", said):
+        return f"needs a libstdc++ with {newer[1]}_{newer[2]}, which this system's is too old for"
+    if library := re.match(r"(lib(?:cu|nv)\S+\.so[.\d]*): cannot open", said):
+        return f"needs {library[1]} of CUDA 13, and torch {torch.__version__} is built for CUDA {torch.version.cuda}"
+    if symbol := re.search(r"undefined symbol: (\w+)", said):
+        return f"needs torch 2.11 or later, and this is {torch.__version__} (no {symbol[1]})"
+    return f"does not load into torch {torch.__version__}: {said}"
 
 
 def has(name: str) -> bool:
