@@ -40,7 +40,7 @@ void add_system(Words& words) {
 void add_user_names(Words& words, const fs::path& folder) {
   std::ofstream(folder / "passwd")
       << "root:x:0:0::/nonexistent:/bin/false\npatchbench-runtime:x:" << kSubjectUid << ":"
-      << kSubjectUid << "::/work/home:/bin/false\n";
+      << kSubjectUid << "::/.pb/work/home:/bin/false\n";
   std::ofstream(folder / "group") << "root:x:0:\npatchbench-runtime:x:" << kSubjectUid << ":\n";
   append(words, {"--ro-bind", folder / "passwd", "/etc/passwd", "--ro-bind", folder / "group",
                  "/etc/group"});

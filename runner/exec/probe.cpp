@@ -70,17 +70,17 @@ class Scratch {
   fs::path folder_;
 };
 
-/// The smallest spec that shows that an engine works: a shell that writes into /work and tells its
-/// limits.
+/// The smallest spec that shows that an engine works: a shell that writes into its work folder and
+/// tells its limits.
 SandboxSpec probe_spec(SandboxKind kind, const fs::path& folder) {
   SandboxSpec spec;
   spec.kind = kind;
   spec.argv = {"/usr/bin/sh", "-c",
-               "echo works > /work/probe && cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/pids.max "
+               "echo works > probe && cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/pids.max "
                "/sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/pids/pids.max "
-               "2>/dev/null; test -s /work/probe"};
+               "2>/dev/null; test -s probe"};
   spec.env = {{"PATH", "/usr/bin:/bin"}};
-  spec.mounts = {{folder / "work", "/work", true}};
+  spec.mounts = {{folder / "work", spec.cwd, true}};
   spec.memory_bytes = kProbeMemory;
   spec.max_processes = kProbeProcesses;
   spec.timeout_s = 30;
@@ -102,7 +102,7 @@ std::string failure_of(const SandboxReport& report, const fs::path& log) {
 /// mount.
 std::string import_probe_image(SandboxKind kind, const fs::path& folder) {
   const fs::path tree = folder / "tree";
-  for (const char* name : {"usr", "work", "proc", "sys", "dev", "etc", "tmp"})
+  for (const char* name : {"usr", ".pb/work", "proc", "sys", "dev", "etc", "tmp"})
     fs::create_directories(tree / name);
   for (const char* name : {"bin", "sbin", "lib", "lib64"}) {
     if (fs::exists(fs::path("/usr") / name))

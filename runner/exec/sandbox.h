@@ -35,7 +35,9 @@ struct SandboxSpec {
   std::vector<std::string> argv;           ///< what runs inside, paths as seen inside
   std::map<std::string, std::string> env;  ///< the whole environment inside
   std::vector<Mount> mounts;
-  std::string cwd = "/work";
+  /// Below a folder that no machine has: a mount hides what lies at its place, and an interpreter
+  /// of the user may lie anywhere.
+  std::string cwd = "/.pb/work";
   bool wants_gpu = false;
   int64_t memory_bytes = 8ll << 30;
   int max_processes = 256;

@@ -110,8 +110,8 @@ bool has_ops(const Context& context, const Subject& subject) {
          fs::exists(ops_library(context));
 }
 
-/// "/env-1/z3/lib:": a library that a wheel links by a path next to its own is found by name where
-/// the two lie in different folders.
+/// "/.pb/env-1/z3/lib:": a library that a wheel links by a path next to its own is found by name
+/// where the two lie in different folders.
 std::string libraries_of(const fs::path& site, const std::string& at) {
   std::string folders;
   for (const auto& package : fs::directory_iterator(site)) {
@@ -129,16 +129,17 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const
   spec.image = setup.image;
   spec.python = setup.python;
   const std::string slug = setup.manifest.slug.str();
-  spec.argv = {setup.python, "/harness/subject_runtime.py", "/subject/subject.py", "/work"};
+  const std::string work = spec.cwd;
+  spec.argv = {setup.python, "/.pb/harness/subject_runtime.py", "/.pb/subject/subject.py", work};
   if (subject == SubjectKind::kLiar)
-    spec.argv = {setup.python, "/harness/lying_subject.py", "/work"};
-  spec.mounts = {{folder / "work", "/work", true},
-                 {context.root / "repro/harness", "/harness", false},
-                 {context.root / "repro" / slug, "/subject", false}};
+    spec.argv = {setup.python, "/.pb/harness/lying_subject.py", work};
+  spec.mounts = {{folder / "work", work, true},
+                 {context.root / "repro/harness", "/.pb/harness", false},
+                 {context.root / "repro" / slug, "/.pb/subject", false}};
   std::string path;
   for (const git::Checkout& checkout : checkouts) {
-    const std::string at =
-        path.empty() ? "/upstream" : "/upstream-" + std::to_string(&checkout - checkouts.data());
+    const auto idx = &checkout - checkouts.data();
+    const std::string at = idx == 0 ? "/.pb/upstream" : fmt::format("/.pb/upstream-{}", idx);
     spec.mounts.push_back({checkout.path, at, false});
     const std::string inner = fs::relative(checkout.package, checkout.path).generic_string();
     path += (path.empty() ? "" : ":") + (inner == "." ? at : at + "/" + inner);
@@ -146,24 +147,24 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const
   std::string libraries;
   for (const fs::path& site : setup.environment.sites) {
     const auto idx = &site - setup.environment.sites.data();
-    const std::string at = idx == 0 ? "/env" : "/env-" + std::to_string(idx);
+    const std::string at = idx == 0 ? "/.pb/env" : "/.pb/env-" + std::to_string(idx);
     spec.mounts.push_back({site, at, false});
     path += (path.empty() ? "" : ":") + at;
     if (setup.environment.sites.size() > 1) libraries += libraries_of(site, at);
   }
   spec.env = {
-      {"HOME", "/work/home"},    {"TMPDIR", "/work/tmp"}, {"TRITON_CACHE_DIR", "/work/triton"},
-      {"PATH", "/usr/bin:/bin"}, {"LANG", "C.UTF-8"},     {"PYTHONDONTWRITEBYTECODE", "1"},
+      {"HOME", work + "/home"},  {"TMPDIR", work + "/tmp"}, {"TRITON_CACHE_DIR", work + "/triton"},
+      {"PATH", "/usr/bin:/bin"}, {"LANG", "C.UTF-8"},       {"PYTHONDONTWRITEBYTECODE", "1"},
       {"OMP_NUM_THREADS", "2"},  {"PYTHONHASHSEED", "0"}};
   if (!libraries.empty()) spec.env["LD_LIBRARY_PATH"] = libraries;
   if (subject == SubjectKind::kMitigated) {
-    spec.mounts.push_back({context.root / "mitigations", "/mitigations", false});
-    path += (path.empty() ? "" : ":") + std::string("/mitigations");
+    spec.mounts.push_back({context.root / "mitigations", "/.pb/mitigations", false});
+    path += (path.empty() ? "" : ":") + std::string("/.pb/mitigations");
     spec.env["PATCHBENCH_MITIGATE"] = slug + (subject.mode().empty() ? "" : ":" + subject.mode());
     spec.env["PATCHBENCH_FORCE"] = slug;
     if (has_ops(context, subject)) {
-      spec.mounts.push_back({ops_library(context).parent_path(), "/ops", false});
-      spec.env["PATCHBENCH_OPS_LIB"] = "/ops/" + ops_library(context).filename().string();
+      spec.mounts.push_back({ops_library(context).parent_path(), "/.pb/ops", false});
+      spec.env["PATCHBENCH_OPS_LIB"] = "/.pb/ops/" + ops_library(context).filename().string();
     }
   }
   spec.env["PYTHONPATH"] = path;

@@ -119,6 +119,9 @@ def test_a_subject_starts_with_a_copy_of_the_compile_cache(run, tmp_path: Path) 
     assert len(context["sandbox"]["compile_cache"]) == 64
     caches = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "patchbench/runs" / context["run_id"]
     assert (caches / "upstream/work/home/.tilelang/cache/digest/kernel.so").read_text() == "code"
+    # A mount at /work would hide an interpreter of the user below /work, and so on: no machine has this folder.
+    spec = json.loads((caches / "upstream/spec.json").read_text())
+    assert {Path(mount["inside"]).parts[1] for mount in spec["mounts"]} == {".pb"}
     assert run("reproduce", SLUG, "--compile-cache", "/nowhere").returncode == 2
 
 

@@ -36,6 +36,7 @@ class SandboxTest : public testing::Test {
     spec_.argv = {"/bin/sh", "-c", "exit 0"};
     spec_.env = {{"PATH", "/usr/bin:/bin"}};
     spec_.mounts = {{folder_ / "work", "/work", true}};
+    spec_.cwd = "/work";
     spec_.timeout_s = 30;
     spec_.log = folder_ / "log";
     spec_.report = folder_ / "report.json";
