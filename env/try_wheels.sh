@@ -15,28 +15,14 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/patchbench
 say() { printf 'try_wheels: %s\n' "$*" >&2; }
 out=
 [ "${1:-}" = --out ] && { out=${2:?}; shift 2; }
-[ "$(id -u)" = 0 ] || { say "only root can make a Debian root"; exit 4; }
-for program in debootstrap bwrap; do
-  command -v $program >/dev/null || { say "$program is not installed; run env/bootstrap.sh --host-only"; exit 4; }
-done
-bwrap --ro-bind / / true 2>/dev/null || { say "bwrap may not make namespaces here"; exit 4; }
+. "$root/env/debian_root.sh"
+can_make_roots || exit 4
 compgen -G "$root/dist/patchbench-[0-9]*.whl" >/dev/null || { say "no wheel in dist/; run env/wheels.sh"; exit 1; }
 
 # libtorch for a judge that brings none; its libraries know no Python, so that one interpreter's serve all.
 if compgen -G "$root/dist/patchbench_judge-*.whl" >/dev/null; then
   python3 "$root/env/fetch.py" env "$root/env/locks/judge.txt" --tag cp311 >/dev/null || say "the libtorch of the judge could not be fetched"
 fi
-
-make_root() { # SUITE TREE
-  local log=$cache/debian/wheels-$1.log
-  say "makes a root of $1 with debootstrap (minutes, once)"
-  rm -rf --one-file-system "$2" "$2.part"
-  mkdir -p "$cache/debian"
-  # In a mount namespace of its own: what debootstrap mounts is gone with it, even if it is killed.
-  unshare --mount debootstrap --variant=minbase --include=python3,python3-venv,python3-pytest "$1" "$2.part" >"$log" 2>&1 ||
-    { tail -n 5 "$log" >&2; say "debootstrap failed; log: $log"; return 1; }
-  mv "$2.part" "$2"
-}
 
 # What runs inside: each command must end with 0. A failure prints what the command said.
 inside() {
@@ -208,8 +194,7 @@ if found=$(paths_in_wheels) && [ -z "$found" ]; then echo "ok: no binary holds a
 [ $# = 0 ] && set -- bullseye bookworm trixie
 for suite; do
   log=$root/build/wheels/try-$suite.log
-  tree=$cache/debian/wheels-$suite-$(declare -f make_root | sha256sum | cut -c1-12)
-  [ -d "$tree" ] || make_root "$suite" "$tree" || { echo "FAILED: the root was not made" >"$log"; failed=1; continue; }
+  tree=$(debian_root wheels "$suite" python3,python3-venv,python3-pytest) || { echo "FAILED: the root was not made" >"$log"; failed=1; continue; }
   tag=$(bwrap --ro-bind "$tree" / python3 -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
   mapfile -t mounts < <(cache_mounts "$tag")
   [ ${#mounts[@]} = 0 ] && say "$suite: mitigations and judge are not tried: the environment torch-2.11 of $tag or a release is not in the cache"

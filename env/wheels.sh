@@ -4,7 +4,8 @@
 #   patchbench-py           the compiled module for CPython 3.11 and 3.13, and its sdist (runner/python/native)
 #   patchbench-judge        the reproducers as one program, bound to the locked torch (repro/wheel)
 #   patchbench-mitigations  the runtime fixes, Python alone (mitigations)
-#   patchbench-ops          the ops for torch 2.11 and later (packs/python), with CUDA halves where nvcc is
+#   patchbench-ops          the ops for torch 2.11 and later (packs/python), with CUDA halves where nvcc is; compiled in a root of
+#                           Debian 11 (glibc 2.31), as far as one can be made here
 # Compiled with the packages of env/policy.json and the locked wheels of env/locks/wheels.txt; nothing is published.
 # Exit: 0 built (a path a line on stdout), 1 not, 2 usage.
 set -u
@@ -12,6 +13,7 @@ umask 022
 root=$(cd "$(dirname "$0")/.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/patchbench
 . "$root/env/debian_pool.sh"
+. "$root/env/debian_root.sh"
 say() { printf 'wheels: %s\n' "$*" >&2; }
 logs=$root/build/wheels
 mkdir -p "$root/dist" "$logs"
@@ -49,6 +51,27 @@ module() { # TAG INCLUDE: the compiled module for one CPython
     build runner/python/native wheel "patchbench-py-$1"
 }
 
+# Compiles the op library with the g++ of Debian 11, so that its symbol versions are those of glibc 2.31, or where no root can be made
+# with this machine's. The wheel's tag says which. CMake, ninja and nvcc are this machine's; preset cuda needs no GPU.
+ops_library() {
+  local preset=cpu folder=$root/build/ops old compiler
+  { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; } && preset=cuda
+  if ! can_make_roots || ! old=$(debian_root ops bullseye g++); then
+    say "patchbench-ops is compiled on this machine, and needs its glibc"
+    folder=$("$root/env/build.sh" $preset patchbench_ops_wheel)
+  else
+    compiler=$folder/g++
+    mkdir -p "$folder"
+    printf '#!/bin/sh\nexec bwrap --die-with-parent --dev-bind / / --ro-bind %q/usr /usr --ro-bind %q/etc /etc --ro-bind /usr/local /usr/local g++ "$@"\n' \
+      "$old" "$old" >"$compiler" && chmod +x "$compiler"
+    # ccache would look for the root's headers on this machine.
+    (cd "$root" && cmake --preset $preset -B "$folder" -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CUDA_HOST_COMPILER="$compiler" \
+      -DPATCHBENCH_CCACHE=OFF && ninja -C "$folder" patchbench_ops_wheel) >"$logs/patchbench-ops.log" 2>&1 ||
+      { tail -n 20 "$logs/patchbench-ops.log" >&2; say "patchbench-ops was not built; log: $logs/patchbench-ops.log"; return 1; }
+  fi
+  [ -f "$folder/wheel/libpatchbench_ops.so" ] && printf '%s\n' "$folder/wheel/libpatchbench_ops.so"
+}
+
 one() { # NAME
   case $1 in
     patchbench) build . wheel patchbench ;;
@@ -60,14 +83,11 @@ one() { # NAME
         build runner/python/native sdist patchbench-py-sdist
       ;;
     patchbench-ops)
-      # Preset cuda needs no GPU.
-      local preset=cpu library
-      { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; } && preset=cuda
-      library=$("$root/env/build.sh" $preset patchbench_ops_wheel)/wheel/libpatchbench_ops.so && [ -f "$library" ] &&
-        (cd "$root/packs/python" && PATCHBENCH_OPS_LIB=$library python3 -c "import build_wheel as b
+      local library
+      library=$(ops_library) && (cd "$root/packs/python" && PATCHBENCH_OPS_LIB=$library python3 -c "import build_wheel as b
 print('$root/dist/' + b.build_wheel('$root/dist'))")
       ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 }
 
