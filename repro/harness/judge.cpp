@@ -197,7 +197,7 @@ double least_size_of(const Pack& pack, const PreparedCase& prepared, const std::
 Tensors plain_of(const Pack& pack, const Case& item, const Tensors& inputs,
                  const Request& request) {
   Tensors outputs;
-  for (auto& [name, tensor] : pack.plain(item, on_device(inputs, request.device)))
+  for (auto& [name, tensor] : pack.plain(item, on_device(inputs, request.judge_device)))
     outputs.emplace(name, tensor.cpu());
   return outputs;
 }

@@ -30,7 +30,7 @@ Tensors inputs_of(const Pack& pack, const Case& item, uint64_t seed);
 /// it has no relative precision.
 double least_size_of(const Pack& pack, const PreparedCase& prepared, const std::string& tensor);
 
-/// The plain computation's outputs on the request's device, brought to the CPU.
+/// The plain computation's outputs on the judge's device, brought to the CPU.
 Tensors plain_of(const Pack& pack, const Case& item, const Tensors& inputs, const Request& request);
 
 /// The outputs of the case that a case names in its axis `scaled_from`: the same inputs with the

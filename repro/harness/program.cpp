@@ -13,6 +13,7 @@
 #include "core/slug.h"
 #include "harness/axes.h"
 #include "harness/corrupt.h"
+#include "harness/cuda_half.h"
 #include "harness/explore.h"
 #include "harness/guard_bands.h"
 #include "harness/judge.h"
@@ -29,14 +30,26 @@ namespace {
 constexpr int64_t kGroupBytes = int64_t{2} << 30;
 
 void check_device(const Request& request) {
-  if (request.device == "cpu") return;
-  const auto index = std::stoi(request.device.substr(5));
-  if (!torch::cuda::is_available() || index >= static_cast<int>(torch::cuda::device_count())) {
-    throw Error(
-        ErrorCode::kNotRunnable,
-        request.device +
-            " cannot be used by this build on this machine; try --device cpu, or the cuda preset");
+  if (request.subject.is_in_process() && request.device != "cpu" && !has_cuda_ops()) {
+    throw Error(ErrorCode::kNotRunnable,
+                fmt::format("subject '{}' runs in the judge, which was built without CUDA; try "
+                            "--device cpu, or the cuda preset",
+                            request.subject.text()));
   }
+  const std::string why = why_not_on(request.judge_device);
+  if (!why.empty())
+    throw Error(ErrorCode::kNotRunnable,
+                fmt::format("{} cannot be used by this judge: {}", request.judge_device, why));
+}
+
+/// `--probe DEVICE`: {"device": where this judge computes for a subject there, "why": why not
+/// there, "has_ops": whether subjects of its own run there}.
+void print_probe(const std::string& device) {
+  const std::string why = why_not_on(device);
+  const Json answer = {{"device", why.empty() ? device : "cpu"},
+                       {"why", why},
+                       {"has_ops", device == "cpu" || has_cuda_ops()}};
+  fmt::print("{}\n", answer.dump());
 }
 
 /// The subject of this process by its name; Error(kUsage) with did-you-mean.
@@ -297,6 +310,7 @@ void run_words(const std::vector<std::string>& words, const Pack& pack) {
       fmt::print("{}\t{}\n", corruption.name, corruption.what);
     return;
   }
+  if (!request.probed_device.empty()) return print_probe(request.probed_device);
   if (request.slug != pack.slug()) {
     throw Error(ErrorCode::kUsage, "the cases are of pack '" + request.slug +
                                        "', this reproduces '" + pack.slug() + "'");

@@ -16,8 +16,9 @@ namespace patchbench::harness {
 namespace {
 
 const std::vector<std::string> kFlags = {
-    "--cases",   "--subject",    "--device",          "--seed", "--repeat", "--work",
-    "--corrupt", "--records-fd", "--subject-command", "--draw", "--seeds",  "--draw-seconds"};
+    "--cases",   "--subject",     "--device",          "--seed", "--repeat", "--work",
+    "--corrupt", "--records-fd",  "--subject-command", "--draw", "--seeds",  "--draw-seconds",
+    "--probe",   "--judge-device"};
 
 [[noreturn]] void refuse_request(const std::string& reason) {
   throw Error(ErrorCode::kUsage, reason);
@@ -92,6 +93,8 @@ void take(const std::string& flag, const std::string& value, Request& request,
   if (flag == "--cases") cases = value;
   if (flag == "--subject") request.subject = value;
   if (flag == "--device") request.device = value;
+  if (flag == "--judge-device") request.judge_device = value;
+  if (flag == "--probe") request.probed_device = value;
   if (flag == "--seed") request.seed = number<uint64_t>(flag, value, 0, uint64_t{1} << 53);
   if (flag == "--repeat") request.repeats = number<int>(flag, value, 1, 10000);
   if (flag == "--work") request.work = value;
@@ -158,11 +161,19 @@ Request parse_request(const std::vector<std::string>& words) {
     }
   }
   if (request.lists_corruptions) return request;
+  if (!request.probed_device.empty()) {
+    check_device(request.probed_device);
+    return request;
+  }
   for (const char* flag :
        {"--cases", "--subject", "--device", "--seed", "--work", "--records-fd"}) {
     if (!seen.contains(flag)) refuse_request(std::string(flag) + " is missing");
   }
   check_device(request.device);
+  if (request.judge_device.empty()) request.judge_device = request.device;
+  if (request.judge_device != "cpu" && request.judge_device != request.device)
+    refuse_request("--judge-device wants cpu or the subject's device, got '" +
+                   request.judge_device + "'");
   read_cases(cases, request);
   return request;
 }

@@ -27,7 +27,8 @@ struct Request {
   std::vector<std::string> classes;  ///< declared failure classes, primary first
   std::vector<Case> cases;
   Subject subject = SubjectKind::kUpstream;
-  std::string device;
+  std::string device;        ///< where the subject computes
+  std::string judge_device;  ///< where the plain computation is done: the same, or "cpu"
   uint64_t seed = 1;
   int repeats = 1;
   std::filesystem::path work;
@@ -44,8 +45,9 @@ struct Request {
   bool wants_all_layers = false;
   int records_fd = -1;
   bool lists_corruptions = false;
+  std::string probed_device;  ///< --probe: where this judge computes for a subject on that device
 
-  /// "cpu" or "cuda".
+  /// "cpu" or "cuda", of the subject.
   std::string device_kind() const { return device.substr(0, device.find(':')); }
 };
 

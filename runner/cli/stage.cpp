@@ -31,15 +31,15 @@ std::string linked_libraries(const fs::path& program) {
   return exec::run({.argv = {"ldd", program.string()}}).out;
 }
 
-/// A judge of a build without CUDA judges nothing on a GPU.
+/// The plan runs subjects of the judge's own process too, which a build without CUDA has on no GPU.
 void require_device(const std::string& device, const fs::path& program) {
   if (device == "cpu" || !fs::exists(program) ||
       linked_libraries(program).find("libtorch_cuda.so") != std::string::npos)
     return;
   throw Error(ErrorCode::kNotRunnable,
-              fmt::format("stage: {} was built without CUDA and judges nothing on {}; build the "
-                          "cuda preset (./patchbench stage does where nvcc is), or stage for "
-                          "--device cpu",
+              fmt::format("stage: {} was built without CUDA, so that its ops do not run on {}; "
+                          "build the cuda preset (./patchbench stage does where nvcc is), or stage "
+                          "for --device cpu",
                           program.filename().string(), device));
 }
 

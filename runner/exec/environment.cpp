@@ -50,6 +50,12 @@ for name in sys.argv[1:]:
 print(json.dumps(found))
 )";
 
+/// The first folder on sys.path that holds another of that name.
+constexpr const char* kAskFolder = R"(
+import os, sys
+print(next((p for f in sys.path if f and os.path.isdir(p := os.path.join(f, sys.argv[1]))), ''))
+)";
+
 /// The value of a "key: value" or KEY=value file's first matching line, quotes off.
 std::string value_in(const fs::path& file, const std::string& key, char separator) {
   std::ifstream in(file);
@@ -174,6 +180,13 @@ Environment host_environment(const fs::path& python) {
   }
   environment.packages["python"] = said.at("tag");
   return environment;
+}
+
+fs::path host_folder(const Environment& environment, const std::string& name) {
+  if (environment.python.empty()) return "";
+  const Exit asked = run({.argv = {environment.python, "-I", "-c", kAskFolder, name},
+                          .timeout = std::chrono::seconds(60)});
+  return asked.out.substr(0, asked.out.find('\n'));
 }
 
 Json host_file_digests(const Environment& environment, const std::vector<std::string>& files) {

@@ -32,6 +32,9 @@ Environment locked_environment(const std::vector<std::string>& locks, const std:
 /// without an interpreter.
 Environment host_environment(const std::filesystem::path& python);
 
+/// The first folder of that name on the path that a host stack's interpreter imports from, or "".
+std::filesystem::path host_folder(const Environment& environment, const std::string& name);
+
 /// SHA-256 of each package-relative file as the interpreter of a host stack would import it
 /// ("absent" where it finds none).
 Json host_file_digests(const Environment& environment, const std::vector<std::string>& files);

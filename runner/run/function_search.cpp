@@ -293,7 +293,8 @@ FunctionSearch search_function(const Context& context, const FunctionOptions& op
   exec::Command command;
   command.argv = program.argv;
   command.argv.insert(command.argv.end(), {request.string(), std::to_string(kSearchRecordsFd)});
-  if (program.is_of_wheel) command.env["LD_LIBRARY_PATH"] = libtorch_for(context, {}).string();
+  if (program.is_of_wheel)
+    command.env["LD_LIBRARY_PATH"] = libtorch_for(context, {.python = python}).string();
   command.records_fd_in_child = kSearchRecordsFd;
   command.on_record = [&](const std::string& line) {
     take(Observation::from_json(parse_json(line, "explore_function")), search);

@@ -1,5 +1,17 @@
 #include "run/programs.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "core/digest.h"
+#include "core/error.h"
+#include "core/file_text.h"
+#include "exec/process.h"
+#include "exec/progress.h"
+
 namespace patchbench {
 namespace {
 
@@ -37,10 +49,47 @@ fs::path libtorch_for(const Context& context, const exec::Environment& environme
   for (const fs::path& site : environment.sites) {
     if (fs::exists(site / kTorch)) return site / "torch/lib";
   }
+  const fs::path installed = exec::host_folder(environment, "torch/lib");
+  if (!installed.empty() && is_locked_libtorch(installed, context.root / "env/locks/judge.txt"))
+    return installed;
   // Its libraries know no Python; the lock's rows for one interpreter serve all.
   const exec::Environment own =
       exec::locked_environment({"judge"}, "cp311", context.cache, context.root);
   return own.sites.front() / "torch/lib";
+}
+
+bool is_locked_libtorch(const fs::path& folder, const fs::path& lock) {
+  std::map<std::string, std::string> digests;  // of the folder's files, each read once
+  std::map<std::string, bool> is_equal;        // by tag
+  std::istringstream rows(file_text(lock).value_or(""));
+  for (std::string row; std::getline(rows, row);) {
+    std::istringstream words(row);
+    std::string mark, what, tag, name, sha256;
+    if (!(words >> mark >> what >> tag >> name >> sha256) || mark + what != "#libtorch") continue;
+    bool& equal = is_equal.try_emplace(tag, true).first->second;
+    if (equal && !digests.contains(name)) digests[name] = file_sha256(folder / name);
+    equal = equal && digests[name] == sha256;
+  }
+  return std::any_of(is_equal.begin(), is_equal.end(), [](const auto& one) { return one.second; });
+}
+
+JudgeDevice judge_device(const Program& judge, const fs::path& libtorch,
+                         const std::string& device) {
+  if (device == "cpu") return {};
+  exec::Command command{.argv = judge.argv};
+  command.argv.insert(command.argv.end(), {"--probe", device});
+  if (!libtorch.empty()) command.env["LD_LIBRARY_PATH"] = libtorch.string();
+  const exec::Exit asked = exec::run(command);
+  const Json said = Json::parse(asked.out, nullptr, false);
+  if (!asked.ok() || !said.is_object())
+    throw Error(ErrorCode::kInternal,
+                fmt::format("{} --probe {}: {}", judge.file.string(), device,
+                            shown(asked.error.empty() ? asked.err : asked.error)));
+  const auto on = said.at("device").get<std::string>();
+  exec::progress(on == device ? "oracle on the CPU, plain computation on " + device
+                              : fmt::format("oracle and plain computation on the CPU: {}",
+                                            said.at("why").get<std::string>()));
+  return {on, said.at("has_ops").get<bool>()};
 }
 
 }  // namespace patchbench

@@ -26,7 +26,23 @@ Program search_program(const Context& context);
 Program sandbox_program(const Context& context);
 
 /// The folder of libtorch for a program that brings none: that of a locked environment of the run,
-/// else the lock `judge`, fetched where it is not in the cache. Throws Error(kNotRunnable).
+/// or that of an installed stack which is_locked_libtorch, else the lock `judge`, fetched where it
+/// is not in the cache. Throws Error(kNotRunnable).
 std::filesystem::path libtorch_for(const Context& context, const exec::Environment& environment);
+
+/// Whether the libraries of a folder are equal by SHA-256 to those of one locked wheel of torch:
+/// the rows `# libtorch TAG FILE SHA256` of a lock.
+bool is_locked_libtorch(const std::filesystem::path& folder, const std::filesystem::path& lock);
+
+/// Where a judge computes. The oracle is computed on the CPU always.
+struct JudgeDevice {
+  std::string device = "cpu";  ///< of the plain computation: the subject's, or "cpu"
+  bool has_ops = true;         ///< subjects of the judge's own process run on the subject's device
+};
+
+/// Asks a judge where it computes for a subject on `device`; of a GPU one line of progress says it.
+/// Throws Error(kInternal) where the judge does not answer.
+JudgeDevice judge_device(const Program& judge, const std::filesystem::path& libtorch,
+                         const std::string& device);
 
 }  // namespace patchbench

@@ -428,6 +428,8 @@ Setup LocalRunner::prepare(const Context& context, const RunOptions& options) {
     prepare_host(context, options, setup);
   }
   if (judge.is_of_wheel) setup.libtorch = libtorch_for(context, setup.environment);
+  setup.judge = judge_device(judge, setup.libtorch, setup.device);
+  if (setup.judge.device != setup.device) setup.machine["oracle"] = setup.judge.device;
   setup.run_id = sha256_hex(fmt::format("{} {} {} {}", slug, setup.started, ::getpid(),
                                         std::random_device{}()))
                      .substr(0, 16);
@@ -455,11 +457,11 @@ std::vector<std::string> words_of(const Context& context, const Setup& setup,
                                   const RunOptions& options, const Subject& subject,
                                   const std::string& corrupt, const fs::path& folder) {
   std::vector<std::string> argv = judge_program(context, setup.manifest.slug.str()).argv;
-  argv.insert(
-      argv.end(),
-      {"--cases", (folder / "cases.json").string(), "--subject", subject.text(), "--device",
-       setup.device, "--seed", std::to_string(options.seed), "--work", (folder / "work").string(),
-       "--repeat", std::to_string(options.repeats), "--records-fd", std::to_string(kRecordsFd)});
+  argv.insert(argv.end(),
+              {"--cases", (folder / "cases.json").string(), "--subject", subject.text(), "--device",
+               setup.device, "--judge-device", setup.judge.device, "--seed",
+               std::to_string(options.seed), "--work", (folder / "work").string(), "--repeat",
+               std::to_string(options.repeats), "--records-fd", std::to_string(kRecordsFd)});
   if (!corrupt.empty()) argv.insert(argv.end(), {"--corrupt", corrupt});
   if (options.wants_regions && can_have_regions(options, subject, corrupt))
     argv.emplace_back("--regions");
@@ -524,7 +526,9 @@ Trial LocalRunner::run(const Context& context, const Setup& setup, const RunOpti
   exec::progress_on_terminal(fmt::format("{}: runs on {}", subject, setup.device));
   const exec::Exit exit = exec::run(command);
   if (!exit.ok()) {
-    throw Error(exit.exit_code == 2 ? ErrorCode::kUsage : ErrorCode::kInternal,
+    throw Error(exit.exit_code == 2   ? ErrorCode::kUsage
+                : exit.exit_code == 4 ? ErrorCode::kNotRunnable
+                                      : ErrorCode::kInternal,
                 fmt::format("repro_{} ({}): {}", slug, subject,
                             last_line(exit.error.empty() ? exit.err : exit.error)));
   }

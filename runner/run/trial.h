@@ -10,6 +10,7 @@
 #include "exec/environment.h"
 #include "exec/sandbox.h"
 #include "git/checkout.h"
+#include "run/programs.h"
 #include "workbench/context.h"
 
 namespace patchbench {
@@ -59,6 +60,7 @@ struct Setup {
   Json files = Json::object();     ///< of an installed stack: the upstream's files -> SHA-256
   std::string image, python;       ///< as the sandbox needs them
   std::filesystem::path libtorch;  ///< folder of it, for a judge that brings none; else empty
+  JudgeDevice judge;               ///< where the judge computes for a subject on `device`
   std::string run_id, started;
   Json machine;                  ///< exec::describe_machine(device)
   std::filesystem::path folder;  ///< <cache>/runs/<run_id>

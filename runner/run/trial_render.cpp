@@ -28,6 +28,7 @@ std::string headline(const Setup& setup, const std::vector<Trial>& trials) {
   std::string line = setup.manifest.slug.str();
   if (!version.empty()) line += fmt::format(" · {} {}", setup.upstream.name, version);
   line += " · " + setup.device;
+  if (run.machine.contains("oracle")) line += " (oracle: " + run.machine.value("oracle", "") + ")";
   const std::string kind = run.sandbox.value("kind", "");
   line += " · " + kind + (run.sandbox.value("isolated", false) ? "" : " (unisolated)");
   return line;

@@ -32,7 +32,8 @@ std::string selftest_key(const Context& context, const Setup& setup) {
         context.root / "repro/harness/triton_interpreter.py"}) {
     hash.update(read_file(file));
   }
-  hash.update(exec::sandbox_name(setup.sandbox) + setup.device + setup.manifest.sha256);
+  hash.update(exec::sandbox_name(setup.sandbox) + setup.device + setup.judge.device +
+              setup.manifest.sha256);
   return hash.hex().substr(0, 16);
 }
 
@@ -176,6 +177,17 @@ void check_together(const std::vector<Trial>& trials) {
   }
 }
 
+/// Where the judge proves itself on subjects of its own process: on the CPU where they cannot run
+/// on the device of the run.
+Setup setup_of_own_subjects(const Setup& setup) {
+  Setup own = setup;
+  if (!setup.judge.has_ops) {
+    own.device = "cpu";
+    own.judge = {};
+  }
+  return own;
+}
+
 /// The sentinel over all trials of an answer, and its record.
 void conclude(const Context& context, Answer& answer) {
   check_together(answer.trials);
@@ -212,16 +224,17 @@ void ensure_selftest(const Context& context, const Setup& setup) {
   const auto& subjects = setup.manifest.subjects;
   const bool has_op = std::find(subjects.begin(), subjects.end(), "op") != subjects.end();
   const Subject right = has_op ? SubjectKind::kOp : SubjectKind::kPlain;
-  options.cases = selftest_cases(setup, right);
+  const Setup own = setup_of_own_subjects(setup);
+  options.cases = selftest_cases(own, right);
   options.num_drawn = 0;
-  for (const Observation& o : run_trial(context, setup, options, right, {}).observations) {
+  for (const Observation& o : run_trial(context, own, options, right, {}).observations) {
     if (o.seen != Seen::kAbsent)
       refuse(fmt::format("the right {} is {} on {}: {}", right, seen_name(o.seen), o.case_name,
                          o.reason));
   }
-  check_drawn(context, setup, options, right);
+  check_drawn(context, own, options, right);
   int mutants = 0;
-  for (const Observation& o : run_trial(context, setup, options, right, {}, "all").observations) {
+  for (const Observation& o : run_trial(context, own, options, right, {}, "all").observations) {
     if (o.seen == Seen::kAbsent) refuse(fmt::format("{} passed case {}", o.subject, o.case_name));
     mutants += o.seen == Seen::kPresent;
   }

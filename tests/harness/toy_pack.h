@@ -125,12 +125,13 @@ inline RunResult run_toy(const ScratchFolder& folder, const Json& cases,
   file.update(more);
   const std::string records = folder.write("records", "");
   std::FILE* sink = std::fopen(records.c_str(), "w");
-  words.insert(
-      words.begin(),
-      {"repro_toy_pack", "--cases", folder.write("cases.json.in", file.dump()), "--device", "cpu",
-       "--work", (folder / "work").string(), "--records-fd", std::to_string(::fileno(sink))});
-  if (std::find(words.begin(), words.end(), "--seed") == words.end())
-    words.insert(words.end(), {"--seed", "1"});
+  words.insert(words.begin(),
+               {"repro_toy_pack", "--cases", folder.write("cases.json.in", file.dump()), "--work",
+                (folder / "work").string(), "--records-fd", std::to_string(::fileno(sink))});
+  for (const auto& [flag, value] : {std::pair("--seed", "1"), std::pair("--device", "cpu")}) {
+    if (std::find(words.begin(), words.end(), flag) == words.end())
+      words.insert(words.end(), {flag, value});
+  }
   std::vector<const char*> argv;
   for (const std::string& word : words) argv.push_back(word.c_str());
   RunResult result;

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "core/digest.h"
 #include "core/error.h"
 
 namespace patchbench {
@@ -26,6 +27,12 @@ class Programs : public testing::Test {
   std::string put(const std::string& name) {
     fs::create_directories((context_.bin / name).parent_path());
     std::ofstream(context_.bin / name) << "";
+    return (context_.bin / name).string();
+  }
+
+  std::string script(const std::string& name, const std::string& text) {
+    std::ofstream(context_.bin / name) << "#!/bin/sh\n" << text << "\n";
+    fs::permissions(context_.bin / name, fs::perms::owner_all);
     return (context_.bin / name).string();
   }
 
@@ -63,6 +70,35 @@ TEST_F(Programs, LibtorchComesFromTheEnvironmentOfTheRunIfThatHasTheRelease) {
   put("other/torch-2.12.0.dist-info/METADATA");
   put("torch-2.11/torch-2.11.0.dist-info/METADATA");
   EXPECT_EQ(libtorch_for(context_, environment), context_.bin / "torch-2.11/torch/lib");
+}
+
+TEST_F(Programs, LibtorchComesFromAnInstalledTorchThatIsEqualByDigestAlone) {
+  context_.root = context_.bin;
+  exec::Environment installed;
+  installed.python = script("python", "echo " + (context_.bin / "venv/torch/lib").string());
+  const fs::path cpu_half = put("venv/torch/lib/libtorch_cpu.so");
+  put("venv/torch/lib/libc10.so");
+  put("env/locks/judge.txt");
+  std::ofstream(context_.bin / "env/locks/judge.txt")
+      << "# libtorch cp311 libc10.so " << std::string(64, '0') << "\n# libtorch cp312 libc10.so "
+      << sha256_hex("") << "\n# libtorch cp312 libtorch_cpu.so " << sha256_hex("") << "\n";
+  EXPECT_EQ(libtorch_for(context_, installed), context_.bin / "venv/torch/lib");
+  std::ofstream(cpu_half) << "other";
+  EXPECT_THROW(libtorch_for(context_, installed), Error);  // the lock, which holds no wheel here
+}
+
+TEST_F(Programs, AJudgeIsAskedWhereItComputesForAGpu) {
+  const fs::path libtorch = context_.bin / "lib";
+  const Program judge{
+      {},
+      {script("judge", "[ \"$1 $2 $LD_LIBRARY_PATH\" = \"--probe cuda:1 " + libtorch.string() +
+                           "\" ] && echo '{\"device\": \"cpu\", \"why\": \"no half\", "
+                           "\"has_ops\": false}'")}};
+  const JudgeDevice on_gpu = judge_device(judge, libtorch, "cuda:1");
+  EXPECT_EQ(on_gpu.device, "cpu");
+  EXPECT_FALSE(on_gpu.has_ops);
+  EXPECT_THROW(judge_device(judge, libtorch, "cuda:0"), Error);
+  EXPECT_TRUE(judge_device({}, "", "cpu").has_ops);
 }
 
 TEST_F(Programs, WithoutThatAndWithoutItsLockTheFileIsNamed) {

@@ -468,5 +468,21 @@ TEST(Status, AnotherDevicesRunIsARowOfItsOwn) {
       << status(bench);
 }
 
+TEST(SelfTest, OfAJudgeWithoutCudaRunsTheJudgesOwnSubjectsOnTheCpu) {
+  FakeWorkbench bench;
+  std::set<std::string> own, others;
+  bench.runner.change = [&](const patchbench::Setup& setup, const Subject& subject,
+                            Observation& o) {
+    (subject.is_in_process() ? own : others).insert(setup.device);
+    o.outputs_sha256 = std::string(64, '0');
+  };
+  patchbench::Setup setup = bench.setup();
+  setup.device = "cuda:0";
+  setup.judge.has_ops = false;
+  ensure_selftest(bench.context, setup);
+  EXPECT_EQ(own, std::set<std::string>{"cpu"});
+  EXPECT_EQ(others, std::set<std::string>{"cuda:0"});
+}
+
 }  // namespace
 }  // namespace patchbench
