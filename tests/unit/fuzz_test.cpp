@@ -13,12 +13,15 @@
 #include "core/error.h"
 #include "core/manifest.h"
 #include "core/package_list.h"
+#include "core/python_code.h"
+#include "core/python_tokens.h"
 #include "core/record.h"
 #include "core/safetensors.h"
 #include "core/scan_policy.h"
 #include "ledger/row_reader.h"
 #include "ledger/row_writer.h"
 #include "unit/mutation.h"
+#include "unit/python_layout.h"
 #include "unit/sample_run.h"
 
 namespace patchbench {
@@ -268,6 +271,25 @@ TEST(Fuzz, ScanPolicies) {
     if (input.starts_with("{")) return apply_vex(report, input, "vex.json");
     apply_ignored(report, ignored_packs(input, "x.toml", {"a"}), "x.toml", "2026-01-01");
     EXPECT_TRUE(report.answers[0].ignored.empty() || input.find("reason") != std::string::npos);
+  };
+  mutation::fuzz(target);
+}
+
+/// What is read as Python has the same digests in another layout.
+TEST(Fuzz, PythonSources) {
+  Target target;
+  target.corpus = {
+      "import a\n\n@b\nclass C(d):\n  \"doc\"\n  def e(self, *f, g=lambda h: 1): return [f, g]\n",
+      "async def a():\n\tif b:\n\t\treturn f'{c!r:>{d}} {e = } {{}}' + rb'\\x' \\\n  + 0x1F\n",
+      "x = '''a\n''' # c\ndef f(\n  a, b): 'd'; return (a @ b,\n  .5e3j)\nfor y in x: ...\n"};
+  target.restructure = move_lines;
+  target.parse_and_round_trip = [](const std::string& input) {
+    const PythonCode code = python_code(input, "a.py");
+    const std::string other = sample::laid_out(python_tokens(input, "a.py"), "\t", "  # c\r\n\n");
+    const PythonCode again = python_code(other, "again.py");
+    EXPECT_EQ(again.whole, code.whole);
+    EXPECT_EQ(again.module_level, code.module_level);
+    EXPECT_EQ(again.functions, code.functions);
   };
   mutation::fuzz(target);
 }
