@@ -7,6 +7,7 @@
   fetch.py size PROJECT FILENAME            print how many bytes that file has on the index
   fetch.py index PROJECT...                 print {PROJECT: its PEP 691 page}: files with digest and upload time
   fetch.py unzip FILE DIR                   unpack one wheel, .zip or .tar.gz into an empty folder
+  fetch.py read FILE PATH...                print {PATH: its text in that archive, or null}
   fetch.py pins PINS.JSON [UPSTREAM...]     fetch every release of the upstreams that is not cached; without
                                             names: the red pins and the newest releases of the packs with a
                                             reproducer, and the releases that their tests need
@@ -348,13 +349,17 @@ def fetch_pins(pins: Path, names: list[str]) -> None:
         )
 
 
+def installed_name(entry: str) -> str:
+    """Where an installer puts an entry of a wheel, below the folder of packages."""
+    return re.sub(r"^[^/]+\.data/scripts/", "bin/", re.sub(r"^[^/]+\.data/(purelib|platlib)/", "", entry))
+
+
 def unpack(wheel: Path, into: Path) -> dict[str, str]:
     """Unzips a wheel as an installer would; returns path -> sha256 of each file written."""
     written = {}
     with zipfile.ZipFile(wheel) as z:
         for info in z.infolist():
-            name = re.sub(r"^[^/]+\.data/(purelib|platlib)/", "", info.filename)
-            name = re.sub(r"^[^/]+\.data/scripts/", "bin/", name)
+            name = installed_name(info.filename)
             target = (into / name).resolve()
             if not target.is_relative_to(into.resolve()):
                 raise FetchError(3, f"{wheel.name}: entry {info.filename!r} leaves the folder")
@@ -393,6 +398,25 @@ def unpack_tar(archive: Path, into: Path) -> None:
                 target.chmod(0o755 if entry.mode & stat.S_IXUSR else 0o644)
             else:
                 raise FetchError(3, f"{archive.name}: entry {entry.name!r} is neither file, folder nor link")
+
+
+def read_texts(archive: Path, paths: list[str]) -> dict[str, str | None]:
+    """The texts of some files of a wheel or an sdist, without unpacking the others; FetchError(2) for a broken archive."""
+    texts: dict[str, str | None] = dict.fromkeys(paths)
+    try:
+        if archive.name.endswith(".tar.gz"):
+            with tarfile.open(archive, "r:gz") as tar:
+                for entry in tar:
+                    if entry.name in texts and entry.isfile():
+                        texts[entry.name] = tar.extractfile(entry).read().decode()
+        else:
+            with zipfile.ZipFile(archive) as z:
+                for info in z.infolist():
+                    if (name := installed_name(info.filename)) in texts:
+                        texts[name] = z.read(info).decode()
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, zlib.error, UnicodeDecodeError) as e:
+        raise FetchError(2, f"{archive}: cannot be read: {e}") from e
+    return texts
 
 
 def unzip(archive: Path, into: Path) -> None:
@@ -514,6 +538,8 @@ def main(argv: list[str]) -> int:
                 print(json.dumps(index_pages(projects)))
             case ["unzip", archive, folder]:
                 unzip(Path(archive), Path(folder))
+            case ["read", archive, *paths] if paths:
+                print(json.dumps(read_texts(Path(archive), paths)))
             case ["pins", pins, *names]:
                 fetch_pins(Path(pins), names)
             case ["names", *locks] if locks:

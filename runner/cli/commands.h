@@ -33,6 +33,7 @@ CLI::App* add_filing_command(CLI::App& app, Context& context);
 CLI::App* add_due_command(CLI::App& app, Context& context, const std::string& name);
 CLI::App* add_page_command(CLI::App& app, Context& context, const std::string& name);
 void add_lint_claims_command(CLI::App& app, Context& context);  // lint-claims
+void add_pins_functions(CLI::App& pins, Context& context);      // pins functions
 void add_scan_command(CLI::App& app, Context& context);         // scan
 /// Runs what scan does: every failure but a usage error becomes Error(kNotRunnable), exit status 4.
 void run_scan(const std::function<void()>& work);

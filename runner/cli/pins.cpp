@@ -206,7 +206,8 @@ void add_pins_command(CLI::App& app, Context& context) {
   CLI::App* group = app.add_subcommand("pins", "the locked releases of the upstreams");
   group->require_subcommand(1);
   group->footer(
-      "Examples:\n  patchbench pins update liger-kernel\n  patchbench pins update --write");
+      "Examples:\n  patchbench pins update liger-kernel\n  patchbench pins update --write\n"
+      "  patchbench pins functions\n");
   CLI::App* command = group->add_subcommand(
       "update", "compare the locks with the package index and propose lines for what they lack");
   command->add_option("upstream", words->upstream, "only this one");
@@ -221,6 +222,7 @@ void add_pins_command(CLI::App& app, Context& context) {
       "is reported and stays locked. Nothing is downloaded but the index pages.\n"
       "Exit: 0 done, 4 the index is out of reach.");
   command->callback([words, &context] { run_update(context, *words); });
+  add_pins_functions(*group, context);
 }
 
 }  // namespace patchbench::cli

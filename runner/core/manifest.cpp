@@ -80,6 +80,11 @@ class Builder {
     }
   }
 
+  void check_path(const std::string& file, const std::string& pointer) const {
+    if (file.starts_with('/') || ("/" + file + "/").find("/../") != std::string::npos)
+      fail(pointer, "must be a path below the package root");
+  }
+
   static std::string item(const std::string& array, size_t index) {
     return array + "/" + std::to_string(index);
   }
@@ -88,18 +93,18 @@ class Builder {
     std::set<std::string> seen;
     const Json& rows = document_.at("upstreams");
     for (size_t i = 0; i < rows.size(); ++i) {
-      UpstreamUse use{rows[i].at("name"), rows[i].at("red_pin"),
+      UpstreamUse use{rows[i].at("name"),
+                      rows[i].at("red_pin"),
                       rows[i].at("files").get<std::vector<std::string>>(),
                       rows[i].value("from_environment", false),
-                      rows[i].value("stands_alone", false)};
+                      rows[i].value("stands_alone", false),
+                      rows[i].value("functions", std::map<std::string, std::vector<std::string>>()),
+                      rows[i].value("not_python", "")};
       const std::string pointer = item("/upstreams", i);
       if (!seen.insert(use.name).second) fail(pointer + "/name", "this upstream stands twice");
-      for (size_t k = 0; k < use.files.size(); ++k) {
-        const std::string& file = use.files[k];
-        if (file.starts_with('/') || ("/" + file + "/").find("/../") != std::string::npos) {
-          fail(item(pointer + "/files", k), "must be a path below the package root");
-        }
-      }
+      for (size_t k = 0; k < use.files.size(); ++k)
+        check_path(use.files[k], item(pointer + "/files", k));
+      for (const auto& [file, names] : use.functions) check_path(file, pointer + "/functions");
       manifest_.upstreams.push_back(std::move(use));
     }
   }
@@ -379,6 +384,12 @@ CaseRole role_from(std::string_view name) {
   throw Error(ErrorCode::kUsage,
               "no case role \"" + shown(name) + "\"" +
                   did_you_mean(shown(name), {std::begin(kRoles), std::end(kRoles)}));
+}
+
+std::vector<std::string> UpstreamUse::code_files() const {
+  std::set<std::string> all(files.begin(), files.end());
+  for (const auto& [file, names] : functions) all.insert(file);
+  return {all.begin(), all.end()};
 }
 
 bool Case::counts_on(std::string_view device_kind) const {

@@ -58,6 +58,12 @@ struct UpstreamUse {
       false;  ///< the environment has it; a pin of it is used where one is named
   /// Another project with the same code: a run has it together with others only if it is named.
   bool stands_alone = false;
+  /// File -> the functions that carry the bug, by qualified name (core/python_code.h). A file may
+  /// be one of an older release alone.
+  std::map<std::string, std::vector<std::string>> functions;
+  std::string not_python;  ///< why no functions are listed: the code is not Python; may be empty
+  /// `files` and those of `functions`, sorted.
+  std::vector<std::string> code_files() const;
 };
 
 /// How a claim is tested: what `subject` of `version` shows on the row's cases, against `contrast`.

@@ -164,6 +164,7 @@ Json answer_json(const ScanAnswer& one) {
           {"next", one.next},
           {"file", one.file},
           {"line", one.line},
+          {"same_code_as", one.same_code},
           {"is_patched", one.is_patched},
           {"is_harmless", one.is_harmless},
           {"ignored", one.ignored}};

@@ -47,6 +47,7 @@ struct ScanAnswer {
   int line = 0;
   std::string
       files_digest;         ///< of the installed files where they decided; "" where the version did
+  std::string same_code;    ///< the release whose code the changed files hold; may be empty
   bool is_patched = false;  ///< an edit of the pack is applied
   bool is_harmless =
       false;  ///< not_hit, though the bug is there: no run of the release as it is meets it

@@ -31,6 +31,7 @@ WORDS: dict[str, list[str]] = {
     "--edit my.diff": ["validate", SLUG, "--edit", "my.diff"],
     "--exit-code": ["status", SLUG, "--since", "2026-11-24", "--exit-code"],
     "--python VENV": ["reproduce", SLUG, "--python", "venv"],
+    "./patchbench pins functions --write": ["pins", "functions", "--write"],
     "./patchbench pins update": ["pins", "update"],
     "sweep --executor slurm": ["sweep", "--executor", "slurm"],
     "window --all": ["window", "--all"],

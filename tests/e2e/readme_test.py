@@ -56,6 +56,7 @@ PARSED_ONLY = {
     "explore": "needs torch",
     "patch check": "goes through every release",
     "patch rebase": "goes through every release",
+    "pins functions": "reads every archive in the cache",
     "pins update": "asks the index",
     "replay": "runs subjects",
     "selftest": "runs subjects",

@@ -12,6 +12,7 @@ import pty
 import re
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import zipfile
@@ -275,6 +276,21 @@ def test_a_lock_over_another_holds_its_own_wheels_alone(index: Index, cache: Pat
 def test_a_lock_line_without_version_and_digest_is_refused(index: Index, cache: Path, tmp_path: Path, line: str) -> None:
     status, _, err = fetch(index, cache, "env", lock_of(tmp_path, "# head", line), "--tag", "cp311")
     assert status == 2 and "toy.txt:2: want NAME==VERSION" in err
+
+
+def test_files_of_an_archive_are_read_without_unpacking_it(index: Index, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "toy.whl").write_bytes(wheel({"toy-1.data/purelib/toy/a.py": "x = 'é'\r\n".encode(), "toy/b.py": b"y"}))
+    status, out, _ = fetch(index, cache, "read", tmp_path / "toy.whl", "toy/a.py", "toy/c.py")
+    assert status == 0 and json.loads(out) == {"toy/a.py": "x = 'é'\r\n", "toy/c.py": None}
+    with tarfile.open(tmp_path / "toy-1.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "toy.whl", "toy-1/binary.py")
+        (tmp_path / "a.py").write_text("x = 1\n")
+        tar.add(tmp_path / "a.py", "toy-1/toy/a.py")
+    status, out, _ = fetch(index, cache, "read", tmp_path / "toy-1.tar.gz", "toy-1/toy/a.py", "toy-1/toy")
+    assert status == 0 and json.loads(out) == {"toy-1/toy/a.py": "x = 1\n", "toy-1/toy": None}
+    for archive, path in (("toy-1.tar.gz", "toy-1/binary.py"), ("a.py", "x"), ("none.whl", "x")):
+        status, _, err = fetch(index, cache, "read", tmp_path / archive, path)
+        assert status == 2 and "cannot be read" in err
 
 
 @pytest.mark.parametrize("harm", ["change", "add", "remove", "bytecode", "shipped_bytecode"])
