@@ -16,7 +16,8 @@ std::string place_text(const std::string& file, int line) {
 std::string state_text(const ScanAnswer& one) {
   if (one.state == ScanState::kHit)
     return fmt::format(
-        "hit: {} ({}){}{}", one.why, one.impact(),
+        "hit: {} ({}{}){}{}", one.why, one.impact(),
+        one.same_code.empty() ? "" : ", same code as " + one.same_code,
         one.classes.size() > 1 ? fmt::format(" and {} more", one.classes.size() - 1) : "",
         one.ignored.empty() ? "" : ", ignored");
   if (one.state == ScanState::kUnknown) return one.ignored.empty() ? "unknown" : "unknown, ignored";

@@ -23,7 +23,9 @@ std::map<std::string, std::set<std::string>> wanted_files(const std::vector<Mani
   std::map<std::string, std::set<std::string>> wanted;
   for (const Manifest& pack : packs) {
     for (const UpstreamUse& use : pack.upstreams) {
-      if (!use.from_environment) wanted[use.name].insert(use.files.begin(), use.files.end());
+      if (use.from_environment) continue;
+      const std::vector<std::string> files = use.code_files();
+      wanted[use.name].insert(files.begin(), files.end());
     }
   }
   return wanted;

@@ -13,7 +13,8 @@ namespace patchbench {
 /// for each copy of its files that no listed package has, one for a pack of which nothing is there.
 ///
 /// Files decide where they are at hand: files of exactly one measured state give its answer, files
-/// with a validated edit give not_hit, others give unknown. Where no files are at hand, the version
+/// with a validated edit give not_hit; others are judged by their code (status/same_code.h), and
+/// code that no measured release has gives unknown. Where no files are at hand, the version
 /// decides if it is a release's: never a local version ("0.19.2+abc"), nor one from git, a folder
 /// or a URL (a commit that was measured decides). A hit needs the packages of its condition
 /// (`requires`). What was not measured is unknown. Each hit names the release to upgrade to

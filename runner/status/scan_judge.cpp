@@ -10,6 +10,7 @@
 #include "core/json.h"
 #include "core/shell_word.h"
 #include "core/version_range.h"
+#include "status/same_code.h"
 
 namespace patchbench {
 namespace {
@@ -75,7 +76,7 @@ void ScanJudge::judge_release(ScanAnswer& answer, const Listed& listed,
                               const SourceCopy* copy) const {
   if (upstream_ == nullptr) return leave_open(answer, "the verdict table does not know the pack");
   const Files files = copy == nullptr ? Files{} : copy->digests(use_.files);
-  if (!files.empty()) return judge_files(answer, listed, files);
+  if (!files.empty()) return judge_files(answer, listed, *copy, files);
   const TableRelease* commit =
       listed.commit.empty() ? nullptr : upstream_->find("git:" + listed.commit);
   if (copy == nullptr && commit != nullptr && !commit->state.is_open())
@@ -83,7 +84,8 @@ void ScanJudge::judge_release(ScanAnswer& answer, const Listed& listed,
   judge_version(answer, listed);
 }
 
-void ScanJudge::judge_files(ScanAnswer& answer, const Listed& listed, const Files& files) const {
+void ScanJudge::judge_files(ScanAnswer& answer, const Listed& listed, const SourceCopy& copy,
+                            const Files& files) const {
   const std::string digest = sha256_hex(canonical_json(files));
   const bool is_build = !listed.source.empty() || is_local(listed.version);
   for (const TablePatch& patch : upstream_->patches) {
@@ -115,6 +117,10 @@ void ScanJudge::judge_files(ScanAnswer& answer, const Listed& listed, const File
       !is_build && own != nullptr && std::find(same.begin(), same.end(), own) != same.end();
   if (!is_own) answer.files_digest = digest;
   if (same.empty()) {
+    if (const TableRelease* twin = same_code_as(*upstream_, code_digests(use_, copy))) {
+      answer.same_code = short_version(twin->version);
+      return take(answer, *twin, "same code as " + answer.same_code);
+    }
     const bool is_known = own != nullptr && !own->state.is_open();
     return leave_open(answer, is_known ? "its files are not those of the release " + own->version
                                        : "its files are those of no version that was measured");

@@ -30,7 +30,8 @@ class ScanJudge {
  private:
   using Files = std::map<std::string, std::string>;
   void judge_release(ScanAnswer& answer, const Listed& listed, const SourceCopy* copy) const;
-  void judge_files(ScanAnswer& answer, const Listed& listed, const Files& files) const;
+  void judge_files(ScanAnswer& answer, const Listed& listed, const SourceCopy& copy,
+                   const Files& files) const;
   void judge_version(ScanAnswer& answer, const Listed& listed) const;
   void take(ScanAnswer& answer, const TableRelease& release, const std::string& remark) const;
   void take_classes(ScanAnswer& answer, const TableRelease& release) const;

@@ -9,7 +9,9 @@
 
 #include "core/digest.h"
 #include "core/file_text.h"
+#include "core/function_table.h"
 #include "core/package_list.h"
+#include "status/same_code.h"
 #include "status/verdict_index.h"
 
 namespace patchbench {
@@ -57,8 +59,13 @@ Validated verdict_of(const Finding& finding) {
 /// Makes the table of one pack.
 class PackTable {
  public:
-  PackTable(const Context& context, const VerdictIndex& verdicts, const Manifest& pack)
-      : context_(context), verdicts_(verdicts), pack_(pack), slug_(pack.slug.str()) {}
+  PackTable(const Context& context, const VerdictIndex& verdicts, const FunctionTable& functions,
+            const Manifest& pack)
+      : context_(context),
+        verdicts_(verdicts),
+        functions_(functions),
+        pack_(pack),
+        slug_(pack.slug.str()) {}
 
   TablePack make() {
     TablePack out;
@@ -113,7 +120,12 @@ class PackTable {
   std::vector<TableRelease> releases_of(const Upstream& upstream, const UpstreamUse& use) {
     const std::vector<std::string> versions = versions_of(upstream);
     std::vector<TableRelease> rows;
-    for (const std::string& version : versions) rows.push_back({.version = version});
+    for (const std::string& version : versions) {
+      const auto digest_of = [&](const std::string& file, const std::string& entry) {
+        return functions_.find(use.name, version, file, entry);
+      };
+      rows.push_back({.version = version, .code = code_digests(use, digest_of)});
+    }
     for (const std::string& device : devices_of(use.name)) {
       const auto states = states_of(verdicts_.board, slug_, use.name, device, versions);
       for (std::size_t i = 0; i < states.size(); ++i) take(rows[i], states[i], device, use);
@@ -249,6 +261,7 @@ class PackTable {
 
   const Context& context_;
   const VerdictIndex& verdicts_;
+  const FunctionTable& functions_;
   const Manifest& pack_;
   std::string slug_, newest_;
 };
@@ -258,9 +271,12 @@ class PackTable {
 VerdictTable table_from_records(const Context& context) {
   VerdictTable table;
   const VerdictIndex verdicts = index_verdicts(context, {});
+  const fs::path file = context.root / "env/functions.json";
+  const FunctionTable functions =
+      FunctionTable::parse(file_text(file).value_or("{}"), file.string());
   std::string newest;
   for (const Manifest& pack : verdicts.packs) {
-    PackTable one(context, verdicts, pack);
+    PackTable one(context, verdicts, functions, pack);
     table.packs[pack.slug.str()] = one.make();
     newest = std::max(newest, one.newest());
   }

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 3;                // 2 had one failure class a release
+constexpr int kFormat = 3;                // 2 had one failure class a release, and no functions
 constexpr std::ptrdiff_t kMaxCached = 8;  // of several trees, each with records of its own
 
 Json release_json(const TableRelease& one) {
@@ -26,6 +26,8 @@ Json release_json(const TableRelease& one) {
   if (!one.device.empty()) out["device"] = one.device;
   if (!one.record.empty()) out["record"] = one.record;
   if (!one.files.empty()) out["files"] = one.files;
+  if (!one.code.functions.empty())
+    out["code"] = {{"functions", one.code.functions}, {"whole", one.code.whole}};
   if (one.is_mitigated) out["mitigated"] = true;
   return out;
 }
@@ -60,6 +62,11 @@ TableRelease release_from(const Json& json, const std::string& where) {
   one.device = row.optional_text("device");
   one.record = row.optional_text("record");
   one.files = texts_of(row, "files");
+  if (row.has("code")) {
+    FieldReader code(row.object("code"), where);
+    one.code = {code.text("functions"), code.text("whole")};
+    code.finish();
+  }
   one.is_mitigated = row.has("mitigated") && row.boolean("mitigated");
   row.finish();
   if (!one.state.is_open() && one.record.empty()) row.fail("a state rests on a record");
@@ -89,7 +96,8 @@ std::string key_of(const Context& context) {
   Sha256 hash;
   hash.update(fmt::format("{} {}", kFormat, PATCHBENCH_VERSION));
   std::error_code none;
-  std::vector<fs::path> files = {context.root / "env/pins.json", context.ledger,
+  std::vector<fs::path> files = {context.root / "env/pins.json",
+                                 context.root / "env/functions.json", context.ledger,
                                  context.ledger.string() + "-wal"};
   for (const char* folder :
        {"packs", "patches", "reports/evidence", "mitigations/patchbench_mitigations/data"}) {

@@ -15,6 +15,14 @@ struct TableClass {
   bool operator==(const TableClass&) const = default;
 };
 
+/// The code of a pack's files, each part as one digest (status/same_code.h).
+struct CodeDigests {
+  /// Of the functions that carry the bug. "absent": the version was read and has none of them, so
+  /// the code is not there. "": not known.
+  std::string functions;
+  std::string whole;  ///< of all the code of the files; "": not known
+};
+
 /// What the records say of one version of an upstream.
 struct TableRelease {
   std::string version;  ///< a release, or "git:<40 hex>"
@@ -24,7 +32,8 @@ struct TableRelease {
   std::vector<TableClass> classes;
   std::string device, record;                ///< of the verdict that it rests on
   std::map<std::string, std::string> files;  ///< file -> SHA-256 or "absent", as far as recorded
-  bool is_mitigated = false;                 ///< the mitigation was verified on it
+  CodeDigests code;
+  bool is_mitigated = false;  ///< the mitigation was verified on it
   /// Whether the files tell the version: all of `wanted` are recorded, and one of them is there.
   bool has_files(const std::vector<std::string>& wanted) const;
   /// Whether the records say the same of both: the state and the failure classes.

@@ -1,0 +1,25 @@
+#pragma once
+#include <functional>
+#include <string>
+
+#include "core/manifest.h"
+#include "status/source_copies.h"
+#include "status/verdict_table.h"
+
+namespace patchbench {
+
+/// The digests of a pack's code in one version or copy. `digest_of` gives the digest of an entry
+/// of a file as FunctionTable::find does.
+CodeDigests code_digests(
+    const UpstreamUse& use,
+    const std::function<std::string(const std::string& file, const std::string& entry)>& digest_of);
+
+/// The same of a copy's files; none where a file cannot be read as Python.
+CodeDigests code_digests(const UpstreamUse& use, const SourceCopy& copy);
+
+/// The measured release that has this code, the newest of several; null where none is known to.
+/// A hit needs the functions that carry the bug to be equal. A release without the bug needs all
+/// the code of the files to be equal, for the cases ran more than these functions.
+const TableRelease* same_code_as(const TableUpstream& upstream, const CodeDigests& code);
+
+}  // namespace patchbench
