@@ -1,4 +1,4 @@
-"""Whether a release is one that was measured: its version and the source of the functions that a mitigation changes.
+"""Which measured release the installed one equals: by its version and the source of the functions that a mitigation changes.
 
 `data/<slug>.json` says what the committed evidence shows of each release; env/mitigation_data.py writes it, nobody else.
 """
@@ -9,7 +9,11 @@ import ast
 import functools
 import hashlib
 import importlib
+import importlib.metadata
 import inspect
+import json
+import os
+import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -64,11 +68,45 @@ def _is_known(function: Any) -> bool:
     return function.__globals__.get("__name__", "").partition(".")[0] in ("torch", "patchbench_mitigations")
 
 
-def why_unmeasured(slug: str, version: str, keys: Iterable[str]) -> str:
-    """Why the evidence does not speak for the installed release; "" where it does."""
-    data = data_of(slug)
-    release = data["releases"].get(version, {})
-    if "mitigated" not in release:
-        return f"not verified on {data['package']} {version}"
-    changed = difference(release, keys)
-    return f"{data['package']} says {version}, but its {changed} is not that release's" if changed else ""
+def measured_as(slug: str, version: str, keys: Iterable[str]) -> tuple[str, str]:
+    """(the release whose evidence speaks for the installed one, ""): its own, or the nearest whose every function has the
+    same source, whatever the version is called; else ("", why there is none)."""
+    data, keys = data_of(slug), list(keys)
+    known = list(data["releases"])
+    verified = {name: one for name, one in data["releases"].items() if "mitigated" in one}
+    changed = difference(verified[version], keys) if version in verified else ""
+    if version in verified and not changed:
+        return version, ""
+    live = {key: digest_of(function) for key in keys if (function := function_of(key)) is not None}
+    at = known.index(version) if version in known else len(known)
+    if alike := [name for name, one in verified.items() if live and one["functions"] == live]:
+        return min(alike, key=lambda name: abs(known.index(name) - at)), ""
+    if changed:
+        return "", f"{data['package']} says {version}, but its {changed} is not that release's"
+    return "", f"not verified on {data['package']} {version}"
+
+
+def installed_version(package: str, name: str) -> str:
+    """The version of the package whose module `name` is imported, from what is there while the package is still importing: the
+    metadata of the distribution that the module's file is of, else what a parent module says; "unknown" where nothing does."""
+    file = sys.modules[name].__file__ or ""
+    for distribution in importlib.metadata.distributions(name=package):
+        if _holds(distribution, name, file):
+            return distribution.version
+    parts = name.split(".")
+    for i in range(1, len(parts) + 1):
+        parent = ".".join(parts[:i])
+        # package_info is Megatron-LM's version file; the other upstreams say their version before they import anything.
+        if said := getattr(sys.modules.get(parent), "__version__", None) or function_of(f"{parent}.package_info:__version__"):
+            return str(said)
+    return "unknown"
+
+
+def _holds(distribution: importlib.metadata.Distribution, name: str, file: str) -> bool:
+    """Whether the file of the module `name` is this distribution's: below its folder, or in the checkout that it points at."""
+    stem = os.path.join(str(distribution.locate_file("")), *name.split("."))
+    if any(os.path.exists(path) and os.path.samefile(path, file) for path in (f"{stem}.py", os.path.join(stem, "__init__.py"))):
+        return True
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    checkout = origin.get("url", "").removeprefix("file://") if origin.get("dir_info", {}).get("editable") else ""
+    return bool(checkout) and os.path.realpath(file).startswith(os.path.realpath(checkout) + os.sep)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import inspect
 import sys
 import types
@@ -27,7 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from patchbench_mitigations.fingerprint import own_function
+from patchbench_mitigations.fingerprint import installed_version, own_function
 from patchbench_mitigations.registry import load_op
 from patchbench_mitigations.switch import Arguments, Finding, Hook, Mitigation, Placement
 
@@ -224,10 +223,7 @@ class _Mamba(Mitigation):
             if not own_function(host, module):
                 raise self.refusal(f"{site.name} is not there as a plain function, or is wrapped already; undo that first")
             found.append((site, host))
-        try:
-            return found, getattr(sys.modules[PACKAGE], "__version__", None) or importlib.metadata.version("mamba-ssm")
-        except importlib.metadata.PackageNotFoundError:
-            return found, "unknown"
+        return found, installed_version(UPSTREAM, TARGET)
 
     def look(self, release: Hosts, version: str) -> Finding:
         return _looked_at(release, version)

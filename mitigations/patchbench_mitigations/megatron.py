@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from patchbench_mitigations.fingerprint import installed_version
 from patchbench_mitigations.switch import Mitigation
 
 # The parent of the modules that are changed: whichever of them is imported first, its parent was before.
@@ -34,11 +35,12 @@ def detached(function: Callable[..., Any], **names: Any) -> Callable[..., Any]:
 
 
 def version_for(own: Mitigation) -> str:
-    """The release's version without a checkout's own commit; Refused where megatron-core is not."""
+    """The installed release's version; Refused where megatron-core is not."""
     try:
-        return str(getattr(importlib.import_module(TARGET), "__version__", "unknown")).partition("+")[0]
+        importlib.import_module(TARGET)
     except ImportError as e:
         raise own.refusal(f"{TARGET} cannot be imported ({e}); is megatron-core installed?") from e
+    return installed_version("megatron-core", TARGET)
 
 
 def modules_for(own: Mitigation, names: Iterable[str]) -> Modules:

@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 
-from patchbench_mitigations.megatron import version_for
 from patchbench_mitigations.registry import MODE_AUTO
 from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement
 
@@ -125,8 +124,7 @@ class _Float16Cast(Mitigation):
         return "the release's own wrapper, over a cast that keeps what is marked"
 
     def release(self) -> tuple[type, str]:
-        version = version_for(self)
-        return self.installed_class(TARGET, CLASS, ("__init__",))[0], version
+        return self.installed_class(TARGET, CLASS, ("__init__",))
 
     def look(self, release: type, version: str) -> Finding:
         state, reason = observed_state(release)

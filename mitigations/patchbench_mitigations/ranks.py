@@ -1,4 +1,4 @@
-"""Ranks of one run have the same mitigations, or the run ends.
+"""Ranks of one run that tell different mitigations end it.
 
 Each rank tells the process group's store what its environment asks, at `init_process_group` or when a mitigation acts; a
 mitigation's first use waits until all have told, and compares. What acts is compared by slug, among those on which it acts:
@@ -15,9 +15,11 @@ import time
 from types import ModuleType
 from typing import Any
 
-from patchbench_mitigations.registry import Refused, is_killed, when_imported
+from patchbench_mitigations.registry import LOG, Refused, is_killed, when_imported
 
-PATIENCE_S = 60.0
+# Of a rank that waits for others: thousands of them share one store.
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.01, 1.0
+LATE_S = 60.0
 PREFIX = "patchbench_mitigations/"
 _agreed: list[Any] = []  # the store whose ranks have told the same
 _told: list[Any] = []  # the store that this rank has told
@@ -72,25 +74,39 @@ def tell() -> None:
 
 
 def compare_asked() -> None:
-    """Waits until every rank has told; RanksDiffer if one has not in PATIENCE_S, or asks for something else."""
+    """Waits until every rank has told, as long as the process group waits; a rank that is late is a warning. RanksDiffer once one that
+    has told asks for something else."""
     tell()
     found = _distributed()
     if found is None or (_agreed and _agreed[0] is _store(found)):
         return
-    store, world, until = _store(found), found.get_world_size(), time.monotonic() + PATIENCE_S
-    while (told := store.add(PREFIX + "told", 0)) < world:
-        if time.monotonic() > until:
+    store, world, told, pause_s, is_said = _store(found), found.get_world_size(), 0, FIRST_PAUSE_S, False
+    began, patience_s = time.monotonic(), store.timeout.total_seconds()
+    while True:
+        before, told = told, store.add(PREFIX + "told", 0)
+        if told != before and (alike := store.add(_key(asked()), 0)) < told:
             raise RanksDiffer(
-                f"rank {found.get_rank()}: {world - told} of {world} ranks have not told their mitigations in "
-                f"{PATIENCE_S:.0f} s; set PATCHBENCH_MITIGATE and import patchbench_mitigations.auto on all of them"
+                f"rank {found.get_rank()}: {told - alike} of {world} ranks ask for other mitigations than {asked()}; "
+                "set PATCHBENCH_MITIGATE and PATCHBENCH_FORCE alike on all of them"
             )
-        time.sleep(0.01)
-    if (alike := store.add(_key(asked()), 0)) < world:
-        raise RanksDiffer(
-            f"rank {found.get_rank()}: {world - alike} of {world} ranks ask for other mitigations than {asked()}; "
-            "set PATCHBENCH_MITIGATE and PATCHBENCH_FORCE alike on all of them"
-        )
+        waited_s = time.monotonic() - began
+        if told >= world or waited_s > patience_s:
+            break
+        if waited_s > LATE_S and not is_said:
+            is_said = True
+            _warn_of_late(found.get_rank(), world - told, world, f"it waits for them, up to {patience_s:.0f} s")
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LAST_PAUSE_S)
+    if told < world:
+        _warn_of_late(found.get_rank(), world - told, world, f"it goes on after {patience_s:.0f} s without a comparison with them")
     _agreed[:] = [store]
+
+
+def _warn_of_late(rank: int, late: int, world: int, what: str) -> None:
+    """Said by two ranks, one of which may be late itself: thousands of lines say no more."""
+    if rank in (0, world - 1):
+        text = "rank %d: %d of %d ranks have not told their mitigations, and %s; import patchbench_mitigations.auto on all of them"
+        LOG.warning(text, rank, late, world, what)
 
 
 def compare_state(name: str, state: str) -> None:

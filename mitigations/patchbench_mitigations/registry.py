@@ -123,7 +123,8 @@ def apply(value: str) -> None:
             records = ", ".join(digest[:12] for digest in data["not_needed"]["records"]) or "none"
             LOG.warning("%s: not needed: %s (records: %s)", slug, data["not_needed"]["why"], records)
         else:
-            when_imported(data["target"], functools.partial(_enable_or_log if is_auto else _enable, slug, mode))
+            act = functools.partial(_enable_or_log if is_auto else _enable, slug, mode)
+            when_imported(data["target"], act, data["target"].partition(".")[0])
 
 
 def _enable(slug: str, mode: str) -> None:
@@ -220,33 +221,52 @@ def _write_at_exit() -> None:
 # ---- when they act ----
 
 
-def when_imported(name: str, act: Callable[[], Any]) -> None:
-    """Calls `act` once the module `name` has been executed; at once if it has been. What `act` raises, the import raises."""
+def when_imported(name: str, act: Callable[[], Any], package: str = "") -> None:
+    """Calls `act` once the module `name` has been executed, and with `package` once no import of a module of that package that
+    led to it is under way: what such a module holds is half of it. At once if it has been. What `act` raises, the import raises."""
     if name in sys.modules:
         act()
     else:
-        sys.meta_path.insert(0, _AfterImport(name, act))
+        sys.meta_path.insert(0, _AfterImport(name, act, package))
 
 
 # No base classes: importlib.abc takes three times as long to import as the rest of this module.
 class _AfterImport:
-    """Finds one module as the others would, and acts after its execution: a look for its spec alone uses nothing up."""
+    """Finds one module, or those of a package, as the others would, and acts after the execution: a look for its spec alone uses
+    nothing up."""
 
-    def __init__(self, name: str, act: Callable[[], Any]):
-        self.name, self.act, self.asking = name, act, threading.local()
+    def __init__(self, name: str, act: Callable[[], Any], package: str):
+        self.name, self.act, self.package, self.thread = name, act, package, threading.local()
+        self.is_executed = False
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if fullname != self.name or getattr(self.asking, "on", False):
+        is_ours = fullname == self.name or fullname.partition(".")[0] == self.package
+        if not is_ours or getattr(self.thread, "asking", False):
             return None
-        self.asking.on = True
+        self.thread.asking = True
         try:
             found = (finder.find_spec(fullname, path, target) for finder in list(sys.meta_path))
             spec = next((one for one in found if one is not None and one.loader is not None), None)
         finally:
-            self.asking.on = False
+            self.thread.asking = False
         if spec is not None:
             spec.loader = _Acting(spec.loader, self)
         return spec
+
+    def execute(self, module: ModuleType, run: Callable[[ModuleType], None]) -> None:
+        """Runs a module's code; acts after that of the outermost one, unless it failed and takes the awaited one with it."""
+        self.thread.depth = getattr(self.thread, "depth", 0) + 1
+        is_usable = False
+        try:
+            run(module)
+            is_usable = True
+            self.is_executed |= module.__name__ == self.name
+        finally:
+            self.thread.depth -= 1
+            is_usable = is_usable or not f"{self.name}.".startswith(f"{module.__name__}.")
+            if self.is_executed and is_usable and self.thread.depth == 0 and self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self.act()
 
 
 class _Acting:
@@ -263,7 +283,4 @@ class _Acting:
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__.loader = module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        if self.finder in sys.meta_path:
-            sys.meta_path.remove(self.finder)
-            self.finder.act()
+        self.finder.execute(module, self.loader.exec_module)

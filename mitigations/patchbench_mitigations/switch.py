@@ -6,7 +6,6 @@ A slug's module is a `Mitigation` of its own: what the release has, what is wron
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import inspect
 import os
 import sys
@@ -72,6 +71,7 @@ class Hook:
     taint: str  # what PATCHBENCH_FORCE overrode, "" for nothing
     owner: Mitigation
     counts: Counter[str]
+    same_code_as: str = ""  # the verified release whose functions these are, where the version is another
     placements: list[Placement] = field(default_factory=list)
     is_proving: bool = True
     is_used: bool = False
@@ -197,9 +197,9 @@ class Mitigation:
             text = "not needed: %s %s is right (%s): this mitigation can be retired"
             self.say(text, self.package, version, finding.reason)
         else:
-            taint = self._taint(release, finding)
             counts = Counter(dict.fromkeys(self.counted, 0))
-            self._place(release, Hook(mode, finding, note, taint, self, counts))
+            taint, same_code_as = self._evidence(release, finding)
+            self._place(release, Hook(mode, finding, note, taint, self, counts, same_code_as))
 
     @property
     def told_as(self) -> str:
@@ -213,11 +213,13 @@ class Mitigation:
         ranks.compare_state(self.told_as, self.told())
         registry.write_status()
 
-    def _taint(self, release: Any, finding: Finding) -> str:
-        """What PATCHBENCH_FORCE overrides; Refused for what it does not name or cannot."""
+    def _evidence(self, release: Any, finding: Finding) -> tuple[str, str]:
+        """What PATCHBENCH_FORCE overrides, and the other release that was measured in place of this one; Refused for what
+        PATCHBENCH_FORCE does not name or cannot."""
         if why := self.objection(release, finding):
             raise self.refusal(why)
-        doubts = [fingerprint.why_unmeasured(self.slug, finding.version, self.keys)]
+        measured, why = fingerprint.measured_as(self.slug, finding.version, self.keys)
+        doubts = [why]
         if finding.state == "unknown":
             why = f"{self.package} {finding.version}: {finding.reason}"
             if not self.force_lifts_unknown:
@@ -226,7 +228,7 @@ class Mitigation:
         doubts = [doubt for doubt in doubts if doubt]
         if doubts and not registry.is_forced(self.slug):
             raise self.refusal(f"{doubts[0]}; PATCHBENCH_FORCE={self.slug} acts nevertheless")
-        return "; ".join(doubts)
+        return "; ".join(doubts), "" if measured == finding.version else measured
 
     def _place(self, release: Any, hook: Hook) -> None:
         self.hook = hook
@@ -244,8 +246,9 @@ class Mitigation:
             raise self.refusal(f"the fix did not take on {self.package} {finding.version} ({left}); it is off again")
         hook.is_proving = False
         sites = ", ".join(dict.fromkeys(placement.label for placement in hook.placements))
-        text = "on for %s %s, mode %s, by %s: %s (%s)"
-        self.say(text, self.package, finding.version, hook.mode, self.served_by(hook), finding.reason or finding.state, sites)
+        same = f" (same code as {hook.same_code_as})" if hook.same_code_as else ""
+        text = "on for %s %s%s, mode %s, by %s: %s (%s)"
+        self.say(text, self.package, finding.version, same, hook.mode, self.served_by(hook), finding.reason or finding.state, sites)
 
     def _take_back(self) -> None:
         hook, self.hook = self.hook, None
@@ -270,16 +273,17 @@ class Mitigation:
             self._take_back()
 
     def status(self) -> dict[str, Any]:
-        """{"slug", "on"}, and while on: mode, version, state and reason of the probe, served_by, why the op is not used,
-        the functions that are replaced, what was counted since, and what was forced."""
+        """{"slug", "on"}, and while on: mode, version, state and reason of the probe, the verified release whose code this
+        is if it is called otherwise, served_by, why the op is not used, the functions that are replaced, what was counted
+        since, and what was forced."""
         with _lock:
             if (hook := self.hook) is None:
                 return {"slug": self.slug, "on": False}
             found = {"version": hook.finding.version, "state": hook.finding.state, "reason": hook.finding.reason}
             sites = list(dict.fromkeys(placement.label for placement in hook.placements))
-            return {"slug": self.slug, "on": True, "mode": hook.mode, **found, "served_by": self.served_by(hook),
-                    "op_note": hook.op_note, "sites": sites, "counts": dict(hook.counts), "used": hook.is_used,
-                    "tainted": hook.taint}  # fmt: skip
+            return {"slug": self.slug, "on": True, "mode": hook.mode, **found, "same_code_as": hook.same_code_as,
+                    "served_by": self.served_by(hook), "op_note": hook.op_note, "sites": sites, "counts": dict(hook.counts),
+                    "used": hook.is_used, "tainted": hook.taint}  # fmt: skip
 
     def told(self) -> str:
         """The state that all ranks must share, in one line."""
@@ -312,12 +316,7 @@ class Mitigation:
                 raise self.refusal(f"{name}.{method} is not in {target}; it has changed since it was measured")
             if not fingerprint.own_function(getattr(found, method), sys.modules[target]):
                 raise self.refusal(f"{name}.{method} is wrapped already; undo that first")
-        for project in (self.package, self.package.replace("-", "_")):
-            try:
-                return found, importlib.metadata.version(project)
-            except importlib.metadata.PackageNotFoundError:
-                continue
-        return found, "unknown"
+        return found, fingerprint.installed_version(self.package, target)
 
     def refusal(self, text: str) -> Refused:
         """A Refused of this slug, to be raised; counted."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import inspect
 import json
 import os
@@ -28,7 +27,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from patchbench_mitigations.fingerprint import own_function
+from patchbench_mitigations.fingerprint import installed_version, own_function
 from patchbench_mitigations.registry import LOG, MODE_AUTO
 from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement
 
@@ -273,7 +272,7 @@ class _Accumulation(Mitigation):
         for name in ("get_batch_samples", "training_step"):
             if not own_function(getattr(trainer, name), sys.modules[TARGET]):
                 raise self.refusal(f"{CLASS}.{name} is wrapped already; undo that first")
-        return trainer, importlib.metadata.version("transformers")
+        return trainer, installed_version(UPSTREAM, TARGET)
 
     def look(self, release: type, version: str) -> Finding:
         seen = observed()

@@ -103,7 +103,7 @@ def test_what_would_act_is_what_the_package_lets_act(tmp_path: Path, data: Path)
         says = seen.get(version, "unresolved")
         state = {"absent": "not_hit", "unsupported": "not_hit", "unresolved": "unknown"}.get(says, "hit")
         if one["state"] == "hit":
-            assert one["acts"] == (not fingerprint.why_unmeasured(data.stem, version, [])), version
+            assert one["acts"] == (fingerprint.measured_as(data.stem, version, []) == (version, "")), version
         if one["state"] == "not_hit" and one["why"].startswith("a hit with"):
             continue  # the second package of the condition is not listed
         assert one["state"] == state, version

@@ -11,10 +11,10 @@ from patchbench_mitigations import fingerprint, registry
 def speaks_for(monkeypatch: pytest.MonkeyPatch, *versions: str) -> None:
     """From here on these versions count as measured, whatever their functions' sources are, and no others."""
 
-    def why_unmeasured(slug: str, version: str, keys: object) -> str:
-        return "" if version in versions else f"not verified on {registry.data_of(slug)['package']} {version}"
+    def measured_as(slug: str, version: str, keys: object) -> tuple[str, str]:
+        return (version, "") if version in versions else ("", f"not verified on {registry.data_of(slug)['package']} {version}")
 
-    monkeypatch.setattr(fingerprint, "why_unmeasured", why_unmeasured)
+    monkeypatch.setattr(fingerprint, "measured_as", measured_as)
 
 
 def install_stand_in(folder: Path, project: str, version: str, modules: dict[str, str]) -> None:

@@ -101,14 +101,22 @@ def test_a_version_that_lies_is_refused_and_a_forced_one_taints_every_message(
     assert "[tainted" in str(fix.refusal("something later"))
 
 
-@pytest.mark.parametrize(("version", "is_wrong"), [("1.1", True), ("1.0", False)])
-def test_another_version_is_refused(toy: ModuleType, fix: Toy, version: str, is_wrong: bool) -> None:
+@pytest.mark.parametrize(("version", "same"), [("1.0", ""), ("1.1", "1.0"), ("unknown", "1.0")])
+def test_another_version_of_the_same_code_is_served_and_says_so(
+    toy: ModuleType, fix: Toy, caplog: pytest.LogCaptureFixture, version: str, same: str
+) -> None:
     toy.__version__ = version
-    if is_wrong:
-        with pytest.raises(Refused, match="not verified on toy 1.1"):
-            fix.enable()
-    else:
-        assert fix.enable()["tainted"] == ""
+    shown = fix.enable()
+    assert (shown["on"], shown["version"], shown["same_code_as"], shown["tainted"]) == (True, version, same, "")
+    assert (f"on for toy {version} (same code as 1.0), mode" in caplog.text) == bool(same)
+
+
+def test_another_version_of_other_code_is_refused(toy: ModuleType, fix: Toy) -> None:
+    Path(toy.__file__).write_text(TOY.format(factor=3).replace("3 * x", "x * 3").replace("1.0", "1.1"))
+    importlib.reload(toy)
+    with pytest.raises(Refused, match="not verified on toy 1.1"):
+        fix.enable()
+    assert fingerprint.measured_as("toy", "1.1", []) == ("", "not verified on toy 1.1")  # nothing was compared
 
 
 def test_a_function_that_moved_or_is_wrapped_already_is_refused(toy: ModuleType, fix: Toy, tmp_path: Path) -> None:
