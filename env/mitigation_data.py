@@ -172,8 +172,10 @@ def verified_table() -> str:
                 by_device.setdefault(verdict["context"]["machine"]["device"], []).append(verdict)
         for device, found in sorted(by_device.items()):
             versions = ranges({verdict["context"]["pin"]["version"] for verdict in found}, known)
-            green, _, left = found[-1]["why"].partition("; left: ")
-            cases = green + (f", {left.count(',') + 1} left" if left else "")
+            parts = found[-1]["why"].split("; ")
+            left = next((part for part in parts if part.startswith("left: ")), "")
+            cases = "; ".join(part for part in parts if not part.startswith(("left: ", "program ")))
+            cases += (f", {left.count(',') + 1} left" if left else "") + ("; program" if "program" in found[-1]["question"] else "")
             rows.append(f"| `{source.stem}` | {device} | {name} {versions} | `{found[-1]['digest'][:12]}`: {cases} |")
     return "\n".join(rows) + "\n"
 

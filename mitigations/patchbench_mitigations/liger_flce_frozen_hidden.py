@@ -28,7 +28,7 @@ UPSTREAM = "liger-kernel"
 TARGET = "liger_kernel.ops.fused_linear_cross_entropy"
 CLASS = "LigerFusedLinearCrossEntropyFunction"
 EXACT = "exact"
-KEYS = (f"{TARGET}:{CLASS}.forward", f"{TARGET}:fused_linear_cross_entropy_forward")
+KEYS = tuple(f"{TARGET}:{part}{half}" for part in (f"{CLASS}.", "fused_linear_cross_entropy_") for half in ("forward", "backward"))
 
 
 def _wants_gradient(tensor: torch.Tensor | None) -> bool:

@@ -36,7 +36,7 @@ UPSTREAM = "transformers"
 TARGET = "transformers.trainer"
 CLASS = "Trainer"
 EXACT = "exact"
-KEYS = (f"{TARGET}:{CLASS}.get_batch_samples", f"{TARGET}:{CLASS}.training_step")
+KEYS = tuple(f"{TARGET}:{CLASS}.{name}" for name in ("get_batch_samples", "training_step", "compute_loss"))
 TOTAL = "_patchbench_labels"  # on a trainer: the labels of the step that is under way, None where it is left to the release
 
 

@@ -26,7 +26,7 @@ TARGET = "deepspeed.runtime.zero.stage_1_and_2"
 CLASS = "DeepSpeedZeroOptimizer"
 METHOD = "independent_gradient_partition_epilogue"
 EXACT = "exact"
-KEYS = (f"{TARGET}:{CLASS}.{METHOD}", f"{TARGET}:{CLASS}.get_all_grad_tensors")
+KEYS = tuple(f"{TARGET}:{CLASS}.{name}" for name in (METHOD, "get_all_grad_tensors", "get_flat_partition"))
 MARK = object()
 
 
