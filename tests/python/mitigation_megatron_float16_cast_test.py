@@ -29,9 +29,12 @@ class Float16Module(torch.nn.Module):
         if KIND == "raising":
             raise ValueError("another signature")
         dtype = torch.float16 if config.fp16 else torch.bfloat16
-        if KIND == "right":
-            keeps = lambda t: getattr(t, "keep_in_fp32", False) or not t.is_floating_point()
-            self.module = module._apply(lambda t: t if keeps(t) else t.to(dtype))
+        if KIND in ("right", "marked"):
+            mixers = [m for m in module.modules() if KIND == "right" and type(m).__name__.startswith("Mamba")]
+            own = [t for m in mixers for n, t in m._parameters.items() if n != "cast"]
+            kept = own + [t for t in [*module.parameters(), *module.buffers()] if getattr(t, "keep_in_fp32", False)]
+            stay = {id(t) for t in [*kept, *(t.grad for t in kept)]}
+            self.module = module._apply(lambda t: t if id(t) in stay or not t.is_floating_point() else t.to(dtype))
         elif KIND == "idle":
             self.module = module
         else:
@@ -87,11 +90,92 @@ def mixer(marked: bool = True) -> torch.nn.Module:
     return torch.nn.Sequential(inner, torch.nn.Linear(3, 3))
 
 
+MIXERS = sorted(fix.FP32_OF_MIXERS)
+
+
+def mixer_of(kind: tuple[str, str], dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+    """A module of a mixer's class, in a model: what the mixer makes in float32, one weight of its own, each with a gradient."""
+    module = type(kind[1], (torch.nn.Module,), {"__module__": kind[0]})()
+    for i, name in enumerate((*fix.FP32_OF_MIXERS[kind], "conv1d_weight")):
+        setattr(module, name, torch.nn.Parameter(torch.linspace(-1.3, 0.7, 5, dtype=dtype) + i / 7))
+        getattr(module, name).grad = torch.linspace(0.1, 0.3, 5, dtype=dtype)
+    return module
+
+
+def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Every parameter and its gradient, copied."""
+    return {
+        **{n: p.detach().clone() for n, p in module.named_parameters()},
+        **{f"{n}.grad": p.grad.clone() for n, p in module.named_parameters()},
+    }
+
+
+@pytest.mark.parametrize("kind", MIXERS, ids=lambda kind: kind[1])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_marked_keeps_its_bits_and_the_rest_is_cast(upstream: Upstream, dtype: torch.dtype) -> None:
-    assert fix.probe().state == "fp32_lost"
+def test_what_a_mixer_makes_in_float32_keeps_its_bits_and_so_does_its_gradient(
+    upstream: Upstream, kind: tuple[str, str], dtype: torch.dtype
+) -> None:
+    assert fix.probe().state == "mixer_parameters_rounded"
+    fix.enable()
+    given = mixer_of(kind)
+    before, objects = state_of(given), dict(given.named_parameters())
+    upstream.wrap(torch.nn.Sequential(torch.nn.Linear(3, 3), given), dtype)
+    for name, tensor in state_of(given).items():
+        kept = name.removesuffix(".grad") in fix.FP32_OF_MIXERS[kind]
+        wanted = before[name] if kept else before[name].to(dtype)
+        assert tensor.dtype == wanted.dtype and torch.equal(tensor, wanted), name
+    assert all(objects[name] is parameter for name, parameter in given.named_parameters())
+    assert fix.status()["counts"] == {"served": 1, "kept": len(fix.FP32_OF_MIXERS[kind])}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_parameter_that_two_modules_have_stays_whichever_is_cast_first(upstream: Upstream, order: int) -> None:
+    fix.enable()
+    given, other = mixer_of(MIXERS[-1]), torch.nn.Module()
+    other.weight = given.D
+    upstream.wrap(torch.nn.Sequential(*[given, other][::order]))
+    assert given.D.dtype == other.weight.dtype == given.D.grad.dtype == torch.float32
+
+
+def test_a_subclass_is_a_mixer_and_another_class_of_that_name_is_none(upstream: Upstream) -> None:
+    fix.enable()
+    holder, name = MIXERS[-1]
+    base = type(name, (torch.nn.Module,), {"__module__": holder})
+    for kind, dtype in ((type("Mine", (base,), {}), torch.float32), (type(name, (torch.nn.Module,), {}), torch.bfloat16)):
+        module = kind()
+        module.D = torch.nn.Parameter(torch.ones(3))
+        assert upstream.wrap(module).D.dtype == dtype
+
+
+def test_a_second_wrap_and_one_of_frozen_parameters_leave_them_too(upstream: Upstream) -> None:
+    fix.enable()
+    given = mixer_of(MIXERS[-1]).requires_grad_(False)
+    before = given.D.clone()
+    upstream.wrap(upstream.wrap(given))
+    assert torch.equal(given.D, before) and not given.D.requires_grad
+
+
+def test_a_mixer_that_was_made_in_16_bits_and_one_whose_mark_says_no_are_cast(upstream: Upstream) -> None:
+    fix.enable()
+    assert upstream.wrap(mixer_of(MIXERS[-1], torch.bfloat16), torch.float16).D.dtype == torch.float16
+    given = mixer_of(MIXERS[-1])
+    given.D.keep_in_fp32 = False
+    upstream.wrap(given)
+    assert given.D.dtype == torch.bfloat16 and given.A_log.dtype == torch.float32
+
+
+@pytest.mark.parametrize("upstream", [("marked", "0.19.2")], indirect=True)
+def test_refuses_a_wrapper_that_honours_the_mark_by_a_cast_of_its_own(upstream: Upstream) -> None:
+    assert fix.probe().state == "mixer_parameters_rounded"
+    with pytest.raises(Refused, match="did not take"):
+        fix.enable()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_marked_keeps_its_bits_with_its_gradient_and_the_rest_is_cast(upstream: Upstream, dtype: torch.dtype) -> None:
     fix.enable()
     given = mixer()
+    given[0].dt_bias.grad, given[1].weight.grad = torch.full((3,), 1 / 3), torch.ones(3, 3)
     before = {name: tensor.clone() for name, tensor in given.state_dict().items()}
     parameter, hooks = given[0].dt_bias, dict(vars(given))
     got = upstream.wrap(given, dtype)
@@ -100,6 +184,7 @@ def test_what_is_marked_keeps_its_bits_and_the_rest_is_cast(upstream: Upstream, 
         kept = name in ("0.dt_bias", "0.scale", "0.count")
         wanted = before[name] if kept else before[name].to(dtype)
         assert tensor.dtype == wanted.dtype and torch.equal(tensor, wanted), name
+    assert torch.equal(parameter.grad, torch.full((3,), 1 / 3)) and given[1].weight.grad.dtype == dtype
     assert fix.status()["counts"] == {"served": 1, "kept": 2} and fix.status()["mode"] == "exact"
     assert given.half()[0].dt_bias.dtype == torch.float16  # asked for by name, after the wrap
 
@@ -108,7 +193,7 @@ def test_without_it_the_mark_is_lost(upstream: Upstream) -> None:
     assert upstream.wrap(mixer())[0].dt_bias.dtype == torch.bfloat16
 
 
-def test_a_module_without_marks_goes_to_the_release_untouched(upstream: Upstream) -> None:
+def test_a_module_in_which_nothing_stays_goes_to_the_release_untouched(upstream: Upstream) -> None:
     fix.enable()
     assert {t.dtype for t in upstream.wrap(mixer(marked=False)).parameters()} == {torch.bfloat16}
     assert fix.status()["counts"] == {"served": 0, "kept": 0}
