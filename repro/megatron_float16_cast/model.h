@@ -10,9 +10,11 @@ namespace patchbench::megatron_float16_cast {
 
 /// What the cast asks of a tensor.
 enum class Cast {
-  kEvery,           ///< the defect: nothing, every floating-point tensor is cast
-  kUnmarked,        ///< right: whether it is marked to stay in float32
-  kEveryThenWiden,  ///< wrong: all are cast, then marked ones are float32 again
+  kEvery,            ///< the defect: nothing, every floating-point tensor is cast
+  kAllButKept,       ///< right: whether it has to stay in float32, and its gradient with it
+  kEveryThenWiden,   ///< wrong: all are cast, then what has to stay is float32 again
+  kGradientsOfKept,  ///< wrong: what has to stay does, its gradient is cast
+  kMarkedAlone,      ///< wrong: what is marked stays, what a mixer makes in float32 does not
 };
 
 /// How an optimizer updates a parameter of 16 bits. One of float32 is updated as it is.
@@ -26,14 +28,15 @@ enum class Update {
 /// A module that is wrapped, and how long it is trained.
 struct Problem {
   at::ScalarType dtype = at::kBFloat16;
-  std::set<std::string> kept;  ///< the tensors that have to stay in float32
+  std::set<std::string> tensors;  ///< the module's, by their names in the inputs and the outputs
+  std::set<std::string> marked;   ///< those that are marked to stay in float32
+  std::set<std::string> own;      ///< those that a mixer itself makes in float32
+  bool is_frozen = false;         ///< no parameter requires a gradient
   Update update = Update::kNone;
   int64_t steps = 0;
-};
 
-/// Names of the tensors of the module, in the inputs and in the outputs.
-inline const std::set<std::string> kTensors = {"A_log",   "D",       "counts",
-                                               "dt_bias", "running", "weight"};
+  bool keeps(const std::string& name) const { return marked.contains(name) || own.contains(name); }
+};
 
 /// [heads] `param` after `steps` updates of `update` each, in its dtype.
 inline at::Tensor updated(const at::Tensor& param, const at::Tensor& update,
@@ -51,21 +54,47 @@ inline at::Tensor delta_of(const at::Tensor& dt, const at::Tensor& dt_bias) {
   return at::softplus(dt + dt_bias.to(at::kFloat));
 }
 
-/// The module's tensors after the cast and the updates, and delta. `counts`, which is int64, comes
-/// in float32, which holds its values; no 16-bit type does.
+/// What the wrap leaves of the mixers' parameters as objects, [layers, tensors]: 4 for the first
+/// name, 8 for the second and so on; of a parameter 2 more if it is the object of before, and 1
+/// more if it requires a gradient.
+inline at::Tensor objects(const Problem& problem, int64_t layers) {
+  at::Tensor row = at::empty({static_cast<int64_t>(problem.tensors.size())}, at::kFloat);
+  int64_t i = 0;
+  for (const std::string& name : problem.tensors) {
+    const bool is_parameter = name != "counts" && name != "running";
+    row[i] = static_cast<double>(4 * (i + 1) + (is_parameter ? 3 - problem.is_frozen : 0));
+    ++i;
+  }
+  return row.expand({layers, -1}).contiguous();
+}
+
+/// The module's tensors and gradients after the cast and the updates, with delta where the inputs
+/// have a dt and `objects` where they have none. `counts`, which is int64, comes in float32, which
+/// holds its values; no 16-bit type does.
 inline harness::Tensors wrapped(const harness::Tensors& inputs, const Problem& problem, Cast cast) {
   harness::Tensors outputs;
-  for (const std::string& name : kTensors) {
-    const at::Tensor& tensor = inputs.at(name);
-    const bool is_kept = problem.kept.contains(name);
-    const bool is_cast = tensor.is_floating_point() && !(is_kept && cast == Cast::kUnmarked);
+  const auto cast_one = [&](const at::Tensor& tensor, bool is_kept) {
+    const bool is_cast = tensor.is_floating_point() && (!is_kept || cast == Cast::kEveryThenWiden);
     at::Tensor made = is_cast ? tensor.to(problem.dtype) : tensor.clone();
-    if (is_kept && cast == Cast::kEveryThenWiden) made = made.to(at::kFloat);
-    outputs.emplace(name, made);
+    return is_kept ? made.to(at::kFloat) : made;
+  };
+  for (const std::string& name : problem.tensors) {
+    const bool is_kept =
+        cast == Cast::kMarkedAlone ? problem.marked.contains(name) : problem.keeps(name);
+    const bool stays = is_kept && cast != Cast::kEvery;
+    outputs.emplace(name, cast_one(inputs.at(name), stays));
+    if (!inputs.contains(name + ".grad")) continue;
+    const bool grad_stays = stays && cast != Cast::kGradientsOfKept;
+    outputs.emplace(name + ".grad", cast_one(inputs.at(name + ".grad"), grad_stays));
+  }
+  outputs.at("counts") = outputs.at("counts").to(at::kFloat);
+  if (!inputs.contains("dt")) {
+    const at::Tensor& counts = inputs.at("counts");
+    outputs.emplace("objects", objects(problem, counts.size(0)).to(counts.device()));
+    return outputs;
   }
   at::Tensor& dt_bias = outputs.at("dt_bias");
   if (problem.update != Update::kNone) dt_bias = updated(dt_bias, inputs.at("update"), problem);
-  outputs.at("counts") = outputs.at("counts").to(at::kFloat);
   outputs.emplace("delta", delta_of(inputs.at("dt"), dt_bias));
   return outputs;
 }

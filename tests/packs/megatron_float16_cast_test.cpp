@@ -26,6 +26,20 @@ Tensors inputs() {
           {"update", filled(kStep)}};
 }
 
+/// The parameters of a Mamba mixer with two layers: A_log and D are its own, dt_bias is not.
+Problem of_mixer(at::ScalarType dtype) {
+  return {.dtype = dtype,
+          .tensors = {"A_log", "D", "counts", "dt_bias"},
+          .marked = {},
+          .own = {"A_log", "D"}};
+}
+Tensors mixer() {
+  const auto filled = [](double value) { return at::full({2, 3}, value, at::kFloat); };
+  return {{"A_log", filled(1.3)},        {"A_log.grad", filled(0.7)},
+          {"D", filled(1.01)},           {"dt_bias", filled(kStart)},
+          {"dt_bias.grad", filled(0.7)}, {"counts", (1 << 20) + at::arange(6).view({2, 3})}};
+}
+
 struct Bits {
   at::ScalarType dtype;
   double ulp;  ///< at kStart
@@ -34,7 +48,13 @@ struct Bits {
 class Model : public testing::TestWithParam<Bits> {
  protected:
   Problem problem(Update update, int64_t steps) const {
-    return {GetParam().dtype, {"A_log", "dt_bias"}, update, steps};
+    return {.dtype = GetParam().dtype,
+            .tensors = {"A_log", "D", "counts", "dt_bias", "running", "weight"},
+            .marked = {"A_log", "dt_bias"},
+            .own = {},
+            .is_frozen = false,
+            .update = update,
+            .steps = steps};
   }
   static double first(const at::Tensor& tensor) { return tensor.to(at::kDouble)[0].item<double>(); }
   /// dt_bias after 1,000 steps.
@@ -44,7 +64,7 @@ class Model : public testing::TestWithParam<Bits> {
 };
 
 TEST_P(Model, KeepsTheBitsOfWhatIsMarkedAndCastsTheRest) {
-  const Tensors got = wrapped(inputs(), problem(Update::kNone, 0), Cast::kUnmarked);
+  const Tensors got = wrapped(inputs(), problem(Update::kNone, 0), Cast::kAllButKept);
   for (const char* name : {"A_log", "dt_bias"})
     EXPECT_TRUE(at::equal(got.at(name), inputs().at(name)));
   for (const char* name : {"D", "running", "weight"})
@@ -61,10 +81,36 @@ TEST_P(Model, TheDefectRoundsWhatIsMarkedAndAWiderTypeDoesNotBringItBack) {
   EXPECT_NE(first(every.at("dt_bias")), first(inputs().at("dt_bias")));
 }
 
+TEST_P(Model, KeepsWhatAMixerMakesInFloat32WithItsGradient) {
+  const Tensors got = wrapped(mixer(), of_mixer(GetParam().dtype), Cast::kAllButKept);
+  for (const char* name : {"A_log", "A_log.grad", "D"})
+    EXPECT_TRUE(at::equal(got.at(name), mixer().at(name))) << name;
+  for (const char* name : {"dt_bias", "dt_bias.grad"})
+    EXPECT_TRUE(at::equal(got.at(name), mixer().at(name).to(GetParam().dtype))) << name;
+  EXPECT_FALSE(got.contains("D.grad"));
+}
+
+TEST_P(Model, TheDefectAndTheMarkAloneRoundWhatAMixerMakesAndAHalfFixItsGradient) {
+  const Problem problem = of_mixer(GetParam().dtype);
+  for (const Cast cast : {Cast::kEvery, Cast::kMarkedAlone})
+    EXPECT_EQ(wrapped(mixer(), problem, cast).at("A_log").scalar_type(), GetParam().dtype);
+  const Tensors half = wrapped(mixer(), problem, Cast::kGradientsOfKept);
+  EXPECT_TRUE(at::equal(half.at("A_log"), mixer().at("A_log")));
+  EXPECT_EQ(half.at("A_log.grad").scalar_type(), GetParam().dtype);
+}
+
+TEST_P(Model, ObjectsNumberTheTensorsAndSayWhichRequireAGradient) {
+  Problem problem = of_mixer(GetParam().dtype);
+  const auto row = [&] { return objects(problem, 2)[1]; };
+  EXPECT_TRUE(at::equal(row(), at::tensor({7.0F, 11.0F, 12.0F, 19.0F})));
+  problem.is_frozen = true;
+  EXPECT_TRUE(at::equal(row(), at::tensor({6.0F, 10.0F, 12.0F, 18.0F})));
+}
+
 TEST_P(Model, SmallStepsInPlaceChangeNothingIn16Bits) {
   const Problem problem = this->problem(Update::kInPlace, 1000);
   EXPECT_EQ(trained(problem, Cast::kEvery), first(inputs().at("dt_bias").to(GetParam().dtype)));
-  EXPECT_NEAR(trained(problem, Cast::kUnmarked), kStart + 1000 * kStep, 1000 * kHalfUlpOfFloat);
+  EXPECT_NEAR(trained(problem, Cast::kAllButKept), kStart + 1000 * kStep, 1000 * kHalfUlpOfFloat);
 }
 
 TEST_P(Model, MainParamsKeepTheStepsButNotWhatTheCastRoundedAway) {
