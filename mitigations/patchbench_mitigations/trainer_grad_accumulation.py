@@ -1,13 +1,17 @@
 """Hugging Face's Trainer with gradient accumulation: each micro-batch weighs by its labels.
 
-Two hooks on the class object: `get_batch_samples` counts the labels of one optimizer step and hands no count on, so that every model
-returns the mean over its own micro-batch; `training_step` goes backward from that mean times the micro-batch's share of the labels,
-and returns that product, of which the reported loss is made. What the model's forward does with a count does not matter then.
+Two hooks on the class object: `get_batch_samples` counts the labels of one optimizer step; `training_step` hands no count on, so that
+every model returns the mean over its own micro-batch, goes backward from that mean times the micro-batch's share of the labels, and
+returns that product, of which the reported loss is made. What the model's forward does with a count does not matter then.
+
+Over which labels the loss is a mean is known of the release's own models. A forward of the user's is run once more, on the first
+micro-batch, without gradients: the one cross entropy that it returns tells.
 
 Mode "exact" (what "auto" stands for) is exact for a loss that is a mean over the labels: the gradient of a step is that of the mean
-over all its labels. Left to the release: a `compute_loss_func`, a trainer that sets `loss_is_scaled_for_ga`, labels that cannot be
-counted, several processes or GPUs, DeepSpeed. Each is said once and counted as "left". Releases before 4.46.0 have no
-`get_batch_samples` and are refused.
+over all its labels. Left to the release, said once each and counted as "left": what the user replaced (a loss in a subclass or on the
+object, `training_step`, the samples or their count, accelerate's `backward`, a `compute_loss_func`, `loss_is_scaled_for_ga`), a loss
+that is not one cross entropy, label smoothing, labels that cannot be counted, several processes or GPUs, DeepSpeed. Releases before
+4.46.0 have no `get_batch_samples` and are refused.
 """
 
 from __future__ import annotations
@@ -37,23 +41,30 @@ TARGET = "transformers.trainer"
 CLASS = "Trainer"
 EXACT = "exact"
 KEYS = tuple(f"{TARGET}:{CLASS}.{name}" for name in ("get_batch_samples", "training_step", "compute_loss"))
-TOTAL = "_patchbench_labels"  # on a trainer: the labels of the step that is under way, None where it is left to the release
+MEANS = ("ForCausalLMLoss", "ForMaskedLMLoss", "ForSequenceClassificationLoss", "ForTokenClassification")  # over the labels
+# On a trainer: (labels of the step that is under way, whether the loss leaves out the first of each row), None where the step is left to
+# the release; and what was seen of a user's model.
+STEP, SEEN = "_patchbench_step", "_patchbench_seen"
 
 
 # ---- what counts ----
 
 
-def shifts_labels(model: torch.nn.Module) -> bool:
-    """Whether the release's loss for this model compares the label at i + 1 with the logits at i. A model whose class no loss is listed
-    for gets that of a causal language model if it generates."""
+def loss_of(model: torch.nn.Module) -> str:
+    """The name under which the release lists this model's loss, "" for none. A model whose class no loss is listed for gets that of a
+    causal language model if it generates."""
     losses = importlib.import_module("transformers.loss.loss_utils")
-    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        return False
     names = sorted(losses.LOSS_MAPPING, key=len, reverse=True)
     listed = getattr(model, "loss_type", None) or next((n for n in names if n in type(model).__name__), None)
-    if listed is not None:
-        return losses.LOSS_MAPPING.get(listed) is losses.ForCausalLMLoss
-    return bool(hasattr(model, "can_generate") and model.can_generate())
+    if listed is None and hasattr(model, "can_generate") and model.can_generate():
+        return "ForCausalLMLoss"
+    return getattr(losses.LOSS_MAPPING.get(listed), "__name__", "")
+
+
+def is_releases(model: torch.nn.Module) -> bool:
+    """Whether the forward is the release's, or the one that Liger-Kernel puts in its place."""
+    forward = getattr(model, "_original_forward", model.forward)  # accelerate keeps it there under mixed precision
+    return inspect.unwrap(getattr(forward, "__func__", forward)).__module__.partition(".")[0] in ("transformers", "liger_kernel")
 
 
 def num_labels(batch: dict[str, Any], is_shifted: bool) -> int:
@@ -77,20 +88,98 @@ def takes_count(model: torch.nn.Module) -> bool:
     return inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def total_labels(trainer: Any, batches: list[dict[str, Any]]) -> tuple[int | None, str]:
-    """The labels of one optimizer step; or None, and why it is left to the release."""
+class _Watch(torch.overrides.TorchFunctionMode):
+    """Keeps the arguments by name and the result of each cross entropy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[dict[str, Any], torch.Tensor]] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = function(*args, **(kwargs or {}))
+        if function in (F.cross_entropy, F.nll_loss):
+            bound = inspect.signature(function).bind(*args, **(kwargs or {}))
+            bound.apply_defaults()
+            self.seen.append((bound.arguments, answer))
+        return answer
+
+
+def shifts_by_itself(trainer: Any, batch: dict[str, Any]) -> bool | None:
+    """Whether the loss that the model returns for a micro-batch is the mean over its labels but the first of each row; False: over all
+    labels; None: over neither, or it cannot be seen. The model runs once, without gradients; its buffers and torch's random numbers
+    are as before."""
+    labels = batch["labels"].clone()
+    labels[..., 0] = labels[labels.ne(-100)][0]  # one that counts, so that the two differ
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    devices = list({p.device for p in model.parameters() if p.device.type == "cuda"})
+    model.train()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices), _Watch() as watch, trainer.compute_loss_context_manager():
+            loss = trainer.compute_loss(model, trainer._prepare_inputs({**batch, "labels": labels}))
+    except Exception:  # whatever a user's forward raises without a count
+        return None
+    finally:
+        for buffer, value in kept:
+            buffer.data.copy_(value)
+    if len(watch.seen) != 1:
+        return None
+    (given, mean), *_ = watch.seen
+    if given["reduction"] != "mean" or given["weight"] is not None or given["target"].is_floating_point() or not mean.to(loss).equal(loss):
+        return None
+    counted = int(given["target"].ne(given["ignore_index"]).sum())
+    found = [is_shifted for is_shifted in (True, False) if num_labels({**batch, "labels": labels}, is_shifted) == counted]
+    return found[0] if found else None
+
+
+def shifts_labels(trainer: Any, batches: list[dict[str, Any]]) -> bool | None:
+    """Whether the loss leaves out the first label of each row; None where it is not a mean over labels, or nobody can tell. What was
+    seen of a user's model is kept on the trainer."""
+    model = model_of(trainer)
+    loss = loss_of(model) if is_releases(model) else ""
+    if loss in MEANS:
+        return loss == "ForCausalLMLoss" and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    known = vars(trainer).get(SEEN, (None, None))
+    if known[0] is not model:
+        first = next(batch for batch in batches if num_labels(batch, False))
+        known = (model, shifts_by_itself(trainer, first))
+        setattr(trainer, SEEN, known)
+    return known[1]
+
+
+def users_own(trainer: Any) -> str:
+    """What the user put in the place of something that takes part in a step, "" for nothing."""
+    home, accelerate = sys.modules[TARGET], importlib.import_module("accelerate.accelerator")
+    parts = [(trainer, name, home) for name in ("compute_loss", "training_step", "get_batch_samples", "_get_num_items_in_batch")]
+    for holder, name, module in (*parts, (trainer.accelerator, "backward", accelerate)):
+        function = getattr(type(holder), name, None)  # the third came with 4.51.0
+        if name in vars(holder) or (function is not None and not own_function(function, module)):
+            return f"{name} is the user's own"
+    return ""
+
+
+def step_of(trainer: Any, batches: list[dict[str, Any]]) -> tuple[tuple[int, bool] | None, str]:
+    """What STEP holds of one optimizer step; and why it is left to the release."""
     if trainer.args.world_size > 1 or trainer.args.n_gpu > 1:
         return None, "several processes or GPUs"
     if "DEEPSPEED" in str(trainer.accelerator.distributed_type) or getattr(trainer, "use_apex", False):
         return None, "another engine goes backward"
     if getattr(trainer, "compute_loss_func", None) is not None or getattr(trainer, "loss_is_scaled_for_ga", None) is not None:
         return None, "the trainer has a loss of its own"
+    if getattr(trainer, "label_smoother", None) is not None:
+        return None, "labels are smoothed"
+    if own := users_own(trainer):
+        return None, own
     try:
-        is_shifted = shifts_labels(model_of(trainer))
+        if not sum(num_labels(batch, False) for batch in batches):
+            return None, "no label counts"
+        is_shifted = shifts_labels(trainer, batches)
+        if is_shifted is None:
+            return None, "its loss is not seen to be a mean over its labels"
         total = sum(num_labels(batch, is_shifted) for batch in batches)
     except (AttributeError, KeyError, TypeError):
         return None, "its labels cannot be counted"
-    return (total, "") if total else (None, "no label counts")
+    return ((total, is_shifted), "") if total else (None, "no label counts")
 
 
 # ---- the hooks ----
@@ -102,9 +191,9 @@ def _samples_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]
     @functools.wraps(original)
     def get_batch_samples(self: Any, *args: Any, **words: Any) -> Any:
         batches, count = original(self, *args, **words)
-        total, why = total_labels(self, batches)
-        setattr(self, TOTAL, total)
-        if total is None:
+        step, why = step_of(self, batches)
+        setattr(self, STEP, step)
+        if step is None:
             hook.serve(left=1)
         name = type(model_of(self)).__name__
         forward = "takes" if takes_count(model_of(self)) else "does not take"
@@ -112,7 +201,7 @@ def _samples_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]
         if not hook.is_proving and text not in said:
             said.add(text)
             LOG.warning("%s: %s", SLUG, text)
-        return batches, count if total is None else None
+        return batches, count
 
     return get_batch_samples
 
@@ -120,10 +209,11 @@ def _samples_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]
 def _step_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def training_step(self: Any, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **words: Any) -> torch.Tensor:
-        total = getattr(self, TOTAL, None)
-        if total is None:
+        step = getattr(self, STEP, None)
+        if step is None:
             return original(self, model, inputs, *args, **words)
-        share = num_labels(inputs, shifts_labels(model_of(self))) / total
+        total, is_shifted = step
+        share = num_labels(inputs, is_shifted) / total
         compute_loss, backward = self.compute_loss, self.accelerator.backward
         weighed: list[torch.Tensor] = []
 
@@ -178,6 +268,10 @@ class IgnoresForCausalLM(_Ignores):
     pass
 
 
+class Decoder(_NoArgument):
+    pass
+
+
 def _deviation(transformers: Any, wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> float:
     """How far the gradient of one step over rows of 9, 2 and 4 tokens is from that of the mean over their labels."""
     torch.manual_seed(22)
@@ -212,6 +306,7 @@ MODELS: dict[str, Callable[[torch.nn.Module], torch.nn.Module]] = {
     "GPT2LMHeadModel": lambda core: core,
     "a forward that takes no count": NoArgumentForCausalLM,
     "a forward that ignores it": IgnoresForCausalLM,
+    "a loss of the model's own": Decoder,
 }
 
 
@@ -280,7 +375,7 @@ class _Accumulation(Mitigation):
             return Finding("unknown", version, "the probe's process gave no answer")
         wrong = list(_wrong(seen["release"]))
         state = "micro_batches_weighed_wrongly" if wrong else "right"
-        return Finding(state, version, "; ".join(wrong) or "three models get the mean over the labels")
+        return Finding(state, version, "; ".join(wrong) or "four models get the mean over the labels")
 
     def placements(self, release: type, hook: Hook) -> list[Placement]:
         made = {"get_batch_samples": _samples_for, "training_step": _step_for}

@@ -19,9 +19,7 @@ from evidence import install_stand_in, speaks_for  # noqa: E402
 from patchbench_mitigations import trainer_grad_accumulation as fix  # noqa: E402
 from patchbench_mitigations.registry import Refused  # noqa: E402
 
-TRAINER = """
-from types import SimpleNamespace
-
+ACCELERATOR = """
 class Accelerator:
     gradient_accumulation_steps = 5  # by which its backward divides
     distributed_type = "NO"
@@ -29,6 +27,11 @@ class Accelerator:
         return model
     def backward(self, loss):
         (loss / self.gradient_accumulation_steps).backward()
+"""
+TRAINER = """
+from contextlib import nullcontext
+from types import SimpleNamespace
+from accelerate.accelerator import Accelerator
 
 class Trainer:
     compute_loss_func = None
@@ -37,6 +40,10 @@ class Trainer:
         self.args = SimpleNamespace(world_size=world_size, n_gpu=0)
     def get_batch_samples(self, batches, num_batches):
         return [next(batches) for _ in range(num_batches)], 99
+    def compute_loss_context_manager(self):
+        return nullcontext()
+    def _prepare_inputs(self, inputs):
+        return inputs
     def compute_loss(self, model, inputs, num_items_in_batch=None):
         return model(**inputs)["loss"]
     def training_step(self, model, inputs, num_items_in_batch=None):
@@ -60,7 +67,8 @@ class OwnForCausalLM(torch.nn.Module):
         super().__init__()
         self.table = torch.nn.Parameter(torch.randn(7, 7, generator=torch.Generator().manual_seed(22)))
 
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        labels = input_ids if labels is None else labels
         return {"loss": F.cross_entropy(self.table[input_ids][:, :-1].flatten(0, 1), labels[:, 1:].flatten())}
 
 
@@ -68,7 +76,8 @@ class Upstream:
     """A transformers on the path, of one version."""
 
     def __init__(self, folder: Path, text: str):
-        install_stand_in(folder, "transformers", "5.24.0", {"transformers/trainer.py": text, "transformers/loss/loss_utils.py": LOSSES})
+        files = {"transformers/trainer.py": text, "transformers/loss/loss_utils.py": LOSSES, "accelerate/accelerator.py": ACCELERATOR}
+        install_stand_in(folder, "transformers", "5.24.0", files)
 
     @property
     def trainer(self) -> Any:
@@ -83,12 +92,12 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("PATCHBENCH_MITIGATE", "PATCHBENCH_FORCE"):
         monkeypatch.delenv(name, raising=False)
-    for name in [n for n in sys.modules if n.partition(".")[0] == "transformers"]:
+    for name in [n for n in sys.modules if n.partition(".")[0] in ("transformers", "accelerate")]:
         monkeypatch.delitem(sys.modules, name)
     importlib.invalidate_caches()
     yield Upstream(tmp_path, getattr(request, "param", TRAINER))
     fix.disable()
-    for name in [n for n in sys.modules if n.partition(".")[0] == "transformers"]:
+    for name in [n for n in sys.modules if n.partition(".")[0] in ("transformers", "accelerate")]:
         del sys.modules[name]
 
 
@@ -113,27 +122,13 @@ def test_a_step_has_the_gradient_and_the_loss_of_the_mean_over_its_labels(upstre
     loss, count = upstream.trainer(model).step(rows)
     wanted_loss, wanted = right(model, rows)
     assert torch.allclose(model.table.grad, wanted, atol=1e-6) and torch.allclose(loss, wanted_loss, atol=1e-6)
-    assert count is None and fix.status()["counts"] == {"served": len(lengths), "left": 0}
+    assert count == 99 and fix.status()["counts"] == {"served": len(lengths), "left": 0}
 
 
 def test_without_it_the_gradient_is_another(upstream: Upstream) -> None:
     model = OwnForCausalLM()
     upstream.trainer(model).step(rows_of(9, 2, 4))
     assert not torch.allclose(model.table.grad, right(model, rows_of(9, 2, 4))[1], atol=1e-2)
-
-
-def test_a_subclass_with_a_loss_of_its_own_is_weighed_too(upstream: Upstream) -> None:
-    fix.enable()
-
-    class Doubled(upstream.trainer):
-        def compute_loss(self, *args: Any, **words: Any) -> torch.Tensor:
-            return 2 * super().compute_loss(*args, **words)
-
-    model = OwnForCausalLM()
-    trainer = Doubled(model)
-    trainer.step(rows_of(9, 2, 4))
-    assert torch.allclose(model.table.grad, 2 * right(model, rows_of(9, 2, 4))[1], atol=1e-6)
-    assert "compute_loss" not in vars(trainer) and "backward" not in vars(trainer.accelerator)
 
 
 @pytest.mark.parametrize("case", ["compute_loss_func", "ranks", "no labels", "no label counts"])
@@ -145,7 +140,6 @@ def test_what_it_cannot_weigh_is_left_to_the_release_and_said(upstream: Upstream
         trainer.compute_loss_func = len
     if case == "no labels":
         rows = [{"input_ids": row["input_ids"]} for row in rows]
-        trainer.compute_loss = lambda model, inputs, num_items_in_batch: model(**inputs, labels=inputs["input_ids"])["loss"]
     if case == "no label counts":
         rows = [row | {"labels": torch.full_like(row["labels"], -100)} for row in rows]
     with caplog.at_level(logging.WARNING):
@@ -165,18 +159,120 @@ def test_says_once_what_the_users_model_takes(upstream: Upstream, caplog: pytest
     assert len(said) == 1 and "does not take a count of labels" in said[0]
 
 
-def test_whose_labels_are_shifted(upstream: Upstream) -> None:
-    def named(name: str, **facts: Any) -> torch.nn.Module:
-        return type(name, (torch.nn.Module,), facts)()
+class Doubled(OwnForCausalLM):
+    """Not the mean over its labels."""
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": 2 * super().forward(input_ids, labels)["loss"]}
+
+
+class Weighed(OwnForCausalLM):
+    """A mean by the weights of the classes."""
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        weights = torch.arange(1.0, 8)
+        return {"loss": F.cross_entropy(self.table[input_ids][:, :-1].flatten(0, 1), labels[:, 1:].flatten(), weights)}
+
+
+class NeedsTheCount(OwnForCausalLM):
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, **words: Any) -> dict[str, torch.Tensor]:
+        return {"loss": super().forward(input_ids, labels)["loss"] / words["num_items_in_batch"]}
+
+
+class Unshifted(OwnForCausalLM):
+    """A causal model by its name, one label for each position."""
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": F.cross_entropy(self.table[input_ids].flatten(0, 1), labels.flatten())}
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"), [(OwnForCausalLM, True), (Unshifted, False), (Doubled, None), (Weighed, None), (NeedsTheCount, None)]
+)
+def test_a_users_model_shows_over_which_labels_its_loss_is_a_mean(
+    upstream: Upstream, kind: type[OwnForCausalLM], found: bool | None
+) -> None:
+    model = kind()
+    model.register_buffer("calls", torch.zeros(()))
+    model.register_forward_pre_hook(lambda module, _: module.calls.add_(1) and None)
+    state = torch.get_rng_state()
+    assert fix.shifts_labels(upstream.trainer(model), rows_of(9, 2)) is found
+    assert model.calls == 0 and torch.equal(state, torch.get_rng_state()) and model.table.grad is None
+
+
+@pytest.mark.parametrize("name", ["Decoder", "OwnForCausalLM", "OwnForMaskedLM"])
+def test_a_users_model_is_weighed_by_what_it_averages_whatever_its_name(upstream: Upstream, name: str) -> None:
+    fix.enable()
+    model, rows = type(name, (OwnForCausalLM,), {})(), rows_of(9, 2, 4)
+    upstream.trainer(model).step(rows)
+    assert torch.allclose(model.table.grad, right(model, rows)[1], atol=1e-6)
+
+
+def test_the_releases_own_models_are_known_by_their_loss(upstream: Upstream) -> None:
+    def shifts(name: str, **facts: Any) -> bool | None:
+        def forward(self: Any, input_ids: Any, labels: Any) -> None:
+            raise AssertionError("nobody need ask it")
+
+        forward.__module__ = "transformers.models.own"
+        model = type(name, (torch.nn.Module,), facts | {"forward": forward})()
+        return fix.shifts_labels(upstream.trainer(model), [])
 
     generates = {"can_generate": lambda self: True}
-    assert fix.shifts_labels(named("AForCausalLM")) and fix.shifts_labels(named("ALMHeadModel", **generates))
-    assert not fix.shifts_labels(named("ATagger")) and not fix.shifts_labels(named("AForMaskedLM", **generates))
+    assert shifts("AForCausalLM") and shifts("ALMHeadModel", **generates)
+    assert shifts("AForMaskedLM", **generates) is False
     coder = type("Config", (), {"is_encoder_decoder": True})()
-    assert not fix.shifts_labels(named("AForCausalLM", config=coder))
+    assert shifts("AForCausalLM", config=coder) is False
+
+
+def test_which_labels_count() -> None:
     assert fix.num_labels({"labels": torch.tensor([[1, 2, -100]])}, True) == 1
     assert fix.num_labels({"labels": torch.tensor([[1, 2, -100]])}, False) == 2
     assert fix.num_labels({"labels": torch.zeros(1, 3), "shift_labels": torch.tensor([[1, -100, -100]])}, True) == 1
+
+
+def of_user(upstream: Upstream, part: str, model: OwnForCausalLM, calls: list[str]) -> Any:
+    """A trainer in which the user put something of his own in the place of `part`."""
+    kind = upstream.trainer
+
+    def counted(original: Any) -> Any:
+        def mine(*args: Any, **words: Any) -> Any:
+            calls.append(part)
+            return original(*args, **words)
+
+        return mine
+
+    if part.startswith("class "):
+        name = part.removeprefix("class ")
+        kind = type("OfUser", (kind,), {name: counted(getattr(kind, name))})
+    trainer = kind(model)
+    if part == "backward":
+        trainer.accelerator.backward = counted(trainer.accelerator.backward)
+    elif not part.startswith("class "):
+        setattr(trainer, part, counted(getattr(trainer, part)))
+    return trainer
+
+
+@pytest.mark.parametrize("part", ["compute_loss", "training_step", "backward", "class compute_loss", "class training_step"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_the_user_replaced_runs_each_time_and_is_said_once(
+    upstream: Upstream, caplog: pytest.LogCaptureFixture, part: str, is_first: bool
+) -> None:
+    calls: list[str] = []
+    if not is_first:
+        fix.enable()
+    model, rows = OwnForCausalLM(), rows_of(9, 2, 4)
+    trainer = of_user(upstream, part, model, calls)
+    if is_first:
+        fix.enable()
+    with caplog.at_level(logging.WARNING):
+        _, count = trainer.step(rows)
+    got = model.table.grad.clone()
+    fix.disable()
+    again = OwnForCausalLM()
+    of_user(upstream, part, again, []).step(rows)
+    assert calls == [part] * 3 and count == 99 and torch.equal(got, again.table.grad)
+    said = [r.getMessage() for r in caplog.records if "left to the release" in r.getMessage()]
+    assert len(said) == 1 and f"{part.removeprefix('class ')} is the user's own" in said[0]
 
 
 def test_whether_a_model_takes_the_count() -> None:
