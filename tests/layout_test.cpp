@@ -205,8 +205,8 @@ std::vector<std::string> violations(const fs::path& root) {
   check_orphans(root, "repro", {"bench", "function", "harness", "training", "wheel"}, packs, out);
   check_orphans(root, "patches", {"README.md"}, packs, out);
   check_orphans(root, "mitigations/patchbench_mitigations",
-                {"__init__.py", "__main__.py", "auto.py", "data", "fingerprint.py", "megatron.py",
-                 "ranks.py", "registry.py", "start", "switch.py"},
+                {"__init__.py", "__main__.py", "auto.py", "callees.py", "data", "fingerprint.py",
+                 "megatron.py", "ranks.py", "registry.py", "start", "switch.py"},
                 packs, out);
   check_orphans(root, "tests/packs",
                 {"kernel_test.cpp", "op_test.h", "sm90_emulator.h", "sm90_machine.h"}, packs, out);

@@ -90,6 +90,10 @@ def _served() -> None:
         _own.hook.serve(calls=1)
 
 
+def _leaves() -> bool:
+    return _own.hook is not None and _own.hook.leaves()
+
+
 # ---- the replacements ----
 
 
@@ -147,6 +151,8 @@ def with_searched_positions(original: Function) -> Function:
 
     @functools.wraps(original)
     def replacement(*args: Any, **words: Any) -> Any:
+        if _leaves():
+            return original(*args, **words)
         _served()
         given = arguments.of(args, words)
         device, cp_size, output_size = torch.device(given["device"]), given["cp_size"], given["output_size"]
@@ -185,6 +191,8 @@ def without_branches(original: Function) -> Function:
 
     @functools.wraps(original)
     def replacement(index_mask: torch.Tensor, topk_indices: torch.Tensor, *, seq_chunk_size: int = 256) -> None:
+        if _leaves():
+            return original(index_mask, topk_indices, seq_chunk_size=seq_chunk_size)
         _served()
         _check_top_k(topk_indices)
         if index_mask.dtype != torch.float32:
@@ -198,8 +206,10 @@ def without_branches(original: Function) -> Function:
         if is_served and topk_indices.dtype in (torch.int32, torch.int64):
             if not index_mask.is_meta:  # a meta tensor holds nothing to write, and the library alone has no fake implementation
                 torch.ops.patchbench.topk_to_index_mask_(index_mask, topk_indices)
-        else:
-            open_chosen_keys(index_mask, topk_indices, int(seq_chunk_size))
+                return None
+            return None
+        open_chosen_keys(index_mask, topk_indices, int(seq_chunk_size))
+        return None
 
     return replacement
 

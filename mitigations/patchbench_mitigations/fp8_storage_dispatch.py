@@ -197,9 +197,11 @@ def guarded(site: Site, original: Function, signature: inspect.Signature, mode: 
     def replacement(*args: Any, **words: Any) -> Any:
         if not any(map(is_wrapped_storage, (*args, *words.values()))):
             return original(*args, **words)
-        given = arguments.of(args, words)
         if getattr(_probing, "on", False):
             raise _Caught
+        if _own.hook is not None and _own.hook.leaves():
+            return original(*args, **words)
+        given = arguments.of(args, words)
         if mode == "fp8":
             return attend(site, given)
         for name in filter(lambda n: is_wrapped_storage(given[n]), site.operands):

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from patchbench_mitigations.registry import MODE_AUTO
-from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement, probe_device
+from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement, probe_device, saveable
 
 SLUG = "liger_flce_frozen_hidden"
 UPSTREAM = "liger-kernel"
@@ -44,10 +44,10 @@ def _forward_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]
         bound.apply_defaults()
         given = bound.arguments
         is_frozen = not _wants_gradient(hidden) and (_wants_gradient(given["weight"]) or _wants_gradient(given.get("bias")))
-        if not is_frozen or given["reduction"] == "none":
+        if not is_frozen or given["reduction"] == "none" or torch.is_inference_mode_enabled():
             return original(ctx, hidden, *args)
         hook.serve(served=1)
-        return original(ctx, hidden.detach().requires_grad_(), *args)
+        return original(ctx, saveable(hidden).requires_grad_(), *args)
 
     return forward
 

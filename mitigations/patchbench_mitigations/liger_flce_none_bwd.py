@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 
 from patchbench_mitigations.registry import load_op
-from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement, probe_device
+from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement, probe_device, saveable
 
 SLUG = "liger_flce_none_bwd"
 UPSTREAM = "liger-kernel"
@@ -190,14 +190,14 @@ def _problem_of(arguments: dict[str, Any]) -> Problem:
     target = arguments["target"]
     if target.dtype != torch.int64:
         raise _own.refusal(f"target must have dtype int64, got {target.dtype}; pass target.long()")
-    bias, class_weight = arguments.get("bias"), arguments.get("ce_weight")
     device_type = target.device.type
+    hidden, weight, bias, class_weight = (saveable(arguments.get(name)) for name in ("_input", "weight", "bias", "ce_weight"))
     return Problem(
-        hidden=arguments["_input"].detach(),
-        weight=arguments["weight"].detach(),
-        target=target,
-        bias=None if bias is None else bias.detach(),
-        class_weight=None if class_weight is None else class_weight.detach(),
+        hidden=hidden,
+        weight=weight,
+        target=saveable(target),
+        bias=bias,
+        class_weight=class_weight,
         ignore_index=arguments.get("ignore_index", -100),
         label_smoothing=float(arguments.get("label_smoothing") or 0.0),
         lse_square_scale=float(arguments.get("lse_square_scale") or 0.0),
@@ -215,11 +215,10 @@ def _forward_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]
     def forward(ctx: Any, *args: Any) -> Any:
         bound = signature.bind(ctx, *args)
         bound.apply_defaults()
-        ctx.patchbench_problem = None
-        if bound.arguments["reduction"] != "none":
+        ctx.patchbench_problem = ctx.patchbench_share = None
+        if bound.arguments["reduction"] != "none" or hook.leaves():
             return original(ctx, *args)
         hook.serve()
-        ctx.patchbench_share = None
         if hook.mode == APPROXIMATE:
             return _mean_forward(original, bound.arguments, extras)
         problem = _problem_of(bound.arguments)
@@ -235,7 +234,7 @@ def _forward_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]
         else:
             result = (plain_loss(problem), *[None] * len(extras))
         # The originals saved gradients if they ran; the tensors of this call take their place.
-        ctx.save_for_backward(*(bound.arguments.get(n) for n in ("_input", "weight", "target", "bias", "ce_weight")))
+        ctx.save_for_backward(*_op_tensors(problem))
         ctx.set_materialize_grads(False)
         ctx.patchbench_problem = problem
         ctx.patchbench_places = [list(signature.parameters).index(n) - 1 for n in ("_input", "weight", "bias")]

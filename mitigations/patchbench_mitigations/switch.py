@@ -5,13 +5,14 @@ A slug's module is a `Mitigation` of its own: what the release has, what is wron
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from patchbench_mitigations import fingerprint, ranks, registry
+from patchbench_mitigations.callees import Callees
 from patchbench_mitigations.registry import LOG, MODE_AUTO, Refused
 
 ABSENT = object()
@@ -73,6 +75,8 @@ class Hook:
     counts: Counter[str]
     same_code_as: str = ""  # the verified release whose functions these are, where the version is another
     placements: list[Placement] = field(default_factory=list)
+    callees: Callees = field(default_factory=lambda: Callees(()))
+    said: set[str] = field(default_factory=set)
     is_proving: bool = True
     is_used: bool = False
 
@@ -86,6 +90,17 @@ class Hook:
         with _lock:
             self.counts.update(amounts)
 
+    def leaves(self) -> bool:
+        """Whether what the replaced functions call is the user's own by now: then the release runs, which is said once."""
+        if torch.compiler.is_compiling() or not (name := self.callees.changed()):
+            return False
+        with _lock:
+            is_new = name not in self.said
+            self.said.add(name)
+        if is_new:
+            self.owner.say("left to the release: %s was replaced since", name)
+        return True
+
     def _begin(self) -> None:
         with _first_use:
             if not self.is_used:
@@ -94,6 +109,24 @@ class Hook:
                 self.is_used = True
                 self.owner.say("first use, mode %s", self.mode)
                 registry.write_status()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """While a probe computes: it starts no pool of threads, on which a child that is forked afterwards would wait for ever."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def saveable(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """The tensor without its graph; a copy of one that was made in inference mode, which no backward may keep."""
+    if tensor is None or not tensor.is_inference() or torch.is_inference_mode_enabled():
+        return None if tensor is None else tensor.detach()
+    return tensor.clone()
 
 
 def probe_device() -> str | None:
@@ -165,7 +198,7 @@ class Mitigation:
 
     def probe(self) -> Finding:
         """What the installed release's own code does, whether or not the mitigation is on."""
-        with _lock:
+        with _lock, one_thread():
             return self.hook.finding if self.hook is not None else self.look(*self.release())
 
     def enable(self, mode: str = MODE_AUTO) -> dict[str, Any]:
@@ -191,7 +224,8 @@ class Mitigation:
         note = self.op_note(mode)
         self._put_back()
         release, version = self.release()
-        finding = self.look(release, version)
+        with one_thread():
+            finding = self.look(release, version)
         self.is_right = finding.state == "right"
         if self.is_right:
             text = "not needed: %s %s is right (%s): this mitigation can be retired"
@@ -235,9 +269,14 @@ class Mitigation:
         finding = hook.finding
         try:
             hook.placements = self.placements(release, hook)
+            originals = [placement.original for placement in hook.placements]
+            if name := Callees(originals).foreign():
+                raise self.refusal(f"{name}, which it would replace or pass over, is not the release's own; undo that first")
             for placement in hook.placements:
                 placement.put(placement.original, placement.placed)
-            left = self.left(release, hook)
+            hook.callees = Callees(originals)
+            with one_thread():
+                left = self.left(release, hook)
         except BaseException:
             self._take_back()
             raise

@@ -26,7 +26,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from patchbench_mitigations.registry import load_op
-from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement, probe_device
+from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement, probe_device, saveable
 
 SLUG = "te_fused_ce"
 UPSTREAM = "transformer-engine"
@@ -164,7 +164,8 @@ def _problem_of(hook: Hook, arguments: list[Any], names: list[str]) -> Problem:
         raise _own.refusal(f"target must have dtype int64, got {labels.dtype}; pass target.long()")
     if labels.numel() != logits.shape[0] * logits.shape[1]:
         raise _own.refusal(f"each token needs a label: {logits.shape[0] * logits.shape[1]} tokens, {labels.numel()} labels")
-    return Problem(logits.detach(), labels.reshape(logits.shape[:2]), float(given["label_smoothing"]), bool(given["reduce_loss"]),
+    tensors = (saveable(logits), saveable(labels).reshape(logits.shape[:2]))
+    return Problem(*tensors, float(given["label_smoothing"]), bool(given["reduce_loss"]),
                    given.get("ignore_idx", -100), given["dist_process_group"], not hook.op_note)  # fmt: skip
 
 
@@ -176,11 +177,13 @@ def _forward_for(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]
         bound = signature.bind(ctx, *args)
         bound.apply_defaults()
         names = list(bound.arguments)[1:]
+        if hook.leaves():
+            return original(ctx, *args)
         hook.serve()
         problem = _problem_of(hook, list(bound.arguments.values())[1:], names)
         statistics = statistics_of(problem)
         ctx.patchbench_problem = problem
-        ctx.save_for_backward(args[0], args[1], statistics)
+        ctx.save_for_backward(problem.logits, problem.labels, statistics)
         return loss_of(problem, statistics)
 
     return forward
