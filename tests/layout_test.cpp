@@ -1,3 +1,4 @@
+// Longer than 400 lines: every rule of the layout, and what breaks it.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -190,6 +191,21 @@ void check_words(const fs::path& root, std::vector<std::string>& out) {
   }
 }
 
+/// Each mitigation has a program of at most 40 lines, which shows it at work as a user would.
+void check_programs(const fs::path& root, const std::set<std::string>& packs,
+                    std::vector<std::string>& out) {
+  constexpr long kMaxProgramLines = 40;
+  for (const std::string& slug : packs) {
+    const std::string path = "mitigations/programs/" + slug + ".py";
+    if (fs::exists(root / "mitigations/patchbench_mitigations" / (slug + ".py")) &&
+        !fs::exists(root / path))
+      out.push_back(path + ": is missing");
+    const std::string text = fs::exists(root / path) ? read(root / path) : "";
+    if (std::count(text.begin(), text.end(), '\n') > kMaxProgramLines)
+      out.push_back(path + ": more than " + std::to_string(kMaxProgramLines) + " lines");
+  }
+}
+
 /// Every rule of the layout that `root` breaks, one line each.
 std::vector<std::string> violations(const fs::path& root) {
   std::vector<std::string> out;
@@ -208,6 +224,8 @@ std::vector<std::string> violations(const fs::path& root) {
                 {"__init__.py", "__main__.py", "auto.py", "callees.py", "data", "fingerprint.py",
                  "megatron.py", "ranks.py", "registry.py", "start", "switch.py"},
                 packs, out);
+  check_orphans(root, "mitigations/programs", {}, packs, out);
+  check_programs(root, packs, out);
   check_orphans(root, "tests/packs",
                 {"kernel_test.cpp", "op_test.h", "sm90_emulator.h", "sm90_machine.h"}, packs, out);
   check_orphans(root, "reports/evidence", {"spine", "OWED.md"}, packs, out);
@@ -251,7 +269,8 @@ class Layout : public testing::Test {
     for (const char* file :
          {"packs/some_pack/op.cpp", "repro/some_pack/repro.cpp", "repro/harness/compare.cpp",
           "patches/some_pack/0001-a.edit", "mitigations/patchbench_mitigations/some_pack.py",
-          "reports/evidence/spine/fuzz.json", "reports/evidence/some_pack/a.jsonl"}) {
+          "mitigations/programs/some_pack.py", "reports/evidence/spine/fuzz.json",
+          "reports/evidence/some_pack/a.jsonl"}) {
       put(file, "\n");
     }
     ASSERT_EQ(violations(root_), std::vector<std::string>());
@@ -338,6 +357,13 @@ TEST_F(Layout, NothingStandsWithoutItsPack) {
           "mitigations/patchbench_mitigations/lost.py: belongs to no pack",
           "tests/packs/lost_test.cpp: belongs to no pack",
           "reports/evidence/lost: belongs to no pack"});
+}
+
+TEST_F(Layout, AMitigationHasAProgramOfFewLines) {
+  put("mitigations/programs/some_pack.py", std::string(41, '\n'));
+  expect({"mitigations/programs/some_pack.py: more than 40 lines"});
+  fs::remove(root_ / "mitigations/programs/some_pack.py");
+  expect({"mitigations/programs/some_pack.py: is missing"});
 }
 
 TEST_F(Layout, NamesSaySomething) {

@@ -49,8 +49,31 @@ Json QuestionContext::to_json() const {
     json["expects"] = seen_name(expects);
     json["failure_class"] = failure_class;
   }
+  if (!program.is_null()) json["program"] = program;
   return json;
 }
+
+namespace {
+
+/// Throws Json::exception for what run_mitigation_program() does not write.
+void check_program(const Json& program) {
+  const auto need_text = [](const Json& of, const char* key) {
+    static_cast<void>(of.at(key).get<std::string>());
+  };
+  if (program.is_null()) return;
+  if (program.contains("missing")) return need_text(program, "missing");
+  need_text(program, "sha256");
+  for (const char* name : {"off", "auto", "named"}) {
+    const Json& start = program.at(name);
+    if (start.contains("failed")) {
+      need_text(start, "failed");
+    } else {
+      for (const char* key : {"error", "bound"}) static_cast<void>(start.at(key).get<double>());
+    }
+  }
+}
+
+}  // namespace
 
 QuestionContext QuestionContext::from_json(const Json& json) {
   try {
@@ -73,6 +96,8 @@ QuestionContext QuestionContext::from_json(const Json& json) {
     context.contrast = json.value("contrast", "");
     context.failure_class = json.value("failure_class", "");
     context.expects = seen_from(json.value("expects", "absent"));
+    context.program = json.value("program", Json());
+    check_program(context.program);
     return context;
   } catch (const Json::exception& e) {
     throw Error(ErrorCode::kUsage, std::string("a verdict's question is malformed: ") + e.what());

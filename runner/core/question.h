@@ -44,6 +44,9 @@ struct QuestionContext {
   Subject contrast = SubjectKind::kOther;  ///< kClaim: `subject` is the one it speaks of
   std::string failure_class;               ///< kClaim
   Seen expects = Seen::kAbsent;            ///< kClaim: absent, or present in `failure_class`
+  /// kMitigation: what its program came to (run/mitigation_program.h); null in verdicts that were
+  /// made before there were programs, of a named mode, and where only some cases were asked for.
+  Json program;
   Json to_json() const;
   static QuestionContext from_json(const Json& json);
 };

@@ -95,6 +95,8 @@ Expectation expectation_of(const Observation& observation, const QuestionContext
 /// nothing is earned), unless it is another defect: the subject `fixed`, the release without the
 /// bug, is wrong there, too, or, where the pack calls none fixed, `upstream` is in a class that it
 /// does not declare. With `is_few` the argument says "few_drawn".
+/// With `program` a mitigation earns it only where that is wrong without the mitigation, and right
+/// under `auto` and by name.
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context);
 
 }  // namespace patchbench

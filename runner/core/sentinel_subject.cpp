@@ -49,6 +49,29 @@ Outcome subject_green(const Observations& seen, const QuestionContext& context, 
   return {sentinel, "", fmt::format("{} cases green{}", must.size(), rest), ""};
 }
 
+/// "error 0.25 of at most 1e-05", or why there is none.
+std::string told(const Json& start) {
+  if (start.contains("failed")) return "no number: " + start["failed"].get<std::string>();
+  return fmt::format("error {:.3g} of at most {:.3g}", start["error"].get<double>(),
+                     start["bound"].get<double>());
+}
+
+/// What is earned if the program is wrong without the mitigation, and right under `auto` and with
+/// it by name.
+Outcome programmed(const Json& program, Outcome earned) {
+  if (program.contains("missing"))
+    return none("program missing: " + program["missing"].get<std::string>());
+  for (const char* name : {"off", "auto", "named"}) {
+    const Json& start = program.at(name);
+    const bool is_wrong = !start.contains("failed") && start["error"] > start["bound"];
+    if (start.contains("failed") || is_wrong != (std::string(name) == "off"))
+      return none(fmt::format("program, {}: {}", name, told(start)));
+  }
+  earned.why += fmt::format("; program {:.12}: {} without it", program["sha256"].get<std::string>(),
+                            told(program["off"]));
+  return earned;
+}
+
 }  // namespace
 
 Outcome op_right(const Observations& seen, const QuestionContext& context) {
@@ -57,6 +80,8 @@ Outcome op_right(const Observations& seen, const QuestionContext& context) {
 
 Outcome mitigated(const Observations& seen, const QuestionContext& context) {
   Outcome outcome = subject_green(seen, context, Sentinel::kMitigationVerified);
+  if (outcome.sentinel && !context.program.is_null())
+    outcome = programmed(context.program, std::move(outcome));
   if (outcome.sentinel) outcome.argument = context.subject.mode();
   return outcome;
 }

@@ -82,6 +82,8 @@ class SubjectRunner {
   virtual Trial run(const Context& context, const Setup& setup, const RunOptions& options,
                     const Subject& subject, const std::vector<Edit>& edits,
                     const std::string& corrupt) = 0;
+  /// run_mitigation_program().
+  virtual Json run_program(const Context& context, const Setup& setup) = 0;
 };
 
 /// Resolves names to things, chooses device and sandbox and prepares the environment. Throws Error
@@ -93,6 +95,9 @@ Setup prepare(const Context& context, const RunOptions& options);
 Trial run_trial(const Context& context, const Setup& setup, const RunOptions& options,
                 const Subject& subject, const std::vector<Edit>& edits,
                 const std::string& corrupt = "");
+
+/// Starts the program of the pack's mitigation three times (run/mitigation_program.h).
+Json run_program(const Context& context, const Setup& setup);
 
 /// How many cases the pack's spaces have for a subject by default; 0 where it has none.
 int num_drawn_of(const Setup& setup, const Subject& subject);

@@ -292,6 +292,10 @@ Answer reproduce(const Context& context, const Setup& setup, const RunOptions& o
   if (question == Question::kMitigation) {
     for (Trial& trial : red_elsewhere(context, setup, options, answer.trials, options.subject))
       answer.trials.push_back(std::move(trial));
+    // The judge comes first: a program says nothing about a mitigation that is red there.
+    const bool is_whole = options.subject.mode().empty() && options.cases.empty();
+    if (is_whole && sentinel_of(observations_of(answer.trials), answer.question).sentinel)
+      answer.question.program = run_program(context, setup);
   }
   if (question == Question::kOp) {
     // Mutants of the outputs are judged on small cases: what they show does not depend on the

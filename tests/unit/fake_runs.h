@@ -25,9 +25,10 @@ class FakeRunner : public SubjectRunner {
   std::function<void(const Setup&, const Subject&, RunContext&)> change_context;
   std::set<std::string> cannot_run;  ///< versions
   std::string device = "cpu";
-  std::vector<std::string> ran;     ///< "0.8.0 patched"
-  std::set<std::string> red_drawn;  ///< subjects that are wrong on the one drawn case that is red
-  std::vector<std::string> drew;    ///< "patched 40"
+  std::vector<std::string> ran;      ///< "0.8.0 patched"
+  std::set<std::string> red_drawn;   ///< subjects that are wrong on the one drawn case that is red
+  std::vector<std::string> drew;     ///< "patched 40"
+  Json program = sample::program();  ///< what a mitigation's program comes to
 
   Setup prepare(const Context& context, const RunOptions& options) override {
     Setup setup;
@@ -75,6 +76,11 @@ class FakeRunner : public SubjectRunner {
         see(setup, "op_mutant:spoiled_" + std::to_string(i), item, 0, trial);
     }
     return trial;
+  }
+
+  Json run_program(const Context&, const Setup& setup) override {
+    ran.push_back(setup.pin->version + " program");
+    return program;
   }
 
  private:

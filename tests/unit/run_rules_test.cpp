@@ -150,6 +150,22 @@ TEST(Reproduce, AMitigationIsVerifiedBesideTheReleaseAlone) {
   EXPECT_EQ(bench.reproduced().outcome.text(), "MITIGATION_VERIFIED");
   EXPECT_NE(std::find(bench.runner.ran.begin(), bench.runner.ran.end(), "0.8.0 upstream"),
             bench.runner.ran.end());
+  EXPECT_EQ(bench.runner.ran.back(), "0.8.0 program");
+  bench.runner.program = {{"missing", "mitigations/programs/some_pack.py"}};
+  EXPECT_EQ(bench.reproduced().outcome.why, "program missing: mitigations/programs/some_pack.py");
+}
+
+TEST(Reproduce, AProgramIsNotStartedForARedMitigationOrSomeCases) {
+  FakeWorkbench bench;
+  bench.options.subject = SubjectKind::kMitigated;
+  bench.options.cases = {"fp32", "bf16"};
+  bench.reproduced();
+  bench.options.cases.clear();
+  bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
+    if (subject == SubjectKind::kMitigated) see(o, Seen::kPresent);
+  };
+  EXPECT_EQ(bench.reproduced().outcome.text(), "NONE");
+  EXPECT_EQ(std::count(bench.runner.ran.begin(), bench.runner.ran.end(), "0.8.0 program"), 0);
 }
 
 TEST(Reproduce, AModeOfAMitigationIsASubjectOfItsOwn) {

@@ -34,6 +34,13 @@ inline RunContext context(int number = 1) {
   return c;
 }
 
+/// A mitigation's program that is wrong without it and right with it.
+inline Json program() {
+  const Json right = {{"error", 1e-7}, {"bound", 1e-5}};
+  return {{"sha256", sha256_hex("program")},           {"stand_in", false}, {"forced", false},
+          {"off", {{"error", 0.25}, {"bound", 1e-5}}}, {"auto", right},     {"named", right}};
+}
+
 inline Observation observation(const std::string& subject, const std::string& case_name,
                                CaseRole role, Seen seen) {
   Observation o;
