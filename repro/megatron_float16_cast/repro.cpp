@@ -90,7 +90,8 @@ void read_mixer(const Case& item, std::vector<std::string>& known, Axes& axes) {
   axes.head_dim = extent(item, "head_dim");
   axes.state_dim = extent(item, "state_dim");
   axes.is_frozen = harness::flag(item, "frozen");
-  harness::choice(item, "params_dtype", {"of_the_model", "float32"});
+  const std::string params_dtype =
+      harness::choice(item, "params_dtype", {"of_the_model", "float32"});
   harness::choice(item, "tied", {"none", "before", "after"});
   extent(item, "wraps");
   known.insert(known.end(), {"module", "layers", "head_dim", "state_dim", "frozen", "params_dtype",
@@ -100,6 +101,9 @@ void read_mixer(const Case& item, std::vector<std::string>& known, Axes& axes) {
     known.push_back("num_ranks");
   }
   if (axes.head_dim % 2 != 0) harness::refuse(item, "axis 'head_dim' must be even");
+  if (mixer.others.contains("dt_bias") && axes.marked.contains("dt_bias") &&
+      params_dtype != "float32")
+    harness::refuse(item, "a dt_bias that is made in 16 bits cannot stay in float32");
   if (axes.state_dim < 4) harness::refuse(item, "axis 'state_dim' must be at least 4");
 }
 
