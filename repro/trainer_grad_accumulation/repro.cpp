@@ -26,27 +26,43 @@ struct Axes {
 
 /// How the model's forward takes the count of labels that the trainer hands over, and its name.
 const std::vector<std::string> kForwards = {
-    "reads",            // **loss_kwargs, handed to the loss; class TinyForCausalLM
-    "reads_unlisted",   // the same; class TinyLMHeadModel, a name that no loss is listed for
-    "reads_unshifted",  // the same; class TinyTagger: its own loss, labels not shifted
-    "takes_none",       // no argument for it
-    "ignores",          // **kwargs that it does not look at
+    "reads",                   // **loss_kwargs, handed to the loss; class TinyForCausalLM
+    "reads_unlisted",          // the same; class TinyLMHeadModel, a name that no loss is listed for
+    "reads_unshifted",         // the same; class TinyTagger: its own loss, labels not shifted
+    "reads_listed_unshifted",  // the same; class TinyForTokenClassification, a listed name
+    "takes_none",              // no argument for it; a name that the causal loss is listed for
+    "takes_none_unlisted",  // the same; class NoArgumentDecoder, a name that no loss is listed for
+    "ignores",              // **kwargs that it does not look at
 };
 
+/// What of the trainer's the user replaces by code that is right in a release which leaves it
+/// alone: the loss in a subclass or on the object, which divides by a number that the user knows or
+/// by the count that the trainer hands over; or accelerate's backward.
+const std::vector<std::string> kOwn = {"subclass_by_its_number", "subclass_by_the_count",
+                                       "object_by_its_number", "object_by_the_count", "backward"};
+
 Axes axes_of(const Case& item) {
-  harness::check_axes(item,
-                      {"vocab", "hidden", "tokens", "lengths", "micro_batch", "masked", "forward"});
+  harness::check_axes(
+      item, harness::with_optional(
+                item, {"vocab", "hidden", "tokens", "lengths", "micro_batch", "masked", "forward"},
+                "own"));
   Axes axes;
   axes.vocab = extent(item, "vocab");
   axes.hidden = extent(item, "hidden");
   axes.lengths = harness::lengths(item, "lengths", extent(item, "tokens"));
   axes.forward = choice(item, "forward", kForwards);
-  axes.options = {.micro_batch = extent(item, "micro_batch"),
-                  .is_shifted = axes.forward != "reads_unshifted"};
+  axes.options = {
+      .micro_batch = extent(item, "micro_batch"),
+      .is_shifted = axes.forward != "reads_unshifted" && axes.forward != "reads_listed_unshifted"};
   const double masked = harness::amount(item, "masked");
   axes.masked = static_cast<int64_t>(masked);
   if (static_cast<double>(axes.masked) != masked)
     refuse(item, "axis 'masked' wants a whole number");
+  if (item.axes.contains("own")) {
+    choice(item, "own", kOwn);
+    if (axes.masked == 0 || axes.forward != "reads")
+      refuse(item, "axis 'own' wants 'masked' of at least 1, and 'forward' reads");
+  }
   if (axes.vocab < 2) refuse(item, "axis 'vocab' wants at least 2");
   const int64_t first = std::max(axes.masked, axes.options.is_shifted ? int64_t{1} : int64_t{0});
   if (*std::max_element(axes.lengths.begin(), axes.lengths.end()) <= first)
@@ -73,9 +89,10 @@ harness::InProcessSubject model(Weight weight, bool is_divided_again = false) {
 Tensors red_pin(const Case& item, const Tensors& inputs) {
   const Axes axes = axes_of(item);
   const Weight weight = axes.forward == "reads_unlisted" ? Weight::kFirstCounted
-                        : axes.forward == "takes_none"   ? Weight::kMeanOfMeans
-                        : axes.forward == "ignores"      ? Weight::kSum
-                                                         : Weight::kShare;
+                        : axes.forward == "takes_none" || axes.forward == "takes_none_unlisted"
+                            ? Weight::kMeanOfMeans
+                        : axes.forward == "ignores" ? Weight::kSum
+                                                    : Weight::kShare;
   return accumulated(inputs, weight, axes.options);
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", CUDA_VISIBLE_DEVICES="")
 
 import torch  # noqa: E402
-from subject_runtime import Case  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from subject_runtime import Case, Unsupported  # noqa: E402
 from tiny_models import BY_FORWARD, TinyConfig  # noqa: E402
 from transformers import Trainer, TrainingArguments  # noqa: E402
 
@@ -21,12 +23,37 @@ class Keeps(torch.optim.SGD):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
-        self.kept = [p.grad.clone() for group in self.param_groups for p in group["params"]]
+        self.kept = [p.grad.clone() for group in self.param_groups for p in group["params"] if p.grad is not None]
 
 
 class InOrder(Trainer):
     def _get_train_sampler(self, *_: Any) -> torch.utils.data.Sampler:
         return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+class OwnLoss(InOrder):
+    """A user's loss, right where it is left alone: a sum over labels, divided by their number in the step that the user knows, or
+    else by the count that is handed over. Its gradient is times what accelerate divides by, which is 1 but in 5.2.0 to 5.5.3."""
+
+    num_labels: int | None = None
+
+    def compute_loss(
+        self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        logits = model.head(model.table(inputs["input_ids"]))[:, :-1].flatten(0, 1)
+        loss = F.cross_entropy(logits, inputs["labels"][:, 1:].flatten(), reduction="sum") / (self.num_labels or num_items_in_batch)
+        return loss.detach() + (loss - loss.detach()) * self.accelerator.gradient_accumulation_steps
+
+
+class OwnBackward:
+    """A user's `accelerator.backward`, which keeps the gradients in a place of its own."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]):
+        self.parameters, self.sums = parameters, [torch.zeros_like(p) for p in parameters]
+
+    def __call__(self, loss: torch.Tensor, **_: Any) -> None:
+        for total, gradient in zip(self.sums, torch.autograd.grad(loss, self.parameters), strict=True):
+            total += gradient
 
 
 def micro_batch(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -40,6 +67,9 @@ def micro_batch(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 def run(case: Case) -> dict[str, torch.Tensor]:
     """The training loss that the Trainer reports, and the gradients that its one step is given."""
     axes, tensors = case.axes, case.tensors
+    own, _, by = axes.get("own", "").partition("_by_")
+    if own and not hasattr(Trainer, "get_batch_samples"):
+        raise Unsupported("this release hands no count to a loss")
     model = BY_FORWARD[axes["forward"]](TinyConfig(axes["vocab"], axes["hidden"]))
     parameters = [model.table.weight, model.head.weight]
     for parameter, name in zip(parameters, ("table", "head"), strict=True):
@@ -52,6 +82,14 @@ def run(case: Case) -> dict[str, torch.Tensor]:
             output_dir=folder, per_device_train_batch_size=axes["micro_batch"], max_steps=1, max_grad_norm=0.0, use_cpu=True,
             gradient_accumulation_steps=-(-len(rows) // axes["micro_batch"]), report_to=[], save_strategy="no",
             disable_tqdm=True, dataloader_pin_memory=False, remove_unused_columns=False)  # fmt: skip
-        trainer = InOrder(model=model, args=arguments, train_dataset=rows, data_collator=micro_batch, optimizers=(optimizer, scheduler))
+        kind = OwnLoss if own == "subclass" else InOrder
+        trainer = kind(model=model, args=arguments, train_dataset=rows, data_collator=micro_batch, optimizers=(optimizer, scheduler))
+        if own:
+            trainer.num_labels = int(tensors["labels"][:, 1:].ne(-100).sum()) if by == "its_number" else None
+        if own == "object":
+            trainer.compute_loss = functools.partial(OwnLoss.compute_loss, trainer)
+        if own == "backward":
+            trainer.accelerator.backward = OwnBackward(parameters)
         loss = trainer.train().training_loss
-    return {"loss": torch.tensor(loss), "grad_table": optimizer.kept[0], "grad_head": optimizer.kept[1]}
+    kept = trainer.accelerator.backward.sums if own == "backward" else optimizer.kept
+    return {"loss": torch.tensor(loss), "grad_table": kept[0], "grad_head": kept[1]}

@@ -62,9 +62,17 @@ class TinyTagger(Tiny):
         return {"loss": F.cross_entropy(logits, labels.flatten(), reduction="sum") / count}
 
 
+class TinyForTokenClassification(TinyTagger):
+    """The same under a name for which the release lists a loss that does not shift its labels."""
+
+
 class NoArgumentForCausalLM(Tiny):
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"loss": self.next_token_loss(input_ids, labels)}
+
+
+class NoArgumentDecoder(NoArgumentForCausalLM):
+    """The same under a name that says nothing of its loss."""
 
 
 class IgnoringForCausalLM(Tiny):
@@ -76,6 +84,8 @@ BY_FORWARD = {
     "reads": TinyForCausalLM,
     "reads_unlisted": TinyLMHeadModel,
     "reads_unshifted": TinyTagger,
+    "reads_listed_unshifted": TinyForTokenClassification,
     "takes_none": NoArgumentForCausalLM,
+    "takes_none_unlisted": NoArgumentDecoder,
     "ignores": IgnoringForCausalLM,
 }
