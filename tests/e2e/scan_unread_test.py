@@ -37,8 +37,13 @@ def test_a_hit_in_a_spelling_of_pip_is_a_hit(tmp_path: Path, text: str) -> None:
     (tmp_path / "r.txt").write_text("numpy==1.26.4\n" + text, newline="")
     (tmp_path / "more.txt").write_text("liger-kernel==0.8.0\n")
     assert states(tmp_path / "r.txt") == (1, {(LIGER, "liger-kernel", "0.8.0", "hit")})
-    (tmp_path / "utf16.txt").write_text("liger-kernel==0.8.0\r\n", encoding="utf-16", newline="")
-    assert states(tmp_path / "utf16.txt")[0] == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_a_byte_order_mark_is_read_as_pip_reads_it(tmp_path: Path, encoding: str) -> None:
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    (tmp_path / "r.txt").write_text(f"{mark}liger-kernel==0.8.0\r\n", encoding=encoding, newline="")
+    assert states(tmp_path / "r.txt")[0] == 1
 
 
 @pytest.mark.parametrize("words", [[], ["--plain"], ["--format", "markdown"], ["--format", "github"], ["--json"]])

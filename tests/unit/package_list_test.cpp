@@ -155,8 +155,9 @@ TEST(PackageList, LinesEndWherePipEndsThem) {
 
 TEST(PackageList, AContradictionIsEachOfItsClaims) {
   const auto versions = [](const std::string& text) {
+    const PackageList list = list_of(text);
     std::set<std::string> found;
-    for (const Listed& one : list_of(text).packages.at("a")) found.insert(one.version + one.source);
+    for (const Listed& one : list.packages.at("a")) found.insert(one.version + one.source);
     return found;
   };
   const std::set<std::string> both = {"1", "2"};
