@@ -260,7 +260,7 @@ void ScanJudge::add_mitigation(ScanAnswer& answer) const {
     answer.acts = own != nullptr && own->is_mitigated && !is_local(answer.version);
     answer.mitigation = answer.acts              ? "acts"
                         : answer.version.empty() ? "refuses: its version is not known"
-                                                 : "refuses: not verified on " + answer.version;
+                                                 : "acts if its code is a verified release's";
   }
 }
 
