@@ -1,3 +1,4 @@
+# Longer than 400 lines: one stand-in and one call for each mitigation, and the scenarios that all share.
 """One mitigation on its stand-in upstream, with code of the user's around it: `users_programs.py SLUG FOLDER` prints what came of each
 scenario as JSON, "" where all is well. Its process starts with two threads, of which torch has not used the second when it is switched on.
 """
@@ -231,6 +232,21 @@ def mamba3_mimo_gqa_bwd(folder: Path) -> Callable[[Made], list[Any]]:
     return call
 
 
+def mamba3_siso_bwd_cse(folder: Path) -> Callable[[Made], list[Any]]:
+    test = of_test("mamba3_siso_bwd_cse")
+    parts = {"mamba3_siso_fwd": test.FORWARD, "mamba3_siso_combined": test.OP}
+    for name, value in {"place": test.fix.PLACED, "room": "width", "more": ""}.items():
+        parts = {file: text.replace("{" + name + "}", value) for file, text in parts.items()}
+    at = test.fix.PARTS.replace(".", "/")
+    install_stand_in(folder, "mamba-ssm", "2.3.2.post1", {f"{at}{file}.py": text for file, text in parts.items()})
+
+    def call(made: Made) -> list[Any]:
+        out = test.home().mamba3_siso_combined(*(made(t.detach()) for t in test.arguments()), cu_seqlens=test.BOUNDS)
+        return [out]
+
+    return call
+
+
 def sparse_mla_dims(folder: Path) -> Callable[[Made], list[Any]]:
     tilelang = of_test("fp8_storage_dispatch").TILELANG.replace("{kind}", "fooled")
     megatron(folder, {"dsa_kernels.py": KERNELS, "ops/tilelang_dsa.py": tilelang})
@@ -420,7 +436,7 @@ SCENARIOS = ("forked", "inference_mode", "inner_replaced_before", "inner_replace
 
 
 def main(slug: str, folder: Path) -> None:
-    fingerprint.why_unmeasured = lambda *_: ""
+    fingerprint.measured_as = lambda slug, version, keys: (version, "")
     os.environ["TRITON_INTERPRET"] = "1"
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
