@@ -18,16 +18,14 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import inspect
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
-from patchbench_mitigations.fingerprint import own_function
+from patchbench_mitigations.fingerprint import installed_version, own_function
 from patchbench_mitigations.megatron import detached
 from patchbench_mitigations.switch import Arguments, Finding, Hook, Mitigation, Placement
 
@@ -177,11 +175,7 @@ class _Siso(Mitigation):
             kernel = getattr(kernel, "fn", None)  # under Triton's autotuner and compiler, or its interpreter
         if not own_function(combined, modules[0]) or not own_function(forward, modules[1]) or kernel is None:
             raise self.refusal(f"{NAME} or what it calls is not there as a plain function, or is wrapped already; undo that first")
-        found = _Release(combined, forward, kernel)
-        try:
-            return found, getattr(sys.modules[PACKAGE], "__version__", None) or importlib.metadata.version(UPSTREAM)
-        except importlib.metadata.PackageNotFoundError:
-            return found, "unknown"
+        return _Release(combined, forward, kernel), installed_version(UPSTREAM, TARGET)
 
     def look(self, release: _Release, version: str) -> Finding:
         return observed_state(release, version)
