@@ -37,7 +37,7 @@ std::string FunctionTable::text() const {
   for (const auto& [upstream, files] : upstreams_) {
     for (const auto& [file, entries] : files) {
       for (const auto& [entry, versions] : entries) {
-        Json& digests = document[upstream][file][entry];
+        Json& digests = document[upstream][file][entry] = Json::object();
         for (const auto& [version, digest] : versions) {
           const std::string before = digests.value(digest, "");
           digests[digest] = before + (before.empty() ? "" : " ") + version;

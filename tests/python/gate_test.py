@@ -28,6 +28,7 @@ class Tree:
             "env/try_wheels.sh": "",
             "env/wheels.sh": "",
             "build/asan/bin/fuzz_test": "",
+            "build/asan/bin/scan_fuzz_test": "",
             "bin/python3": f"echo {folder}/tools",
             "bin/cmake": "",
             "tools/clang_format/data/bin/clang-format": "",

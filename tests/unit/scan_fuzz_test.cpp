@@ -130,8 +130,9 @@ TEST(ScanFuzz, AKnownHitIsNeverAnAllClear) {
         << Json(input.text).dump(-1, ' ', true, Json::error_handler_t::replace) << "\n"
         << answer.text();
     // The text costs more than the answer.
-    if (i % 16 == 0)
+    if (i % 16 == 0) {
       ASSERT_TRUE(is_plain(answer.text())) << "input " << i << ": " << Json(answer.text());
+    }
   }
   std::ostringstream counts;
   for (const auto& [kind, statuses] : seen) {
