@@ -1,5 +1,6 @@
 #include "core/requirement.h"
 
+#include <algorithm>
 #include <array>
 
 #include "core/package_list.h"
@@ -8,6 +9,26 @@ namespace patchbench {
 namespace {
 
 constexpr int kMaxMarkerDepth = 64;
+constexpr std::array<std::string_view, 20> kVariables = {"os_name",
+                                                         "sys_platform",
+                                                         "platform_machine",
+                                                         "platform_python_implementation",
+                                                         "platform_release",
+                                                         "platform_system",
+                                                         "platform_version",
+                                                         "python_version",
+                                                         "extra",
+                                                         "python_full_version",
+                                                         "extras",
+                                                         "implementation_name",
+                                                         "os.name",
+                                                         "implementation_version",
+                                                         "dependency_groups",
+                                                         "sys.platform",
+                                                         "platform.version",
+                                                         "platform.machine",
+                                                         "python_implementation",
+                                                         "platform.python_implementation"};
 
 bool is_alnum(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -130,7 +151,7 @@ class RequirementParser {
     return is_compared && marker_value();
   }
 
-  /// A text in quotes, or a variable such as `os.name`.
+  /// A text in quotes, or a variable of PEP 508 (with the old spellings that pip takes).
   bool marker_value() {
     for (const std::string_view quote : {"'", "\""}) {
       if (!take(quote)) continue;
@@ -138,7 +159,9 @@ class RequirementParser {
       return !rest_.empty() && take(quote);
     }
     skip_space();
-    return !take_while([](char c) { return is_alnum(c) || c == '_' || c == '.'; }).empty();
+    const std::string_view name =
+        take_while([](char c) { return is_alnum(c) || c == '_' || c == '.'; });
+    return std::find(kVariables.begin(), kVariables.end(), name) != kVariables.end();
   }
 
   std::string_view rest_;

@@ -278,14 +278,14 @@ TEST(Manifest, EveryObjectIsClosedButTheAxes) {
       Json spoilt = document;
       spoilt[Json::json_pointer(pointer)]["zzz"] = "zzz";
       const bool is_open = pointer.ends_with("/axes");
-      const bool is_keyed_by_case = pointer == "/bounds";
+      const bool is_keyed_by_case = pointer == "/bounds" || pointer.ends_with("/functions");
       EXPECT_EQ(error_of(spoilt.dump()) == "no error", is_open) << pointer;
       if (!is_open && !is_keyed_by_case) {
         EXPECT_NE(error_of(spoilt.dump()).find("zzz: unknown key"), std::string::npos) << pointer;
       }
     }
     if (value.is_structured()) {
-      for (const auto& [key, member] : value.items()) visit(pointer + "/" + key);
+      for (const auto& [key, member] : value.items()) visit(pointer + "/" + pointer_segment(key));
     }
   };
   visit("");

@@ -99,7 +99,7 @@ TEST(PythonTokens, Numbers) {
 
 TEST(PythonTokens, Strings) {
   for (const std::string text : {R"('a\'b')", R"(rb"\"")", R"(Rb'''a
-'b''\''''')",
+'b''\'''')",
                                  R"("a\
 b")",
                                  R"(u"")", R"("""""")", R"(r"\\")"})

@@ -63,7 +63,10 @@ struct Known {
           {.name = one.name,
            .package = one.name,
            .releases = {{.version = one.right, .state = BugStatus::kAbsent, .record = "r"},
-                        {.version = one.bad, .state = present, .record = "r"}}}};
+                        {.version = one.bad,
+                         .state = present,
+                         .classes = {{present, "cpu", "r"}},
+                         .record = "r"}}}};
     }
   }
 };
