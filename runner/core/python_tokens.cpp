@@ -292,14 +292,13 @@ class Lexer {
     const std::size_t depth = brackets_.size();
     for (std::size_t begin = at_; peek(0) != '}' || brackets_.size() > depth;) {
       if (at_ >= text_.size()) fail("a field that does not end in an f-string");
-      if (brackets_.size() > depth) {
-        step();
-      } else if (peek(0) == '=' && prints_itself()) {
+      const bool is_inside = brackets_.size() > depth;
+      if (!is_inside && peek(0) == '=' && prints_itself()) {
         ++at_;
         while (is_space(peek(0)) || peek(0) == '\n') ++at_;
         emit(PythonTokenKind::kFormatText, begin);
         begin = at_;
-      } else if ((peek(0) == '!' && peek(1) != '=') || peek(0) == ':') {
+      } else if (!is_inside && ((peek(0) == '!' && peek(1) != '=') || peek(0) == ':')) {
         const bool is_specification = peek(0) == ':';
         ++at_;
         emit(PythonTokenKind::kOperator, at_ - 1);

@@ -159,8 +159,7 @@ class RequirementParser {
       return !rest_.empty() && take(quote);
     }
     skip_space();
-    const std::string_view name =
-        take_while([](char c) { return is_alnum(c) || c == '_' || c == '.'; });
+    const std::string name = take_while([](char c) { return is_alnum(c) || c == '_' || c == '.'; });
     return std::find(kVariables.begin(), kVariables.end(), name) != kVariables.end();
   }
 

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/fields.h"
 #include "core/file_text.h"
+#include "core/package_list.h"
 #include "core/version_range.h"
 #include "status/verdict_records.h"
 
@@ -223,7 +224,7 @@ VerdictTable VerdictTable::parse(std::string_view text, const std::string& where
 }
 
 VerdictTable verdict_table(const Context& context, const std::string& db) {
-  if (!db.empty()) return VerdictTable::parse(read_file(db), db);
+  if (!db.empty()) return VerdictTable::parse(read_plain_file(db, kMaxInputBytes), db);
   std::error_code none;
   if (fs::is_directory(context.root / "reports/evidence", none)) return cached_table(context);
   const fs::path shipped = context.root / "verdicts.json";

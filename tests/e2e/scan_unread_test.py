@@ -63,10 +63,10 @@ def test_text_of_a_file_moves_no_cursor(tmp_path: Path, words: list[str]) -> Non
     assert found.returncode == 2 and found.stderr.count("\n") == 1 and found.stderr.strip().isprintable()
 
 
-def test_what_is_no_file_on_a_disk_is_one_line(tmp_path: Path) -> None:
+def test_what_is_no_file_on_a_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
-        os.chdir(tmp_path)
+        monkeypatch.chdir(tmp_path)
         listener.bind("socket")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "to_pipe").symlink_to("pipe")
@@ -75,6 +75,11 @@ def test_what_is_no_file_on_a_disk_is_one_line(tmp_path: Path) -> None:
     for place in (*places, "/dev/zero", "/dev/null", "/dev/tty", "/proc/self/status", "/proc/kmsg", "/proc/self/environ"):
         found = subprocess.run([PROGRAM, "scan", place], capture_output=True, text=True, timeout=20, check=False)
         assert found.returncode == 2 and found.stderr.count("\n") == 1 and not found.stdout, (place, found)
+    (tmp_path / "lock.txt").write_text("numpy==1.0\n")
+    for option in ("--vex", "--config", "--db"):
+        words = [PROGRAM, "scan", tmp_path / "lock.txt", option, tmp_path / "pipe"]
+        found = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+        assert found.returncode == 2 and found.stderr.count("\n") == 1, (option, found)
 
 
 def test_metadata_that_contradict_themselves_hide_nothing(tmp_path: Path) -> None:
