@@ -31,7 +31,7 @@ from bench_main import Bench  # noqa: E402
 
 
 @pytest.fixture
-def bench(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(name: str, without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """The bench of that file; what it imports from its folder is forgotten before and afterwards."""
     folder = FILES[name].parent
     monkeypatch.setattr(sys, "path", [str(folder), str(ROOT / "repro/harness"), *sys.path])

@@ -412,8 +412,9 @@ def test_an_unmeasured_release_needs_force(upstream: Upstream, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("upstream", [("host", "0.19.2+1a2b3c4")], indirect=True)
-def test_a_checkouts_commit_is_no_other_version(upstream: Upstream) -> None:
-    assert fix.enable()["version"] == "0.19.2"
+def test_a_checkouts_commit_is_refused_by_name_where_its_code_is_not_known(upstream: Upstream) -> None:
+    with pytest.raises(Refused, match=r"not verified on megatron-core 0\.19\.2\+1a2b3c4"):
+        fix.enable()
 
 
 @pytest.mark.parametrize("upstream", [("none", "0.15.3")], indirect=True)
