@@ -92,12 +92,13 @@ std::vector<CodeSite> code_sites(const Context& context, const std::vector<std::
 }
 
 void apply_policies(ScanReport& report, const ScanOptions& options, const Context& context) {
-  for (const std::string& file : options.vex) apply_vex(report, read_plain_file(file, kMaxInputBytes), file);
+  for (const std::string& file : options.vex)
+    apply_vex(report, read_plain_file(file, kMaxInputBytes), file);
   std::error_code none;
   const std::string file = options.config.empty() ? kIgnoreFile : options.config;
   if (options.config.empty() && !fs::exists(file, none)) return;
-  apply_ignored(report, ignored_packs(read_plain_file(file, kMaxInputBytes), file, context.slugs()), file,
-                context.today());
+  apply_ignored(report, ignored_packs(read_plain_file(file, kMaxInputBytes), file, context.slugs()),
+                file, context.today());
 }
 
 /// An input in which nothing was read answers nothing.
