@@ -49,7 +49,7 @@ fs::path libtorch_for(const Context& context, const exec::Environment& environme
   for (const fs::path& site : environment.sites) {
     if (fs::exists(site / kTorch)) return site / "torch/lib";
   }
-  const fs::path installed = exec::host_folder(environment, "torch/lib");
+  fs::path installed = exec::host_folder(environment, "torch/lib");
   if (!installed.empty() && is_locked_libtorch(installed, context.root / "env/locks/judge.txt"))
     return installed;
   // Its libraries know no Python; the lock's rows for one interpreter serve all.
