@@ -1,6 +1,7 @@
 #include "status/scan_advice.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -21,7 +22,7 @@ Hits hits_in(const std::vector<ScanAnswer>& answers) {
 /// The releases of the index that are newer than all that is hit of a package, the oldest first.
 std::vector<std::string> newer_releases(const std::vector<ScanAnswer>& answers,
                                         const std::string& package, const VerdictTable& table) {
-  std::vector<std::string> versions;
+  std::optional<std::vector<std::string>> versions;
   for (const ScanAnswer& one : answers) {
     if (one.state != ScanState::kHit || one.package != package) continue;
     const TableUpstream* upstream = table.packs.at(one.slug).find(one.upstream);
@@ -31,10 +32,9 @@ std::vector<std::string> newer_releases(const std::vector<ScanAnswer>& answers,
       if (is_after && !row.version.starts_with("git:")) after.push_back(row.version);
       is_after |= row.record == one.record;
     }
-    const bool is_first = versions.empty();
-    if (is_first || after.size() < versions.size()) versions = after;
+    if (!versions || after.size() < versions->size()) versions = std::move(after);
   }
-  return versions;
+  return versions.value_or(std::vector<std::string>());
 }
 
 /// What a release of a package comes to: the smaller, the better.
