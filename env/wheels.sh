@@ -64,9 +64,9 @@ ops_library() {
     mkdir -p "$folder"
     printf '#!/bin/sh\nexec bwrap --die-with-parent --dev-bind / / --ro-bind %q/usr /usr --ro-bind %q/etc /etc --ro-bind /usr/local /usr/local g++ "$@"\n' \
       "$old" "$old" >"$compiler" && chmod +x "$compiler"
-    # ccache would look for the root's headers on this machine.
+    # ccache would look for the root's headers on this machine; CMake looks for libraries here, and would link the root's static librt.
     (cd "$root" && cmake --preset $preset -B "$folder" -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CUDA_HOST_COMPILER="$compiler" \
-      -DPATCHBENCH_CCACHE=OFF && ninja -C "$folder" patchbench_ops_wheel) >"$logs/patchbench-ops.log" 2>&1 ||
+      -DCMAKE_LIBRARY_ARCHITECTURE=x86_64-linux-gnu -DCUDAToolkit_rt_LIBRARY=rt -DPATCHBENCH_CCACHE=OFF && ninja -C "$folder" patchbench_ops_wheel) >"$logs/patchbench-ops.log" 2>&1 ||
       { tail -n 20 "$logs/patchbench-ops.log" >&2; say "patchbench-ops was not built; log: $logs/patchbench-ops.log"; return 1; }
   fi
   [ -f "$folder/wheel/libpatchbench_ops.so" ] && printf '%s\n' "$folder/wheel/libpatchbench_ops.so"

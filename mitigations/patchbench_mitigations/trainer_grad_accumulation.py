@@ -4,8 +4,8 @@ Two hooks on the class object: `get_batch_samples` counts the labels of one opti
 every model returns the mean over its own micro-batch, goes backward from that mean times the micro-batch's share of the labels, and
 returns that product, of which the reported loss is made. What the model's forward does with a count does not matter then.
 
-Over which labels the loss is a mean is known of the release's own models. A forward of the user's is run once more, on the first
-micro-batch, without gradients: the one cross entropy that it returns tells.
+Over which labels the loss is a mean is known of the release's own models. A forward of the user's is run once more, on the
+micro-batch with the most labels, without gradients: the one cross entropy that it returns tells.
 
 Mode "exact" (what "auto" stands for) is exact for a loss that is a mean over the labels: the gradient of a step is that of the mean
 over all its labels. Left to the release, said once each and counted as "left": what the user replaced (a loss in a subclass or on the
@@ -141,8 +141,10 @@ def shifts_labels(trainer: Any, batches: list[dict[str, Any]]) -> bool | None:
         return loss == "ForCausalLMLoss" and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     known = vars(trainer).get(SEEN, (None, None))
     if known[0] is not model:
-        first = next(batch for batch in batches if num_labels(batch, False))
-        known = (model, shifts_by_itself(trainer, first))
+        fullest = max(batches, key=lambda batch: num_labels(batch, True))
+        if not num_labels(fullest, True):
+            return None  # rows of one label: a later step may tell
+        known = (model, shifts_by_itself(trainer, fullest))
         setattr(trainer, SEEN, known)
     return known[1]
 

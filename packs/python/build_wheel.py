@@ -46,6 +46,8 @@ def build_wheel(wheel_directory: str, config_settings: object = None, metadata_d
 def needed_glibc(library: Path) -> int:
     """The least x of the glibc 2.x that has every symbol version the library asks for, or that comes with a libstdc++ that has."""
     asked = subprocess.run(["readelf", "--version-info", library], capture_output=True, text=True, check=True).stdout
+    if "GLIBC_PRIVATE" in asked:
+        raise ValueError(f"{library} asks for GLIBC_PRIVATE, which only the glibc that it was built with has: a static librt was linked")
     ours = [int(minor) for minor in re.findall(r"Name: GLIBC_2\.(\d+)", asked)]
     of_stdcxx = max((int(v) for v in re.findall(r"Name: GLIBCXX_3\.4\.(\d+)", asked)), default=0)
     return max([*ours, next(glibc for newest, glibc in STDCXX.items() if of_stdcxx <= newest)])

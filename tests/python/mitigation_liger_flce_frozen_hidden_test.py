@@ -31,8 +31,8 @@ def fused_linear_cross_entropy_forward(_input, weight, target, bias, reduction):
     if KIND == "raising" and not is_made:
         raise UnboundLocalError("grad_weight")
     with torch.enable_grad():
-        x, w, b = (None if t is None else t.detach().requires_grad_() for t in (_input, weight, bias))
-        loss = F.cross_entropy(F.linear(x, w, b), target, reduction=reduction)
+        x, w, b = (None if t is None else t.detach().clone().requires_grad_() for t in (_input, weight, bias))
+        loss = F.cross_entropy(F.linear(x, w, b), target.clone(), reduction=reduction)
         grads = iter(torch.autograd.grad(loss.sum(), [t for t in (x, w, b) if t is not None]))
     grads = [None if t is None else next(grads) for t in (x, w, b)]
     if not is_made:

@@ -192,11 +192,14 @@ class Unshifted(OwnForCausalLM):
 def test_a_users_model_shows_over_which_labels_its_loss_is_a_mean(
     upstream: Upstream, kind: type[OwnForCausalLM], found: bool | None
 ) -> None:
+    """The first row has one label, of which a causal model's loss is no number."""
     model = kind()
     model.register_buffer("calls", torch.zeros(()))
     model.register_forward_pre_hook(lambda module, _: module.calls.add_(1) and None)
     state = torch.get_rng_state()
-    assert fix.shifts_labels(upstream.trainer(model), rows_of(9, 2)) is found
+    trainer = upstream.trainer(model)
+    assert fix.shifts_labels(trainer, rows_of(1)) is None
+    assert fix.shifts_labels(trainer, rows_of(1, 9, 2)) is found
     assert model.calls == 0 and torch.equal(state, torch.get_rng_state()) and model.table.grad is None
 
 

@@ -29,28 +29,6 @@ from patchbench_mitigations.registry import Refused  # noqa: E402
 from patchbench_mitigations.switch import one_thread  # noqa: E402
 
 Made = Callable[[torch.Tensor], torch.Tensor]  # how an input comes to be
-FLCE = """
-import torch
-import torch.nn.functional as F
-
-def fused_linear_cross_entropy_forward(_input, weight, target, bias, reduction):
-    with torch.enable_grad():
-        leaves = [t.detach().clone().requires_grad_() for t in (_input, weight, bias) if t is not None]
-        loss = F.cross_entropy(F.linear(*leaves), target.clone(), reduction=reduction)
-        grads = list(torch.autograd.grad(loss.sum(), leaves)) + [None] * (bias is None)
-    return loss.detach(), grads if _input.requires_grad else (torch.zeros_like(grads[0]), None, None)
-
-class LigerFusedLinearCrossEntropyFunction(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, _input, weight, target, bias=None, ce_weight=None, reduction="mean"):
-        loss, ctx.grads = fused_linear_cross_entropy_forward(_input, weight, target, bias, reduction)
-        return loss
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, w, b = (None if g is None else g * grad_output.flatten()[0] for g in ctx.grads)
-        return x, w, None, b, None, None
-"""
 FUSED_CE = """
 import torch
 import torch.nn.functional as F
@@ -139,7 +117,8 @@ def megatron(folder: Path, files: dict[str, str]) -> None:
 
 
 def linear_cross_entropy(folder: Path, reduction: str) -> Callable[[Made], list[Any]]:
-    install_stand_in(folder, "liger-kernel", "0.8.0", {"liger_kernel/ops/fused_linear_cross_entropy.py": FLCE})
+    text = of_test("liger_flce_frozen_hidden").UPSTREAM.replace("{kind}", "faulty")
+    install_stand_in(folder, "liger-kernel", "0.8.0", {"liger_kernel/ops/fused_linear_cross_entropy.py": text})
 
     def call(made: Made) -> list[Any]:
         module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")

@@ -42,6 +42,14 @@ const std::vector<Planted>& planted() {
   return all;
 }
 
+/// A hit of this pack needs another package, too.
+constexpr const char* kConditional = "sparse_mla_dims";
+
+const Planted& conditional() {
+  static const Planted one{"megatron-core", "0.19.2", "0.15.0"};
+  return one;
+}
+
 std::string read(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -55,9 +63,10 @@ struct Known {
     const fs::path root = PATCHBENCH_ROOT;
     const std::string schema = read(root / "packs/manifest.schema.json");
     for (const char* slug : {"liger_flce_none_bwd", "zero2_grad_accumulation",
-                             "trainer_grad_accumulation", "mamba3_mimo_gqa_bwd"}) {
+                             "trainer_grad_accumulation", "mamba3_mimo_gqa_bwd", kConditional}) {
       packs.push_back(parse_manifest(read(root / "packs" / slug / "manifest.json"), slug, schema));
-      const Planted& one = planted().at(packs.size() - 1);
+      const size_t at = packs.size() - 1;
+      const Planted& one = at < planted().size() ? planted()[at] : conditional();
       const std::string present = packs.back().classes_order.front();
       table.packs[slug].upstreams = {
           {.name = one.name,
@@ -146,6 +155,19 @@ TEST(ScanFuzz, AKnownHitIsNeverAnAllClear) {
   }
   RecordProperty("inputs", std::to_string(num_inputs));
   RecordProperty("answers", counts.str());
+}
+
+TEST(ScanFuzz, WhatAListDoesNotNameMayBeInstalled) {
+  constexpr uint64_t kNumLists = 4000;
+  uint64_t num_told = 0;
+  for (uint64_t i = 0; i < kNumLists; ++i) {
+    Random random(3, i);
+    const Input input = spellings::requirements_of(conditional(), random);
+    const Answer answer = answer_of(input);
+    num_told += answer.status == 3;
+    ASSERT_NE(answer.status, 0) << "input " << i << ":\n" << input.text << "\n" << answer.text();
+  }
+  EXPECT_GT(num_told, kNumLists / 4);
 }
 
 /// The metadata of a package in a folder of packages, with what contradicts it.

@@ -170,6 +170,8 @@ inline Input requirements_of(const Planted& one, Random& random) {
     std::string text;
     const size_t num_before = random.below(6), num_after = random.below(4);
     for (size_t i = 0; i < num_before; ++i) text += other_line(one, random) + end;
+    // pip refuses a second requirement on a line: nothing of it may be taken for all of it.
+    if (random.below(12) == 0) text += one_of(random, {"numpy==1.26.4 ", "six==1.0, ", "torch "});
     text += planted;
     for (size_t i = 0; i < num_after; ++i) text += end + other_line(one, random);
     return text + (random.below(3) == 0 ? "" : end);

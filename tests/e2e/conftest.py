@@ -1,0 +1,47 @@
+"""A command that the program prints in any of these tests is one that it takes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from answers import PROGRAM
+
+COMMAND = r"(?:\./)?patchbench "
+NEXT = re.compile(rf'^next: ({COMMAND}.*)$|"(?:next|command)": ?("{COMMAND}(?:[^"\\]|\\.)*")|`({COMMAND}[^`\n]+)`', re.M)
+UNKNOWN = "-Z"
+
+
+def printed(text: object) -> set[str]:
+    """The commands in what a program wrote: its last line, a field of its document, words in backticks."""
+    found = NEXT.findall(text) if isinstance(text, str) else []
+    return {plain or (json.loads(field) if field else ticked) for plain, field, ticked in found}
+
+
+def complaint(command: str) -> str:
+    """What the program says of a command with an option more that it does not have; "" if it names that option alone."""
+    words = shlex.split(command, comments=True)[1:]
+    at = words.index("--") if "--" in words else len(words)
+    done = subprocess.run([PROGRAM, *words[:at], UNKNOWN, *words[at:]], capture_output=True, text=True, timeout=60)
+    return "" if done.stderr == f"patchbench: The following argument was not expected: {UNKNOWN}; see --help\n" else done.stderr
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _commands_are_taken() -> Iterator[None]:
+    commands: set[str] = set()
+    run = subprocess.run
+
+    def heard(*args: object, **words: object) -> subprocess.CompletedProcess:
+        done = run(*args, **words)
+        commands.update(printed(done.stdout), printed(done.stderr))
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "run", heard)
+        yield
+    said = {command: complaint(command) for command in commands}
+    assert {command: words for command, words in said.items() if words} == {}
