@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Prepares a machine (Debian 12 or 13; Ubuntu 24.04 is untried): Debian packages, locked wheels, upstream releases, base image.
-# Usage: env/bootstrap.sh [--yes] [--host-only] [--tests] [--wheels]
+# Usage: env/bootstrap.sh [--yes] [--host-only | --pack] [--tests] [--wheels]
 #   --yes        do not ask before apt-get (also where CI=true, and where no terminal can be asked)
 #   --host-only  the runner's packages alone: no wheels, no releases, no image
+#   --pack       and the wheels that a reproducer is built with: the program fetches what the pack's run needs beside them
 #   --tests      what the tests alone need, too: a Slurm to start on this machine, the schema of CycloneDX
 #   --wheels     what env/wheels.sh alone needs, too: archives that the static program links
 # Goes on as far as it can: what is missing is said with the command that brings it. A second run takes no time.
@@ -10,14 +11,15 @@
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/patchbench
-yes=${CI:+--yes} host_only= tests= wheels=
+yes=${CI:+--yes} host_only= pack= tests= wheels=
 for word in "$@"; do
   case $word in
     --yes) yes=--yes ;;
     --host-only) host_only=1 ;;
+    --pack) pack=1 ;;
     --tests) tests=1 ;;
     --wheels) wheels=1 ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
 say() { printf 'bootstrap: %s\n' "$*" >&2; }
@@ -31,7 +33,7 @@ release=$(. /etc/os-release 2>/dev/null && echo "$ID-$VERSION_ID")
 
 inputs=("$0" "$root"/env/{fetch.py,pins.json,policy.json} "$root"/env/locks/* "$root"/packs/*/manifest.json
   "$root"/mitigations/patchbench_mitigations/data/*.json)
-stamp=$cache/bootstrap/$(cat "${inputs[@]}" <(echo "$host_only $tests $wheels $release"; cd "$root" && echo repro/*/repro.cpp) | sha256sum | cut -c1-16)
+stamp=$cache/bootstrap/$(cat "${inputs[@]}" <(echo "$host_only $pack $tests $wheels $release"; cd "$root" && echo repro/*/repro.cpp) | sha256sum | cut -c1-16)
 # What is installed; a stamp that lacks packages holds until this changes.
 installed=$(stat -c %Y /var/lib/dpkg/status 2>/dev/null)
 if [ -e "$stamp" ]; then
@@ -107,12 +109,14 @@ for package in $(packages_for headers); do
   headers "$package" || missing=2
 done
 if [ -z "$host_only" ]; then
-  say "locked wheels (torch 2.11.0 and what it needs: 2.5 GiB to fetch once, 4.4 GiB on disk), tools, upstream releases"
-  for lock in torch-2.11 tools wheels ${tests:+schemas}; do
+  say "locked wheels (torch 2.11.0 and what it needs: 2.5 GiB to fetch once, 4.4 GiB on disk)"
+  locks=(torch-2.11)
+  [ -z "$pack" ] && locks+=(tools wheels ${tests:+schemas})
+  for lock in "${locks[@]}"; do
     python3 "$root/env/fetch.py" env "$root/env/locks/$lock.txt" >/dev/null || missing=2
   done
   # The base image has Python 3.11, whatever this machine has.
-  if command -v podman >/dev/null; then
+  if [ -z "$pack" ] && command -v podman >/dev/null; then
     for lock in "$root"/env/locks/*.txt; do
       case ${lock##*/} in
         # torch 2.15: env/try_ops.sh fetches it.
@@ -122,7 +126,7 @@ if [ -z "$host_only" ]; then
     done
   fi
   # Red pins, the newest releases and what the tests need; reproduce and window fetch the others when they run them.
-  python3 "$root/env/fetch.py" pins "$root/env/pins.json" || missing=2
+  [ -n "$pack" ] || python3 "$root/env/fetch.py" pins "$root/env/pins.json" || missing=2
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] ||
     say "no nvcc: preset cpu is built, the ops go without their CUDA halves (CUDA 13.0 toolkit: developer.nvidia.com/cuda-downloads)"
 fi

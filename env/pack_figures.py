@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes what the packs' pages show of the records: the block of figures in packs/<slug>/README.md, the
-answer at its head (who is hit, what to do) and reports/evidence/<slug>/window.svg.
+"""Writes what the packs' pages show of the records: the block of figures in packs/<slug>/README.md, what
+to do (at its head) and reports/evidence/<slug>/window.svg. Who is hit and who is not, the first two lines, are written by hand.
 
   pack_figures.py           write every page and drawing, and the table of packs in README.md
   pack_figures.py --check   write nothing; exit 1 and name the files that are not what the records say
@@ -24,6 +24,7 @@ import functools
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -52,7 +53,10 @@ EFFECTS = {
     "claim": "none",
 }
 HARMLESS = ("memory", "speed", "claim")  # impacts that do not fail a scan
-CLASS_HEAD = ["failure class", "effect", "what goes wrong", "when", "releases"]
+SILENT = ["silent_wrong", "memory_corruption", "crash", "memory", "speed", "claim"]  # what nobody notices comes first
+# Upstreams of README's table; of more people's jobs first.
+REACH = ["transformers", "deepspeed", "liger-kernel", "transformer-engine", "megatron-core", "mamba-ssm", "tilelang"]
+MOST_INTERVALS = 3  # of releases, in a sentence or a cell; `patchbench show` has them all
 OTHERS = {"absent": "right", "unsupported": "no such code", "unresolved": "no answer", "not_measured": "not measured"}
 
 
@@ -224,7 +228,11 @@ class Releases:
 
     def text(self, versions: set[str]) -> str:
         """ "liger-kernel 0.3.0 to 0.8.1"; "" of none."""
-        shown = mitigation_data.ranges({short(version) for version in versions}, [short(version) for version in self.known])
+        found, known = {short(version) for version in versions}, [short(version) for version in self.known]
+        shown = mitigation_data.ranges(found, known)
+        if shown.count(",") >= MOST_INTERVALS:
+            first, *_, last = [version for version in known if version in found]
+            shown = f"{first} to {last}, {len(found)} of {known.index(last) - known.index(first) + 1} releases"
         return f"{self.upstream} {shown}" if shown else ""
 
 
@@ -233,7 +241,7 @@ def joined(texts: list[str]) -> str:
 
 
 def verified(slug: str, data: dict[str, Any], one: Releases) -> str:
-    """On which releases the mitigation was verified, by device; of the hit releases on which it was not, that it refuses."""
+    """On which releases the mitigation was verified, by device; where the other hit releases leave it."""
     devices: dict[str, set[str]] = {}
     for verdict in mitigation_data.verdicts(slug):
         version = verdict["context"]["pin"]["version"]
@@ -244,54 +252,92 @@ def verified(slug: str, data: dict[str, Any], one: Releases) -> str:
         by_releases.setdefault(one.text(versions), []).append(device)
     where = "; ".join(f"{releases} on {' and '.join(names)}" for releases, names in by_releases.items())
     acts = {version for version, release in data["releases"].items() if "mitigated" in release}
-    return f"verified for {where}" + (f"; not verified on {one.text(one.hit - acts)}, where it refuses to act" if one.hit - acts else "")
+    return f"verified for {where}" + ("; elsewhere it acts only where the code is a verified release's" if one.hit - acts else "")
 
 
-def advice(slug: str, found: list[Releases], is_harmless: bool) -> str:
+def upgrade(slug: str, one: Releases, hits: dict[str, list[Releases]], packs: str) -> str:
+    """Which releases of an upstream to upgrade to, and which other packs hit one of them; "" of none. `packs`: the path to their folder."""
+    if not one.right_after:
+        return ""
+    names = [
+        other
+        for other, found in hits.items()
+        if other != slug and any(each.upstream == one.upstream and each.hit & one.right_after for each in found)
+    ]
+    links = ", ".join(f"[{name}]({packs}/{name}/README.md)" for name in names)
+    return f"upgrade to {one.text(one.right_after)}" + (f". These are hit by {links}" if links else "")
+
+
+def advice(slug: str, found: list[Releases], is_harmless: bool, hits: dict[str, list[Releases]]) -> str:
     data = json.loads((ROOT / f"mitigations/patchbench_mitigations/data/{slug}.json").read_text())
     if "not_needed" in data:
         return f"{'nothing for a release as it is' if is_harmless else 'no mitigation acts'}: {data['not_needed']['why']}."
     (target,) = [one for one in found if one.upstream == data["package"]]
     command = f"`PATCHBENCH_MITIGATE={slug} python -m patchbench_mitigations train.py`"
     use = f"[the mitigation](../../docs/keep_training.md): {command} ({verified(slug, data, target)})."
-    said = [f"upgrade to {target.text(target.right_after)}. Or use {use}" if target.right_after else f"use {use}"]
+    older = f"Of the releases only older ones are right: {target.text(target.right)}." if target.right else "No measured release is right."
+    to = upgrade(slug, target, hits, "..")
+    said = [f"{to}. Or use {use}" if to else f"use {use} {older}"]
     others = [one for one in found if one is not target]
     left = [one.upstream for one in others if not one.right_after]
     said += [f"The mitigation acts in {target.upstream} alone: for {', '.join(left)} see below."] if left else []
     return " ".join([*said, *(f"For {one.upstream} upgrade to {one.text(one.right_after)}." for one in others if one.right_after)])
 
 
-def answer(slug: str, windows: list[dict[str, Any]]) -> str:
-    """Who is hit, which releases are right, what to do; of a pack whose releases show several failure classes, a row for each."""
-    manifest = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())
-    found = [Releases(upstream, windows) for upstream in dict.fromkeys(window["upstream"] for window in windows)]
-    hit = "Releases with it" if "not_needed" in manifest["mitigation"] else "Hit"
-    text = f"- **{hit}:** {joined([one.text(one.hit) for one in found])}\n"
-    text += f"- **Right:** {joined([one.text(one.right) for one in found]) or 'no measured release'}\n"
-    shown = [one["name"] for one in manifest["classes"] if any(each.in_class(one["name"]) for each in found)]
-    is_harmless = all(manifest["impact"].get(name, "silent_wrong") in HARMLESS for name in shown)
-    text += f"- **Do:** {advice(slug, found, is_harmless)}\n"
+def releases_of(windows: list[dict[str, Any]]) -> list[Releases]:
+    return [Releases(upstream, windows) for upstream in dict.fromkeys(window["upstream"] for window in windows)]
+
+
+def answer(slug: str, hits: dict[str, list[Releases]]) -> str:
+    """What to do, and a row for each failure class that a release showed. `hits`: what each pack's windows say."""
+    manifest, found = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text()), hits[slug]
+    impacts = {one["name"]: manifest["impact"].get(one["name"], "silent_wrong") for one in manifest["classes"]}
     when = {one["class"]: one["words"] for one in reversed(manifest["trigger"])}  # the first of a class is the general one
     rows = []
-    for one in manifest["classes"]:
-        releases = joined([each.text(each.in_class(one["name"])) for each in found])
+    for name, impact in impacts.items():
+        releases = joined([each.text(each.in_class(name)) for each in found])
         if releases:
-            effect = EFFECTS[manifest["impact"].get(one["name"], "silent_wrong")]
-            rows.append([f"`{one['name']}`", effect, one["meaning"], when.get(one["name"], ""), releases])
-    return f"{text}\n{markdown(CLASS_HEAD, rows)}" if len(rows) > 1 else text
+            rows.append([f"`{name}`: {EFFECTS[impact]}", when.get(name, ""), releases])
+    is_harmless = all(impacts[name] in HARMLESS for name in impacts if any(each.in_class(name) for each in found))
+    return f"**Do:** {advice(slug, found, is_harmless, hits)}\n\n" + markdown(["failure class", "when", "releases"], rows)
+
+
+def known_bugs(hits: dict[str, list[Releases]]) -> str:
+    """README's table: a row a pack, those that reach most people first, and of one upstream the most silent."""
+    rows: list[tuple[int, int, list[str]]] = []  # by reach and silence
+    for slug, found in hits.items():
+        manifest = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())
+        shown = [one["name"] for one in manifest["classes"] if any(each.in_class(one["name"]) for each in found)]
+        worst = min((manifest["impact"].get(name, "silent_wrong") for name in shown), key=SILENT.index)
+        hit = (ROOT / f"packs/{slug}/README.md").read_text().partition("**You are hit if** ")[2].partition("\n\n")[0]
+        use = re.split(r"[.:] ", hit.replace("\n", " "))[0]
+        versions = found[0].text(found[0].hit) + (f", and {len(found) - 1} more upstreams" if len(found) > 2 else "")
+        versions = joined([each.text(each.hit) for each in found]) if len(found) <= 2 else versions
+        do = upgrade(slug, found[0], hits, "packs") or "use [the mitigation](docs/keep_training.md)"
+        if "not_needed" in manifest["mitigation"]:
+            do = manifest["mitigation"]["not_needed"]["why"].rpartition(": ")[2]
+        what = f"[{manifest['title']}](packs/{slug}/README.md): {EFFECTS[worst]}"
+        reach = REACH.index(found[0].upstream) if found[0].upstream in REACH else len(REACH)
+        rows.append((reach, SILENT.index(worst), [use, what, versions, do]))
+    return markdown(["you are hit if", "what happens", "versions", "do"], [row for *_, row in sorted(rows)])
 
 
 def figures(slug: str) -> str:
-    table, _, words = ask("status", slug, "--summary").partition("\n\n")
-    head, _, *rows = [[cell.strip() for cell in row.split("|")[2:-1]] for row in table.splitlines()]
+    table = ask("status", slug, "--summary").partition("\n\n")[0]
+    _, _, *found = [[cell.strip() for cell in row.split("|")[2:-1]] for row in table.splitlines()]
     # The drawing has what a release showed as it is.
-    rows = [row for row in rows if any(row[3:]) or " with " in row[0]]
+    rows = [
+        [f"{pin}, {device_name(device)}", release, ", ".join(filter(None, ours))]
+        for pin, device, release, *ours in found
+        if any(ours) or " with " in pin
+    ]
     window = f"![In which releases the bug is](../../reports/evidence/{slug}/window.svg)\n\n"
-    return f"{window}{markdown(head, rows)}\n{words}{tables(slug)}"
+    head = ["tested release, device", "as it is", "with what is ours ([words](../README.md#words))"]
+    return window + markdown(head, rows) + tables(slug)
 
 
 def page(slug: str, answer: str, figures: str) -> str:
-    """The pack's page with its two blocks; a page without one gets the answer before the bug and the figures before the limits."""
+    """The pack's page with its two blocks; a page without one gets what to do before the bug and the figures before the limits."""
     text = (ROOT / "packs" / slug / "README.md").read_text()
     for begin, end, heading, inside in ((ANSWER_BEGIN, ANSWER_END, "## Bug", answer), (BEGIN, END, "## Limits", figures)):
         if begin not in text:
@@ -304,15 +350,16 @@ def page(slug: str, answer: str, figures: str) -> str:
 
 def wanted() -> dict[Path, str]:
     """Path -> text of everything that this script writes. A pack without a verdict is left alone."""
-    head, _, rest = (ROOT / "README.md").read_text().partition(STATUS_BEGIN)
-    table = ask("status", "--summary")
-    files = {ROOT / "README.md": head + STATUS_BEGIN + table + STATUS_END + rest.partition(STATUS_END)[2]}
+    windows, files = {}, {}
     for manifest in sorted((ROOT / "packs").glob("*/manifest.json")):
-        slug = manifest.parent.name
-        windows = [window for window in json.loads(ask("--json", "status", "windows", slug))["windows"] if window["intervals"]]
-        if windows:
-            files[ROOT / "reports" / "evidence" / slug / "window.svg"] = drawing(slug, windows)
-            files[ROOT / "packs" / slug / "README.md"] = page(slug, answer(slug, windows), figures(slug))
+        found = json.loads(ask("--json", "status", "windows", manifest.parent.name))["windows"]
+        windows[manifest.parent.name] = [window for window in found if window["intervals"]]
+    hits = {slug: releases_of(found) for slug, found in windows.items() if found}
+    head, _, rest = (ROOT / "README.md").read_text().partition(STATUS_BEGIN)
+    files[ROOT / "README.md"] = head + STATUS_BEGIN + known_bugs(hits) + STATUS_END + rest.partition(STATUS_END)[2]
+    for slug in hits:
+        files[ROOT / "reports" / "evidence" / slug / "window.svg"] = drawing(slug, windows[slug])
+        files[ROOT / "packs" / slug / "README.md"] = page(slug, answer(slug, hits), figures(slug))
     return files
 
 

@@ -7,6 +7,9 @@
 
 namespace patchbench::exec {
 
+/// The interpreter of the base image "bookworm", known before it is built.
+inline constexpr const char* kImageTag = "cp311";
+
 /// Builds (once) the base image from env/images/<name> by debootstrap and returns its engine id;
 /// records its tree digest. Throws Error(kNotRunnable) if it cannot be built here.
 struct BaseImage {

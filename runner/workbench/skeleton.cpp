@@ -9,6 +9,10 @@ namespace {
 
 constexpr std::string_view kReadme = R"(# @TITLE@
 
+**You are hit if** you call what, under which condition; and what goes wrong then.
+
+**Not hit:** who uses the same release and does not meet it.
+
 ## Bug
 
 What a user sees, on which versions, and with which numbers.

@@ -42,6 +42,23 @@ def sentinel(result: Result) -> str:
     return verdict_of(result).split(":")[0].split(" ")[0]
 
 
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11) or not (shutil.which("podman") and shutil.which("bwrap")),
+    reason="wants podman, bubblewrap and the interpreter of the base image",
+)
+def test_a_first_run_waits_for_no_image_where_bubblewrap_serves(run, tmp_path: Path) -> None:
+    theirs = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "patchbench"
+    (tmp_path / "cache/patchbench").mkdir(parents=True)
+    for name in ("env", "files", "static"):
+        if (theirs / name).exists():
+            (tmp_path / "cache/patchbench" / name).symlink_to(theirs / name)
+    done = run("--json", "reproduce", SLUG, *FEW, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
+    (subject,) = json.loads(done.stdout)["subjects"]
+    assert subject["context"]["sandbox"]["kind"] == "bwrap" and "has no base image here yet" in done.stderr
+    assert not list((tmp_path / "cache/patchbench").glob("images/*.tar"))
+
+
 @pytest.mark.parametrize(
     ("version", "wanted", "bisect_status"),
     [

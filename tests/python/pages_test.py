@@ -32,11 +32,22 @@ def sparse_mla(name: str) -> list[dict]:
     return report["rows"] if "rows" in report else report["runs"]
 
 
-def test_a_packs_page_is_one_screen_under_five_headings() -> None:
+def test_a_packs_page_says_first_who_is_hit_who_is_not_and_what_to_do() -> None:
     for page in PAGES:
         text = page.read_text()
-        assert re.findall(r"^## (.+)", text, re.M) == ["Bug", "Cause", "Fix", "Limits", "Retirement"], page
+        head, _, body = text.partition("\n## Bug\n")
+        said = [line for line in head.splitlines() if line.startswith("**")]
+        assert [line.split("**")[1] for line in said] == ["You are hit if", "Not hit:", "Do:"], page
+        tables = [line for line in head.splitlines() if line.startswith("|")]
+        assert tables and all(line.count(" | ") <= 2 for line in tables), page
+        assert re.findall(r"^## (.+)", text, re.M) == ["Bug", "Cause", "Fix", "Limits", "Retirement"] and "Words: " not in body, page
         assert len(text.splitlines()) <= 80, page
+
+
+def test_a_page_names_releases_by_three_intervals_at_most() -> None:
+    interval = re.compile(r"(?:[\w.]+(?: to [\w.]+)?, ){3,}[\w.]+ to [\d.]+")
+    for page in PAGES:
+        assert not interval.search(page.read_text().partition("## Bug")[0]), page
 
 
 def test_a_number_that_the_block_of_figures_has_is_not_in_the_prose() -> None:
