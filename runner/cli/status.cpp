@@ -401,7 +401,7 @@ void add_status_command(CLI::App& app, Context& context) {
   command->add_flag("--markdown", words->markdown,
                     "reports/STATUS.md, from committed evidence alone");
   command->add_flag("--summary", words->summary,
-                    "the README's table, or the table of a pack's page, from committed evidence");
+                    "a row for each pack, or for each run of one, from committed evidence");
   command->footer(
       "\"red (class) on H200 ×2\": two runs that count (made here, committed, or signed by a "
       "trusted "

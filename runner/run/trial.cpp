@@ -181,7 +181,8 @@ std::string last_line(const std::string& text) {
                      end - (start == std::string::npos ? 0 : start + 1) + 1);
 }
 
-/// The strongest sandbox; bubblewrap with the same interpreter where that would first build its image.
+/// The strongest sandbox; bubblewrap with the same interpreter where that would first build its
+/// image.
 exec::SandboxKind ready_sandbox(const Context& context) {
   using exec::SandboxKind;
   const SandboxKind kind = exec::choose_sandbox(std::nullopt, context.cache, context.root);
@@ -190,16 +191,17 @@ exec::SandboxKind ready_sandbox(const Context& context) {
       host_python().second != exec::kImageTag ||
       !exec::probe_sandbox(SandboxKind::kBubblewrap, context.cache, context.root).usable)
     return kind;
-  exec::progress(fmt::format("runs in bubblewrap: {} has no base image here yet, which "
-                             "`patchbench env images --ensure` builds",
-                             exec::sandbox_name(kind)));
+  exec::progress(
+      fmt::format("runs in bubblewrap: {} has no base image here yet, which "
+                  "`patchbench env images --ensure` builds",
+                  exec::sandbox_name(kind)));
   return SandboxKind::kBubblewrap;
 }
 
 /// Sandbox and locked wheels.
 void prepare_locked(const Context& context, const RunOptions& options, Setup& setup) {
-  setup.sandbox =
-      options.sandbox ? exec::choose_sandbox(options.sandbox, context.cache, context.root)
+  setup.sandbox = options.sandbox
+                      ? exec::choose_sandbox(options.sandbox, context.cache, context.root)
                       : ready_sandbox(context);
   std::string tag;
   if (setup.sandbox == exec::SandboxKind::kPodman || setup.sandbox == exec::SandboxKind::kDocker) {

@@ -241,10 +241,8 @@ def test_the_committed_evidence_holds(run) -> None:
     assert files and not broken, broken
 
 
-def test_documents_show_the_committed_evidence(run) -> None:
+def test_the_page_of_all_verdicts_shows_the_committed_evidence(run) -> None:
     assert (ROOT / "reports/STATUS.md").read_text() == run("status", "--markdown").stdout
-    inside = (ROOT / "README.md").read_text().split("<!-- status -->\n")[1].split("<!-- /status -->")[0]
-    assert inside == run("status", "--summary").stdout
 
 
 def test_a_pack_without_a_reproducer_says_so(run, tmp_path: Path) -> None:
