@@ -56,7 +56,7 @@ HARMLESS = ("memory", "speed", "claim")  # impacts that do not fail a scan
 SILENT = ["silent_wrong", "memory_corruption", "crash", "memory", "speed", "claim"]  # what nobody notices comes first
 # Upstreams of README's table; of more people's jobs first.
 REACH = ["transformers", "deepspeed", "liger-kernel", "transformer-engine", "megatron-core", "mamba-ssm", "tilelang"]
-MOST_INTERVALS = 3  # of releases, in a sentence or a cell; `patchbench show` has them all
+MOST_INTERVALS = 3  # of releases, in a sentence or a cell; reports/STATUS.md and mitigations/README.md have them all
 OTHERS = {"absent": "right", "unsupported": "no such code", "unresolved": "no answer", "not_measured": "not measured"}
 
 
@@ -281,24 +281,29 @@ def advice(slug: str, found: list[Releases], is_harmless: bool, hits: dict[str, 
     others = [one for one in found if one is not target]
     left = [one.upstream for one in others if not one.right_after]
     said += [f"The mitigation acts in {target.upstream} alone: for {', '.join(left)} see below."] if left else []
-    return " ".join([*said, *(f"For {one.upstream} upgrade to {one.text(one.right_after)}." for one in others if one.right_after)])
+    return " ".join([*said, *(f"For {one.upstream} {upgrade(slug, one, hits, '..')}." for one in others if one.right_after)])
 
 
 def releases_of(windows: list[dict[str, Any]]) -> list[Releases]:
     return [Releases(upstream, windows) for upstream in dict.fromkeys(window["upstream"] for window in windows)]
 
 
+def impacts_shown(manifest: dict[str, Any], found: list[Releases]) -> dict[str, str]:
+    """Failure class -> impact, of those that a release showed, in the manifest's order."""
+    shown = [one["name"] for one in manifest["classes"] if any(each.in_class(one["name"]) for each in found)]
+    return {name: manifest["impact"].get(name, "silent_wrong") for name in shown}
+
+
 def answer(slug: str, hits: dict[str, list[Releases]]) -> str:
     """What to do, and a row for each failure class that a release showed. `hits`: what each pack's windows say."""
     manifest, found = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text()), hits[slug]
-    impacts = {one["name"]: manifest["impact"].get(one["name"], "silent_wrong") for one in manifest["classes"]}
+    impacts = impacts_shown(manifest, found)
     when = {one["class"]: one["words"] for one in reversed(manifest["trigger"])}  # the first of a class is the general one
-    rows = []
-    for name, impact in impacts.items():
-        releases = joined([each.text(each.in_class(name)) for each in found])
-        if releases:
-            rows.append([f"`{name}`: {EFFECTS[impact]}", when.get(name, ""), releases])
-    is_harmless = all(impacts[name] in HARMLESS for name in impacts if any(each.in_class(name) for each in found))
+    rows = [
+        [f"`{name}`: {EFFECTS[impact]}", when.get(name, ""), joined([each.text(each.in_class(name)) for each in found])]
+        for name, impact in impacts.items()
+    ]
+    is_harmless = set(impacts.values()) <= set(HARMLESS)
     return f"**Do:** {advice(slug, found, is_harmless, hits)}\n\n" + markdown(["failure class", "when", "releases"], rows)
 
 
@@ -307,8 +312,7 @@ def known_bugs(hits: dict[str, list[Releases]]) -> str:
     rows: list[tuple[int, int, list[str]]] = []  # by reach and silence
     for slug, found in hits.items():
         manifest = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())
-        shown = [one["name"] for one in manifest["classes"] if any(each.in_class(one["name"]) for each in found)]
-        worst = min((manifest["impact"].get(name, "silent_wrong") for name in shown), key=SILENT.index)
+        worst = min(impacts_shown(manifest, found).values(), key=SILENT.index)
         hit = (ROOT / f"packs/{slug}/README.md").read_text().partition("**You are hit if** ")[2].partition("\n\n")[0]
         use = re.split(r"[.:] ", hit.replace("\n", " "))[0]
         versions = found[0].text(found[0].hit) + (f", and {len(found) - 1} more upstreams" if len(found) > 2 else "")

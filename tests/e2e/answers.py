@@ -29,6 +29,17 @@ def need_reproducer(slug: str) -> None:
         pytest.skip("the reproducer is not built", allow_module_level=True)
 
 
+def with_unknown_option(words: list[str]) -> list[str]:
+    """The words of a command and an option that the program does not have: it reads the words and runs nothing."""
+    at = words.index("--") if "--" in words else len(words)
+    return [*words[:at], "-Z", *words[at:]]
+
+
+def complaint_of(done: subprocess.CompletedProcess[str]) -> str:
+    """What the program says of such words; "" if it names that option alone."""
+    return "" if done.stderr == "patchbench: The following argument was not expected: -Z; see --help\n" else done.stderr
+
+
 def answer(tmp_path: Path, *words: str) -> tuple[int, dict]:
     """Exit status and the JSON document of one command, on a ledger of its own."""
     done = subprocess.run(

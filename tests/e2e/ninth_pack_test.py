@@ -221,6 +221,8 @@ def write_first_files(desk: Desk, packs: tuple[NewPack, ...]) -> None:
     assert desk.edited(packs) == [PINS] and desk.git("diff", "--numstat").split() == ["1", "0", PINS]
     assert desk.broken_layout() == "" and desk.broken_form() == ""
     assert desk.must("status", "--markdown") == (desk.root / "reports/STATUS.md").read_text()
+    pages = [sys.executable, desk.root / "env/pack_figures.py", "--check"]
+    assert subprocess.run(pages, env=desk.env | {"PATCHBENCH_BUILD": str(BIN.parent)}).returncode == 0
     desk.build(packs[0])
     unfilled = desk.run("reproduce", packs[0].slug)
     assert unfilled.returncode == 3 and f"repro/{packs[0].slug}/repro.cpp: write inputs()" in unfilled.stderr

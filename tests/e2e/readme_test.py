@@ -20,12 +20,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from answers import PROGRAM, ROOT
+from answers import PROGRAM, ROOT, complaint_of, with_unknown_option
 from goodput_test import report
 
 Done = subprocess.CompletedProcess[str]
 SLUG = "liger_flce_none_bwd"
-UNKNOWN = "-Z"
 PROGRAM_WORDS = ("./patchbench", "patchbench", "/abs/patchbench")
 STARTS = (*PROGRAM_WORDS, "./run-tests")
 BEFORE = ("env/wheels.sh", "pip")  # what a reader runs before there is a program: env/try_wheels.sh tries it
@@ -197,10 +196,9 @@ def start(words: list[str], desk: Path, environment: dict[str, str]) -> Done:
 
 def complaint(words: list[str], desk: Path, environment: dict[str, str]) -> str:
     """What the program says of the words and an option that it does not have; "" if it names that option alone."""
-    at = words.index("--") if "--" in words else len(words)
-    done = start([*words[:at], UNKNOWN, *words[at:]], desk, environment)
+    done = start(with_unknown_option(words), desk, environment)
     assert done.returncode == (200 if "--exit-code" in words else 2), done
-    return "" if done.stderr == f"patchbench: The following argument was not expected: {UNKNOWN}; see --help\n" else done.stderr
+    return complaint_of(done)
 
 
 def test_the_page_shows_commands() -> None:

@@ -192,7 +192,7 @@ class Unshifted(OwnForCausalLM):
 def test_a_users_model_shows_over_which_labels_its_loss_is_a_mean(
     upstream: Upstream, kind: type[OwnForCausalLM], found: bool | None
 ) -> None:
-    """The first row has one label, of which a causal model's loss is no number."""
+    """The first row has one label: a causal model's loss is NaN there."""
     model = kind()
     model.register_buffer("calls", torch.zeros(()))
     model.register_forward_pre_hook(lambda module, _: module.calls.add_(1) and None)
