@@ -158,6 +158,44 @@ void check_includes(const fs::path& root, std::vector<std::string>& out) {
   }
 }
 
+using Graph = std::map<std::string, std::set<std::string>>;
+
+/// The nodes of a graph that can be reached from themselves.
+std::vector<std::string> in_circles(const Graph& graph) {
+  std::vector<std::string> found;
+  for (const auto& [start, first] : graph) {
+    std::set<std::string> reached;
+    std::vector<std::string> open(first.begin(), first.end());
+    while (!open.empty()) {
+      const std::string node = open.back();
+      open.pop_back();
+      const auto next = graph.find(node);
+      if (reached.insert(node).second && next != graph.end())
+        open.insert(open.end(), next->second.begin(), next->second.end());
+    }
+    if (reached.contains(start)) found.push_back(start);
+  }
+  return found;
+}
+
+/// A mitigation's module that imports itself through others cannot be read, nor imported, alone.
+void check_circles(const fs::path& root, std::vector<std::string>& out) {
+  static const std::regex kImport("from patchbench_mitigations(?:\\.(\\w+))? import ([\\w, ]+)");
+  const fs::path package = root / "mitigations/patchbench_mitigations";
+  Graph modules;
+  for (const std::string& name : names_in(package)) {
+    if (!name.ends_with(".py")) continue;
+    const std::string text = read(package / name);
+    for (std::sregex_iterator at(text.begin(), text.end(), kImport), end; at != end; ++at) {
+      std::istringstream words((*at)[1].matched ? (*at)[1].str() : (*at)[2].str());
+      for (std::string word; std::getline(words >> std::ws, word, ',');)
+        modules[fs::path(name).stem().string()].insert(word);
+    }
+  }
+  for (const std::string& module : in_circles(modules))
+    out.push_back("mitigations/" + module + ": imports itself through others");
+}
+
 /// One header a .cpp: x.h declares what x.cpp defines for others.
 void check_headers(const fs::path& root, std::vector<std::string>& out) {
   static const std::regex kWithout(
@@ -173,10 +211,11 @@ void check_headers(const fs::path& root, std::vector<std::string>& out) {
   }
 }
 
-/// What a subject is or where a bug stands is asked of a type, never of its word.
+/// What a subject or a device is, or where a bug stands, is asked of a type, never of its word.
 void check_words(const fs::path& root, std::vector<std::string>& out) {
   static const std::regex kDecision(
       R"re((subject|state\.state|release\.state)(\(\))?(\.text\(\))? *[!=]= *"|subject(\.text\(\))?\.starts_with\()re");
+  static const std::regex kDevice(R"re(device *[!=]= *"cpu")re");
   for (const char* folder : {"runner", "repro/harness"}) {
     if (!fs::exists(root / folder)) continue;
     std::set<fs::path> files;
@@ -185,7 +224,9 @@ void check_words(const fs::path& root, std::vector<std::string>& out) {
       if (extension == ".cpp" || extension == ".h") files.insert(entry.path());
     }
     for (const fs::path& file : files) {
-      if (std::regex_search(read(file), kDecision))
+      const std::string text = read(file);
+      const bool is_runner = std::string_view(folder) == "runner";
+      if (std::regex_search(text, kDecision) || (is_runner && std::regex_search(text, kDevice)))
         out.push_back(fs::relative(file, root).string() + ": decides by a word");
     }
   }
@@ -221,8 +262,8 @@ std::vector<std::string> violations(const fs::path& root) {
   check_orphans(root, "repro", {"bench", "function", "harness", "training", "wheel"}, packs, out);
   check_orphans(root, "patches", {"README.md"}, packs, out);
   check_orphans(root, "mitigations/patchbench_mitigations",
-                {"__init__.py", "__main__.py", "auto.py", "callees.py", "data", "fingerprint.py",
-                 "megatron.py", "ranks.py", "registry.py", "start", "switch.py"},
+                {"__init__.py", "__main__.py", "after_import.py", "auto.py", "callees.py", "data",
+                 "fingerprint.py", "megatron.py", "ranks.py", "registry.py", "start", "switch.py"},
                 packs, out);
   check_orphans(root, "mitigations/programs", {}, packs, out);
   check_programs(root, packs, out);
@@ -232,6 +273,7 @@ std::vector<std::string> violations(const fs::path& root) {
   check_files(root, out);
   check_words(root, out);
   check_includes(root, out);
+  check_circles(root, out);
   check_headers(root, out);
   const std::string cmake = read(root / "CMakeLists.txt");
   if (static_cast<size_t>(std::count(cmake.begin(), cmake.end(), '\n')) > kMaxRootCmakeLines) {
@@ -396,6 +438,19 @@ TEST_F(Layout, RoomsIncludeDownwards) {
   expect({"runner/core/json.h: may not include cli", "runner/status/due.h: may not include run"});
 }
 
+TEST_F(Layout, NoMitigationImportsItselfThroughOthers) {
+  put("mitigations/patchbench_mitigations/ranks.py",
+      "from patchbench_mitigations.after_import import LOG, Refused\n");
+  put("mitigations/patchbench_mitigations/registry.py",
+      "from patchbench_mitigations import ranks\n");
+  expect({});
+  put("mitigations/patchbench_mitigations/after_import.py",
+      "    from patchbench_mitigations.registry import data_of\n");
+  expect({"mitigations/after_import: imports itself through others",
+          "mitigations/ranks: imports itself through others",
+          "mitigations/registry: imports itself through others"});
+}
+
 TEST_F(Layout, ACppHasAHeaderOfItsOwn) {
   for (const char* file : {"run/plan.cpp", "core/plan.h", "core/sentinel_claim.cpp",
                            "exec/main_sandbox.cpp", "cli/list.cpp"})
@@ -407,11 +462,12 @@ TEST_F(Layout, ACppHasAHeaderOfItsOwn) {
 
 TEST_F(Layout, NoWordDecides) {
   put("runner/run/a.h", "if (o.subject == \"patched\") return;\n");
+  put("runner/run/e.h", "if (setup.device != \"cpu\") return;\n");
   put("runner/core/b.h", "if (release.state != \"absent\") return;\n");
   put("runner/core/c.h", "if (o.subject == SubjectKind::kPatched) return;\n");
   put("repro/harness/d.cpp", "if (request.subject.text().starts_with(\"op\")) return;\n");
   expect({"runner/core/b.h: decides by a word", "runner/run/a.h: decides by a word",
-          "repro/harness/d.cpp: decides by a word"});
+          "runner/run/e.h: decides by a word", "repro/harness/d.cpp: decides by a word"});
 }
 
 TEST_F(Layout, RootCmakeStaysShort) {

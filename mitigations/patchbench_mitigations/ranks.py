@@ -15,7 +15,7 @@ import time
 from types import ModuleType
 from typing import Any
 
-from patchbench_mitigations.registry import LOG, Refused, is_killed, when_imported
+from patchbench_mitigations.after_import import LOG, Refused, is_killed, when_imported
 
 # Of a rank that waits for others: thousands of them share one store.
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.01, 1.0

@@ -13,26 +13,19 @@ import atexit
 import functools
 import importlib
 import json
-import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
+from patchbench_mitigations import ranks
+from patchbench_mitigations.after_import import LOG, Refused, when_imported
 
-LOG = logging.getLogger("patchbench.mitigations")
 MODE_AUTO = "auto"
 HERE = os.path.dirname(os.path.abspath(__file__))
 DATA = os.path.join(HERE, "data")
 _refused: dict[str, dict[str, Any]] = {}
-
-
-class Refused(RuntimeError):
-    """A mitigation will not act here; the message says why and what to try."""
 
 
 @functools.cache
@@ -97,11 +90,6 @@ def parse(value: str) -> list[tuple[str, str]]:
     return list(pairs.items())
 
 
-def is_killed() -> bool:
-    """Whether the kill switch is on."""
-    return os.environ.get("PATCHBENCH_MITIGATE", "").strip() == "off"
-
-
 def is_forced(slug: str) -> bool:
     """Whether PATCHBENCH_FORCE names the slug."""
     return slug in (w.strip() for w in os.environ.get("PATCHBENCH_FORCE", "").split(","))
@@ -110,8 +98,6 @@ def is_forced(slug: str) -> bool:
 def apply(value: str) -> None:
     """Arranges for what `value` (see the module's text) asks. A mitigation acts right after the upstream module it changes
     is imported, or now if it is: nothing heavy is imported on its behalf."""
-    from patchbench_mitigations import ranks
-
     value = value.strip()
     is_auto = value == MODE_AUTO
     pairs = [] if value == "off" else [(slug, MODE_AUTO) for slug in slugs()] if is_auto else parse(value)
@@ -132,11 +118,9 @@ def _enable(slug: str, mode: str) -> None:
 
 
 def _enable_or_log(slug: str, mode: str) -> None:
-    from patchbench_mitigations.ranks import RanksDiffer
-
     try:
         _enable(slug, mode)
-    except RanksDiffer:
+    except ranks.RanksDiffer:
         raise
     except Refused as e:
         LOG.warning("%s", e)
@@ -154,8 +138,6 @@ def note_refusal(slug: str, why: str) -> None:
 def status() -> dict[str, Any]:
     """{"asked", "forced", "rank", "mitigations": {slug: its status()}, "refusals": {slug: {"count", "last"}}} of this process;
     imports no mitigation."""
-    from patchbench_mitigations import ranks
-
     loaded = {slug: sys.modules.get(f"patchbench_mitigations.{slug}") for slug in slugs()}
     shown = {slug: module.status() if module else {"slug": slug, "on": False} for slug, module in loaded.items()}
     return {"asked": os.environ.get("PATCHBENCH_MITIGATE", ""), "forced": os.environ.get("PATCHBENCH_FORCE", ""),
@@ -216,71 +198,3 @@ def write_status() -> None:
 @functools.cache
 def _write_at_exit() -> None:
     atexit.register(write_status)
-
-
-# ---- when they act ----
-
-
-def when_imported(name: str, act: Callable[[], Any], package: str = "") -> None:
-    """Calls `act` once the module `name` has been executed, and with `package` once no import of a module of that package that
-    led to it is under way: what such a module holds is half of it. At once if it has been. What `act` raises, the import raises."""
-    if name in sys.modules:
-        act()
-    else:
-        sys.meta_path.insert(0, _AfterImport(name, act, package))
-
-
-# No base classes: importlib.abc takes three times as long to import as the rest of this module.
-class _AfterImport:
-    """Finds one module, or those of a package, as the others would, and acts after the execution: a look for its spec alone uses
-    nothing up."""
-
-    def __init__(self, name: str, act: Callable[[], Any], package: str):
-        self.name, self.act, self.package, self.thread = name, act, package, threading.local()
-        self.is_executed = False
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        is_ours = fullname == self.name or fullname.partition(".")[0] == self.package
-        if not is_ours or getattr(self.thread, "asking", False):
-            return None
-        self.thread.asking = True
-        try:
-            found = (finder.find_spec(fullname, path, target) for finder in list(sys.meta_path))
-            spec = next((one for one in found if one is not None and one.loader is not None), None)
-        finally:
-            self.thread.asking = False
-        if spec is not None:
-            spec.loader = _Acting(spec.loader, self)
-        return spec
-
-    def execute(self, module: ModuleType, run: Callable[[ModuleType], None]) -> None:
-        """Runs a module's code; acts after that of the outermost one, unless it failed and takes the awaited one with it."""
-        self.thread.depth = getattr(self.thread, "depth", 0) + 1
-        is_usable = False
-        try:
-            run(module)
-            is_usable = True
-            self.is_executed |= module.__name__ == self.name
-        finally:
-            self.thread.depth -= 1
-            is_usable = is_usable or not f"{self.name}.".startswith(f"{module.__name__}.")
-            if self.is_executed and is_usable and self.thread.depth == 0 and self in sys.meta_path:
-                sys.meta_path.remove(self)
-                self.act()
-
-
-class _Acting:
-    """The module's own loader, but for the act after it."""
-
-    def __init__(self, loader: Any, finder: _AfterImport):
-        self.loader, self.finder = loader, finder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__.loader = module.__loader__ = self.loader
-        self.finder.execute(module, self.loader.exec_module)

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 
 from patchbench_mitigations import fingerprint, ranks, registry
+from patchbench_mitigations.after_import import LOG, Refused, is_killed
 from patchbench_mitigations.callees import Callees
-from patchbench_mitigations.registry import LOG, MODE_AUTO, Refused
+from patchbench_mitigations.registry import MODE_AUTO
 
 ABSENT = object()
 _lock = threading.RLock()
@@ -209,7 +210,7 @@ class Mitigation:
             raise ValueError(f"{self.slug}: no mode {mode!r}; one of: {', '.join(self.modes)}")
         mode = self.meaning(mode)
         with _lock:
-            if registry.is_killed():
+            if is_killed():
                 self.say("PATCHBENCH_MITIGATE=off: not switched on")
                 return self.status()
             if self.hook is not None and self.hook.mode == mode:

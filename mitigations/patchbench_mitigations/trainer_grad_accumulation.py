@@ -31,8 +31,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from patchbench_mitigations.after_import import LOG
 from patchbench_mitigations.fingerprint import installed_version, own_function
-from patchbench_mitigations.registry import LOG, MODE_AUTO
+from patchbench_mitigations.registry import MODE_AUTO
 from patchbench_mitigations.switch import Finding, Hook, Mitigation, Placement
 
 SLUG = "trainer_grad_accumulation"

@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "ledger/ledger.h"
 #include "report/table.h"
-#include "run/verdicts.h"
+#include "run/questions.h"
 
 namespace patchbench::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include "ledger/book.h"
 #include "ledger/evidence.h"
 #include "report/table.h"
-#include "run/verdicts.h"
+#include "run/questions.h"
 #include "status/table_style.h"
 
 namespace patchbench::cli {
@@ -80,59 +80,67 @@ Recorded recorded_at(const Context& context, const std::string& prefix) {
   return recorded;
 }
 
+/// The request whose setup makes a part again.
+RunRequest request_of(const Recorded& recorded, const Subject& subject, const Part& part,
+                      const std::string& sandbox) {
+  RunRequest request{.slug = recorded.slug, .subject = subject, .needs_pin = true};
+  const Json& pin = part.context.pin;
+  const auto named = [&](const char* key) {
+    return pin.contains(key) ? std::optional(pin[key].get<std::string>()) : std::nullopt;
+  };
+  request.upstream = named("upstream");
+  request.version = named("version");
+  if (request.version == "host")
+    not_here("it judged an installed stack (--python), which no record can rebuild");
+  const Json companions = pin.value("beside", Json::object());
+  for (const auto& [name, version] : companions.items())
+    request.companions[name] = version.get<std::string>();
+  const std::string kind = part.context.sandbox.value("kind", "");
+  if (!sandbox.empty()) {
+    request.sandbox = exec::sandbox_from(sandbox);
+  } else if (kind != "in_process" && !kind.empty()) {
+    request.sandbox = exec::sandbox_from(kind);
+  }
+  request.device = part.observations.back().device;
+  return request;
+}
+
 /// What draws the cases of a summary again, or judges those that were given.
-void draw_again(const Observation& o, const Part& part, RunOptions& options) {
+void draw_again(const Observation& o, const Part& part, PlanStep& step) {
   const bool is_drawn = std::any_of(part.observations.begin(), part.observations.end(),
                                     [](const Observation& one) { return one.is_summary(); });
   if (o.is_summary()) {
     const auto seeds = o.drawn.at("seeds").get<std::vector<uint64_t>>();
-    options.seed = seeds.front();
-    options.last_seed = seeds.back();
-    options.num_drawn +=
-        o.drawn.at("asked").get<int>() / static_cast<int>(seeds.back() - seeds.front() + 1);
+    step.seeds = {seeds.front(), seeds.back()};
+    step.draws.count += o.drawn.at("asked").get<int>() / step.seeds.count();
   } else if (!is_drawn) {
-    options.seed = o.seed;
-    options.given.push_back(o.drawn.at("axes"));
+    step.seeds = {o.seed, o.seed};
+    step.given.push_back(o.drawn.at("axes"));
   }
 }
 
-/// The options that make a part again.
-RunOptions options_of(const Recorded& recorded, const Subject& subject, const Part& part,
-                      const std::string& sandbox) {
-  RunOptions options;
-  const Json& pin = part.context.pin;
-  options.slug = recorded.slug;
-  options.subject = subject;
-  options.needs_pin = true;
-  options.upstream_name = pin.value("upstream", "");
-  options.version = pin.value("version", "");
-  if (options.version == "host")
-    not_here("it judged an installed stack (--python), which no record can rebuild");
-  const Json beside = pin.value("beside", Json::object());
-  for (const auto& [name, version] : beside.items())
-    options.beside.push_back(name + "=" + version.get<std::string>());
-  const std::string kind = part.context.sandbox.value("kind", "");
-  if (!sandbox.empty()) {
-    options.sandbox = exec::sandbox_from(sandbox);
-  } else if (kind != "in_process" && !kind.empty()) {
-    options.sandbox = exec::sandbox_from(kind);
-  }
-  options.num_drawn = 0;
-  options.is_only_drawn = true;
+/// The step that a part was made in, from its observations.
+PlanStep step_of(const RunTarget& target, const RunOf& run, const Part& part) {
+  PlanStep step{.subject = run.first, .is_spoiled = run.second};
+  std::vector<std::string> names;
   for (const Observation& o : part.observations) {
-    options.wants_regions |= o.subject.is_region_mutant();
-    options.device = o.device;
+    step.has_regions |= o.subject.is_region_mutant();
     if (o.role == CaseRole::kDrawn) {
-      draw_again(o, part, options);
+      draw_again(o, part, step);
       continue;
     }
-    options.is_only_drawn = false;
-    options.seed = o.seed;
-    options.repeats = std::max(options.repeats, o.repeat + 1);
-    if (std::find(options.cases.begin(), options.cases.end(), o.case_name) == options.cases.end())
-      options.cases.push_back(o.case_name);
+    names.push_back(o.case_name);
+    step.seeds = {o.seed, o.seed};
+    step.repeats = std::max(step.repeats, o.repeat + 1);
   }
-  return options;
+  for (const std::string& name : names) {
+    if (target.manifest.find_case(name) == nullptr)
+      not_here("case " + name + " of the record is not in the manifest any more");
+  }
+  if (step.given.empty() && !names.empty())
+    step.cases = cases_for(target, Question::kReproduce, step.subject, names);
+  step.draws = draws_of(target, step.subject, step.draws.count, step.seeds);
+  return step;
 }
 
 /// What must be here for the same run: cases, device, environment.
@@ -141,10 +149,10 @@ void check_setup(const Setup& setup, const Part& part) {
     if (then != now) not_here(fmt::format("{}: {} recorded, {} here", what, then, now));
   };
   differ("device", part.context.machine.value("device", "cpu"),
-         exec::describe_machine(setup.device).value("device", "cpu"));
+         setup.machine.value("device", "cpu"));
   if (!part.context.pin.empty()) {
     differ("environment", part.context.environment, setup.environment.address);
-    differ("release's file", part.context.pin.value("sha256", ""), setup.pin->sha256);
+    differ("release's file", part.context.pin.value("sha256", ""), setup.target.pin->sha256);
   }
 }
 
@@ -152,7 +160,7 @@ void check_setup(const Setup& setup, const Part& part) {
 std::vector<Edit> edits_by_digest(const Context& context, const Setup& setup, const Part& part) {
   std::vector<Edit> edits;
   if (part.context.edits.empty()) return edits;
-  PackEdits all = pack_edits_at(context, setup);
+  Series all = edits_at(context, setup.target);
   for (const auto* lone : {&all.mutants, &all.claimed})
     all.edits.insert(all.edits.end(), lone->begin(), lone->end());
   for (const std::string& digest : part.context.edits) {
@@ -169,20 +177,15 @@ std::vector<Edit> edits_by_digest(const Context& context, const Setup& setup, co
 Trial run_again(const Context& context, const Recorded& recorded, const RunOf& run,
                 const Part& part, const std::string& sandbox) {
   const auto& [subject, is_spoiled] = run;
-  RunOptions options = options_of(recorded, subject, part, sandbox);
-  const Manifest manifest = context.manifest(recorded.slug);
-  for (const std::string& name : options.cases) {
-    if (manifest.find_case(name) == nullptr)
-      not_here("case " + name + " of the record is not in the manifest any more");
-  }
-  const Setup setup = prepare(context, options);
+  const Setup setup = prepare(context, request_of(recorded, subject, part, sandbox));
+  PlanStep step = step_of(setup.target, run, part);
   check_setup(setup, part);
-  if (setup.manifest.sha256 != part.context.manifest_sha256)
+  step.edits = edits_by_digest(context, setup, part);
+  if (setup.target.manifest.sha256 != part.context.manifest_sha256)
     exec::progress(
         "the manifest was changed since; the digests of the inputs tell whether a case was");
   exec::progress("again: " + subject.text() + (is_spoiled ? ", mutants of its outputs" : ""));
-  Trial trial = run_trial(context, setup, options, options.subject,
-                          edits_by_digest(context, setup, part), is_spoiled ? "all" : "");
+  Trial trial = run_step(context, setup, step);
   if (trial.context.tree != part.context.tree)
     not_here(fmt::format("the tree is {}, recorded {}", trial.context.tree, part.context.tree));
   return trial;

@@ -18,9 +18,9 @@
 #include "run/names.h"
 #include "run/next_step.h"
 #include "run/not_run.h"
-#include "run/plan.h"
+#include "run/preview.h"
+#include "run/questions.h"
 #include "run/trial_render.h"
-#include "run/verdicts.h"
 #include "run/window_run.h"
 #include "status/table_style.h"
 
@@ -31,7 +31,9 @@ namespace fs = std::filesystem;
 
 /// The options of all commands that run a subject.
 struct RunVerbOptions {
-  RunOptions run;
+  RunRequest run;
+  uint64_t seed = 1;
+  std::vector<std::string> companions;
   std::string sandbox;
   std::vector<std::string> edits;
   std::string against, junit, markdown;
@@ -41,11 +43,10 @@ struct RunVerbOptions {
 };
 
 void add_shared(CLI::App& command, RunVerbOptions& words) {
-  command.add_option("--of", words.run.upstream_name,
-                     "which upstream, where the pack names several");
-  command.add_option("--beside", words.run.beside,
+  command.add_option("--of", words.run.upstream, "which upstream, where the pack names several");
+  command.add_option("--beside", words.companions,
                      "NAME=VERSION of another upstream of the pack (repeatable)");
-  command.add_option("--case", words.run.cases, "only this case (repeatable)");
+  command.add_option("--case", words.run.choice.cases, "only this case (repeatable)");
   command.add_option("--device", words.run.device,
                      "cpu or cuda:N (default: a GPU if there is one)");
   command.add_option("--sandbox", words.sandbox,
@@ -57,8 +58,9 @@ void add_shared(CLI::App& command, RunVerbOptions& words) {
       .add_option("--compile-cache", words.run.compile_cache,
                   "a ~/.tilelang: each subject starts with a copy of it and compiles the rest")
       ->check(CLI::ExistingDirectory);
-  command.add_option("--seed", words.run.seed, "seed of the inputs")->capture_default_str();
-  command.add_option("--repeat", words.run.repeats, "run N times; mixed results are unresolved")
+  command.add_option("--seed", words.seed, "seed of the inputs")->capture_default_str();
+  command
+      .add_option("--repeat", words.run.choice.repeats, "run N times; mixed results are unresolved")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
 }
@@ -66,22 +68,29 @@ void add_shared(CLI::App& command, RunVerbOptions& words) {
 /// How many cases are drawn, where that can be said.
 void add_draw(CLI::App& command, RunVerbOptions& words) {
   command
-      .add_option("--draw", words.run.num_drawn,
+      .add_option("--draw", words.run.choice.num_drawn,
                   "cases to draw from the pack's spaces (default: the manifest's counts; 0: none)")
       ->check(CLI::Range(0, 100000));
 }
 
-RunOptions options_of(const RunVerbOptions& words) {
-  RunOptions options = words.run;
-  if (!words.sandbox.empty()) options.sandbox = exec::sandbox_from(words.sandbox);
-  if (!words.seeds.empty()) std::tie(options.seed, options.last_seed) = seeds_of(words.seeds);
+RunRequest request_of(const RunVerbOptions& words) {
+  RunRequest request = words.run;
+  if (!words.sandbox.empty()) request.sandbox = exec::sandbox_from(words.sandbox);
+  for (const std::string& word : words.companions) {
+    const std::size_t equals = word.find('=');
+    if (equals == std::string::npos)
+      throw Error(ErrorCode::kUsage, "--beside " + word + ": want NAME=VERSION of an upstream");
+    request.companions[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  request.choice.seeds =
+      words.seeds.empty() ? SeedRange{words.seed, words.seed} : seeds_of(words.seeds);
   if (!words.axes.empty()) {
-    options.given = Json::array(
-        {parse_json(words.axes.starts_with('{') ? words.axes : read_file(words.axes), "--axes")});
-    if (!options.given.front().is_object())
+    request.choice.given = {
+        parse_json(words.axes.starts_with('{') ? words.axes : read_file(words.axes), "--axes")};
+    if (!request.choice.given.front().is_object())
       throw Error(ErrorCode::kUsage, "--axes: want a JSON object of axes, or a file with one");
   }
-  return options;
+  return request;
 }
 
 /// Of drawn cases alone: whether one was red; nullopt where one has no answer.
@@ -124,7 +133,7 @@ void write_reports(const RunVerbOptions& words, const Setup& setup, const Answer
     if (!(out << text).flush()) throw Error(ErrorCode::kUsage, path + ": cannot be written");
   };
   if (!words.junit.empty())
-    write(words.junit, report::junit_of_run(setup.manifest.slug.str(), all, answer.question,
+    write(words.junit, report::junit_of_run(setup.target.manifest.slug.str(), all, answer.question,
                                             answer.outcome, answer.digest));
   if (!words.markdown.empty() && !runs.empty()) {
     write(words.markdown,
@@ -154,17 +163,17 @@ struct Reported {
 };
 
 Reported reproduce_one(const Context& context, const RunVerbOptions& words,
-                       const RunOptions& options) {
+                       const RunRequest& request) {
   try {
-    const Setup setup = prepare(context, options);
-    const Answer answer = reproduce(context, setup, options);
+    const Setup setup = prepare(context, request);
+    const Answer answer = reproduce(context, setup, request);
     const auto memory = further_answer(
         context, answer,
-        memory_question(setup.manifest, answer.question, observations_of(answer.trials)));
+        memory_question(setup.target.manifest, answer.question, observations_of(answer.trials)));
     Reported reported{{}, status_of(answer)};
     if (words.use_exit_code) reported.status = bisect_status(answer);
     const Json explained =
-        words.explain ? explanations(setup, options.subject, answer.trials) : Json();
+        words.explain ? explanations(setup, request.subject, answer.trials) : Json();
     if (words.explain && answer.question.num_drawn > 0)
       record_explained(context, answer, explained);
     if (context.json) {
@@ -182,16 +191,15 @@ Reported reproduce_one(const Context& context, const RunVerbOptions& words,
   } catch (const Error& e) {
     const bool is_bisect = words.use_exit_code && !words.all;
     if (e.code() != ErrorCode::kNotRunnable || is_bisect) throw;
-    const std::string name =
-        options.slug + (options.upstream_name.empty() ? "" : " on " + options.upstream_name);
+    const std::string name = request.slug + (request.upstream ? " on " + *request.upstream : "");
     const NotRun part = not_run(name, e);
     const std::string sentinel = "NOT_RUN:" + reason_name(part.reason);
     if (!context.json)
       context.out() << name << ": " << sentinel << "\n"
                     << report::closing("This run gave no verdict.", "patchbench env doctor");
     context.err() << "patchbench: " << e.what() << "\n";
-    return {{{"slug", options.slug},
-             {"upstream", options.upstream_name},
+    return {{{"slug", request.slug},
+             {"upstream", request.upstream.value_or("")},
              {"sentinel", sentinel},
              {"why", part.why}},
             words.use_exit_code ? 125 : 4,
@@ -207,48 +215,46 @@ int merged_bisect_status(int one, int other) {
 
 /// One run for each pack and upstream that is asked for; packs that have no such subject go to
 /// `without`.
-std::vector<RunOptions> runs_of(const Context& context, const RunVerbOptions& words,
-                                const RunOptions& options, std::vector<std::string>& without) {
+std::vector<RunRequest> runs_of(const Context& context, const RunVerbOptions& words,
+                                const RunRequest& request, std::vector<std::string>& without) {
   std::vector<std::string> slugs =
-      words.all ? context.slugs() : std::vector<std::string>{options.slug};
-  std::vector<RunOptions> runs;
+      words.all ? context.slugs() : std::vector<std::string>{request.slug};
+  std::vector<RunRequest> runs;
   for (const std::string& slug : slugs) {
-    if (words.all && !has_subject(context.manifest(slug), options.subject)) {
+    if (words.all && !has_subject(context.manifest(slug), request.subject)) {
       without.push_back(slug);
       continue;
     }
-    runs.push_back(options);
+    runs.push_back(request);
     runs.back().slug = slug;
     // One pack: its first upstream, or the one named. All: every upstream of each; a mitigation
     // acts on one.
     for (const UpstreamUse& use : context.manifest(slug).upstreams) {
-      if (!words.all || !options.upstream_name.empty() ||
-          options.subject == SubjectKind::kMitigated)
-        break;
+      if (!words.all || request.upstream || request.subject == SubjectKind::kMitigated) break;
       if (use.from_environment) continue;
-      if (!runs.back().upstream_name.empty()) runs.push_back(runs.back());
-      runs.back().upstream_name = use.name;
+      if (runs.back().upstream) runs.push_back(runs.back());
+      runs.back().upstream = use.name;
     }
   }
   return runs;
 }
 
 void run_reproduce(Context& context, const RunVerbOptions& words) {
-  const RunOptions options = options_of(words);
-  if (words.all == !options.slug.empty())
+  const RunRequest request = request_of(words);
+  if (words.all == !request.slug.empty())
     throw Error(ErrorCode::kUsage, "reproduce: name one pack, or --all");
   std::vector<std::string> without;
-  const std::vector<RunOptions> runs = runs_of(context, words, options, without);
+  const std::vector<RunRequest> runs = runs_of(context, words, request, without);
   if (runs.empty())
-    throw Error(ErrorCode::kUsage, fmt::format("no pack has a subject '{}'", options.subject));
+    throw Error(ErrorCode::kUsage, fmt::format("no pack has a subject '{}'", request.subject));
   if (!without.empty())
-    exec::progress(fmt::format("no subject '{}': {}", options.subject, fmt::join(without, ", ")));
+    exec::progress(fmt::format("no subject '{}': {}", request.subject, fmt::join(without, ", ")));
   Json documents = Json::array();
   std::vector<NotRun> missing;
-  for (const RunOptions& one : runs) {
+  for (const RunRequest& one : runs) {
     if (words.plan) {
-      documents.push_back(plan_of(context, one));
-      if (!context.json) context.out() << render_plan(documents.back());
+      documents.push_back(preview_of(context, one));
+      if (!context.json) context.out() << preview_text(documents.back());
       continue;
     }
     const Reported reported = reproduce_one(context, words, one);
@@ -278,7 +284,7 @@ void add_reproduce(CLI::App& app, Context& context) {
       ->capture_default_str();
   command->add_flag("--all", words->all, "every pack");
   command->add_flag("--plan", words->plan, "say what would be fetched and used, and stop");
-  command->add_flag("--explore", words->run.explores,
+  command->add_flag("--explore", words->run.choice.explores,
                     "draw cases beyond the declared ones, and make the red ones small");
   add_draw(*command, *words);
   command->add_option("--seeds", words->seeds, "FIRST-LAST of what is drawn (default: --seed)");
@@ -311,19 +317,20 @@ std::vector<Edit> user_edits(const Context& context, const Setup& setup,
   std::vector<Edit> edits;
   for (const std::string& name : names) {
     if (name.starts_with("path:")) {
-      const Pin changed = context.pins().resolve(setup.upstream.name, name);
+      const Pin changed = context.pins().resolve(setup.target.upstream.name, name);
       const git::Checkout tree = store.materialize(changed, {});
-      edits.push_back(git::edit_from_folder(tree.package, *setup.pin, store, "candidate.edit"));
+      edits.push_back(
+          git::edit_from_folder(tree.package, *setup.target.pin, store, "candidate.edit"));
     } else if (name.starts_with("git:")) {
-      const Pin changed = context.pins().resolve(setup.upstream.name, name);
-      edits.push_back(git::edit_from_folder(store.materialize(changed, {}).package, *setup.pin,
-                                            store, "candidate.edit"));
+      const Pin changed = context.pins().resolve(setup.target.upstream.name, name);
+      edits.push_back(git::edit_from_folder(store.materialize(changed, {}).package,
+                                            *setup.target.pin, store, "candidate.edit"));
     } else if (fs::is_directory(name)) {
       for (Edit& edit : git::load_series(name).edits) edits.push_back(std::move(edit));
     } else if (name.ends_with(".edit")) {
       edits.push_back(parse_edit(read_file(name), fs::path(name).filename().string()));
     } else {
-      edits.push_back(git::edit_from_diff(read_file(name), *setup.pin, store,
+      edits.push_back(git::edit_from_diff(read_file(name), *setup.target.pin, store,
                                           fs::path(name).filename().string()));
     }
   }
@@ -357,20 +364,21 @@ void add_validate(CLI::App& app, Context& context) {
       "  patchbench validate liger_flce_none_bwd\n"
       "  patchbench validate liger_flce_none_bwd --edit my.diff --markdown evidence.md");
   command->callback([words, &context] {
-    RunOptions options = options_of(*words);
-    options.needs_pin = true;
-    std::vector<std::string> versions = {options.version};
-    if (!words->against.empty()) versions.push_back(words->against);
+    RunRequest request = request_of(*words);
+    request.needs_pin = true;
+    std::vector<std::optional<std::string>> versions = {request.version};
+    if (!words->against.empty()) versions.emplace_back(words->against);
     Json documents = Json::array();
-    for (const std::string& version : versions) {
-      options.version = version;
-      const Setup setup = prepare(context, options);
-      PackEdits edits = pack_edits_at(context, setup);
-      if (!words->edits.empty()) edits.edits = user_edits(context, setup, words->edits);
-      const Answer answer = validate(context, setup, options, edits.edits, edits.mutants);
-      const auto regression = further_answer(
-          context, answer,
-          regression_question(setup.manifest, answer.question, observations_of(answer.trials)));
+    for (const auto& version : versions) {
+      request.version = version;
+      const Setup setup = prepare(context, request);
+      Series series = edits_at(context, setup.target);
+      if (!words->edits.empty()) series.edits = user_edits(context, setup, words->edits);
+      const Answer answer = validate(context, setup, series, request.choice);
+      const auto regression =
+          further_answer(context, answer,
+                         regression_question(setup.target.manifest, answer.question,
+                                             observations_of(answer.trials)));
       documents.push_back(context.json ? answer_json(setup, answer) : Json());
       if (context.json && regression) documents.back()["regression"] = further_json(*regression);
       if (!context.json) {
@@ -396,14 +404,14 @@ void add_claim(CLI::App& app, Context& context) {
       "claim", "test what a pack claims: CLAIM_CONFIRMED or CLAIM_REFUTED, with a contrast");
   command->add_option("slug", words->run.slug, "the pack")->required();
   command->add_option("name", *name, "one claim (default: all that have a test)");
-  command->add_option("--beside", words->run.beside,
+  command->add_option("--beside", words->companions,
                       "NAME=VERSION of another upstream of the pack (repeatable)");
   command->add_option("--device", words->run.device,
                       "cpu or cuda:N (default: a GPU if there is one)");
   command->add_option("--sandbox", words->sandbox, "podman, docker, bwrap or process");
   command->add_option("--python", words->run.python,
                       "use the stack installed for this interpreter or venv");
-  command->add_option("--seed", words->run.seed, "seed of the inputs")->capture_default_str();
+  command->add_option("--seed", words->seed, "seed of the inputs")->capture_default_str();
   command->footer(
       "A test is a row of the manifest's scope: the subject that the claim speaks of, what it says "
       "is seen,\nand a contrast subject that shows that the check can come out both ways.\n"
@@ -411,20 +419,20 @@ void add_claim(CLI::App& app, Context& context) {
       "Examples:\n  patchbench claim liger_flce_none_bwd\n"
       "  patchbench claim mamba3_mimo_gqa_bwd groups_raise --sandbox bwrap");
   command->callback([words, name, &context] {
-    RunOptions options = options_of(*words);
-    options.needs_pin = true;
-    const Manifest manifest = context.manifest(options.slug);
+    RunRequest request = request_of(*words);
+    request.needs_pin = true;
+    const Manifest manifest = context.manifest(request.slug);
     std::vector<std::string> names;
     Json documents = Json::array();
     for (const ScopeRow& row : manifest.scope) {
       if (!row.test) continue;
       names.push_back(row.test->name);
       if (!name->empty() && *name != row.test->name) continue;
-      options.upstream_name = row.test->upstream;
-      options.version = row.test->version;
-      options.cases = row.cases;
-      const Setup setup = prepare(context, options);
-      const Answer answer = test_claim(context, setup, options, *row.test);
+      request.upstream = row.test->upstream;
+      request.version = row.test->version;
+      request.choice.cases = row.cases;
+      const Setup setup = prepare(context, request);
+      const Answer answer = test_claim(context, setup, *row.test, request.choice);
       documents.push_back(answer_json(setup, answer));
       documents.back()["claim"] = row.claim;
       if (!context.json)
@@ -435,10 +443,10 @@ void add_claim(CLI::App& app, Context& context) {
       if (!answer.outcome.sentinel) context.exit_code = 3;
     }
     if (documents.empty() && !name->empty())
-      throw Error(ErrorCode::kUsage, fmt::format("{}: no claim '{}'{}", options.slug, *name,
+      throw Error(ErrorCode::kUsage, fmt::format("{}: no claim '{}'{}", request.slug, *name,
                                                  did_you_mean(*name, names)));
     if (documents.empty())
-      throw Error(ErrorCode::kUsage, options.slug + ": no row of its scope has a test");
+      throw Error(ErrorCode::kUsage, request.slug + ": no row of its scope has a test");
     if (context.json) print_json(context, documents);
   });
 }
@@ -475,12 +483,12 @@ void add_window(CLI::App& app, Context& context) {
     if (*is_shown) return show_windows(context, words->run.slug);
     words->run.needs_pin = true;
     if (words->plan) {
-      const Json plans = plan_windows(context, options_of(*words));
+      const Json plans = plan_windows(context, request_of(*words));
       return context.json ? print_json(context, plans) : print_plans(context, plans);
     }
     WindowAnswer answer =
-        words->all ? measure_all_windows(context, options_of(*words))
-                   : measure_window(context, options_of(*words),
+        words->all ? measure_all_windows(context, request_of(*words))
+                   : measure_window(context, request_of(*words),
                                     {.bisect_commits = words->commits, .resume = words->resume});
     if (context.json) {
       print_json(context, answer.document);

@@ -14,24 +14,25 @@
 #include "run/drawn.h"
 #include "run/names.h"
 #include "run/right_ones.h"
+#include "run/self_test.h"
 
 namespace patchbench::cli {
 namespace {
 
 /// What the options of the verb say.
 struct SelftestOptions {
-  RunOptions run;
+  RunRequest run;
   std::string sandbox, seeds;
 };
 
-void test_judge(const Context& context, const RunOptions& options) {
-  const Setup setup = prepare(context, options);
+void test_judge(const Context& context, const RunRequest& request) {
+  const Setup setup = prepare(context, request);
   std::filesystem::remove_all(context.cache / "selftest");
-  ensure_selftest(context, setup);
-  context.out() << fmt::format("{}: self-test holds ({}, {})\n", options.slug, setup.device,
-                               exec::sandbox_name(setup.sandbox))
+  ensure_self_test(context, setup);
+  context.out() << fmt::format("{}: self-test holds ({}, {})\n", request.slug,
+                               setup.target.device.text(), exec::sandbox_name(setup.sandbox))
                 << report::closing("The judge saw every wrong result that it was given.",
-                                   "patchbench reproduce " + options.slug);
+                                   "patchbench reproduce " + request.slug);
 }
 
 /// Which subjects saw a result that is 1 % off where a condition holds, and which had cases there
@@ -80,10 +81,10 @@ class Conditions {
   std::map<std::string, std::string> missed_;
 };
 
-void draw_for_right(Context& context, const RunOptions& options) {
-  Conditions conditions(options.conditions);
+void draw_for_right(Context& context, const RunRequest& request) {
+  Conditions conditions(request.choice.conditions);
   std::string closing = "The judge raised no false alarm.";
-  draw_for_right_ones(context, options, [&](const RightOne& one) {
+  draw_for_right_ones(context, request, [&](const RightOne& one) {
     context.out() << fmt::format("{}{}{}: {}\n", one.slug, one.version.empty() ? "" : " ",
                                  one.version, one.answer.outcome.why)
                   << drawn_text(one.setup, one.answer.trials);
@@ -97,14 +98,14 @@ void draw_for_right(Context& context, const RunOptions& options) {
         conditions.take(fmt::format("{}", o.subject), o.drawn.at("regions_open"));
     }
   });
-  if (!options.conditions.empty()) {
-    context.out() << conditions.text(options.slug);
+  if (!request.choice.conditions.empty()) {
+    context.out() << conditions.text(request.slug);
     if (!conditions.all_seen()) {
       if (context.exit_code == 0) closing = "The judge missed a condition.";
       context.exit_code = 3;
     }
   }
-  context.out() << report::closing(closing, "patchbench status cases " + options.slug);
+  context.out() << report::closing(closing, "patchbench status cases " + request.slug);
 }
 
 }  // namespace
@@ -120,10 +121,10 @@ void add_selftest_command(CLI::App& app, Context& context) {
                       "FIRST-LAST: instead draw cases of these seeds for right releases and ops, "
                       "and count false alarms; resumed from the ledger");
   command
-      ->add_option("--draw", words->run.num_drawn,
+      ->add_option("--draw", words->run.choice.num_drawn,
                    "with --seeds: cases of each seed (default: the manifest's counts)")
       ->check(CLI::Range(1, 100000));
-  command->add_option("--where", words->run.conditions,
+  command->add_option("--where", words->run.choice.conditions,
                       "with --seeds: a condition on axes and properties of inputs (repeatable): "
                       "would a result that is 1 % off there be seen?");
   command->add_option("--python", words->run.python,
@@ -135,19 +136,19 @@ void add_selftest_command(CLI::App& app, Context& context) {
       "  patchbench selftest --seeds 1-100 --draw 20\n"
       "  patchbench selftest liger_flce_none_bwd --seeds 1 --where 'tokens > 64 and bias'");
   command->callback([words, &context] {
-    RunOptions options = words->run;
-    if (!words->sandbox.empty()) options.sandbox = exec::sandbox_from(words->sandbox);
-    if (words->seeds.empty() && !options.conditions.empty())
+    RunRequest request = words->run;
+    if (!words->sandbox.empty()) request.sandbox = exec::sandbox_from(words->sandbox);
+    if (words->seeds.empty() && !request.choice.conditions.empty())
       throw Error(ErrorCode::kUsage, "selftest --where wants --seeds, as --seeds 1");
-    for (const std::string& text : options.conditions) Condition{text};
-    if (!words->seeds.empty()) std::tie(options.seed, options.last_seed) = seeds_of(words->seeds);
+    for (const std::string& text : request.choice.conditions) Condition{text};
+    if (!words->seeds.empty()) request.choice.seeds = seeds_of(words->seeds);
     const std::vector<std::string> slugs =
-        options.slug.empty() ? context.slugs() : std::vector<std::string>{options.slug};
+        request.slug.empty() ? context.slugs() : std::vector<std::string>{request.slug};
     int ran = 0;
     for (const std::string& slug : slugs) {
-      options.slug = slug;
+      request.slug = slug;
       if (words->run.slug.empty() && context.manifest(slug).waived(Column::kRepro)) continue;
-      words->seeds.empty() ? test_judge(context, options) : draw_for_right(context, options);
+      words->seeds.empty() ? test_judge(context, request) : draw_for_right(context, request);
       ++ran;
     }
     if (ran == 0) throw Error(ErrorCode::kNotRunnable, "selftest: no reproducer is built here");

@@ -13,8 +13,8 @@
 #include "exec/progress.h"
 #include "exec/sandbox.h"
 #include "git/checkout.h"
+#include "run/execute.h"
 #include "run/names.h"
-#include "run/trial.h"
 
 namespace patchbench::cli {
 namespace {
@@ -33,7 +33,7 @@ std::string linked_libraries(const fs::path& program) {
 
 /// The plan runs subjects of the judge's own process too, which a build without CUDA has on no GPU.
 void require_device(const std::string& device, const fs::path& program) {
-  if (device == "cpu" || !fs::exists(program) ||
+  if (recorded_kind(device) == DeviceKind::kCpu || !fs::exists(program) ||
       linked_libraries(program).find("libtorch_cuda.so") != std::string::npos)
     return;
   throw Error(ErrorCode::kNotRunnable,

@@ -66,6 +66,12 @@ struct Edit {
   bool operator==(const Edit&) const = default;
 };
 
+/// A pack's `NNNN-*.edit` in order; each alone on the pin, its `mutant-*.edit`, wrong on purpose,
+/// and its `claimed-*.edit`, which do what a proposal says.
+struct Series {
+  std::vector<Edit> edits, mutants, claimed;
+};
+
 /// The header's fields in the order in which `patch save` writes them; no other is taken.
 const std::vector<std::string>& edit_field_names();
 /// Which of the fields that a pack's edit needs are absent or empty.

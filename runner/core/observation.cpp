@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "core/device.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/fields.h"
@@ -55,12 +56,6 @@ Measure measure_from(const Json& json, const FieldReader& fields) {
   return m;
 }
 
-bool is_device(std::string_view device) {
-  if (device == "cpu") return true;
-  if (!device.starts_with("cuda:") || device.size() < 6 || device.size() > 8) return false;
-  return device.find_first_not_of("0123456789", 5) == std::string_view::npos;
-}
-
 std::string digest_from(FieldReader& fields, const std::string& key) {
   std::string digest = fields.optional_text(key);
   if (!digest.empty() && !is_hex(digest, 64))
@@ -71,7 +66,7 @@ std::string digest_from(FieldReader& fields, const std::string& key) {
 void check_consistent(const Observation& o, const FieldReader& fields) {
   if (o.subject.text().empty() || o.case_name.empty())
     fields.fail("\"subject\" and \"case\" must not be empty");
-  if (!is_device(o.device))
+  if (!Device::parse(o.device))
     fields.fail("\"device\" must be cpu or cuda:N, got '" + shown(o.device) + "'");
   if ((o.seen == Seen::kPresent) == o.failure_class.empty()) {
     fields.fail("\"class\" stands where \"seen\" is \"present\" and only there");

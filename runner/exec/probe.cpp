@@ -14,7 +14,6 @@
 #include "core/file_text.h"
 #include "exec/bubblewrap.h"
 #include "exec/container.h"
-#include "exec/image.h"
 #include "exec/process.h"
 #include "exec/runc.h"
 
@@ -40,12 +39,6 @@ std::string fingerprint() {
   }
   return sha256_hex(text);
 }
-
-/// What trying one engine gave: settings, or why there are none.
-struct Found {
-  EngineSettings settings;
-  std::string failure;
-};
 
 /// A folder for one probe's files, gone afterwards.
 class Scratch {
@@ -173,7 +166,7 @@ void find_limits(SandboxSpec& spec, EngineSettings& settings) {
   }
 }
 
-Found try_container(SandboxKind kind, const fs::path& cache) {
+FoundEngine try_container(SandboxKind kind, const fs::path& cache) {
   const std::string name = sandbox_name(kind);
   if (find_program(name).empty())
     return {{},
@@ -191,7 +184,7 @@ Found try_container(SandboxKind kind, const fs::path& cache) {
   const Scratch scratch(cache);
   SandboxSpec spec = probe_spec(kind, scratch.folder());
   spec.mounts.push_back({"/usr", "/usr", false});
-  Found found;
+  FoundEngine found;
   spec.image = import_probe_image(kind, scratch.folder());
   for (const Words& runtime : runtime_choices(kind)) {
     for (const Words& user : user_choices(kind)) {
@@ -211,11 +204,11 @@ Found try_container(SandboxKind kind, const fs::path& cache) {
   return found;
 }
 
-Found try_bubblewrap(const fs::path& cache) {
+FoundEngine try_bubblewrap(const fs::path& cache) {
   if (find_program("bwrap").empty()) return {{}, "not installed; apt-get install bubblewrap"};
   const Scratch scratch(cache);
   const SandboxSpec spec = probe_spec(SandboxKind::kBubblewrap, scratch.folder());
-  Found found;
+  FoundEngine found;
   for (const Words& options : {Words{"--disable-userns"}, Words{}}) {
     EngineSettings settings{.options = options};
     const SandboxReport report = run_in_bubblewrap(spec, settings);
@@ -230,7 +223,7 @@ Found try_bubblewrap(const fs::path& cache) {
   return found;
 }
 
-Found try_engine(SandboxKind kind, const fs::path& cache) {
+FoundEngine try_engine(SandboxKind kind, const fs::path& cache) {
   try {
     return kind == SandboxKind::kBubblewrap ? try_bubblewrap(cache) : try_container(kind, cache);
   } catch (const Error& e) {
@@ -242,8 +235,9 @@ fs::path kept_answer(SandboxKind kind, const fs::path& cache) {
   return cache / "probe" / (sandbox_name(kind) + ".json");
 }
 
-/// The remembered answer, or a new one.
-Found found_engine(SandboxKind kind, const fs::path& cache) {
+}  // namespace
+
+FoundEngine found_engine(SandboxKind kind, const fs::path& cache) {
   const fs::path file = kept_answer(kind, cache);
   const std::string mark = fingerprint();
   if (fs::exists(file)) {
@@ -253,7 +247,7 @@ Found found_engine(SandboxKind kind, const fs::path& cache) {
               kept.at("failure").get<std::string>()};
     }
   }
-  const Found found = try_engine(kind, cache);
+  const FoundEngine found = try_engine(kind, cache);
   fs::create_directories(file.parent_path());
   const fs::path part = file.string() + fmt::format(".{}", ::getpid());
   std::ofstream(part) << Json{
@@ -264,16 +258,6 @@ Found found_engine(SandboxKind kind, const fs::path& cache) {
   fs::rename(part, file);
   return found;
 }
-
-std::string limits_detail(SandboxKind kind, const EngineSettings& settings) {
-  if (settings.limits_memory && settings.limits_processes)
-    return fmt::format("limits by {}", is_isolated(kind) && kind != SandboxKind::kBubblewrap
-                                           ? sandbox_name(kind)
-                                           : "cgroup");
-  return "limits by watchdog (no cgroup can be made here)";
-}
-
-}  // namespace
 
 void forget_probes(const fs::path& cache) {
   for (const SandboxKind kind : kSandboxKinds) fs::remove(kept_answer(kind, cache));
@@ -302,61 +286,10 @@ SandboxProbe probe_bundle(const std::string& python, const fs::path& cache) {
 }
 
 EngineSettings engine_settings(SandboxKind kind, const fs::path& cache) {
-  const Found found = found_engine(kind, cache);
+  const FoundEngine found = found_engine(kind, cache);
   if (!found.failure.empty())
     throw Error(ErrorCode::kNotRunnable, sandbox_name(kind) + ": " + found.failure);
   return found.settings;
-}
-
-SandboxProbe probe_sandbox(SandboxKind kind, const fs::path& cache, const fs::path& root) {
-  if (kind == SandboxKind::kProcess) {
-    return {kind, true,
-            "not isolated: the subject sees this machine's network and the user's files"};
-  }
-  if (kind == SandboxKind::kRunc) {
-    const std::optional<Bundle> bundle = find_bundle(cache);
-    if (!bundle)
-      return {kind, false, "no bundle here; only a folder of `stage --container` has one"};
-    return probe_bundle("", cache);
-  }
-  const Found found = found_engine(kind, cache);
-  if (!found.failure.empty()) return {kind, false, found.failure};
-  const EngineSettings& settings = found.settings;
-  const std::string runtime = settings.global.empty() ? "" : " (" + settings.global.back() + ")";
-  const std::string detail = fmt::format("{} {}{}, {}", sandbox_name(kind), settings.version,
-                                         runtime, limits_detail(kind, settings));
-  if (kind == SandboxKind::kBubblewrap || find_base_image(kind, "bookworm", cache, root))
-    return {kind, true, detail};
-  if (::geteuid() == 0 && !find_program("debootstrap").empty())
-    return {kind, true, detail + ", base image still to be built"};
-  return {kind, false,
-          detail + ", but there is no base image and only root with debootstrap can build one"};
-}
-
-SandboxKind choose_sandbox(std::optional<SandboxKind> forced, const fs::path& cache,
-                           const fs::path& root) {
-  if (forced) {
-    const SandboxProbe probe = probe_sandbox(*forced, cache, root);
-    if (probe.usable) return *forced;
-    throw Error(ErrorCode::kNotRunnable,
-                fmt::format("--sandbox {}: {}; patchbench env doctor shows what works here",
-                            sandbox_name(*forced), probe.detail));
-  }
-  std::string passed_over;
-  for (const SandboxKind kind : kSandboxKinds) {
-    const SandboxProbe probe = probe_sandbox(kind, cache, root);
-    if (!probe.usable) {
-      passed_over += fmt::format("{}{}: {}", passed_over.empty() ? "" : "; ", sandbox_name(kind),
-                                 probe.detail);
-      continue;
-    }
-    const bool is_weaker = kind == SandboxKind::kBubblewrap || kind == SandboxKind::kProcess;
-    if (is_weaker)
-      std::cerr << fmt::format("sandbox: {}{} ({})\n", sandbox_name(kind),
-                               is_isolated(kind) ? "" : ", UNISOLATED", passed_over);
-    return kind;
-  }
-  throw Error(ErrorCode::kInternal, "the plain process was not usable");
 }
 
 }  // namespace patchbench::exec

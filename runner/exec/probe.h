@@ -1,6 +1,5 @@
 #pragma once
 #include <filesystem>
-#include <optional>
 #include <string>
 
 #include "exec/engine.h"
@@ -14,18 +13,17 @@ struct SandboxProbe {
   bool usable = false;
   std::string detail;  ///< version and limits, or why not and how to get it
 };
-/// Tries one kind end to end (starts a trivial process in it). Cached per boot under
+/// What trying one engine gave: settings, or why there are none.
+struct FoundEngine {
+  EngineSettings settings;
+  std::string failure;
+};
+/// Tries one engine end to end (starts a trivial process in it). Cached per boot under
 /// `<cache>/probe`; only what worked is remembered.
-SandboxProbe probe_sandbox(SandboxKind kind, const std::filesystem::path& cache,
-                           const std::filesystem::path& root);
+FoundEngine found_engine(SandboxKind kind, const std::filesystem::path& cache);
 
 /// The next questions are asked of the engines anew. What another process is trying stays.
 void forget_probes(const std::filesystem::path& cache);
-
-/// The strongest usable kind, or the forced one (Error(kNotRunnable) naming why and what to try). A
-/// fall-back is announced on stderr.
-SandboxKind choose_sandbox(std::optional<SandboxKind> forced, const std::filesystem::path& cache,
-                           const std::filesystem::path& root);
 
 /// Whether `python`, an interpreter of this machine, imports torch inside of the bundle: its own
 /// folders are mounted, its system libraries are the bundle's. Not cached.

@@ -9,14 +9,11 @@
 
 namespace patchbench::git {
 
-/// The `NNNN-*.edit` of a pack's patches folder in order; each alone on the pin, its
-/// `mutant-*.edit`, wrong on purpose, and its `claimed-*.edit`, which do what a proposal says.
-struct Series {
-  std::vector<Edit> edits, mutants, claimed;
-};
-/// An absent folder is an empty series. Throws Error(kUsage) for a malformed edit, one without all
-/// the fields that a pack's edit needs, and an `.edit` of another name.
-/// `upstream`: only the edits whose header names that upstream; "" takes all.
+using patchbench::Series;
+
+/// The edits of a pack's patches folder. An absent folder is an empty series. Throws Error(kUsage)
+/// for a malformed edit, one without all the fields that a pack's edit needs, and an `.edit` of
+/// another name. `upstream`: only the edits whose header names that upstream; "" takes all.
 Series load_series(const std::filesystem::path& folder, const std::string& upstream = "");
 
 /// The part of a pack's edits that serves `version`: those written for it (header Base), where

@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-
-#include "exec/progress.h"
 
 namespace patchbench {
 namespace {
@@ -41,10 +38,11 @@ std::string command_of(const Setup& setup, const Observation& o, const Trial& tr
   const std::string version =
       trial.context.pin.is_object() ? trial.context.pin.value("version", "") : "";
   const bool has_version =
-      !version.empty() && version != setup.upstream.red_pin && version != "host";
-  return fmt::format(
-      "patchbench reproduce {} --subject {}{} --seed {} --axes '{}'", setup.manifest.slug.str(),
-      o.subject, has_version ? " --upstream " + version : "", o.seed, o.drawn.at("axes").dump());
+      !version.empty() && version != setup.target.upstream.red_pin && version != "host";
+  return fmt::format("patchbench reproduce {} --subject {}{} --seed {} --axes '{}'",
+                     setup.target.manifest.slug.str(), o.subject,
+                     has_version ? " --upstream " + version : "", o.seed,
+                     o.drawn.at("axes").dump());
 }
 
 std::string smallest_text(const Setup& setup, const Observation& o, const Trial& trial) {
@@ -59,62 +57,6 @@ std::string smallest_text(const Setup& setup, const Observation& o, const Trial&
 }
 
 }  // namespace
-
-RunOptions with_drawing(const Setup& setup, const RunOptions& options, const Subject& subject,
-                        QuestionContext& question) {
-  RunOptions drawing = options;
-  const int by_default = num_drawn_of(setup, subject);
-  const bool is_named = !options.cases.empty() || !options.given.empty();
-  if (options.num_drawn == RunOptions::kAsManifest)
-    drawing.num_drawn = is_named && !options.explores ? 0 : by_default;
-  if (by_default == 0) drawing.num_drawn = 0;
-  const uint64_t last = std::max(options.last_seed, options.seed);
-  question.num_drawn = drawing.num_drawn * static_cast<int>(last - options.seed + 1);
-  question.is_few = question.num_drawn < by_default && !is_named;
-  return drawing;
-}
-
-RunOptions without_drawing(RunOptions options) {
-  options.num_drawn = 0;
-  return options;
-}
-
-std::vector<Trial> red_elsewhere(const Context& context, const Setup& setup,
-                                 const RunOptions& options, const std::vector<Trial>& trials,
-                                 const Subject& subject) {
-  std::map<uint64_t, Json> by_seed;
-  for (const Observation& o : observations_of(trials)) {
-    const bool is_asked = o.role == CaseRole::kDrawn && !o.is_summary() && o.subject == subject;
-    if (!is_asked || !o.is_wrong()) continue;
-    Json& axes = by_seed.try_emplace(o.seed, Json::array()).first->second;
-    if (std::find(axes.begin(), axes.end(), o.drawn.at("axes")) == axes.end())
-      axes.push_back(o.drawn.at("axes"));
-  }
-  std::vector<Trial> others;
-  if (by_seed.empty() || subject.is_in_process() || !setup.pin) return others;
-  RunOptions given = without_drawing(options);
-  given.wants_regions = false;
-  given.cases.clear();
-  Setup other = setup;
-  Subject where = SubjectKind::kUpstream;
-  const auto fixed = setup.manifest.explore.fixed.find(setup.upstream.name);
-  if (fixed != setup.manifest.explore.fixed.end()) {
-    given.version = fixed->second;
-    given.subject = SubjectKind::kUpstream;
-    other = prepare(context, given);
-    other.run_id = setup.run_id;
-    other.started = setup.started;
-    other.folder = setup.folder;
-    where = SubjectKind::kFixed;
-  }
-  for (const auto& [seed, axes] : by_seed) {
-    given.seed = seed;
-    given.given = axes;
-    exec::progress(fmt::format("{} red drawn cases on {}", axes.size(), where));
-    others.push_back(run_trial(context, other, given, where, {}));
-  }
-  return others;
-}
 
 std::string drawn_text(const Setup& setup, const std::vector<Trial>& trials) {
   std::string text;

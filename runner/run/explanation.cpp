@@ -43,7 +43,7 @@ std::map<std::string, Shown> shown_by(const Setup& setup, const Subject& subject
     }
     for (const Observation& o : trial.observations) {
       if (o.subject == subject && o.counts && o.role != CaseRole::kDrawn)
-        show(o, setup.manifest.find_case(o.case_name)->axes, declared);
+        show(o, setup.target.manifest.find_case(o.case_name)->axes, declared);
     }
   }
   return drawn.empty() ? declared : drawn;
@@ -54,7 +54,7 @@ std::map<std::string, Shown> shown_by(const Setup& setup, const Subject& subject
 Json explanations(const Setup& setup, const Subject& subject, const std::vector<Trial>& trials) {
   const auto shown = shown_by(setup, subject, trials);
   Json all = Json::array();
-  for (const std::string& name : setup.manifest.classes_order) {
+  for (const std::string& name : setup.target.manifest.classes_order) {
     std::map<std::pair<std::string, std::string>, std::vector<JudgedInput>> by_site;
     for (const auto& [input, one] : shown) {
       // What was red in another class, or now one and now the other, is on neither side.

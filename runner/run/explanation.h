@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "core/json.h"
-#include "run/trial.h"
+#include "run/execute.h"
 
 namespace patchbench {
 

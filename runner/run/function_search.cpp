@@ -271,7 +271,7 @@ FunctionSearch search_function(const Context& context, const FunctionOptions& op
     throw Error(ErrorCode::kNotRunnable,
                 "explore_function is not there: preset host has no torch, build preset cpu; beside "
                 "an installed patchbench, install patchbench-judge");
-  search.device = chosen_device(options.device);
+  search.device = chosen_device(options.device).text();
   const std::string python = interpreter_of(options);
   const SearchFolder folder;
   const fs::path request = folder.path() / "request.json";

@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace patchbench {
 struct FunctionOptions {
   std::string function, reference;     ///< "module:function"
   std::filesystem::path axes, python;  ///< empty python: python3 on PATH
-  std::string device;                  ///< empty: cuda:0 where it can be used, else cpu
+  std::optional<std::string> device;   ///< nullopt: cuda:0 where it can be used, else cpu
   int num_drawn = 200;
   uint64_t seed = 1;
   int seconds = 120;           ///< then the search stops

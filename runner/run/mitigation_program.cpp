@@ -16,11 +16,11 @@ namespace fs = std::filesystem;
 /// Whether the data that the mitigation ships name this version as verified.
 bool is_verified(const Context& context, const Setup& setup) {
   const fs::path file = context.root / "mitigations/patchbench_mitigations/data" /
-                        (setup.manifest.slug.str() + ".json");
-  if (!setup.pin || !fs::exists(file)) return false;
+                        (setup.target.manifest.slug.str() + ".json");
+  if (!setup.target.pin || !fs::exists(file)) return false;
   const Json releases =
       parse_json(read_file(file), file.string()).value("releases", Json::object());
-  return releases.value(setup.pin->version, Json::object()).contains("mitigated");
+  return releases.value(setup.target.pin->version, Json::object()).contains("mitigated");
 }
 
 /// The three starts as the last line of the sandbox's log tells them; nothing else of it is read.
@@ -53,7 +53,7 @@ Json starts_of(const fs::path& log, const std::string& why_none) {
 }  // namespace
 
 Json run_mitigation_program(const Context& context, const Setup& setup) {
-  const std::string slug = setup.manifest.slug.str();
+  const std::string slug = setup.target.manifest.slug.str();
   const std::string name = "mitigations/programs/" + slug + ".py";
   if (!fs::exists(context.root / name)) return {{"missing", name}};
   const std::string text = read_file(context.root / name);
@@ -78,7 +78,8 @@ Json run_mitigation_program(const Context& context, const Setup& setup) {
       spec.log, exit.error.empty() ? "its process gave no answer" : one_line(exit.error, 200));
   program["sha256"] = sha256_hex(text);
   // On a GPU a stand-in leaves what is installed in its place.
-  program["stand_in"] = setup.device == "cpu" && text.find("import stand_in") != std::string::npos;
+  program["stand_in"] =
+      !setup.target.device.is_gpu() && text.find("import stand_in") != std::string::npos;
   program["forced"] = is_forced;
   return program;
 }

@@ -1,5 +1,5 @@
 #pragma once
-#include "run/trial.h"
+#include "run/setup.h"
 
 namespace patchbench {
 

@@ -77,27 +77,22 @@ const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& ask
                                              did_you_mean(name, names)));
 }
 
-std::string chosen_device(const std::string& asked) {
+Device chosen_device(const std::optional<std::string>& asked) {
   const std::vector<exec::Gpu> gpus = exec::find_gpus();
-  if (asked.empty()) return gpus.empty() ? "cpu" : "cuda:0";
-  if (asked == "cpu") return asked;
-  const std::string digits = asked == "cuda"              ? "0"
-                             : asked.starts_with("cuda:") ? asked.substr(5)
-                                                          : "";
-  if (digits.empty() || digits.size() > 3 ||
-      !std::all_of(digits.begin(), digits.end(), ::isdigit)) {
-    throw Error(ErrorCode::kUsage, fmt::format("--device: '{}' is neither cpu nor cuda:N", asked));
-  }
-  if (std::stoul(digits) >= gpus.size()) {
+  if (!asked) return gpus.empty() ? Device{} : Device{DeviceKind::kCuda, 0};
+  const std::optional<Device> device = Device::parse(*asked == "cuda" ? "cuda:0" : *asked);
+  if (!device)
+    throw Error(ErrorCode::kUsage, fmt::format("--device: '{}' is neither cpu nor cuda:N", *asked));
+  if (device->is_gpu() && static_cast<std::size_t>(device->index) >= gpus.size()) {
     throw Error(ErrorCode::kNotRunnable,
                 fmt::format("--device {}: this machine has {} NVIDIA GPU{}; try --device cpu",
-                            asked, gpus.empty() ? "no" : std::to_string(gpus.size()),
+                            *asked, gpus.empty() ? "no" : std::to_string(gpus.size()),
                             gpus.size() == 1 ? "" : "s"));
   }
-  return "cuda:" + digits;
+  return *device;
 }
 
-std::pair<uint64_t, uint64_t> seeds_of(const std::string& text) {
+SeedRange seeds_of(const std::string& text) {
   constexpr uint64_t kMost = 1'000'000;
   const auto number = [&](const std::string& part) {
     const bool is_number = !part.empty() && part.size() < 8 &&

@@ -1,10 +1,10 @@
 #pragma once
-#include <cstdint>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/manifest.h"
+#include "core/run_plan.h"
 
 namespace patchbench {
 
@@ -21,9 +21,9 @@ void check_cases(const Manifest& manifest, const std::vector<std::string>& cases
 /// on, and no other. Throws Error(kUsage) with did-you-mean.
 const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& asked,
                                 const Subject& subject = SubjectKind::kUpstream);
-/// "cpu" or "cuda:N": the one asked for, checked, or the best that is here.
-std::string chosen_device(const std::string& asked);
-/// The first and the last seed of "7" or "1-100". Throws Error(kUsage).
-std::pair<uint64_t, uint64_t> seeds_of(const std::string& text);
+/// The device asked for, "cpu", "cuda" or "cuda:N", checked, or the best that is here.
+Device chosen_device(const std::optional<std::string>& asked);
+/// The seeds of "7" or "1-100". Throws Error(kUsage).
+SeedRange seeds_of(const std::string& text);
 
 }  // namespace patchbench

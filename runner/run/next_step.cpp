@@ -14,27 +14,29 @@ namespace {
 
 /// "liger-kernel 0.8.0", or the package of an environment.
 std::string release_of(const Setup& setup) {
-  return setup.upstream.name + (setup.pin ? " " + setup.pin->version : ", as installed,");
+  return setup.target.upstream.name +
+         (setup.target.pin ? " " + setup.target.pin->version : ", as installed,");
 }
 
 /// "patchbench validate SLUG" on the release of this run.
 std::string validate_command(const Setup& setup) {
-  std::string words = "patchbench validate " + setup.manifest.slug.str();
-  if (setup.upstream.name != setup.manifest.upstreams.front().name)
-    words += " --of " + setup.upstream.name;
-  if (setup.pin->version != setup.upstream.red_pin) words += " --upstream " + setup.pin->version;
+  std::string words = "patchbench validate " + setup.target.manifest.slug.str();
+  if (setup.target.upstream.name != setup.target.manifest.upstreams.front().name)
+    words += " --of " + setup.target.upstream.name;
+  if (setup.target.pin->version != setup.target.upstream.red_pin)
+    words += " --upstream " + setup.target.pin->version;
   return words;
 }
 
 std::string of_bug(const Setup& setup, const Subject& subject, bool is_there) {
   const bool is_release = subject == SubjectKind::kUpstream;
   const std::string who = is_release ? release_of(setup) : "The subject " + subject.text();
-  const bool has_fix = setup.pin && !setup.manifest.waived(Column::kPatches);
+  const bool has_fix = setup.target.pin && !setup.target.manifest.waived(Column::kPatches);
   return report::closing(
       who + (is_there ? " has the bug." : " is right on every case of this run."),
       has_fix && (is_there || !is_release)
           ? validate_command(setup)
-          : "patchbench status windows " + setup.manifest.slug.str());
+          : "patchbench status windows " + setup.target.manifest.slug.str());
 }
 
 /// No sentinel was earned.
@@ -60,7 +62,7 @@ std::string of_nothing(Question question, const std::string& slug) {
 }  // namespace
 
 std::string next_step(const Setup& setup, const QuestionContext& question, const Outcome& outcome) {
-  const std::string slug = setup.manifest.slug.str(), mode = question.subject.mode();
+  const std::string slug = setup.target.manifest.slug.str(), mode = question.subject.mode();
   if (!outcome.sentinel) return of_nothing(question.question, slug);
   switch (*outcome.sentinel) {
     case Sentinel::kBugReproduced:

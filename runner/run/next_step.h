@@ -4,7 +4,7 @@
 #include "core/json.h"
 #include "core/question.h"
 #include "core/sentinel.h"
-#include "run/trial.h"
+#include "run/setup.h"
 
 namespace patchbench {
 

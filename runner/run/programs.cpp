@@ -73,20 +73,19 @@ bool is_locked_libtorch(const fs::path& folder, const fs::path& lock) {
   return std::any_of(is_equal.begin(), is_equal.end(), [](const auto& one) { return one.second; });
 }
 
-JudgeDevice judge_device(const Program& judge, const fs::path& libtorch,
-                         const std::string& device) {
-  if (device == "cpu") return {};
+JudgeDevice judge_device(const Program& judge, const fs::path& libtorch, const Device& device) {
+  if (!device.is_gpu()) return {};
   exec::Command command{.argv = judge.argv};
-  command.argv.insert(command.argv.end(), {"--probe", device});
+  command.argv.insert(command.argv.end(), {"--probe", device.text()});
   if (!libtorch.empty()) command.env["LD_LIBRARY_PATH"] = libtorch.string();
   const exec::Exit asked = exec::run(command);
   const Json said = Json::parse(asked.out, nullptr, false);
   if (!asked.ok() || !said.is_object())
     throw Error(ErrorCode::kInternal,
-                fmt::format("{} --probe {}: {}", judge.file.string(), device,
+                fmt::format("{} --probe {}: {}", judge.file.string(), device.text(),
                             shown(asked.error.empty() ? asked.err : asked.error)));
-  const auto on = said.at("device").get<std::string>();
-  exec::progress(on == device ? "oracle on the CPU, plain computation on " + device
+  const auto on = Device::parse(said.at("device").get<std::string>()).value_or(Device{});
+  exec::progress(on == device ? "oracle on the CPU, plain computation on " + device.text()
                               : fmt::format("oracle and plain computation on the CPU: {}",
                                             said.at("why").get<std::string>()));
   return {on, said.at("has_ops").get<bool>()};

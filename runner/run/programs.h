@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "exec/environment.h"
 #include "workbench/context.h"
 
@@ -36,13 +37,13 @@ bool is_locked_libtorch(const std::filesystem::path& folder, const std::filesyst
 
 /// Where a judge computes. The oracle is computed on the CPU always.
 struct JudgeDevice {
-  std::string device = "cpu";  ///< of the plain computation: the subject's, or "cpu"
-  bool has_ops = true;         ///< subjects of the judge's own process run on the subject's device
+  Device device;        ///< of the plain computation: the subject's, or the CPU
+  bool has_ops = true;  ///< subjects of the judge's own process run on the subject's device
 };
 
 /// Asks a judge where it computes for a subject on `device`; of a GPU one line of progress says it.
 /// Throws Error(kInternal) where the judge does not answer.
 JudgeDevice judge_device(const Program& judge, const std::filesystem::path& libtorch,
-                         const std::string& device);
+                         const Device& device);
 
 }  // namespace patchbench

@@ -1,7 +1,7 @@
 #pragma once
 #include <functional>
 
-#include "run/verdicts.h"
+#include "run/questions.h"
 
 namespace patchbench {
 
@@ -14,10 +14,10 @@ struct RightOne {
 };
 
 /// Draws cases for what is right: the pack's op, and the release that it calls fixed or, without
-/// one, the red pin with its edits; for the seeds of `options`, ten a run, each recorded. A run of
+/// one, the red pin with its edits; for the seeds of `request`, ten a run, each recorded. A run of
 /// this manifest without a red case that the ledger has is not made again. A red case is a false
 /// alarm, or a defect that nobody knew.
-void draw_for_right_ones(const Context& context, RunOptions options,
+void draw_for_right_ones(const Context& context, RunRequest request,
                          const std::function<void(const RightOne&)>& take);
 
 }  // namespace patchbench

@@ -14,9 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// All cases of a subject together; lowering one TileLang kernel takes minutes on two cores.
-constexpr double kSubjectTimeoutS = 1800;
-
 fs::path ops_library(const Context& context) {
   return context.bin.parent_path() / "lib/libpatchbench_ops.so";
 }
@@ -53,17 +50,17 @@ std::vector<git::Checkout> check_out(const Context& context, const Setup& setup,
                                      RunContext& run) {
   std::vector<git::Checkout> checkouts;
   // The liar calls no upstream: an op's run then fetches none.
-  if (setup.pin && subject != SubjectKind::kLiar) {
+  if (setup.target.pin && subject != SubjectKind::kLiar) {
     git::Store store(context.cache, context.root);
-    checkouts.push_back(store.materialize(*setup.pin, edits));
+    checkouts.push_back(store.materialize(*setup.target.pin, edits));
     run.tree = checkouts.front().tree;
-    run.files = git::Store::digests(checkouts.front(), setup.upstream.files);
-    for (const Pin& other : setup.beside) {
+    run.files = git::Store::digests(checkouts.front(), setup.target.upstream.files);
+    for (const Pin& other : setup.target.companions) {
       checkouts.push_back(store.materialize(other, {}));
-      run.files.update(git::Store::digests(checkouts.back(),
-                                           upstream_use(setup.manifest, other.upstream).files));
+      run.files.update(git::Store::digests(
+          checkouts.back(), upstream_use(setup.target.manifest, other.upstream).files));
     }
-  } else if (!setup.pin) {
+  } else if (!setup.target.pin) {
     if (!edits.empty())
       throw Error(ErrorCode::kUsage,
                   "an installed stack (--python) is judged as it is: it takes no edits");
@@ -81,7 +78,7 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const
   spec.kind = setup.sandbox;
   spec.image = setup.image;
   spec.python = setup.python;
-  const std::string slug = setup.manifest.slug.str();
+  const std::string slug = setup.target.manifest.slug.str();
   const std::string work = spec.cwd;
   spec.argv = {setup.python, "/.pb/harness/subject_runtime.py", "/.pb/subject/subject.py", work};
   if (subject == SubjectKind::kLiar)
@@ -121,14 +118,13 @@ exec::SandboxSpec sandbox_spec(const Context& context, const Setup& setup, const
     }
   }
   spec.env["PYTHONPATH"] = path;
-  spec.env["PATCHBENCH_UPSTREAM"] = setup.upstream.name;
-  spec.wants_gpu = setup.device != "cpu";
+  spec.env["PATCHBENCH_UPSTREAM"] = setup.target.upstream.name;
+  spec.wants_gpu = setup.target.device.is_gpu();
   if (!spec.wants_gpu) spec.env["TRITON_INTERPRET"] = "1";
-  spec.timeout_s = kSubjectTimeoutS;
-  spec.memory_bytes = spec.wants_gpu ? int64_t{64} << 30 : int64_t{8} << 30;
-  // A CUDA process starts hundreds of threads, and where a limit counts per user, runs next to this
-  // one count too.
-  if (spec.wants_gpu) spec.max_processes = 4096;
+  const StepLimits limits = limits_on(setup.target.device);
+  spec.timeout_s = limits.timeout_s;
+  spec.memory_bytes = limits.memory_bytes;
+  spec.max_processes = limits.max_processes;
   spec.log = folder / "subject.log";
   spec.report = folder / "sandbox.json";
   return spec;

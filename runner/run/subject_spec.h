@@ -2,9 +2,10 @@
 #include <filesystem>
 #include <vector>
 
+#include "core/record.h"
 #include "exec/sandbox.h"
 #include "git/checkout.h"
-#include "run/trial.h"
+#include "run/setup.h"
 
 namespace patchbench {
 

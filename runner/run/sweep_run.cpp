@@ -24,7 +24,7 @@
 #include "ledger/jsonl.h"
 #include "ledger/ledger.h"
 #include "run/not_run.h"
-#include "run/verdicts.h"
+#include "run/questions.h"
 
 namespace patchbench {
 namespace {
@@ -68,13 +68,12 @@ class RunLock {
 };
 
 bool is_of_type(const std::string& device, const std::string& type) {
-  if (type == "cpu") return device == "cpu";
-  if (device == "cpu") return false;
+  if (recorded_kind(type) != recorded_kind(device)) return false;
   const auto lower = [](std::string text) {
     for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     return text;
   };
-  return type == "cuda" || lower(device).find(lower(type)) != std::string::npos;
+  return type == "cpu" || type == "cuda" || lower(device).find(lower(type)) != std::string::npos;
 }
 
 /// Cells that a verdict in the ledger answers: the same manifest, release and kind of device.
@@ -261,8 +260,9 @@ class SlurmRun {
                     "exec {}\"$cell\"\n",
                     shell_word((jobs / fmt::format("{}.cells", number)).string()), command));
     std::vector<std::string> options;
-    if (device != "cpu") options.push_back("--gres=gpu:1");
-    if (device != "cpu" && device != "cuda") options.push_back("--constraint=" + device);
+    const bool is_gpu = recorded_kind(device) == DeviceKind::kCuda;
+    if (is_gpu) options.push_back("--gres=gpu:1");
+    if (is_gpu && device != "cuda") options.push_back("--constraint=" + device);
     const SweepPlanOptions& words = sweep_.plan().words;
     options.insert(options.end(), words.sbatch.begin(), words.sbatch.end());
     exec::submit_array(
@@ -336,22 +336,22 @@ void run_cell(const Context& context, const SweepFolder& sweep, std::size_t cell
       &scratch, [](std::string* path) { fs::remove_all(*path); });
   Context own = context;
   own.ledger = fs::path(scratch) / "ledger.db";
-  RunOptions options{.slug = what.slug,
-                     .upstream_name = what.upstream,
+  RunRequest request{.slug = what.slug,
+                     .upstream = what.upstream,
                      .version = what.version,
-                     .device = what.device == "cpu" ? "cpu" : "cuda:0",
-                     .needs_pin = true,
-                     .seed = words.seed};
-  if (!words.sandbox.empty()) options.sandbox = exec::sandbox_from(words.sandbox);
+                     .choice = {.seeds = {words.seed, words.seed}},
+                     .device = Device{recorded_kind(what.device)}.text(),
+                     .needs_pin = true};
+  if (!words.sandbox.empty()) request.sandbox = exec::sandbox_from(words.sandbox);
   // A sandbox that breaks once, because its node dies or is short of memory, says nothing about the
   // machine: that a cell cannot run here has to be seen twice.
   for (bool is_first = true;; is_first = false) {
     try {
-      const Setup setup = prepare(own, options);
+      const Setup setup = prepare(own, request);
       const std::string device = setup.machine.value("device", "");
       if (!is_of_type(device, what.device))
         throw Error(ErrorCode::kNotRunnable, device + " is no " + what.device);
-      const Answer answer = reproduce(own, setup, options);
+      const Answer answer = reproduce(own, setup, request);
       sweep.publish(cell,
                     {{"sentinel", answer.outcome.sentinel ? answer.outcome.text() : "NONE"},
                      {"verdict", answer.digest},

@@ -25,9 +25,9 @@ const Measure* deciding(const Observation& o) {
 std::string headline(const Setup& setup, const std::vector<Trial>& trials) {
   const RunContext& run = trials.front().context;
   const std::string version = run.pin.value("version", "");
-  std::string line = setup.manifest.slug.str();
-  if (!version.empty()) line += fmt::format(" · {} {}", setup.upstream.name, version);
-  line += " · " + setup.device;
+  std::string line = setup.target.manifest.slug.str();
+  if (!version.empty()) line += fmt::format(" · {} {}", setup.target.upstream.name, version);
+  line += " · " + setup.target.device.text();
   if (run.machine.contains("oracle")) line += " (oracle: " + run.machine.value("oracle", "") + ")";
   const std::string kind = run.sandbox.value("kind", "");
   line += " · " + kind + (run.sandbox.value("isolated", false) ? "" : " (unisolated)");
@@ -182,7 +182,7 @@ Json trials_json(const Setup& setup, const std::vector<Trial>& trials,
     subjects.push_back(
         {{"context", trial.context.to_json()}, {"wall_s", trial.wall_s}, {"observations", rows}});
   }
-  return {{"slug", setup.manifest.slug.str()},
+  return {{"slug", setup.target.manifest.slug.str()},
           {"sentinel", outcome.text()},
           {"alias", outcome.alias},
           {"why", outcome.why},

@@ -5,7 +5,7 @@
 #include "core/json.h"
 #include "core/sentinel.h"
 #include "report/table.h"
-#include "run/trial.h"
+#include "run/execute.h"
 
 namespace patchbench {
 

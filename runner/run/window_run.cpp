@@ -15,7 +15,7 @@
 #include "ledger/ledger.h"
 #include "report/table.h"
 #include "run/checkouts.h"
-#include "run/verdicts.h"
+#include "run/questions.h"
 #include "status/agreement.h"
 #include "status/cost_history.h"
 #include "status/table_style.h"
@@ -30,19 +30,19 @@ struct Measured {
   std::optional<NotRun> not_run;
 };
 
-Measured measure(const Context& context, RunOptions options, const std::string& version) {
-  options.version = version;
+Measured measure(const Context& context, RunRequest request, const std::string& version) {
+  request.version = version;
   try {
-    const Setup setup = prepare(context, options);
-    const Answer answer = reproduce(context, setup, options);
+    const Setup setup = prepare(context, request);
+    const Answer answer = reproduce(context, setup, request);
     BugState state = state_of(answer.outcome);
     if (state == BugStatus::kUnresolved && has_no_such_code(observations_of(answer.trials)))
       state = BugStatus::kUnsupported;
     return {{version, std::move(state), answer.digest}, answer.outcome, std::nullopt};
   } catch (const Error& e) {
     if (e.code() == ErrorCode::kIntegrity || e.code() == ErrorCode::kUsage) throw;
-    const NotRun part =
-        not_run(fmt::format("{} on {} {}", options.slug, options.upstream_name, version), e);
+    const NotRun part = not_run(
+        fmt::format("{} on {} {}", request.slug, request.upstream.value_or(""), version), e);
     return {{version, BugStatus::kNotMeasured, ""},
             {Sentinel::kNotRun, reason_name(part.reason), part.why, ""},
             part};
@@ -65,9 +65,10 @@ bool is_asked(CaseRole role) {
 /// The cases of a reproduction of a release, as the manifest has them.
 Roles cases_of(const Setup& setup) {
   Roles roles;
-  const std::string kind = setup.device.substr(0, setup.device.find(':'));
-  for (const Case& c : setup.manifest.cases) {
-    if (is_asked(c.role) && c.runs_on(setup.upstream) && c.is_for("upstream") && c.counts_on(kind))
+  const std::string_view kind = setup.target.device.kind_name();
+  for (const Case& c : setup.target.manifest.cases) {
+    if (is_asked(c.role) && c.runs_on(setup.target.upstream) && c.is_for("upstream") &&
+        c.counts_on(kind))
       roles[c.name] = c.role;
   }
   return roles;
@@ -84,16 +85,17 @@ Roles cases_among(const std::vector<Observation>& observations) {
 /// The newest reproduction of each release on this kind of device counts if it judged the cases of
 /// today by name and role. A manifest changes with every claim that cites a record, so its digest
 /// would let nothing count; that a case got other axes under its old name is not seen.
-Known known_states(const Context& context, const RunOptions& options, const Setup& setup) {
+Known known_states(const Context& context, const RunRequest& request, const Setup& setup) {
   Known known;
-  const VerdictIndex verdicts = index_verdicts(context, {.slug = options.slug, .before = {}});
-  const Json beside = setup.beside_json();
+  const VerdictIndex verdicts = index_verdicts(context, {.slug = request.slug, .before = {}});
+  const Json beside = setup.target.companions_json();
   const std::string unusual_beside =
-      beside.is_null() ? "" : unusual(canonical_json(beside), setup.manifest);
+      beside.is_null() ? "" : unusual(canonical_json(beside), setup.target.manifest);
   const Roles today = cases_of(setup);
   for (const auto& [place, devices] : verdicts.board.places()) {
     const auto cell = devices.find(setup.machine.value("device", ""));
-    const bool is_same = place.asked == "reproduce" && place.upstream == setup.upstream.name &&
+    const bool is_same = place.asked == "reproduce" &&
+                         place.upstream == setup.target.upstream.name &&
                          place.beside == unusual_beside && cell != devices.end();
     const Finding* finding = is_same ? cell->second.newest() : nullptr;
     if (finding == nullptr) continue;
@@ -111,7 +113,7 @@ Known known_states(const Context& context, const RunOptions& options, const Setu
 }
 
 /// The first commit after `left` that is in `right.state`, by bisection inside one measured edge.
-Json bisect_edge(const Context& context, const RunOptions& options, const Upstream& upstream,
+Json bisect_edge(const Context& context, const RunRequest& request, const Upstream& upstream,
                  const std::vector<std::string>& files, const ReleaseState& left,
                  const ReleaseState& right) {
   Json found = {{"from", left.version},
@@ -133,7 +135,7 @@ Json bisect_edge(const Context& context, const RunOptions& options, const Upstre
     const std::size_t middle = low + (high - low) / 2;
     const exec::Step step(fmt::format("{} -> {}: commit {}, {} left", left.version, right.version,
                                       commits[middle].commit.substr(0, 10), high - low));
-    const BugState state = measure(context, options, commits[middle].version).state.state;
+    const BugState state = measure(context, request, commits[middle].version).state.state;
     if (state == right.state) {
       high = middle;
     } else if (state == left.state) {
@@ -165,7 +167,7 @@ Json interval_json(const Interval& i) {
 
 /// Each edge between two judged releases of different states, bisected over the commits between
 /// them; what cannot be run here goes to `missing`.
-Json commits_of_edges(const Context& context, const RunOptions& named, const Upstream& upstream,
+Json commits_of_edges(const Context& context, const RunRequest& named, const Upstream& upstream,
                       const Setup& setup, const std::vector<ReleaseState>& states,
                       std::vector<NotRun>& missing) {
   Json commits = Json::array();
@@ -175,8 +177,8 @@ Json commits_of_edges(const Context& context, const RunOptions& named, const Ups
                       !states[i + 1].record.empty();
     if (!both || states[i].state == states[i + 1].state) continue;
     try {
-      commits.push_back(
-          bisect_edge(context, named, upstream, setup.upstream.files, states[i], states[i + 1]));
+      commits.push_back(bisect_edge(context, named, upstream, setup.target.upstream.files,
+                                    states[i], states[i + 1]));
     } catch (const Error& e) {
       if (e.code() != ErrorCode::kNotRunnable) throw;
       missing.push_back(not_run(fmt::format("commits of {} from {} to {}", upstream.name,
@@ -188,13 +190,13 @@ Json commits_of_edges(const Context& context, const RunOptions& named, const Ups
 }
 
 /// What the window's own record says of its run.
-RunContext window_context(const Setup& setup, const RunOptions& options, const Upstream& upstream) {
+RunContext window_context(const Setup& setup, const RunRequest& request, const Upstream& upstream) {
   RunContext run;
   run.run_id = setup.run_id;
   run.started = setup.started;
   run.tool = std::string("patchbench ") + PATCHBENCH_VERSION;
-  run.slug = options.slug;
-  run.manifest_sha256 = setup.manifest.sha256;
+  run.slug = request.slug;
+  run.manifest_sha256 = setup.target.manifest.sha256;
   run.pin = {{"upstream", upstream.name}, {"version", "all"}};
   run.files = Json::object();
   run.environment = setup.environment.address;
@@ -232,18 +234,18 @@ void print_window(const Context& context, const Json& window) {
   }
 }
 
-WindowAnswer measure_window(const Context& context, const RunOptions& options,
+WindowAnswer measure_window(const Context& context, const RunRequest& request,
                             const WindowOptions& window) {
-  const Setup setup = prepare(context, options);
-  const Upstream upstream = context.pins().upstream(setup.upstream.name);
-  const auto known = window.resume ? known_states(context, options, setup).states
+  const Setup setup = prepare(context, request);
+  const Upstream upstream = context.pins().upstream(setup.target.upstream.name);
+  const auto known = window.resume ? known_states(context, request, setup).states
                                    : std::map<std::string, ReleaseState>{};
   std::vector<ReleaseState> states;
   Json releases = Json::array();
   std::vector<NotRun> missing;
   bool is_complete = true;
-  RunOptions named = options;
-  named.upstream_name = upstream.name;
+  RunRequest named = request;
+  named.upstream = upstream.name;
   for (const Pin& pin : upstream.versions()) {
     const exec::Step step(fmt::format("{} {} ({}/{})", upstream.name, pin.version,
                                       states.size() + 1, upstream.versions().size()));
@@ -272,16 +274,16 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
   Json compact = Json::object();  // the record: states and the verdicts they rest on
   for (const ReleaseState& s : states)
     compact[s.version] = {s.state.text(), s.record.substr(0, 16)};
-  const Json document = {{"slug", options.slug},
+  const Json document = {{"slug", request.slug},
                          {"upstream", upstream.name},
-                         {"device", setup.device},
+                         {"device", setup.target.device.text()},
                          {"releases", releases},
                          {"intervals", intervals},
                          {"commits", commits},
                          {"not_run", not_run_json(missing)}};
   ledger::Ledger::open(context.ledger)
       ->append(
-          {make_record("window", window_context(setup, options, upstream),
+          {make_record("window", window_context(setup, request, upstream),
                        {{"states", compact}, {"intervals", intervals}, {"commits", commits}})});
   return {document, is_complete ? 0 : 3, missing};
 }
@@ -289,10 +291,10 @@ WindowAnswer measure_window(const Context& context, const RunOptions& options,
 namespace {
 
 /// Does `work` for each upstream of each pack that has a reproducer.
-void each_window(const Context& context, RunOptions options,
-                 const std::function<void(const std::string& name, const RunOptions&)>& work) {
+void each_window(const Context& context, RunRequest request,
+                 const std::function<void(const std::string& name, const RunRequest&)>& work) {
   const std::vector<std::string> slugs =
-      options.slug.empty() ? context.slugs() : std::vector<std::string>{options.slug};
+      request.slug.empty() ? context.slugs() : std::vector<std::string>{request.slug};
   for (const std::string& slug : slugs) {
     const Manifest pack = context.manifest(slug);
     for (const UpstreamUse& use : pack.upstreams) {
@@ -302,35 +304,38 @@ void each_window(const Context& context, RunOptions options,
         exec::progress(name + ": no reproducer (" + *reason + ")");
         continue;
       }
-      options.slug = slug;
-      options.upstream_name = use.name;
-      work(name, options);
+      request.slug = slug;
+      request.upstream = use.name;
+      work(name, request);
     }
   }
 }
 
-Json plan_document(const Context& context, const RunOptions& options) {
-  const Setup setup = prepare(context, options);
-  const Known known = known_states(context, options, setup);
+Json plan_document(const Context& context, const RunRequest& request) {
+  const Setup setup = prepare(context, request);
+  const Known known = known_states(context, request, setup);
   Json to_measure = Json::array();
   int num_known = 0, num_outdated = 0;
-  const Upstream upstream = context.pins().upstream(setup.upstream.name);
+  const Upstream upstream = context.pins().upstream(setup.target.upstream.name);
   for (const Pin& pin : upstream.versions()) {
     const bool is_known = known.states.contains(pin.version);
     num_known += is_known;
     num_outdated += known.outdated.contains(pin.version);
     if (!is_known) to_measure.push_back(pin.version);
   }
-  return {{"slug", options.slug},     {"upstream", setup.upstream.name},
-          {"device", setup.device},   {"known", num_known},
-          {"to_measure", to_measure}, {"on_other_cases", num_outdated}};
+  return {{"slug", request.slug},
+          {"upstream", setup.target.upstream.name},
+          {"device", setup.target.device.text()},
+          {"known", num_known},
+          {"to_measure", to_measure},
+          {"on_other_cases", num_outdated}};
 }
 
 }  // namespace
 
-Json plan_windows(const Context& context, const RunOptions& options) {
+Json plan_windows(const Context& context, const RunRequest& request) {
   Json plans = Json::array();
-  each_window(context, options, [&](const std::string&, const RunOptions& one) {
+  each_window(context, request, [&](const std::string&, const RunRequest& one) {
     plans.push_back(plan_document(context, one));
   });
   return plans;
@@ -354,9 +359,9 @@ void print_plans(const Context& context, const Json& plans) {
       fmt::format("Releases that would run: {}. Nothing ran.", num_runs), next);
 }
 
-WindowAnswer measure_all_windows(const Context& context, const RunOptions& options) {
+WindowAnswer measure_all_windows(const Context& context, const RunRequest& request) {
   WindowAnswer all{Json::array(), 0, {}};
-  each_window(context, options, [&](const std::string& name, const RunOptions& chosen) {
+  each_window(context, request, [&](const std::string& name, const RunRequest& chosen) {
     try {
       WindowAnswer one = measure_window(context, chosen, {.resume = true});
       all.status = std::max(all.status, one.status);
@@ -371,7 +376,7 @@ WindowAnswer measure_all_windows(const Context& context, const RunOptions& optio
       if (e.code() != ErrorCode::kNotRunnable) throw e.in(name);
       all.not_run.push_back(not_run(name, e));
       all.document.push_back({{"slug", chosen.slug},
-                              {"upstream", chosen.upstream_name},
+                              {"upstream", chosen.upstream.value_or("")},
                               {"not_run", not_run_json({all.not_run.back()})}});
     }
   });
@@ -386,7 +391,8 @@ void show_windows(const Context& context, const std::string& slug) {
   for (const TierWindow& window : windows) {
     documents.push_back(window_json(window));
     documents.back()["classes"] = class_windows_json(class_windows(verdicts, pack, window));
-    if (window.device != "cpu") documents.back()["costs"] = costs_json(costs_of(verdicts, window));
+    if (recorded_kind(window.device) == DeviceKind::kCuda)
+      documents.back()["costs"] = costs_json(costs_of(verdicts, window));
   }
   if (context.json) {
     Json disagreements = Json::array();

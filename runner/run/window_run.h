@@ -1,8 +1,8 @@
 #pragma once
 #include <vector>
 
+#include "run/execute.h"
 #include "run/not_run.h"
-#include "run/trial.h"
 
 namespace patchbench {
 
@@ -22,18 +22,18 @@ struct WindowAnswer {
 
 /// Runs the reproducer over every release of the pack's upstream, over the named commits of one
 /// that is never released, and appends a window record.
-WindowAnswer measure_window(const Context& context, const RunOptions& options,
+WindowAnswer measure_window(const Context& context, const RunRequest& request,
                             const WindowOptions& window);
 /// States and intervals, for people.
 void print_window(const Context& context, const Json& window);
 
 /// Every pack and upstream, one after the other, releases already judged taken from the records. A
 /// pack that cannot run here is named and left out. Returns the documents and the greatest status.
-WindowAnswer measure_all_windows(const Context& context, const RunOptions& options);
+WindowAnswer measure_all_windows(const Context& context, const RunRequest& request);
 
 /// What that would run, an entry an upstream of one pack or of all ("slug" empty): {"slug",
 /// "upstream", "device", "known" and "on_other_cases" (counts), "to_measure" (versions)}.
-Json plan_windows(const Context& context, const RunOptions& options);
+Json plan_windows(const Context& context, const RunRequest& request);
 /// The same for people.
 void print_plans(const Context& context, const Json& plans);
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 
+#include "core/device.h"
 #include "core/digest.h"
 #include "core/file_text.h"
 
@@ -28,7 +29,7 @@ std::set<std::string> edit_digests(const Context& context, const Slug& slug) {
 
 /// The cases that a question about a subject of an upstream has on a kind of device today.
 std::set<std::string> cases_today(const Manifest& pack, const Finding& finding) {
-  const std::string kind = finding.device == "cpu" ? "cpu" : "cuda";
+  const std::string_view kind = kind_name(recorded_kind(finding.device));
   const bool runs_no_release = finding.version == "-";
   const std::string subject = runs_no_release                           ? finding.asked
                               : finding.asked.starts_with("mitigation") ? "mitigated"

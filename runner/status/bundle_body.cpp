@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "core/device.h"
 #include "core/error.h"
 #include "core/window.h"
 #include "report/advisory.h"
@@ -327,12 +328,13 @@ class Body {
       const bool is_validation =
           one.asked.question == Question::kValidate || one.asked.question == Question::kEquivalence;
       if (one.asked.question != Question::kReproduce && !is_validation) continue;
-      const std::string device = one.run.machine.value("device", "cpu") == "cpu" ? "cpu" : "cuda:0";
+      const Device device{recorded_kind(one.run.machine.value("device", "cpu"))};
       std::string line = fmt::format("./patchbench {} {}", is_validation ? "validate" : "reproduce",
                                      facts_.manifest.slug.str());
       if (facts_.manifest.upstreams.size() > 1)
         line += " --of " + one.run.pin.value("upstream", "");
-      line += fmt::format(" --upstream {} --device {}", one.run.pin.value("version", ""), device);
+      line += fmt::format(" --upstream {} --device {}", one.run.pin.value("version", ""),
+                          device.text());
       if (seen.insert(line).second) lines.push_back(line);
     }
     for (const BundledPatch& patch : facts_.patches) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/device.h"
 #include "status/table_style.h"
 
 namespace patchbench {
@@ -57,7 +58,7 @@ std::vector<CostRange> ranges_of(const std::vector<Judged>& releases, const std:
 
 TierCosts costs_of(const VerdictIndex& verdicts, const TierWindow& window) {
   TierCosts costs;
-  if (window.device == "cpu") return costs;
+  if (recorded_kind(window.device) == DeviceKind::kCpu) return costs;
   std::vector<Judged> releases;
   for (const ReleaseState& release : window.states) {
     if (release.record.empty()) continue;

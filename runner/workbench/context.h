@@ -18,7 +18,7 @@ class Clock {
 };
 const Clock& system_clock();
 
-class SubjectRunner;  // run/trial.h
+class SubjectRunner;  // run/execute.h
 class Checkouts;      // run/checkouts.h
 
 /// Where results (`out`) and messages (`err`) go.

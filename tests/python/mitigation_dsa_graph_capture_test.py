@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
 from evidence import speaks_for  # noqa: E402
 from patchbench_mitigations import dsa_graph_capture as fix  # noqa: E402
-from patchbench_mitigations.registry import Refused  # noqa: E402
+from patchbench_mitigations.after_import import Refused  # noqa: E402
 
 # KIND: "host" has the defects of a release that reads the host, "sentinel" the defects of one that rejects -1, "right" none.
 DSA = """

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
 from evidence import speaks_for  # noqa: E402
 from patchbench_mitigations import fp8_storage_dispatch as fix  # noqa: E402
-from patchbench_mitigations.registry import Refused  # noqa: E402
+from patchbench_mitigations.after_import import Refused  # noqa: E402
 
 # KIND: "fooled" takes a wrapper for bf16, "right" declines it, "raises" says so, "early" holds its callee by another name.
 TILELANG = """

@@ -20,7 +20,7 @@ from torch.distributed import TCPStore
 MITIGATIONS = Path(__file__).parents[2] / "mitigations"
 sys.path.insert(0, str(MITIGATIONS))
 
-from patchbench_mitigations.registry import Refused  # noqa: E402
+from patchbench_mitigations.after_import import Refused  # noqa: E402
 
 LONG = pytest.mark.skipif("PATCHBENCH_LONG" not in os.environ, reason="takes minutes: PATCHBENCH_LONG=1 runs it")
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 from evidence import speaks_for  # noqa: E402
 from patchbench_mitigations import mamba3_mimo_gqa_bwd as fix  # noqa: E402
 from patchbench_mitigations import registry
-from patchbench_mitigations.registry import Refused  # noqa: E402
+from patchbench_mitigations.after_import import Refused  # noqa: E402
 
 # The gradients of the sum of (q + q_bias) * (k + k_bias) * dout over everything, with q and k of the head's group. The
 # kernel and the helpers fail on the probe's inputs: the probe must not come to them.

@@ -21,7 +21,7 @@ import fetch  # noqa: E402
 from evidence import install_stand_in, speaks_for  # noqa: E402
 from patchbench_mitigations import mamba3_siso_bwd_cse as fix  # noqa: E402
 from patchbench_mitigations import registry  # noqa: E402
-from patchbench_mitigations.registry import Refused  # noqa: E402
+from patchbench_mitigations.after_import import Refused  # noqa: E402
 
 # Rows of states as the release makes them, or wide enough; the kernel is given and does nothing.
 FORWARD = """

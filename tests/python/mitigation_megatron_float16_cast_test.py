@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
 from evidence import speaks_for  # noqa: E402
 from patchbench_mitigations import megatron_float16_cast as fix  # noqa: E402
-from patchbench_mitigations.registry import Refused  # noqa: E402
+from patchbench_mitigations.after_import import Refused  # noqa: E402
 
 UPSTREAM = """
 import torch

@@ -25,7 +25,7 @@ from evidence import speaks_for  # noqa: E402
 from patchbench_mitigations import fp8_storage_dispatch  # noqa: E402
 from patchbench_mitigations import sparse_mla_dims as dims  # noqa: E402
 from patchbench_mitigations import sparse_mla_pdp_precision as pdp  # noqa: E402
-from patchbench_mitigations.registry import Refused  # noqa: E402
+from patchbench_mitigations.after_import import Refused  # noqa: E402
 
 VERSION = "0.19.2"
 TILELANG = SimpleNamespace(dsa_kernel_backend="tilelang")

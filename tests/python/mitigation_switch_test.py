@@ -22,8 +22,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
 from patchbench_mitigations import fingerprint, ranks, registry  # noqa: E402
+from patchbench_mitigations.after_import import Refused  # noqa: E402
 from patchbench_mitigations.fingerprint import digest_of, own_function  # noqa: E402
-from patchbench_mitigations.registry import Refused  # noqa: E402
 from patchbench_mitigations.switch import Arguments, Finding, Hook, Mitigation, Placement  # noqa: E402
 
 TOY = """

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "mitigations"))
 
 from evidence import install_stand_in, speaks_for  # noqa: E402
 from patchbench_mitigations import trainer_grad_accumulation as fix  # noqa: E402
-from patchbench_mitigations.registry import Refused  # noqa: E402
+from patchbench_mitigations.after_import import Refused  # noqa: E402
 
 ACCELERATOR = """
 class Accelerator:

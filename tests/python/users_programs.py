@@ -25,7 +25,7 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "mitigations"), str(Path(__file_
 
 from evidence import install_stand_in  # noqa: E402
 from patchbench_mitigations import callees, fingerprint, registry  # noqa: E402
-from patchbench_mitigations.registry import Refused  # noqa: E402
+from patchbench_mitigations.after_import import Refused  # noqa: E402
 from patchbench_mitigations.switch import one_thread  # noqa: E402
 
 Made = Callable[[torch.Tensor], torch.Tensor]  # how an input comes to be

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "run/names.h"
-#include "run/verdicts.h"
+#include "run/questions.h"
 #include "unit/pack_repository.h"
 
 namespace patchbench::sample {
@@ -30,15 +30,12 @@ class FakeRunner : public SubjectRunner {
   std::vector<std::string> drew;     ///< "patched 40"
   Json program = sample::program();  ///< what a mitigation's program comes to
 
-  Setup prepare(const Context& context, const RunOptions& options) override {
-    Setup setup;
-    setup.manifest = context.manifest(options.slug);
-    setup.upstream = upstream_use(setup.manifest, options.upstream_name, options.subject);
-    setup.pin = context.pins().resolve(
-        setup.upstream.name, options.version.empty() ? setup.upstream.red_pin : options.version);
-    if (cannot_run.contains(setup.pin->version))
-      throw Error(ErrorCode::kNotRunnable, setup.pin->version + " needs another machine");
-    setup.device = "cpu";
+  Setup prepare(const Context& context, const RunRequest& request) override {
+    RunRequest on_cpu = request;
+    on_cpu.device = "cpu";
+    Setup setup{.target = target_of(context, on_cpu)};
+    if (cannot_run.contains(setup.target.pin->version))
+      throw Error(ErrorCode::kNotRunnable, setup.target.pin->version + " needs another machine");
     setup.machine = {{"device", device}, {"cpu", "Some CPU"}, {"os", "Debian GNU/Linux 12"}};
     setup.environment.address = "torch-2.11-cp311-0123456789ab";
     setup.sandbox = exec::SandboxKind::kBubblewrap;
@@ -47,44 +44,39 @@ class FakeRunner : public SubjectRunner {
     return setup;
   }
 
-  Trial run(const Context&, const Setup& setup, const RunOptions& options, const Subject& subject,
-            const std::vector<Edit>&, const std::string& corrupt) override {
-    ran.push_back(setup.pin->version + " " + subject.text());
+  Trial run(const Context&, const Setup& setup, const PlanStep& step) override {
+    const Subject& subject = step.subject;
+    ran.push_back(setup.target.pin->version + " " + subject.text());
     Trial trial;
     trial.context = sample::context();
     trial.context.run_id = setup.run_id;
     trial.context.started = setup.started;
-    trial.context.slug = setup.manifest.slug.str();
-    trial.context.manifest_sha256 = setup.manifest.sha256;
-    trial.context.pin = setup.pin->to_json();
+    trial.context.slug = setup.target.manifest.slug.str();
+    trial.context.manifest_sha256 = setup.target.manifest.sha256;
+    trial.context.pin = setup.target.pin->to_json();
     trial.context.machine = setup.machine;
     trial.context.environment = setup.environment.address;
     if (change_context) change_context(setup, subject, trial.context);
-    if (options.num_drawn > 0 || !options.given.empty()) draw(options, subject, trial);
-    for (const Case& item : setup.manifest.cases) {
-      if (!options.given.empty()) break;
-      const bool is_chosen =
-          options.cases.empty() ||
-          std::find(options.cases.begin(), options.cases.end(), item.name) != options.cases.end();
-      if (!is_chosen || !item.is_for(subject) || !item.counts_on("cpu")) continue;
-      for (int repeat = 0; corrupt.empty() && repeat < options.repeats; ++repeat)
+    if (step.draws.count > 0 || !step.given.empty()) draw(step, trial);
+    for (const std::string& name : step.cases) {
+      const Case& item = *setup.target.manifest.find_case(name);
+      for (int repeat = 0; !step.is_spoiled && repeat < step.repeats; ++repeat)
         see(setup, subject, item, repeat, trial);
-      if (options.wants_regions && corrupt.empty() && !subject.is_mutant() &&
-          subject != SubjectKind::kUpstream)
-        see(setup, subject.region_mutant("last_odd_row"), item, 0, trial);
-      for (int i = 0; corrupt == "all" && i < 20; ++i)
+      if (step.has_regions) see(setup, subject.region_mutant("last_odd_row"), item, 0, trial);
+      for (int i = 0; step.is_spoiled && i < 20; ++i)
         see(setup, "op_mutant:spoiled_" + std::to_string(i), item, 0, trial);
     }
     return trial;
   }
 
   Json run_program(const Context&, const Setup& setup) override {
-    ran.push_back(setup.pin->version + " program");
+    ran.push_back(setup.target.pin->version + " program");
     return program;
   }
 
  private:
-  void draw(const RunOptions& options, const Subject& subject, Trial& trial) {
+  void draw(const PlanStep& step, Trial& trial) {
+    const Subject& subject = step.subject;
     const bool is_red = red_drawn.contains(subject.text());
     const auto add = [&](const std::string& name, const Json& drawn) {
       Observation o = observation(subject.text(), name, CaseRole::kDrawn,
@@ -94,12 +86,12 @@ class FakeRunner : public SubjectRunner {
       o.drawn = drawn;
       trial.observations.push_back(std::move(o));
     };
-    if (options.given.empty()) {
-      drew.push_back(subject.text() + " " + std::to_string(options.num_drawn));
+    if (step.given.empty()) {
+      drew.push_back(subject.text() + " " + std::to_string(step.draws.count));
       add("drawn_from_rows",
-          {{"space", "rows"}, {"asked", options.num_drawn}, {"red", is_red ? 1 : 0}});
+          {{"space", "rows"}, {"asked", step.draws.count}, {"red", is_red ? 1 : 0}});
     }
-    if (is_red || !options.given.empty())
+    if (is_red || !step.given.empty())
       add("drawn_1", {{"space", "rows"}, {"axes", {{"dtype", "float32"}}}, {"kept", true}});
   }
 
@@ -111,7 +103,7 @@ class FakeRunner : public SubjectRunner {
                                 subject == SubjectKind::kLiar ? Seen::kUnresolved
                                 : is_red                      ? Seen::kPresent
                                                               : Seen::kAbsent);
-    o.slug = setup.manifest.slug.str();
+    o.slug = setup.target.manifest.slug.str();
     o.repeat = repeat;
     if (is_red) o.failure_class = "wrong_result";
     if (change) change(setup, subject, o);
@@ -126,7 +118,7 @@ class FakeCheckouts : public Checkouts {
  public:
   std::vector<Pin> commits;
 
-  PackEdits edits_at(const Context&, const Manifest&, const UpstreamUse&, const Pin&) override {
+  Series edits_at(const Context&, const Manifest&, const UpstreamUse&, const Pin&) override {
     return {{Edit{.name = "0001-right.edit"}},
             {Edit{.name = "mutant-half.edit"}},
             {Edit{.name = "claimed-once.edit"}}};
@@ -177,12 +169,11 @@ class FakeWorkbench {
     repository.put("env/pins.json", pins.dump());
   }
 
-  Setup setup() { return prepare(context, options); }
-  Answer reproduced() { return reproduce(context, setup(), options); }
+  Setup setup() { return prepare(context, request); }
+  Answer reproduced() { return reproduce(context, setup(), request); }
   Answer validated() {
     const Setup at = setup();
-    const PackEdits edits = pack_edits_at(context, at);
-    return validate(context, at, options, edits.edits, edits.mutants);
+    return validate(context, at, edits_at(context, at.target), request.choice);
   }
   std::size_t num_records() const { return ledger::Ledger::open(context.ledger)->all().size(); }
 
@@ -191,7 +182,7 @@ class FakeWorkbench {
   FakeRunner runner;
   FakeCheckouts checkouts;
   Context context;
-  RunOptions options{.slug = "some_pack"};
+  RunRequest request{.slug = "some_pack"};
 };
 
 }  // namespace patchbench::sample

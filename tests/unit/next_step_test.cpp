@@ -21,7 +21,7 @@ Json window_of(const std::vector<std::string>& states) {
 TEST(NextStep, EachVerdictHasASentenceOfItsOwnAndACommand) {
   FakeWorkbench bench;
   const patchbench::Setup setup = bench.setup();
-  const std::string slug = setup.manifest.slug.str();
+  const std::string slug = setup.target.manifest.slug.str();
   const std::vector<Outcome> outcomes = {
       {.sentinel = Sentinel::kBugReproduced, .argument = "wrong_result"},
       {.sentinel = Sentinel::kBugAbsent},
@@ -60,9 +60,9 @@ TEST(NextStep, AHitReleaseIsNamedInTheCommandWhereItIsNotTheRedPin) {
   const Outcome hit{.sentinel = Sentinel::kBugReproduced};
   const std::string at_red_pin = next_step(setup, {}, hit);
   EXPECT_EQ(at_red_pin.find("--upstream"), std::string::npos) << at_red_pin;
-  setup.pin->version = "0.8.1";
+  setup.target.pin->version = "0.8.1";
   EXPECT_NE(next_step(setup, {}, hit).find("--upstream 0.8.1\n"), std::string::npos);
-  setup.pin.reset();
+  setup.target.pin.reset();
   EXPECT_NE(next_step(setup, {}, hit).find("next: patchbench status windows"), std::string::npos);
 }
 

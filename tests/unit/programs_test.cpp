@@ -94,11 +94,11 @@ TEST_F(Programs, AJudgeIsAskedWhereItComputesForAGpu) {
       {script("judge", "[ \"$1 $2 $LD_LIBRARY_PATH\" = \"--probe cuda:1 " + libtorch.string() +
                            "\" ] && echo '{\"device\": \"cpu\", \"why\": \"no half\", "
                            "\"has_ops\": false}'")}};
-  const JudgeDevice on_gpu = judge_device(judge, libtorch, "cuda:1");
-  EXPECT_EQ(on_gpu.device, "cpu");
+  const JudgeDevice on_gpu = judge_device(judge, libtorch, {DeviceKind::kCuda, 1});
+  EXPECT_EQ(on_gpu.device, Device{});
   EXPECT_FALSE(on_gpu.has_ops);
-  EXPECT_THROW(judge_device(judge, libtorch, "cuda:0"), Error);
-  EXPECT_TRUE(judge_device({}, "", "cpu").has_ops);
+  EXPECT_THROW(judge_device(judge, libtorch, {DeviceKind::kCuda, 0}), Error);
+  EXPECT_TRUE(judge_device({}, "", {}).has_ops);
 }
 
 TEST_F(Programs, WithoutThatAndWithoutItsLockTheFileIsNamed) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ledger/evidence.h"
+#include "run/self_test.h"
 #include "run/sweep_run.h"
 #include "run/window_run.h"
 #include "status/newest.h"
@@ -35,7 +36,7 @@ class ValidateRule : public testing::TestWithParam<Otherwise> {};
 TEST_P(ValidateRule, NoFixIsValidated) {
   FakeWorkbench bench;
   bench.runner.change = GetParam().change;
-  bench.options.repeats = 2;
+  bench.request.choice.repeats = 2;
   const Answer answer = bench.validated();
   EXPECT_EQ(answer.outcome.text(), GetParam().sentinel);
   EXPECT_NE(answer.outcome.why.find(GetParam().why), std::string::npos) << answer.outcome.why;
@@ -87,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(All, ValidateRule, testing::ValuesIn(kOtherwise),
 
 TEST(Validate, WithoutAMutantNothingIsShown) {
   FakeWorkbench bench;
-  const Answer answer = validate(bench.context, bench.setup(), bench.options, {Edit{}}, {});
+  const Answer answer = validate(bench.context, bench.setup(), {.edits = {Edit{}}}, {});
   EXPECT_EQ(answer.outcome.text(), "NONE");
   EXPECT_NE(answer.outcome.why.find("no mutant was run"), std::string::npos) << answer.outcome.why;
 }
@@ -133,20 +134,20 @@ TEST(Validate, AJudgeThatPassesASpoiledOutputIssuesNoSentinel) {
 
 TEST(Validate, CasesThatWereNamedStandInTheSentinel) {
   FakeWorkbench bench;
-  bench.options.cases = {"fp32", "bf16"};
+  bench.request.choice.cases = {"fp32", "bf16"};
   EXPECT_EQ(bench.validated().outcome.text(), "FIX_VALIDATED(named_cases)");
 }
 
 TEST(Reproduce, ARedTriggerWithoutAControlShowsNothing) {
   FakeWorkbench bench;
   EXPECT_EQ(bench.reproduced().outcome.text(), "BUG_REPRODUCED(wrong_result)");
-  bench.options.cases = {"fp32"};
+  bench.request.choice.cases = {"fp32"};
   EXPECT_EQ(bench.reproduced().outcome.text(), "NONE");
 }
 
 TEST(Reproduce, AMitigationIsVerifiedBesideTheReleaseAlone) {
   FakeWorkbench bench;
-  bench.options.subject = SubjectKind::kMitigated;
+  bench.request.subject = SubjectKind::kMitigated;
   EXPECT_EQ(bench.reproduced().outcome.text(), "MITIGATION_VERIFIED");
   EXPECT_NE(std::find(bench.runner.ran.begin(), bench.runner.ran.end(), "0.8.0 upstream"),
             bench.runner.ran.end());
@@ -157,10 +158,10 @@ TEST(Reproduce, AMitigationIsVerifiedBesideTheReleaseAlone) {
 
 TEST(Reproduce, AProgramIsNotStartedForARedMitigationOrSomeCases) {
   FakeWorkbench bench;
-  bench.options.subject = SubjectKind::kMitigated;
-  bench.options.cases = {"fp32", "bf16"};
+  bench.request.subject = SubjectKind::kMitigated;
+  bench.request.choice.cases = {"fp32", "bf16"};
   bench.reproduced();
-  bench.options.cases.clear();
+  bench.request.choice.cases.clear();
   bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
     if (subject == SubjectKind::kMitigated) see(o, Seen::kPresent);
   };
@@ -170,17 +171,17 @@ TEST(Reproduce, AProgramIsNotStartedForARedMitigationOrSomeCases) {
 
 TEST(Reproduce, AModeOfAMitigationIsASubjectOfItsOwn) {
   FakeWorkbench bench;
-  bench.options.subject = "mitigated:exact";
+  bench.request.subject = "mitigated:exact";
   EXPECT_EQ(bench.reproduced().outcome.text(), "MITIGATION_VERIFIED(exact)");
   EXPECT_EQ(bench.runner.ran.back(), "0.8.0 mitigated:exact");
-  bench.options.cases = {"fp32", "bf16"};
+  bench.request.choice.cases = {"fp32", "bf16"};
   EXPECT_EQ(bench.reproduced().outcome.text(), "MITIGATION_VERIFIED(exact, named_cases)");
 }
 
 TEST(Reproduce, AModeThatTheMitigationLacksIsRefusedBeforeAnythingStarts) {
   for (const std::string mode : {"exakt", "auto", ""}) {
     FakeWorkbench bench;
-    bench.options.subject = "mitigated:" + mode;
+    bench.request.subject = "mitigated:" + mode;
     try {
       bench.reproduced();
       FAIL() << "mode '" << mode << "'";
@@ -197,13 +198,13 @@ TEST(Reproduce, AModeThatTheMitigationLacksIsRefusedBeforeAnythingStarts) {
 /// Green in the mode that the mitigation takes by itself, red in the one that is named, or the
 /// other way round; the red run is the newer one.
 void run_in_two_modes(FakeWorkbench& bench, const Subject& green, const Subject& red) {
-  bench.options.subject = green;
+  bench.request.subject = green;
   bench.reproduced();
   bench.clock.time = "2026-11-02T10:00:00Z";
   bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
     if (subject == SubjectKind::kMitigated) see(o, Seen::kPresent);
   };
-  bench.options.subject = red;
+  bench.request.subject = red;
   EXPECT_EQ(bench.reproduced().outcome.text(), "NONE");
 }
 
@@ -235,9 +236,9 @@ TEST(Claim, ItsContrastMustComeOutTheOtherWay) {
   FakeWorkbench bench;
   const ClaimTest test = *bench.context.manifest("some_pack").scope.front().test;
   const auto answer = [&] {
-    return test_claim(bench.context, bench.setup(), bench.options, test).outcome.text();
+    return test_claim(bench.context, bench.setup(), test, bench.request.choice).outcome.text();
   };
-  bench.options.cases = {"fp32"};
+  bench.request.choice.cases = {"fp32"};
   EXPECT_EQ(answer(), "CLAIM_CONFIRMED");
   bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
     if (subject == SubjectKind::kPatched) see(o, Seen::kPresent);
@@ -253,7 +254,7 @@ TEST(Claim, ItsContrastMustComeOutTheOtherWay) {
 
 TEST(Claim, AChangeAsItWasProposedIsASubjectOfItsOwn) {
   FakeWorkbench bench;
-  bench.options.cases = {"fp32"};
+  bench.request.choice.cases = {"fp32"};
   const auto about = [&](const Subject& subject) {
     ClaimTest test;
     test.name = "the_change_is_enough";
@@ -261,7 +262,7 @@ TEST(Claim, AChangeAsItWasProposedIsASubjectOfItsOwn) {
     test.contrast = SubjectKind::kUpstream;
     test.expects = "absent";
     test.failure_class = "wrong_result";
-    return test_claim(bench.context, bench.setup(), bench.options, test);
+    return test_claim(bench.context, bench.setup(), test, bench.request.choice);
   };
   bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
     if (subject == SubjectKind::kClaimed) see(o, Seen::kAbsent);
@@ -282,7 +283,7 @@ TEST(Validate, AClaimedChangeIsNeitherAMutantNorPartOfTheFix) {
 
 /// Red from 0.5.0 up to 0.7.0; the clock's day is the version's.
 void red_in_the_middle(const patchbench::Setup& setup, const Subject& subject, Observation& o) {
-  const std::string& version = setup.pin->version;
+  const std::string& version = setup.target.pin->version;
   const bool is_red = version >= "0.5.0" && version <= "0.7.0";
   if (subject == SubjectKind::kUpstream && o.role == CaseRole::kTrigger && !is_red)
     see(o, Seen::kAbsent);
@@ -291,7 +292,7 @@ void red_in_the_middle(const patchbench::Setup& setup, const Subject& subject, O
 TEST(Window, ConsecutiveRedReleasesAreOneInterval) {
   FakeWorkbench bench;
   bench.runner.change = red_in_the_middle;
-  const WindowAnswer window = measure_window(bench.context, bench.options, {});
+  const WindowAnswer window = measure_window(bench.context, bench.request, {});
   EXPECT_EQ(window.status, 0);
   ASSERT_EQ(window.document["intervals"].size(), 1U) << window.document["intervals"];
   const Json& interval = window.document["intervals"][0];
@@ -304,7 +305,7 @@ TEST(Window, AReleaseThatCannotRunIsNamedAndLeavesAGap) {
   FakeWorkbench bench;
   bench.runner.change = red_in_the_middle;
   bench.runner.cannot_run = {"0.6.0"};
-  const WindowAnswer window = measure_window(bench.context, bench.options, {});
+  const WindowAnswer window = measure_window(bench.context, bench.request, {});
   EXPECT_EQ(window.status, 3);
   ASSERT_EQ(window.not_run.size(), 1U);
   EXPECT_EQ(window.not_run[0].reason, NotRunReason::kNotRunnableHere);
@@ -314,10 +315,10 @@ TEST(Window, AReleaseThatCannotRunIsNamedAndLeavesAGap) {
 TEST(Window, ResumingRunsOnlyWhatTheseCasesOnThisDeviceDoNotAnswer) {
   FakeWorkbench bench;
   bench.runner.change = red_in_the_middle;
-  measure_window(bench.context, bench.options, {});
+  measure_window(bench.context, bench.request, {});
   const auto runs_again = [&] {
     bench.runner.ran.clear();
-    measure_window(bench.context, bench.options, {.bisect_commits = false, .resume = true});
+    measure_window(bench.context, bench.request, {.bisect_commits = false, .resume = true});
     return bench.runner.ran.size();
   };
   EXPECT_EQ(runs_again(), 0U);
@@ -336,13 +337,13 @@ TEST(Window, AnEdgeIsBisectedOverItsCommits) {
         "liger-kernel", "git:" + std::string(39, '0') + std::to_string(i)));
   bench.runner.change = [&](const patchbench::Setup& setup, const Subject& subject,
                             Observation& o) {
-    const std::string& version = setup.pin->version;
+    const std::string& version = setup.target.pin->version;
     const bool is_red = version.starts_with("git:") ? version.back() < '5' : version <= "0.7.0";
     if (subject == SubjectKind::kUpstream && o.role == CaseRole::kTrigger && !is_red)
       see(o, Seen::kAbsent);
   };
   const WindowAnswer window =
-      measure_window(bench.context, bench.options, {.bisect_commits = true, .resume = false});
+      measure_window(bench.context, bench.request, {.bisect_commits = true, .resume = false});
   ASSERT_EQ(window.document["commits"].size(), 1U) << window.document["commits"];
   EXPECT_EQ(window.document["commits"][0]["result"], std::string(39, '0') + "5");
 }
@@ -461,7 +462,7 @@ TEST(Status, APackWithoutAMitigationForItsWorstClassSaysSo) {
 TEST(Status, AMitigationThatWasVerifiedWithoutASandboxIsMarkedInThePackTable) {
   TwoClasses bench;
   bench.reproduced();
-  bench.options.subject = SubjectKind::kMitigated;
+  bench.request.subject = SubjectKind::kMitigated;
   bench.reproduced();
   EXPECT_NE(bench.table().find("| verified on cpu |"), std::string::npos) << bench.table();
   bench.clock.time = "2026-11-02T10:00:00Z";
@@ -489,13 +490,13 @@ TEST(SelfTest, OfAJudgeWithoutCudaRunsTheJudgesOwnSubjectsOnTheCpu) {
   std::set<std::string> own, others;
   bench.runner.change = [&](const patchbench::Setup& setup, const Subject& subject,
                             Observation& o) {
-    (subject.is_in_process() ? own : others).insert(setup.device);
+    (subject.is_in_process() ? own : others).insert(setup.target.device.text());
     o.outputs_sha256 = std::string(64, '0');
   };
   patchbench::Setup setup = bench.setup();
-  setup.device = "cuda:0";
-  setup.judge.has_ops = false;
-  ensure_selftest(bench.context, setup);
+  setup.target.device = {DeviceKind::kCuda, 0};
+  setup.target.has_ops = false;
+  ensure_self_test(bench.context, setup);
   EXPECT_EQ(own, std::set<std::string>{"cpu"});
   EXPECT_EQ(others, std::set<std::string>{"cuda:0"});
 }

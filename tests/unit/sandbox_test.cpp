@@ -14,10 +14,10 @@
 #include <thread>
 
 #include "core/error.h"
+#include "exec/choice.h"
 #include "exec/engine.h"
 #include "exec/gpu.h"
 #include "exec/limited.h"
-#include "exec/probe.h"
 #include "exec/runc.h"
 #include "exec/supervisor.h"
 

@@ -186,7 +186,7 @@ TEST(Explores, WithoutAFixedReleaseItIsTriedOnUpstream) {
 
 TEST(Explores, NamedCasesDrawNothing) {
   Explored explored;
-  explored.bench.options.cases = {"fp32", "sum"};
+  explored.bench.request.choice.cases = {"fp32", "sum"};
   const Answer answer = explored.bench.validated();
   EXPECT_EQ(answer.question.num_drawn, 0);
   EXPECT_TRUE(explored.bench.runner.drew.empty());
@@ -194,7 +194,7 @@ TEST(Explores, NamedCasesDrawNothing) {
 
 TEST(Explores, FewerCasesAreSaid) {
   Explored explored;
-  explored.bench.options.num_drawn = 20;
+  explored.bench.request.choice.num_drawn = 20;
   const Answer answer = explored.bench.validated();
   EXPECT_EQ(answer.outcome.text(), "FIX_VALIDATED(few_drawn)") << answer.outcome.why;
 }
@@ -203,7 +203,7 @@ TEST(Explores, AReleaseIsExploredWhereThatIsAsked) {
   Explored explored;
   explored.bench.reproduced();
   EXPECT_TRUE(explored.bench.runner.drew.empty());
-  explored.bench.options.explores = true;
+  explored.bench.request.choice.explores = true;
   const Answer answer = explored.bench.reproduced();
   EXPECT_EQ(explored.bench.runner.drew, (std::vector<std::string>{"upstream 40"}));
   EXPECT_EQ(answer.outcome.text(), "BUG_REPRODUCED(wrong_result)") << answer.outcome.why;

@@ -1,4 +1,4 @@
-#include "run/plan.h"
+#include "run/preview.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "core/file_text.h"
 #include "exec/environment.h"
 #include "exec/process.h"
-#include "run/names.h"
+#include "git/series.h"
 #include "status/verdict_index.h"
 
 namespace patchbench {
@@ -57,19 +57,21 @@ struct Taken {
   Made made;
   double wall_s = 0, gpu_bytes = 0;
 };
-Taken newest_run(const Context& context, const RunOptions& options, const Pin& pin, bool is_gpu) {
-  const VerdictIndex verdicts = index_verdicts(context, {.slug = options.slug, .before = {}});
+Taken newest_run(const Context& context, const RunRequest& request, const RunTarget& target) {
+  const bool is_gpu = target.device.is_gpu();
+  const VerdictIndex verdicts = index_verdicts(context, {.slug = request.slug, .before = {}});
   Taken taken;
   for (const auto& [place, devices] : verdicts.board.places()) {
-    if (place.version != pin.version && place.version != "-") continue;
+    if (place.version != target.pin->version && place.version != "-") continue;
     for (const auto& [device, cell] : devices) {
       const Finding* newest = cell.newest();
-      if (newest == nullptr || (newest->device != "cpu") != is_gpu || newest->made <= taken.made)
+      if (newest == nullptr || recorded_kind(newest->device) != target.device.kind ||
+          newest->made <= taken.made)
         continue;
       std::set<double> walls;  // all cases of one process carry that process's time
       double gpu_bytes = 0;
       for (const Observation& o : cited_observations(verdicts.archive, newest->digest)) {
-        if (o.subject != options.subject) continue;
+        if (o.subject != request.subject) continue;
         if (o.outside.is_object()) walls.insert(o.outside.value("wall_s", 0.0));
         if (is_gpu && o.self_reported.is_object())
           gpu_bytes = std::max(gpu_bytes, o.self_reported.value("peak_bytes", 0.0));
@@ -83,13 +85,13 @@ Taken newest_run(const Context& context, const RunOptions& options, const Pin& p
 
 }  // namespace
 
-Json plan_of(const Context& context, const RunOptions& options) {
-  const Manifest manifest = context.manifest(options.slug);
-  need_mode(manifest, options.subject);
-  const UpstreamUse& use = upstream_use(manifest, options.upstream_name, options.subject);
-  const Pin pin =
-      context.pins().resolve(use.name, options.version.empty() ? use.red_pin : options.version);
-  const std::string device = chosen_device(options.device);
+Json preview_of(const Context& context, const RunRequest& request) {
+  RunRequest of_release = request;
+  of_release.needs_pin = true;
+  const RunTarget target = target_of(context, of_release);
+  const Pin& pin = *target.pin;
+  const Series series =
+      git::load_series(context.root / "patches" / request.slug, target.upstream.name);
   double fetch = 0, disk = 0;
   std::string file = "cached";
   if (pin.kind == PinKind::kFile &&
@@ -102,8 +104,8 @@ Json plan_of(const Context& context, const RunOptions& options) {
     file = "one commit, fetched by git where it is not cached";
   }
   std::string environment = pin.environment + ": cached";
-  if (!options.python.empty()) {
-    environment = "the installed stack of " + options.python.string();
+  if (request.python) {
+    environment = "the installed stack of " + request.python->string();
   } else {
     double to_fetch = 0, unpacked = 0;
     for (const std::string& lock : exec::with_base_locks({pin.environment}, context.root)) {
@@ -118,13 +120,14 @@ Json plan_of(const Context& context, const RunOptions& options) {
       environment = fmt::format("{}: to fetch, {}; {} unpacked", pin.environment, mib(to_fetch),
                                 mib(unpacked));
   }
-  const bool is_gpu = device != "cpu";
-  const Taken taken = newest_run(context, options, pin, is_gpu);
+  const bool is_gpu = target.device.is_gpu();
+  const Taken taken = newest_run(context, request, target);
   const std::string when = taken.made.date.substr(0, 10);
   return {
-      {"slug", options.slug},
+      {"slug", request.slug},
       {"upstream", pin.to_json()},
-      {"device", device},
+      {"device", target.device.text()},
+      {"plan", plan_reproduction(target, request.subject, series, request.choice).to_json()},
       {"upstream_file", file},
       {"environment", environment},
       {"fetch_bytes", fetch},
@@ -139,19 +142,27 @@ Json plan_of(const Context& context, const RunOptions& options) {
                                                taken.wall_s, when)}};
 }
 
-std::string render_plan(const Json& plan) {
+std::string preview_text(const Json& preview) {
   std::string text;
-  for (const char* key :
-       {"slug", "upstream", "device", "upstream_file", "environment", "gpu_memory", "time"}) {
-    const Json& value = plan.at(key);
-    text += fmt::format("{:14} {}\n", key,
-                        value.is_string()
-                            ? value.get<std::string>()
-                            : value.value("upstream", "") + " " + value.value("version", ""));
+  const auto add = [&](const std::string& key, const std::string& value) {
+    text += fmt::format("{:14} {}\n", key, value);
+  };
+  const Json& pin = preview.at("upstream");
+  add("slug", preview.at("slug"));
+  add("upstream", pin.value("upstream", "") + " " + pin.value("version", ""));
+  for (const char* key : {"device", "upstream_file", "environment", "gpu_memory", "time"})
+    add(key, preview.at(key));
+  for (const Json& step : preview.at("plan").at("steps")) {
+    std::string line = fmt::format("{}: {} cases", step.at("subject").get<std::string>(),
+                                   step.at("cases").size() + step.value("given", Json()).size());
+    if (const Json draws = step.value("draws", Json()); !draws.is_null())
+      line += fmt::format(", {} drawn", draws.at("count").get<int>());
+    if (step.value("is_spoiled", false)) line += ", their outputs spoiled";
+    add("step", line);
   }
-  return text + fmt::format("{:14} {} to fetch, {} more on disk\n", "total",
-                            mib(plan.at("fetch_bytes").get<double>()),
-                            mib(plan.at("disk_bytes").get<double>()));
+  add("total", fmt::format("{} to fetch, {} more on disk", mib(preview.at("fetch_bytes")),
+                           mib(preview.at("disk_bytes"))));
+  return text;
 }
 
 }  // namespace patchbench
