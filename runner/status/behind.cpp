@@ -8,7 +8,7 @@
 #include <set>
 
 #include "core/digest.h"
-#include "core/file_text.h"
+#include "core/edit_over.h"
 
 namespace patchbench {
 namespace {
@@ -21,7 +21,8 @@ std::set<std::string> edit_digests(const Context& context, const Slug& slug) {
   const fs::path folder = context.root / cell_path(slug, Column::kPatches);
   if (!fs::is_directory(folder)) return digests;
   for (const auto& file : fs::directory_iterator(folder)) {
-    if (file.path().extension() == ".edit") digests.insert(sha256_hex(read_file(file.path())));
+    if (file.path().extension() == ".edit")
+      digests.insert(sha256_hex(format_edit(load_edit(file.path()))));
   }
   return digests;
 }
