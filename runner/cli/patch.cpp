@@ -7,9 +7,11 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "core/edit_make.h"
+#include "core/edit_over.h"
 #include "core/error.h"
 #include "git/mail.h"
 #include "git/source.h"
@@ -200,7 +202,10 @@ void run_save(const Context& context, const PatchOptions& words) {
       copied.push_back(run);
     }
   }
-  write_whole(path, format_edit(parse_edit(format_edit(edit), edit.name)));
+  const Edit saved = parse_edit(format_edit(edit), edit.name);
+  std::optional<Edit> over;
+  if (!words.mutant.empty() && words.out.empty()) over = over_fix(saved, pack.series.edits);
+  write_whole(path, format_edit(over.value_or(saved)));
   print_saved(
       context,
       {{"file", path.string()}, {"name", place.name}, {"files", files}, {"copied", copied}});
@@ -330,9 +335,9 @@ void add_save(CLI::App& patch, Context& context) {
   command->add_option("--name", words->name,
                       "file name, e.g. 0001-row-scale; the series' last name replaces that edit");
   command
-      ->add_option(
-          "--mutant", words->mutant,
-          "save as mutant-NAME.edit: all differences from the bare pin, a wrong fix on purpose")
+      ->add_option("--mutant", words->mutant,
+                   "save as mutant-NAME.edit: a wrong fix on purpose, over the pack's fix where "
+                   "that is shorter")
       ->excludes("--name");
   command
       ->add_option("--claimed", words->claimed,

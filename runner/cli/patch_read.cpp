@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "cli/patch.h"
-#include "core/edit.h"
+#include "core/edit_over.h"
 #include "core/error.h"
 #include "core/file_text.h"
 
@@ -29,7 +29,9 @@ void print_edit(const Context& context, const Edit& edit) {
     Json header = Json::array(), files = Json::array();
     for (const auto& [key, value] : edit.header) header.push_back({key, value});
     for (const FileEdit& file : edit.files) files.push_back(file_json(file));
-    print_json(context, {{"name", edit.name}, {"header", header}, {"files", files}});
+    print_json(
+        context,
+        {{"name", edit.name}, {"header", header}, {"files", files}, {"text", format_edit(edit)}});
     return;
   }
   for (const auto& [key, value] : edit.header)
@@ -53,7 +55,7 @@ std::string edited(const Edit& edit, const ReadOptions& words) {
 }
 
 void read_edit(const Context& context, const ReadOptions& words) {
-  const Edit edit = parse_edit(read_file(words.edit), fs::path(words.edit).filename().string());
+  const Edit edit = load_edit(words.edit);
   if (words.file.empty()) return print_edit(context, edit);
   const std::string text = edited(edit, words);
   if (context.json) {

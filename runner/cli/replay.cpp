@@ -181,7 +181,7 @@ Trial run_again(const Context& context, const Recorded& recorded, const RunOf& r
   PlanStep step = step_of(setup.target, run, part);
   check_setup(setup, part);
   step.edits = edits_by_digest(context, setup, part);
-  if (setup.target.manifest.sha256 != part.context.manifest_sha256)
+  if (!context.judged().is_same(setup.target.manifest.sha256, part.context.manifest_sha256))
     exec::progress(
         "the manifest was changed since; the digests of the inputs tell whether a case was");
   exec::progress("again: " + subject.text() + (is_spoiled ? ", mutants of its outputs" : ""));

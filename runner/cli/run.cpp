@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "core/edit_over.h"
 #include "core/error.h"
 #include "core/file_text.h"
 #include "core/finding.h"
@@ -328,7 +329,7 @@ std::vector<Edit> user_edits(const Context& context, const Setup& setup,
     } else if (fs::is_directory(name)) {
       for (Edit& edit : git::load_series(name).edits) edits.push_back(std::move(edit));
     } else if (name.ends_with(".edit")) {
-      edits.push_back(parse_edit(read_file(name), fs::path(name).filename().string()));
+      edits.push_back(load_edit(name));
     } else {
       edits.push_back(git::edit_from_diff(read_file(name), *setup.target.pin, store,
                                           fs::path(name).filename().string()));

@@ -379,8 +379,9 @@ void Edit::set_field(const std::string& key, const std::string& value) {
 
 const std::vector<std::string>& edit_field_names() {
   static const std::vector<std::string> kNames = {
-      "Subject", "Description", "Upstream",         "Base",    "Origin",     "Author",
-      "Bug",     "Forwarded",   "Applied-Upstream", "License", "Last-Update"};
+      "Subject",          "Description", "Upstream",   "Base", "Over",
+      "Without",          "Origin",      "Author",     "Bug",  "Forwarded",
+      "Applied-Upstream", "License",     "Last-Update"};
   return kNames;
 }
 
@@ -413,7 +414,7 @@ Edit parse_edit(std::string_view text, const std::string& name) {
     }
     edit.files.push_back(std::move(file));
   }
-  if (edit.files.empty()) in.fail("no \"File:\" section");
+  if (edit.files.empty() && edit.field("Without").empty()) in.fail("no \"File:\" section");
   return edit;
 }
 

@@ -53,9 +53,20 @@ struct FileEdit {
 ///     .
 ///     w
 ///
-/// What stands between the blank line and `w`, `w` included, is a script that `LC_ALL=C ed -s FILE`
+/// What is between the blank line and `w`, `w` included, is a script that `LC_ALL=C ed -s FILE`
 /// executes to the same end. Addresses are plain numbers, one where first and last are equal.
 /// Sections are parted by one blank line; the file ends with the line feed after the last `w`.
+///
+/// A mutant may be written over its fix (core/edit_over.h expands it; every digest is of the
+/// expanded text). Its header then has, after Base,
+///
+///     Over: 0001-row-scale.edit     (edits of its folder, parted by spaces: the fix)
+///     Without: 2 5-7                (hunks of the fix that it leaves out)
+///
+/// Hunks are the commands of the fix as one edit against the release, numbered from 1: file after
+/// file in the order of their paths, in a file in the order of the script. A section's Blob,
+/// Result, Mode and Final-Newline are those of the expanded edit, its script is for the fixed file.
+/// A file without a section is as the fix leaves it, or as released if all its hunks are left out.
 struct Edit {
   std::string name;  ///< file name, e.g. 0001-row-broadcast.edit
   std::vector<std::pair<std::string, std::string>> header;  ///< DEP-3 fields in order

@@ -8,8 +8,8 @@
 
 #include "core/digest.h"
 #include "core/edit_make.h"
+#include "core/edit_over.h"
 #include "core/error.h"
-#include "core/file_text.h"
 #include "git/objects.h"
 #include "git/source.h"
 
@@ -18,10 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Edit load_edit(const fs::path& path) {
-  const std::string text = read_file(path);
+Edit load_pack_edit(const fs::path& path) {
   try {
-    Edit edit = parse_edit(text, path.filename().string());
+    Edit edit = load_edit(path);
     const std::vector<std::string> missing = missing_fields(edit);
     if (missing.empty()) return edit;
     throw Error(ErrorCode::kUsage, edit.name + ":1: the header has no " + missing.front());
@@ -101,7 +100,7 @@ Series load_series(const fs::path& folder, const std::string& upstream) {
       throw Error(ErrorCode::kUsage, path.string() +
                                          ": an edit is named NNNN-subject.edit, mutant-name.edit "
                                          "or claimed-name.edit, in lower case");
-    Edit edit = load_edit(path);
+    Edit edit = load_pack_edit(path);
     if (!upstream.empty() && edit.field("Upstream") != upstream) continue;
     kind->push_back(std::move(edit));
   }

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "core/digest.h"
-#include "core/edit.h"
+#include "core/edit_over.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/record.h"
@@ -38,9 +38,9 @@ void raise(std::exception_ptr raised) {
   }
 }
 
-/// {"name", "header": [(key, value)], "files": [{"path", "blob", "result", "mode", "script"}]}
-py::dict read_edit(const std::string& text, const std::string& name) {
-  const Edit edit = parse_edit(text, name);
+/// {"name", "header": [(key, value)], "files": [{"path", "blob", "result", "mode", "script"}],
+/// "text"}
+py::dict parts_of(const Edit& edit) {
   py::list header, files;
   for (const auto& [key, value] : edit.header) header.append(py::make_tuple(key, value));
   for (const FileEdit& file : edit.files) {
@@ -56,6 +56,7 @@ py::dict read_edit(const std::string& text, const std::string& name) {
   out["name"] = edit.name;
   out["header"] = header;
   out["files"] = files;
+  out["text"] = format_edit(edit);
   return out;
 }
 
@@ -75,8 +76,15 @@ PYBIND11_MODULE(_patchbench, module) {
   using namespace patchbench;
   module.doc() = "The core of Patchbench. Errors are the classes of patchbench.program.";
   py::register_local_exception_translator(raise);
-  module.def("read_edit", read_edit, py::arg("text"), py::arg("name"),
-             "The parts of an .edit text: name, header, files.");
+  module.def(
+      "read_edit",
+      [](const std::string& text, const std::string& name) {
+        return parts_of(expand_edit(parse_edit(text, name), {}));
+      },
+      py::arg("text"), py::arg("name"), "The parts of an .edit text: name, header, files, text.");
+  module.def(
+      "load_edit", [](const std::string& file) { return parts_of(load_edit(file)); },
+      py::arg("file"), "The same of an .edit file; a mutant over its fix is expanded.");
   module.def("apply_edit", apply_edit, py::arg("text"), py::arg("name"), py::arg("path"),
              py::arg("base"), "The bytes of one file after the edit.");
   module.def(

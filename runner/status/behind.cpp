@@ -9,7 +9,7 @@
 
 #include "core/device.h"
 #include "core/digest.h"
-#include "core/file_text.h"
+#include "core/edit_over.h"
 
 namespace patchbench {
 namespace {
@@ -22,7 +22,8 @@ std::set<std::string> edit_digests(const Context& context, const Slug& slug) {
   const fs::path folder = context.root / cell_path(slug, Column::kPatches);
   if (!fs::is_directory(folder)) return digests;
   for (const auto& file : fs::directory_iterator(folder)) {
-    if (file.path().extension() == ".edit") digests.insert(sha256_hex(read_file(file.path())));
+    if (file.path().extension() == ".edit")
+      digests.insert(sha256_hex(format_edit(load_edit(file.path()))));
   }
   return digests;
 }

@@ -85,6 +85,11 @@ def test_an_edit_is_read_and_applied(tmp_path: Path) -> None:
     for file in sorted(ROOT.glob("patches/*/0001-*.edit")):
         edit = patchbench.Edit.load(file)
         assert edit.field("Subject") and edit.files and all(f.script.endswith("w\n") for f in edit.files), file
+    mutant = ROOT / "patches/te_fused_ce/mutant-first-gradient.edit"
+    edit = patchbench.Edit.load(mutant)
+    assert "\nOver: 0001-" in mutant.read_text() and edit.field("Over") == "" and len(edit.files) == 3
+    with pytest.raises(patchbench.UsageError, match="^mutant-a.edit: Over: "):
+        patchbench.Edit.parse(mutant.read_text(), "mutant-a.edit")
     edit = patchbench.Edit.parse(NEW_FILE)
     assert edit.apply("a.txt") == b"ok\n" and (edit.files[0].blob, edit.field("Base")) == ("", "")
     with pytest.raises(patchbench.UsageError, match="does not change 'b.txt'"):

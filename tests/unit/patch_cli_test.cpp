@@ -208,6 +208,28 @@ TEST_F(PatchCli, AMutantStandsAloneOnThePin) {
   EXPECT_EQ(again.mutants.size(), 1u);
 }
 
+TEST_F(PatchCli, AMutantOfALongFixIsSavedOverIt) {
+  std::string ours = "one()";
+  for (const char* more : {"two()", "three()", "four()", "five()", "six()"})
+    ours += std::string("\n    ") + more;
+  make_edit("toy_one", body(ours), "first");
+  const fs::path work = world.folder() / "work";
+  run({"new", "toy_one", work.string()});
+  ToyWorld::write(work / "toy/a.py", body(ours + "\n    and_wrong()"));
+  run({"save", work.string(), "--mutant", "half", "--subject", "half a fix"});
+  const std::string text = ToyWorld::read(patches("toy_one") / "mutant-half.edit");
+  EXPECT_NE(text.find("\nOver: 0001-first.edit\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("one()"), std::string::npos) << text;
+  git::Store store = world.store();
+  EXPECT_EQ(git::read_after(store, world.pin("1.0"), git::load_series(patches("toy_one")).mutants,
+                            "toy/a.py"),
+            body(ours + "\n    and_wrong()"));
+  const fs::path elsewhere = world.folder() / "elsewhere";
+  run({"save", work.string(), "--mutant", "half", "--subject", "half a fix", "--out",
+       elsewhere.string()});
+  EXPECT_EQ(ToyWorld::read(elsewhere / "mutant-half.edit").find("Over:"), std::string::npos);
+}
+
 TEST_F(PatchCli, SaveNamesCopiedUpstreamLines) {
   const fs::path work = world.folder() / "work";
   run({"new", "toy_one", work.string()});

@@ -37,23 +37,22 @@ class Edit:
 
     @staticmethod
     def load(file: PathText) -> Edit:
-        """The edit in a file. Raises UsageError `NAME:LINE: REASON` if it is malformed."""
+        """The edit in a file; a mutant over its fix is expanded. Raises UsageError `NAME:LINE: REASON` if it is malformed."""
         try:
             with open(file, encoding="utf-8", newline="") as source:
-                text = source.read()
+                source.read()
         except OSError as e:
             raise UsageError(f"{os.fspath(file)}: {e.strerror}") from e
         except UnicodeDecodeError as e:
             raise UsageError(f"{os.fspath(file)}: not UTF-8 text") from e
-        return Edit.parse(text, os.path.basename(os.fspath(file)))
+        module = native.module()
+        return _from(module.load_edit(os.fspath(file)) if module else ask(["patch", "read", os.fspath(file)]))
 
     @staticmethod
     def parse(text: str, name: str = "0001-edit.edit") -> Edit:
         """The edit that a text holds. Raises UsageError `NAME:LINE: REASON` if it is malformed."""
         module = native.module()
-        document = module.read_edit(text, name) if module else _asked(text, name)
-        files = tuple(FileEdit(f["path"], f["blob"], f["result"], f["mode"], f["script"]) for f in document["files"])
-        return Edit(document["name"], tuple((key, value) for key, value in document["header"]), files, text)
+        return _from(module.read_edit(text, name) if module else _asked(text, name))
 
     def field(self, key: str) -> str:
         """One field of the header; empty if it is absent."""
@@ -74,6 +73,11 @@ class Edit:
             if base is not None:
                 words += ["--base", _written(folder, "base", base)]
             return run_bytes(words)
+
+
+def _from(document: Any) -> Edit:
+    files = tuple(FileEdit(f["path"], f["blob"], f["result"], f["mode"], f["script"]) for f in document["files"])
+    return Edit(document["name"], tuple((key, value) for key, value in document["header"]), files, document["text"])
 
 
 def _written(folder: str, name: str, data: bytes) -> str:
