@@ -20,6 +20,7 @@ file(GLOB call_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/packs/*/calls.cpp)
 add_library(patchbench_op_calls STATIC ${call_sources})
 target_link_libraries(patchbench_op_calls PUBLIC ${patchbench_torch_best} PRIVATE patchbench_warnings)
 use_torch_pch(patchbench_op_calls)
+compile_together(patchbench_op_calls)
 
 file(GLOB harness_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/repro/harness/*.cpp)
 add_library(patchbench_harness STATIC ${harness_sources})

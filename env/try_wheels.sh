@@ -3,7 +3,7 @@
 # Usage: env/try_wheels.sh [--out FILE.json] [SUITE...]    default: bullseye bookworm trixie (glibc 2.31, 2.36, 2.41)
 # --out writes what was checked and measured, a row a suite.
 # The pages of docs/ are followed as far as the wheels serve them (tests/python/pages_check.py).
-# env/wheels.sh builds the wheels; of patchbench-py and patchbench-judge what is in dist/ is tried. The roots (debootstrap) and the
+# env/wheels.sh builds the wheels; of patchbench-py, patchbench-judge and env/release.sh's archive what is in dist/ is tried. The roots (debootstrap) and the
 # libtorch of the judge (env/locks/judge.txt, 518 MiB) lie in the cache. Only their making has a network. The judge and the page about mitigations run in the suites
 # for whose interpreter the environment torch-2.11 is in the cache: env/bootstrap.sh brings that of Python 3.11, which is bookworm's;
 # python3 env/fetch.py env env/locks/torch-2.11.txt --tag cp313 brings trixie's. torch has no wheel for bullseye's Python 3.9.
@@ -46,6 +46,7 @@ inside() {
   echo "about: glibc $(ldd --version | sed -n '1s/.* //p')"
   echo "about: python $(python3 -c 'import platform; print(platform.python_version())')"
   ! command -v gcc cc c++ >/dev/null || { echo "FAILED: this root has a compiler"; exit 1; }
+  if ls /mnt/patchbench-*.tar.gz >/dev/null 2>&1; then archive; else echo "about: archive not tried"; fi
   python3 -m venv /tmp/venv || exit 1
   export PATH=/tmp/venv/bin:$PATH VIRTUAL_ENV=/tmp/venv
   start_clock
@@ -92,6 +93,20 @@ import os; assert registry.known() == sorted(name.split("/")[0] for name in os.e
   tail -n 1 /tmp/followed
   if [ -d /media/torch ] && ls /mnt/patchbench_judge-*.whl >/dev/null 2>&1; then judge; else echo "about: judge not tried"; fi
   return $failed
+}
+
+# The archive: unpacked, and asked without an environment. A hit ends with 1.
+archive() {
+  echo "about: archive tried"
+  try "the archive is unpacked" tar -xzf /mnt/patchbench-*.tar.gz -C /tmp
+  echo "liger-kernel==0.8.0" >/tmp/hit.txt
+  echo "deepspeed==0.18.3" >/tmp/right.txt
+  start_clock
+  try "the archive's program finds a hit" sh -c 'env -i /tmp/patchbench-*/bin/patchbench scan /tmp/hit.txt >/tmp/said; test $? = 1 || { cat /tmp/said; exit 1; }'
+  try "and names it" grep -q '^hit: liger_flce_none_bwd, liger-kernel 0.8.0' /tmp/said
+  try "the archive's program finds no hit in a right release" sh -c 'env -i /tmp/patchbench-*/bin/patchbench scan /tmp/right.txt >/tmp/said'
+  within archive_scans 10
+  try "and says so" grep -q '^zero2_grad_accumulation *deepspeed 0.18.3 *not_hit' /tmp/said
 }
 
 # A user's stacks: torch of the cache, a release of Liger-Kernel, the mitigations.
@@ -201,7 +216,7 @@ for suite; do
   say "$suite"
   bwrap --die-with-parent --unshare-all --clearenv --ro-bind "$tree" / --dev /dev --proc /proc --perms 1777 --tmpfs /tmp \
     --ro-bind "$root/dist" /mnt --ro-bind "$root/tests/python" /opt --ro-bind "$root/docs" /srv --dir /tmp/home "${mounts[@]}" --chdir /tmp --setenv HOME /tmp/home \
-    --setenv LC_ALL C.UTF-8 --setenv PATH /usr/sbin:/usr/bin:/sbin:/bin -- bash -c "$(declare -f inside stacks judge); inside" |
+    --setenv LC_ALL C.UTF-8 --setenv PATH /usr/sbin:/usr/bin:/sbin:/bin -- bash -c "$(declare -f inside archive stacks judge); inside" |
     tee "$log"
   [ "${PIPESTATUS[0]}" = 0 ] || failed=1
 done

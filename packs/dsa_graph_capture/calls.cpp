@@ -1,7 +1,5 @@
-// The op for C++ programs on the whole of libtorch: the judge and the tests. Each function calls
-// the operator that op.cpp registers.
-#include <ATen/core/dispatch/Dispatcher.h>
-
+// The functions of op.h over the operators that op.cpp registers.
+#include "../kernel/calls.h"
 #include "op.h"
 
 namespace patchbench::ops::dsa_graph_capture {
@@ -11,32 +9,21 @@ using OptionalTensor = std::optional<Tensor>;
 
 Tensor topk_to_index_mask(const Tensor& topk_indices, int64_t seqlen_k,
                           std::optional<at::ScalarType> dtype, const OptionalTensor& out_of_range) {
-  using Type = std::optional<at::ScalarType>;
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("patchbench::topk_to_index_mask", "")
-                             .typed<Tensor(const Tensor&, c10::SymInt, Type)>();
-  static const auto reporting =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("patchbench::topk_to_index_mask", "out_of_range")
-          .typed<Tensor(const Tensor&, c10::SymInt, Type, const Tensor&)>();
-  return out_of_range ? reporting.call(topk_indices, seqlen_k, dtype, *out_of_range)
-                      : op.call(topk_indices, seqlen_k, dtype);
+  const c10::SymInt length = seqlen_k;
+  if (out_of_range)
+    return call_op<"topk_to_index_mask.out_of_range", Tensor>(topk_indices, length, dtype,
+                                                              *out_of_range);
+  return call_op<"topk_to_index_mask", Tensor>(topk_indices, length, dtype);
 }
 
 Tensor& topk_to_index_mask_(Tensor& index_mask, const Tensor& topk_indices,
                             const OptionalTensor& out_of_range) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("patchbench::topk_to_index_mask_", "")
-                             .typed<void(Tensor&, const Tensor&, const OptionalTensor&)>();
-  op.call(index_mask, topk_indices, out_of_range);
+  call_op<"topk_to_index_mask_", void>(index_mask, topk_indices, out_of_range);
   return index_mask;
 }
 
 std::string topk_to_index_mask_path(const Tensor& topk_indices) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("patchbench::topk_to_index_mask_path", "")
-                             .typed<std::string(const Tensor&)>();
-  return op.call(topk_indices);
+  return call_op<"topk_to_index_mask_path", std::string>(topk_indices);
 }
 
 }  // namespace patchbench::ops::dsa_graph_capture

@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "../kernel/vec.h"
+
 // mask_fill_kernel: grid (rows, ceil(seqlen_k / kSegment)), one CTA per row and segment of keys.
 //   shared memory: kSegment / 8 = 8 KiB of bitmap, one bit a key; 256 threads
 //   every CTA of a row reads all topk indices of the row and keeps the ones in its segment, so the
@@ -29,13 +31,6 @@ template <>
 __device__ __nv_bfloat16 closed<__nv_bfloat16>() {
   return __ushort_as_bfloat16(0xff80u);
 }
-
-/// 16 bytes, the unit of loads and stores.
-template <typename scalar_t>
-struct alignas(16) Word {
-  static constexpr int kLength = 16 / sizeof(scalar_t);
-  scalar_t value[kLength];
-};
 
 template <typename word_t>
 __device__ void store_streaming(word_t* to, const word_t& word) {
@@ -68,12 +63,12 @@ __global__ void __launch_bounds__(kThreads) mask_fill_kernel(MaskPass<index_t> p
   __syncthreads();
   const index_t* indices = pass.indices + row * pass.topk;
   if constexpr (kIsAligned) {
-    using IndexWord = Word<index_t>;
+    using IndexWord = Vec<index_t>;
     const auto* words = reinterpret_cast<const IndexWord*>(indices);
     for (int64_t i = threadIdx.x; i < pass.topk / IndexWord::kLength; i += kThreads) {
       const IndexWord word = words[i];
 #pragma unroll
-      for (int k = 0; k < IndexWord::kLength; ++k) mark(bitmap, pass, word.value[k], first, count);
+      for (int k = 0; k < IndexWord::kLength; ++k) mark(bitmap, pass, word.at[k], first, count);
     }
   } else {
     for (int64_t i = threadIdx.x; i < pass.topk; i += kThreads)
@@ -84,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) mask_fill_kernel(MaskPass<index_t> p
   auto* mask = static_cast<scalar_t*>(pass.mask) + row * pass.seqlen_k + first;
   const scalar_t open = static_cast<scalar_t>(0.0f);
   if constexpr (kIsAligned) {
-    using MaskWord = Word<scalar_t>;
+    using MaskWord = Vec<scalar_t>;
     auto* words = reinterpret_cast<MaskWord*>(mask);
     for (int i = threadIdx.x; i < count / MaskWord::kLength; i += kThreads) {
       const int key = i * MaskWord::kLength;
@@ -92,7 +87,7 @@ __global__ void __launch_bounds__(kThreads) mask_fill_kernel(MaskPass<index_t> p
       MaskWord word;
 #pragma unroll
       for (int k = 0; k < MaskWord::kLength; ++k)
-        word.value[k] = (bits >> k) & 1u ? open : closed<scalar_t>();
+        word.at[k] = (bits >> k) & 1u ? open : closed<scalar_t>();
       store_streaming(&words[i], word);
     }
   } else {
@@ -123,8 +118,8 @@ template <typename index_t, typename scalar_t>
 cudaError_t fill(const MaskPass<index_t>& pass, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(pass.rows),
                   static_cast<unsigned>((pass.seqlen_k + kSegment - 1) / kSegment));
-  const bool has_whole_words = pass.topk % Word<index_t>::kLength == 0 &&
-                               pass.seqlen_k % Word<scalar_t>::kLength == 0 &&
+  const bool has_whole_words = pass.topk % Vec<index_t>::kLength == 0 &&
+                               pass.seqlen_k % Vec<scalar_t>::kLength == 0 &&
                                is_aligned(pass.indices) && is_aligned(pass.mask);
   if (has_whole_words) {
     mask_fill_kernel<index_t, scalar_t, true><<<grid, kThreads, 0, stream>>>(pass);

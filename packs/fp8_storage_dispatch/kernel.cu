@@ -1,5 +1,6 @@
 #include "kernel.cuh"
 
+#include "../kernel/launch.cuh"
 // The primitives that the others are written over come first.
 #include "../kernel/sm90/wgmma.cuh"
 
@@ -56,16 +57,6 @@ __global__ void __launch_bounds__(kWidenThreads)
 #endif
 }
 
-template <typename... Parameters, typename... Arguments>
-cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, int threads, int64_t bytes,
-                   cudaStream_t stream, const Arguments&... arguments) {
-  const cudaError_t status = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  if (status != cudaSuccess) return status;
-  kernel<<<grid, threads, bytes, stream>>>(arguments...);
-  return cudaGetLastError();
-}
-
 }  // namespace
 
 cudaError_t launch_forward(const SparseMla& problem, uint16_t* out, float* lse,
@@ -75,15 +66,21 @@ cudaError_t launch_forward(const SparseMla& problem, uint16_t* out, float* lse,
     int64_t grid = 0;
     const cudaError_t status = sm90::persistent_grid(num_items(problem), grid);
     if (status != cudaSuccess) return status;
-    return launch(problem.kv_scale_stride != 0 ? sparse_mla_forward_rows_kernel<true>
-                                               : sparse_mla_forward_rows_kernel<false>,
-                  static_cast<unsigned>(grid), kRowsThreads, kRowsBytes, stream, problem, out, lse);
+    return launch_kernel(problem.kv_scale_stride != 0 ? sparse_mla_forward_rows_kernel<true>
+                                                      : sparse_mla_forward_rows_kernel<false>,
+                         {.grid = static_cast<unsigned>(grid),
+                          .threads = kRowsThreads,
+                          .bytes = kRowsBytes,
+                          .stream = stream},
+                         problem, out, lse);
   }
   const dim3 grid(static_cast<unsigned>(problem.seqlen_q),
                   static_cast<unsigned>(num_groups(problem)), static_cast<unsigned>(problem.batch));
-  return launch(problem.q_scale != nullptr ? sparse_mla_forward_kernel<Form::kBlock>
-                                           : sparse_mla_forward_kernel<Form::kBlockDenseQuery>,
-                grid, kThreads, kForwardBytes, stream, problem, out, lse);
+  return launch_kernel(
+      problem.q_scale != nullptr ? sparse_mla_forward_kernel<Form::kBlock>
+                                 : sparse_mla_forward_kernel<Form::kBlockDenseQuery>,
+      {.grid = grid, .threads = kThreads, .bytes = kForwardBytes, .stream = stream}, problem, out,
+      lse);
 }
 
 cudaError_t launch_stored_query_forward(const sparse_mla_dims::SparseMla& problem,
@@ -95,9 +92,12 @@ cudaError_t launch_stored_query_forward(const sparse_mla_dims::SparseMla& proble
   int64_t grid = 0;
   const cudaError_t status = sm90::persistent_grid(num_items, grid);
   if (status != cudaSuccess) return status;
-  return launch(sparse_mla_stored_query_forward_kernel, static_cast<unsigned>(grid),
-                sparse_mla_dims::kForwardThreads, kStoredQueryBytes, stream, problem, results,
-                StoredQuery{q_scale, q_scale_stride});
+  return launch_kernel(sparse_mla_stored_query_forward_kernel,
+                       {.grid = static_cast<unsigned>(grid),
+                        .threads = sparse_mla_dims::kForwardThreads,
+                        .bytes = kStoredQueryBytes,
+                        .stream = stream},
+                       problem, results, StoredQuery{q_scale, q_scale_stride});
 }
 
 cudaError_t launch_widen(const uint8_t* from, int64_t num_rows, bool is_block, uint16_t* to,
@@ -105,8 +105,10 @@ cudaError_t launch_widen(const uint8_t* from, int64_t num_rows, bool is_block, u
   const int64_t parts = num_rows * (is_block ? kBlockParts : kRowParts);
   const int64_t grid = (parts + kWidenThreads - 1) / kWidenThreads;
   if (grid == 0) return cudaSuccess;
-  return launch(is_block ? sparse_mla_widen_kernel<true> : sparse_mla_widen_kernel<false>,
-                static_cast<unsigned>(grid), kWidenThreads, 0, stream, from, parts, to);
+  return launch_kernel(
+      is_block ? sparse_mla_widen_kernel<true> : sparse_mla_widen_kernel<false>,
+      {.grid = static_cast<unsigned>(grid), .threads = kWidenThreads, .stream = stream}, from,
+      parts, to);
 }
 
 }  // namespace patchbench::ops::fp8_storage_dispatch

@@ -116,18 +116,19 @@ struct RowCopier {
     for (int block = 0; block < 4; ++block) {
       PB_UNROLL
       for (int i = 0; i < kEach; ++i)
-        cp_async(smem.at(stage, 4 * block) + swizzled_offset(row(0), chunk) + i * 16 * kRowBytes,
-                 rows[i] + block * 128 + chunk, is_row[i]);
+        cp_async<16>(
+            smem.at(stage, 4 * block) + swizzled_offset(row(0), chunk) + i * 16 * kRowBytes,
+            rows[i] + block * 128 + chunk, is_row[i]);
     }
     // The rope has half as many bytes.
     const bool is_second = thread % 8 >= 4;
     const uint32_t byte = stage % 2 * 64 + thread % 4 * 16;
     PB_UNROLL
     for (int i = 0; i < kEach; i += 2)
-      cp_async(smem.block(RowsSmem::kRopes + stage / 2) +
-                   swizzled_offset(row(is_second ? i + 1 : i), byte),
-               (is_second ? rows[i + 1] : rows[i]) + kHeadDimV + thread % 4 * 16,
-               is_second ? is_row[i + 1] : is_row[i]);
+      cp_async<16>(smem.block(RowsSmem::kRopes + stage / 2) +
+                       swizzled_offset(row(is_second ? i + 1 : i), byte),
+                   (is_second ? rows[i + 1] : rows[i]) + kHeadDimV + thread % 4 * 16,
+                   is_second ? is_row[i + 1] : is_row[i]);
   }
 
   PB_DEVICE void copy_query(const SparseMla& p, const Cta& cta, const RowsSmem& smem) const {

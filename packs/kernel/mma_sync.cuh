@@ -10,10 +10,6 @@ namespace patchbench::ops::mma_sync {
 
 using bf16 = __nv_bfloat16;
 
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
 /// Four tiles of 8 x 8, of shared addresses, one row a lane.
 template <bool kIsTransposed>
 __device__ void ldmatrix(uint32_t (&r)[4], uint32_t row) {

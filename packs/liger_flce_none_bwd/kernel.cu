@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "../kernel/ptx.cuh"
 #include "kernel.cuh"
 
 namespace patchbench::ops::liger_flce_none_bwd {
@@ -69,15 +70,8 @@ struct alignas(16) Word<__nv_bfloat16> {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-/// 2^x by the hardware, 0 where it is below the least normal float.
-__device__ inline float exp2_hardware(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 struct HardwareExp {
-  __device__ float operator()(float x) const { return exp2_hardware(x * kLog2e); }
+  __device__ float operator()(float x) const { return exp2_ftz(x * kLog2e); }
 };
 template <typename scalar_t>
 using ExpOf = std::conditional_t<std::is_same_v<scalar_t, float>, AccurateExp, HardwareExp>;
@@ -287,7 +281,7 @@ __device__ inline void overwrite_off_target(const RowGradient<float>& row,
     const float low = (word.get(2 * k) - row.row_max) * kLog2e - shift;
     const float high = (word.get(2 * k + 1) - row.row_max) * kLog2e - shift;
     const __nv_bfloat162 pair =
-        __floats2bfloat162_rn(factor * exp2_hardware(low), factor * exp2_hardware(high));
+        __floats2bfloat162_rn(factor * exp2_ftz(low), factor * exp2_ftz(high));
     word.pairs[k] = reinterpret_cast<const uint32_t&>(pair);
   }
 }

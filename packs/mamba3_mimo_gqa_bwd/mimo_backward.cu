@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "../kernel/launch.cuh"
 #include "mimo_primitives.cuh"
 
 // Over the primitives.
@@ -36,16 +37,6 @@ auto with_ranks(const MimoBackward& problem, const Body& body) {
   return body(std::integral_constant<int, 8>());
 }
 
-template <typename Kernel>
-cudaError_t launch(Kernel* kernel, dim3 grid, size_t bytes, const MimoBackward& problem,
-                   cudaStream_t stream) {
-  const cudaError_t status = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  if (status != cudaSuccess) return status;
-  kernel<<<grid, kThreads, bytes, stream>>>(problem);
-  return cudaGetLastError();
-}
-
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <int kN, int kP>
@@ -53,8 +44,12 @@ cudaError_t launch_chunks(const MimoBackward& problem, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(problem.num_heads),
                   static_cast<unsigned>(problem.num_chunks));
   return with_ranks(problem, [&](auto r) {
-    return launch(chunk_kernel<kN, kP, decltype(r)::value>, grid, chunk_bytes<kN, kP>(problem),
-                  problem, stream);
+    return launch_kernel(chunk_kernel<kN, kP, decltype(r)::value>,
+                         {.grid = grid,
+                          .threads = kThreads,
+                          .bytes = chunk_bytes<kN, kP>(problem),
+                          .stream = stream},
+                         problem);
   });
 }
 
@@ -65,9 +60,12 @@ cudaError_t launch_states(const MimoBackward& problem, cudaStream_t stream) {
   const cudaError_t status = with_head_dims(problem, [&](auto n, auto p) {
     constexpr int kN = decltype(n)::value, kP = decltype(p)::value;
     return with_ranks(problem, [&](auto r) {
-      return launch(added_kernel<kN, kP, decltype(r)::value>,
-                    dim3(heads, static_cast<unsigned>(problem.num_chunks)),
-                    added_bytes<kN, kP>(problem), problem, stream);
+      return launch_kernel(added_kernel<kN, kP, decltype(r)::value>,
+                           {.grid = dim3(heads, static_cast<unsigned>(problem.num_chunks)),
+                            .threads = kThreads,
+                            .bytes = added_bytes<kN, kP>(problem),
+                            .stream = stream},
+                           problem);
     });
   });
   if (status != cudaSuccess) return status;
@@ -92,8 +90,7 @@ bool is_served(const MimoBackward& problem) {
 int64_t shared_bytes(const MimoBackward& problem) {
   return with_head_dims(problem, [&](auto n, auto p) {
     constexpr int kN = decltype(n)::value, kP = decltype(p)::value;
-    return static_cast<int64_t>(
-        std::max(chunk_bytes<kN, kP>(problem), added_bytes<kN, kP>(problem)));
+    return std::max(chunk_bytes<kN, kP>(problem), added_bytes<kN, kP>(problem));
   });
 }
 

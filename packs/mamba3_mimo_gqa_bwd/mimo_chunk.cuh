@@ -54,7 +54,7 @@ __device__ inline float trap_at(const MimoBackward& problem, int64_t step) {
                                : __bfloat162float(static_cast<const bf16*>(problem.trap)[step]);
 }
 __device__ inline float sigmoid(float value) {
-  return reciprocal_approx(1.0f + exp2_approx(-value * kLog2e));
+  return rcp_approx(1.0f + exp2_ftz(-value * kLog2e));
 }
 
 /// The warp that makes what one warp makes: its columns of a turn are the last to have an angle.
@@ -85,10 +85,10 @@ __device__ inline void load_steps(const MimoBackward& problem, const Chunk& c, i
   for (int i = 0; i < 2; ++i) {
     const uint32_t t = 2 * lane + i;
     steps.cs[t] = sums[i] * kLog2e;
-    steps.decay_in[t] = exp2_approx(sums[i] * kLog2e);
-    steps.decay_out[t] = exp2_approx((end - sums[i]) * kLog2e);
+    steps.decay_in[t] = exp2_ftz(sums[i] * kLog2e);
+    steps.decay_out[t] = exp2_ftz((end - sums[i]) * kLog2e);
   }
-  if (lane == 0) steps.whole = exp2_approx(end * kLog2e);
+  if (lane == 0) steps.whole = exp2_ftz(end * kLog2e);
 }
 
 /// Where a pair of neighbouring turns, 16 bytes, lies in its token's row: eight threads that read

@@ -32,9 +32,9 @@ struct alignas(16) ChunkShared {
 };
 
 template <int kN, int kP>
-size_t chunk_bytes(const MimoBackward& problem) {
-  return sizeof(ChunkShared<kN, kP>) +
-         static_cast<size_t>(problem.chunk_tokens() * (kN / 2)) * sizeof(float2);
+int64_t chunk_bytes(const MimoBackward& problem) {
+  return static_cast<int64_t>(sizeof(ChunkShared<kN, kP>)) +
+         problem.chunk_tokens() * (kN / 2) * int64_t{sizeof(float2)};
 }
 
 /// What a CTA of chunk_kernel works on.
@@ -99,7 +99,7 @@ __device__ void mask(const Work<kN, kP, kRanks>& work, const Part<kRows>& e, con
         if (x < kTokens) {
           const uint32_t j = column / kRanks + x;
           // Below the diagonal the exponent is not positive.
-          decay = i > j ? exp2_approx(shared.steps.cs[i] - shared.steps.cs[j]) : 0.0f;
+          decay = i > j ? exp2_ftz(shared.steps.cs[i] - shared.steps.cs[j]) : 0.0f;
           below = decay * shared.steps.s[j];
           is_own = i == j;
           factor = is_own ? shared.steps.gam[i] : below;

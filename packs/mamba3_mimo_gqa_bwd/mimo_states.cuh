@@ -84,9 +84,9 @@ struct alignas(16) AddedShared {
 };
 
 template <int kN, int kP>
-size_t added_bytes(const MimoBackward& problem) {
-  return sizeof(AddedShared<kN, kP>) +
-         static_cast<size_t>(problem.chunk_tokens() * (kN / 2)) * sizeof(float2);
+int64_t added_bytes(const MimoBackward& problem) {
+  return static_cast<int64_t>(sizeof(AddedShared<kN, kP>)) +
+         problem.chunk_tokens() * (kN / 2) * int64_t{sizeof(float2)};
 }
 
 template <int kN, int kP, int kRanks>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "../kernel/launch.cuh"
 #include "tiles.cuh"
 
 // Axes: b batch, s seqlen, R num_ranks, g num_groups, h num_heads, n head_dim; a chunk is 64 / R
@@ -139,12 +140,12 @@ __global__ void __launch_bounds__(kThreads)
   const int heads = static_cast<int>(problem.num_heads / problem.num_groups);
   init_barriers(tiles);
   load_operands(tiles, problem, maps, plan, span.place(problem, span.first));
-  commit_copies();
+  cp_async_commit_group();
   int step = 0;
   for (int chunk = span.first; chunk < span.end; ++chunk) {
     Rows<kN / 32> q, k;
     take_operands(tiles, problem, maps, plan, span, chunk, q, k);
-    commit_copies();
+    cp_async_commit_group();
     const Place place = span.place(problem, chunk);
     for (int i = 0; i < heads; ++i, ++step) {
       const int head = span.group * heads + i;
@@ -464,18 +465,17 @@ struct Request {
 template <Kernel kKernel, typename scalar_t, int kR, int kN>
 cudaError_t launch_one(const QkDot& problem, const Request& request) {
   constexpr bool kIsBackward = kKernel == Kernel::kGradients;
-  constexpr size_t kBytes =
+  constexpr int64_t kBytes =
       kIsBackward ? sizeof(BackwardShared<scalar_t, kR, kN>) : sizeof(Tiles<scalar_t, kR, kN>);
   Maps maps{};
-  cudaError_t status = maps_of(problem, request.type, request.plan, maps);
+  const cudaError_t status = maps_of(problem, request.type, request.plan, maps);
   if (status != cudaSuccess) return status;
   const dim3 grid(static_cast<unsigned>(num_spans(problem)),
                   static_cast<unsigned>(problem.num_groups));
   const auto run = [&](auto kernel, auto... more) {
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-    if (status != cudaSuccess) return status;
-    kernel<<<grid, kThreads, kBytes, request.stream>>>(problem, maps, request.plan, more...);
-    return cudaGetLastError();
+    return launch_kernel(
+        kernel, {.grid = grid, .threads = kThreads, .bytes = kBytes, .stream = request.stream},
+        problem, maps, request.plan, more...);
   };
   if constexpr (kKernel == Kernel::kProducts) return run(products_kernel<scalar_t, kR, kN>);
   if constexpr (kIsBackward) return run(gradients_kernel<scalar_t, kR, kN>);

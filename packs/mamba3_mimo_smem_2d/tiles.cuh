@@ -2,6 +2,7 @@
 #include <cuda.h>
 #include <cuda_bf16.h>
 
+#include "../kernel/ptx.cuh"
 #include "kernel.cuh"
 
 /// Tiles of the kernels of this pack: how they lie in shared memory, and their copies by TMA and by
@@ -39,33 +40,6 @@ struct Tiles {
   alignas(128) scalar_t products[kStages][shape_t::kProducts];
   uint64_t operands_full, products_full[kStages];
 };
-
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// ---- cp.async ----
-
-/// kBytes of 4, 8 or 16; zeros where not valid.
-template <int kBytes>
-__device__ void cp_async(void* to, const void* from, bool is_valid) {
-  const uint32_t address = shared_address(to);
-  const int bytes = is_valid ? kBytes : 0;
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
-                 "r"(bytes)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from),
-                 "n"(kBytes), "r"(bytes)
-                 : "memory");
-  }
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ void cp_async_wait_all() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 
 // ---- TMA: sm_90a alone, for the other image is older PTX ----
 
@@ -333,7 +307,7 @@ __device__ void wait_for_operands(Tiles<scalar_t, kR, kN>& tiles, const Plan& pl
   if (plan.operands == Copy::kTma) {
     wait_for_phase(&tiles.operands_full, index & 1);
   } else {
-    cp_async_wait_all<0>();
+    cp_async_wait_group<0>();
     // Others' copies have landed too.
     __syncthreads();
   }
@@ -361,7 +335,7 @@ class ProductStream {
     if (plan_.products == Copy::kTma) {
       wait_for_phase(&tiles_.products_full[stage], step_ / kStages & 1);
     } else {
-      cp_async_wait_all<kStages - 2>();
+      cp_async_wait_group<kStages - 2>();
     }
     // Others' copies have landed, and all have left the step before.
     __syncthreads();
@@ -380,7 +354,7 @@ class ProductStream {
       }
     }
     // An empty group too: the waits count groups.
-    commit_copies();
+    cp_async_commit_group();
   }
 
   Tiles<scalar_t, kR, kN>& tiles_;

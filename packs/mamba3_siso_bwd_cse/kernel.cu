@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../kernel/launch.cuh"
 #include "tiles.cuh"
 
 // Axes: b batch, s seqlen, h num_heads, n head_dim_qk, p head_dim_v; i, j tokens of a chunk of 64.
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(ScanShared<scalar_t, kN, kSlice>::kWarps * 32,
       if (row < kC) cp_async<4>(&stage.adt[row], adt + from + (row < rows ? row : 0), row < rows);
     }
     // An empty group too: the waits count groups.
-    commit_copies();
+    cp_async_commit_group();
   };
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) load(num_chunks - 1 - s);
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(ScanShared<scalar_t, kN, kSlice>::kWarps * 32,
   const int period = max(static_cast<int>(problem.chunks_per_cta), 1);
   float* decay = shared.decay[warp];
   for (int c = num_chunks - 1; c >= 0; --c) {
-    cp_async_wait_all<kStages - 2>();
+    cp_async_wait_group<kStages - 2>();
     // All threads' copies of this chunk have landed, and all have used the one whose room is next.
     __syncthreads();
     load(c - (kStages - 1));
@@ -416,30 +417,30 @@ __global__ void __launch_bounds__(kThreads,
   // In the order of their use.
   load_tile<kC, kP, kThreads>(shared.grad_out, in(problem.grad_out, at_p), stride_p, chunk.length);
   load_tile<kC, kP, kThreads>(shared.v, in(problem.v, at_p), stride_p, chunk.length);
-  commit_copies();
+  cp_async_commit_group();
   load_tile<kC, kN, kThreads>(shared.q, in(problem.q, at_n), stride_n, chunk.length);
   load_tile<kC, kN, kThreads>(shared.k, in(problem.k, at_n), stride_n, chunk.length);
-  commit_copies();
+  cp_async_commit_group();
   load_tile<kP, kN, kThreads>(shared.state, in(problem.states, at_state), problem.state_row, kP);
   load_tile<kP, kN, kThreads>(shared.grad_state, in(problem.grad_states, at_grad_state), kN, kP);
-  commit_copies();
+  cp_async_commit_group();
   if (threadIdx.x < 32) load_decays(problem, chunk, shared);
 
   using square_t = Tiling<kC, kC, kWarps>;
   {
     square_t e, t;
     const bool is_above = square_t::first_column() >= square_t::end_row();
-    cp_async_wait_all<2>();
+    cp_async_wait_group<2>();
     // grad_out and v of all threads have landed, and warp 0's decays are visible.
     __syncthreads();
     if (!is_above) multiply<scalar_t, kAs, kT, kP, kP, kP>(e, shared.grad_out, shared.v);
-    cp_async_wait_all<1>();
+    cp_async_wait_group<1>();
     // q and k have landed.
     __syncthreads();
     if (!is_above) multiply<scalar_t, kAs, kT, kN, kN, kN>(t, shared.q, shared.k);
     mask<scalar_t>(e, t, is_above, problem.grad_qk_dot + chunk.scalar, chunk.length, shared);
   }
-  cp_async_wait_all<0>();
+  cp_async_wait_group<0>();
   // The states have landed; all warps read the masked E and T.
   __syncthreads();
 
@@ -494,23 +495,15 @@ __global__ void __launch_bounds__(kThreads,
 
 // ---- host ----
 
-template <typename Kernel>
-cudaError_t launch(Kernel* kernel, dim3 grid, int threads, size_t bytes,
-                   const SisoBackward& problem, cudaStream_t stream) {
-  const cudaError_t status = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  if (status != cudaSuccess) return status;
-  kernel<<<grid, threads, bytes, stream>>>(problem);
-  return cudaGetLastError();
-}
-
 template <typename scalar_t, int kN, int kSlice>
 cudaError_t launch_scan(const SisoBackward& problem, cudaStream_t stream) {
   using shared_t = ScanShared<scalar_t, kN, kSlice>;
   const dim3 grid(static_cast<unsigned>(problem.head_dim_v / kSlice * problem.num_heads),
                   static_cast<unsigned>(problem.num_sequences));
-  return launch(scan_kernel<scalar_t, kN, kSlice>, grid, shared_t::kWarps * 32, sizeof(shared_t),
-                problem, stream);
+  return launch_kernel(
+      scan_kernel<scalar_t, kN, kSlice>,
+      {.grid = grid, .threads = shared_t::kWarps * 32, .bytes = sizeof(shared_t), .stream = stream},
+      problem);
 }
 
 template <typename scalar_t, int kN, int kP>
@@ -519,8 +512,12 @@ cudaError_t launch_chunks(const SisoBackward& problem, cudaStream_t stream) {
   // The first chunks first: the scan has touched them last, so that some are still in L2.
   const dim3 grid(static_cast<unsigned>(problem.num_heads), static_cast<unsigned>(problem.batch),
                   static_cast<unsigned>(problem.num_chunks));
-  return launch(chunk_kernel<scalar_t, kN, kP>, grid, kThreads,
-                sizeof(ChunkShared<scalar_t, kN, kP>), problem, stream);
+  return launch_kernel(chunk_kernel<scalar_t, kN, kP>,
+                       {.grid = grid,
+                        .threads = kThreads,
+                        .bytes = sizeof(ChunkShared<scalar_t, kN, kP>),
+                        .stream = stream},
+                       problem);
 }
 
 template <typename scalar_t, int kN, int kP>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "../kernel/launch.cuh"
 // The primitives that the others are written over come first.
 #include "../kernel/sm90/barrier.cuh"
 
@@ -35,17 +36,19 @@ template <int kN, int kR>
 cudaError_t launch(const RotaryBackward& p, cudaStream_t stream) {
   using shape_t = rotary::Shape<kN, kR>;
   constexpr auto kThreads = static_cast<unsigned>(rotary::kThreads);
-  const int bytes = static_cast<int>(shape_t::bytes(p.num_heads / p.num_groups));
-  const cudaError_t status =
-      cudaFuncSetAttribute(turn_kernel<kN, kR>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (status != cudaSuccess) return status;
   const auto blocks = static_cast<unsigned>(p.num_blocks);
   const auto batch = static_cast<unsigned>(p.batch);
   const auto ctas_of = [](int64_t threads) {
     return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
   };
-  turn_kernel<kN, kR>
-      <<<dim3(static_cast<unsigned>(p.num_groups), blocks, batch), kThreads, bytes, stream>>>(p);
+  const cudaError_t status =
+      launch_kernel(turn_kernel<kN, kR>,
+                    {.grid = dim3(static_cast<unsigned>(p.num_groups), blocks, batch),
+                     .threads = kThreads,
+                     .bytes = shape_t::bytes(p.num_heads / p.num_groups),
+                     .stream = stream},
+                    p);
+  if (status != cudaSuccess) return status;
   sum_kernel<kN, kR><<<ctas_of(p.num_heads * shape_t::kColumns), kThreads, 0, stream>>>(p);
   angle_kernel<kN, kR>
       <<<dim3(ctas_of(p.num_heads * kR / 2), blocks, batch), kThreads, 0, stream>>>(p);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../kernel/launch.cuh"
 // The primitives that the others are written over come first.
 #include "../kernel/sm90/wgmma.cuh"
 
@@ -60,17 +61,15 @@ cudaError_t launch_walk(const SisoBackward& problem, cudaStream_t stream) {
   if (problem.batch * problem.num_heads == 0) return cudaSuccess;
   return with_widths(problem, [&](auto n, auto p) {
     constexpr int kN = decltype(n)::value, kP = decltype(p)::value;
-    constexpr int kBytes = static_cast<int>(walk_bytes<kN, kP>());
-    const cudaError_t status = cudaFuncSetAttribute(
-        walk_kernel<kN, kP>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-    if (status != cudaSuccess) return status;
     const int64_t segments =
         (problem.num_chunks + problem.chunks_per_cta - 1) / problem.chunks_per_cta;
     // A scan without tokens hands its last gradient on.
     const dim3 grid(static_cast<unsigned>(problem.num_heads), static_cast<unsigned>(problem.batch),
                     static_cast<unsigned>(std::max<int64_t>(segments, 1)));
-    walk_kernel<kN, kP><<<grid, kThreads, kBytes, stream>>>(problem);
-    return cudaGetLastError();
+    return launch_kernel(
+        walk_kernel<kN, kP>,
+        {.grid = grid, .threads = kThreads, .bytes = walk_bytes<kN, kP>(), .stream = stream},
+        problem);
   });
 }
 

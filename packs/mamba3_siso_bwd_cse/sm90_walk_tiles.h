@@ -138,8 +138,8 @@ PB_DEVICE void load_tokens(uint32_t to, const void* tensor, const SisoBackward& 
   for (int half = 0; half < 2; ++half) {
     PB_UNROLL
     for (int block = 0; block < kWidth / kColumns; ++block)
-      cp_async(at + 32 * half * kRowBytes + block * kBlockBytes,
-               from + half * further + block * kRowBytes, 32 * half < num_valid);
+      cp_async<16>(at + 32 * half * kRowBytes + block * kBlockBytes,
+                   from + half * further + block * kRowBytes, 32 * half < num_valid);
   }
 }
 
@@ -181,8 +181,8 @@ PB_DEVICE void load_state(uint32_t to, const SisoBackward& p, const Walk& walk, 
   for (int block = 0; block < kP / kRows; ++block) {
     PB_UNROLL
     for (uint32_t time = 0; time < part_t::kTimes; ++time)
-      cp_async(part.of(to + block * WalkTiles<kN, kP>::kTileN, time),
-               from + (block * kRows + time * part_t::kStep) * row_bytes, true);
+      cp_async<16>(part.of(to + block * WalkTiles<kN, kP>::kTileN, time),
+                   from + (block * kRows + time * part_t::kStep) * row_bytes, true);
   }
 }
 
@@ -195,8 +195,8 @@ PB_DEVICE void load_scalars(uint32_t to, const SisoBackward& p, const Walk& walk
   PB_UNROLL
   for (uint32_t half = 0; half < kRows; half += 32) {
     const uint32_t token = thread_index() % 32 + half;
-    cp_async_word(to + 4 * (warp * kRows + token), from + token,
-                  static_cast<int>(token) < span.length);
+    cp_async<4>(to + 4 * (warp * kRows + token), from + token,
+                static_cast<int>(token) < span.length);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "../kernel/mma_sync.cuh"
+#include "../kernel/ptx.cuh"
 
 /// Tiles in shared memory and products by mma.sync.
 namespace patchbench::ops::mamba3_siso_bwd_cse {
@@ -39,27 +40,6 @@ __device__ uint32_t at(uint32_t row, uint32_t column) {
   static_assert(kWidth == 32 || kWidth == 64 || kWidth == 128, "rows of 64, 128 or 256 bytes");
   const uint32_t phase = kWidth == 32 ? row / 2 % 4 : row % 8;
   return row * kWidth + ((column / 8) ^ phase) * 8 + column % 8;
-}
-
-/// Copies kBytes, or fills with zeros. `from` must be a valid address either way.
-template <int kBytes>
-__device__ void cp_async(void* to, const void* from, bool is_valid) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  const int bytes = is_valid ? kBytes : 0;
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
-                 "r"(bytes)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from),
-                 "r"(bytes)
-                 : "memory");
-  }
-}
-__device__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ void cp_async_wait_all() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 /// kRows x kWidth elements of rows `stride` apart; rows from `num_rows` on become zeros.

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "../kernel/launch.cuh"
 // The primitives that the others are written over come first.
 #include "../kernel/sm90/wgmma.cuh"
 
@@ -106,34 +107,6 @@ BackwardKernel backward_kernel(int64_t num_heads, int blocks) {
   return kKernels[head_steps_place(num_heads)][blocks - 1];
 }
 
-/// The size of a launch. `cluster`: CTAs in a cluster. `bytes`: shared memory of a CTA.
-struct Grid {
-  int64_t num_ctas = 0;
-  unsigned cluster = 1;
-  int64_t bytes = 0;
-};
-
-template <typename... Arguments>
-cudaError_t launch(void (*kernel)(SparseMla, Arguments...), const SparseMla& problem,
-                   const Grid& grid, cudaStream_t stream, const Arguments&... arguments) {
-  const cudaError_t status = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.bytes));
-  if (status != cudaSuccess) return status;
-  static_assert(kForwardThreads == kBackwardThreads, "one launch for both");
-  // Not __cluster_dims__ at the kernel: nvcc refuses it for compute_80, whose code is built, too.
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {grid.cluster, 1, 1};
-  const cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(grid.num_ctas),
-                                  .blockDim = kForwardThreads,
-                                  .dynamicSmemBytes = static_cast<size_t>(grid.bytes),
-                                  .stream = stream,
-                                  .attrs = &cluster,
-                                  .numAttrs = grid.cluster > 1 ? 1u : 0u};
-  cudaLaunchKernelEx(&config, kernel, problem, arguments...);
-  return cudaGetLastError();
-}
-
 /// The L2 of the current device.
 cudaError_t l2_bytes_of_device(int64_t& bytes) {
   int device = 0, value = 0;
@@ -162,17 +135,23 @@ cudaError_t launch_chosen(const SparseMla& problem, SparseMlaGrads grads, cudaSt
         problem, grads, ctas_at_once / kClusterCtas, l2_bytes);
     status = cudaGetLastError();
     if (status == cudaSuccess)
-      status = launch(kClusterKernels[blocks - 2 * kValueBlocks], problem,
-                      {.num_ctas = num_ctas, .cluster = kClusterCtas, .bytes = kClusterBytes},
-                      stream, grads);
+      status = launch_kernel(kClusterKernels[blocks - 2 * kValueBlocks],
+                             {.grid = static_cast<unsigned>(num_ctas),
+                              .threads = kBackwardThreads,
+                              .bytes = kClusterBytes,
+                              .stream = stream,
+                              .cluster = kClusterCtas},
+                             problem, grads);
     if (status != cudaSuccess) return status;
   } else {
     grads.choice = nullptr;
   }
-  return launch(backward_kernel(problem.num_heads, blocks), problem,
-                {.num_ctas = num_items(problem),
-                 .bytes = backward_bytes(problem.head_dim_qk, problem.head_dim_v)},
-                stream, grads);
+  return launch_kernel(backward_kernel(problem.num_heads, blocks),
+                       {.grid = static_cast<unsigned>(num_items(problem)),
+                        .threads = kBackwardThreads,
+                        .bytes = backward_bytes(problem.head_dim_qk, problem.head_dim_v),
+                        .stream = stream},
+                       problem, grads);
 }
 
 cudaError_t launch_scaled(const SparseMla& problem, const SparseMlaGrads& grads,
@@ -180,8 +159,12 @@ cudaError_t launch_scaled(const SparseMla& problem, const SparseMlaGrads& grads,
   constexpr decltype(&sparse_mla_scaled_backward_kernel<1>) kKernels[] = {
       sparse_mla_scaled_backward_kernel<1>, sparse_mla_scaled_backward_kernel<2>,
       sparse_mla_scaled_backward_kernel<4>};
-  return launch(kKernels[head_steps_place(problem.num_heads)], problem,
-                {.num_ctas = num_items(problem), .bytes = kScaledBytes}, stream, grads, scales);
+  return launch_kernel(kKernels[head_steps_place(problem.num_heads)],
+                       {.grid = static_cast<unsigned>(num_items(problem)),
+                        .threads = kBackwardThreads,
+                        .bytes = kScaledBytes,
+                        .stream = stream},
+                       problem, grads, scales);
 }
 
 }  // namespace
@@ -206,8 +189,12 @@ cudaError_t launch_forward(const SparseMla& problem, const SparseMlaResults& res
   constexpr decltype(&sparse_mla_forward_kernel<1>) kKernels[] = {
       sparse_mla_forward_kernel<1>, sparse_mla_forward_kernel<2>, sparse_mla_forward_kernel<3>,
       sparse_mla_forward_kernel<4>};
-  return launch(kKernels[(num_blocks(problem.head_dim_v) - 1) / 2], problem,
-                {.num_ctas = grid, .bytes = forward_bytes(problem.head_dim_qk)}, stream, results);
+  return launch_kernel(kKernels[(num_blocks(problem.head_dim_v) - 1) / 2],
+                       {.grid = static_cast<unsigned>(grid),
+                        .threads = kForwardThreads,
+                        .bytes = forward_bytes(problem.head_dim_qk),
+                        .stream = stream},
+                       problem, results);
 }
 
 cudaError_t launch_backward(const SparseMla& problem, const SparseMlaGrads& grads,

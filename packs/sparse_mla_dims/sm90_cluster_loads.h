@@ -148,9 +148,9 @@ PB_DEVICE void load_cluster_queries(const Operands& o) {
     if constexpr (Operands::kRest > 0) {
       const int row = thread_index() / 4, chunk = thread_index() % 4;
       const bool is_row = row < num_rows;
-      cp_async(o.smem.q_rest() + swizzled_offset(row, 16 * (chunk + 4 * group)),
-               first + (is_row ? row * o.p.q_stride_head : 0) + o.rest_column() + 8 * chunk,
-               is_row);
+      cp_async<16>(o.smem.q_rest() + swizzled_offset(row, 16 * (chunk + 4 * group)),
+                   first + (is_row ? row * o.p.q_stride_head : 0) + o.rest_column() + 8 * chunk,
+                   is_row);
     }
   }
 }
@@ -169,8 +169,8 @@ PB_DEVICE void load_cluster_keys(const Operands& o, const int32_t (&index)[HeadL
     if (loader.first_column() < Operands::kRest) {
       PB_UNROLL
       for (int i = 0; i < HeadLoader::kEach; ++i)
-        cp_async(o.smem.k_rest() + swizzled_offset(loader.row(i), 2 * loader.first_column()),
-                 rows.first[i] + o.rest_column(), rows.is_row[i]);
+        cp_async<16>(o.smem.k_rest() + swizzled_offset(loader.row(i), 2 * loader.first_column()),
+                     rows.first[i] + o.rest_column(), rows.is_row[i]);
     }
   }
   cp_async_mbarrier_arrive(o.smem.shared().k_full[kHalf]);

@@ -59,8 +59,8 @@ struct RowLoader {
       const bool is_column = block * kColumns + first_column() < columns;
       PB_UNROLL
       for (int i = 0; i < kEach; ++i)
-        cp_async(at + block * kBlockBytes + i * (kCount / 8) * kRowBytes,
-                 rows.first[i] + block * kColumns, rows.is_row[i] && is_column);
+        cp_async<16>(at + block * kBlockBytes + i * (kCount / 8) * kRowBytes,
+                     rows.first[i] + block * kColumns, rows.is_row[i] && is_column);
     }
   }
 

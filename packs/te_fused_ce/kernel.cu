@@ -12,6 +12,8 @@
 #include <cfloat>
 #include <type_traits>
 
+#include "../kernel/ptx.cuh"
+#include "../kernel/vec.h"
 #include "kernel.cuh"
 
 namespace patchbench::ops::te_fused_ce {
@@ -24,14 +26,7 @@ constexpr int kResident = 1024;
 
 // ---- vectors of a row ----
 
-/// 16 bytes of a row.
-template <typename scalar_t>
-struct alignas(16) Vector {
-  static constexpr int kSize = 16 / sizeof(scalar_t);
-  scalar_t at[kSize];
-};
-
-/// The part of a row that is read in vectors: classes [begin, begin + count kSize).
+/// The part of a row that is read in vectors: classes [begin, begin + count kLength).
 struct Vectors {
   int64_t begin = 0, count = 0;
 };
@@ -42,13 +37,13 @@ __device__ Vectors vectors_of(const scalar_t* row, int64_t stride, int64_t vocab
   const auto past = static_cast<int>(reinterpret_cast<uintptr_t>(row) % 16);
   const int64_t begin = (16 - past) % 16 / static_cast<int>(sizeof(scalar_t));
   if (begin >= vocab) return {};
-  return {begin, (vocab - begin) / Vector<scalar_t>::kSize};
+  return {begin, (vocab - begin) / Vec<scalar_t>::kLength};
 }
 
 /// Calls `work` with the classes of this thread that no vector holds.
 template <typename scalar_t, int kThreads, typename Work>
 __device__ void each_single(const Vectors& vectors, int64_t vocab, const Work& work) {
-  const int64_t end = vectors.begin + vectors.count * Vector<scalar_t>::kSize;
+  const int64_t end = vectors.begin + vectors.count * Vec<scalar_t>::kLength;
   for (int64_t j = threadIdx.x; j < vectors.begin; j += kThreads) work(j);
   for (int64_t j = end + threadIdx.x; j < vocab; j += kThreads) work(j);
 }
@@ -56,15 +51,15 @@ __device__ void each_single(const Vectors& vectors, int64_t vocab, const Work& w
 /// Calls `work` with kLoads vectors of this thread (c, c + kThreads, ...) and c. The vectors that
 /// are left follow one at a time. All loads of a step come before the first use.
 template <int kThreads, typename scalar_t, typename Work>
-__device__ void each_vector(const Vector<scalar_t>* chunks, int64_t count, const Work& work) {
+__device__ void each_vector(const Vec<scalar_t>* chunks, int64_t count, const Work& work) {
   int64_t c = threadIdx.x;
   for (; c + (kLoads - 1) * kThreads < count; c += kLoads * kThreads) {
-    Vector<scalar_t> loaded[kLoads];
+    Vec<scalar_t> loaded[kLoads];
 #pragma unroll
     for (int n = 0; n < kLoads; ++n) loaded[n] = chunks[c + n * kThreads];
     work(loaded, c);
   }
-  Vector<scalar_t> loaded[kLoads - 1][1];
+  Vec<scalar_t> loaded[kLoads - 1][1];
 #pragma unroll
   for (int n = 0; n < kLoads - 1; ++n)
     if (c + n * kThreads < count) loaded[n][0] = chunks[c + n * kThreads];
@@ -76,7 +71,7 @@ __device__ void each_vector(const Vector<scalar_t>* chunks, int64_t count, const
 /// The logits of a vector in float32. Two bfloat16 share a word: a mask gives one, a shift the
 /// other. The conversion of a single one takes one more instruction.
 template <typename scalar_t>
-__device__ void widen(const Vector<scalar_t>& vector, float* x) {
+__device__ void widen(const Vec<scalar_t>& vector, float* x) {
   if constexpr (std::is_same_v<scalar_t, __nv_bfloat16>) {
     const uint4 words = reinterpret_cast<const uint4&>(vector);
     const unsigned pairs[] = {words.x, words.y, words.z, words.w};
@@ -87,7 +82,7 @@ __device__ void widen(const Vector<scalar_t>& vector, float* x) {
     }
   } else {
 #pragma unroll
-    for (int k = 0; k < Vector<scalar_t>::kSize; ++k) x[k] = static_cast<float>(vector.at[k]);
+    for (int k = 0; k < Vec<scalar_t>::kLength; ++k) x[k] = static_cast<float>(vector.at[k]);
   }
 }
 
@@ -98,9 +93,7 @@ __device__ void widen(const Vector<scalar_t>& vector, float* x) {
 template <typename scalar_t>
 __device__ float exponential(float y) {
   if constexpr (std::is_same_v<scalar_t, float>) return expf(y);
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(y * 1.44269504f));
-  return power;
+  return exp2_ftz(y * 1.44269504f);
 }
 
 __device__ float sum_of_warp(float value) {
@@ -167,7 +160,7 @@ struct Seen {
 template <typename scalar_t, int kThreads>
 __global__ void __launch_bounds__(kThreads, kResident / kThreads)
     statistics_kernel(StatisticsPass<float> pass) {
-  using Chunk = Vector<scalar_t>;
+  using Chunk = Vec<scalar_t>;
   const int64_t i = blockIdx.x, vocab = pass.layout.vocab;
   const bool has_loss = pass.loss != nullptr;
   const int64_t given = pass.labels[i], label = given - pass.vocab_begin;
@@ -184,9 +177,9 @@ __global__ void __launch_bounds__(kThreads, kResident / kThreads)
   Seen<scalar_t> seen;
   const auto* chunks = reinterpret_cast<const Chunk*>(row + vectors.begin);
   each_vector<kThreads>(chunks, vectors.count, [&]<int kCount>(Chunk(&loaded)[kCount], int64_t) {
-    float x[kCount * Chunk::kSize];
+    float x[kCount * Chunk::kLength];
 #pragma unroll
-    for (int n = 0; n < kCount; ++n) widen(loaded[n], x + n * Chunk::kSize);
+    for (int n = 0; n < kCount; ++n) widen(loaded[n], x + n * Chunk::kLength);
     seen.take(x);
   });
   each_single<scalar_t, kThreads>(vectors, vocab, [&](int64_t j) {
@@ -250,7 +243,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) total_kernel(TotalPass pass) {
 template <typename scalar_t, int kThreads>
 __global__ void __launch_bounds__(kThreads, kResident / kThreads)
     gradient_kernel(GradientPass<float> pass) {
-  using Chunk = Vector<scalar_t>;
+  using Chunk = Vec<scalar_t>;
   const int64_t i = blockIdx.x, vocab = pass.layout.vocab, stride = pass.layout.stride_v;
   scalar_t* grad = static_cast<scalar_t*>(pass.grad) + i * vocab;
   const int64_t given = pass.labels[i], label = given - pass.vocab_begin;
@@ -276,18 +269,18 @@ __global__ void __launch_bounds__(kThreads, kResident / kThreads)
   auto* grad_chunks = reinterpret_cast<Chunk*>(grad + vectors.begin);
   const int64_t behind = label - vectors.begin;
   // The thread that writes the label's vector reads the label's logit first: `grad` may be `row`.
-  const bool has_label = behind >= 0 && behind < vectors.count * Chunk::kSize &&
-                         behind / Chunk::kSize % kThreads == threadIdx.x;
+  const bool has_label = behind >= 0 && behind < vectors.count * Chunk::kLength &&
+                         behind / Chunk::kLength % kThreads == threadIdx.x;
   const scalar_t at_label = has_label ? element(label) : scalar_t(0.0f);
   const float weight = scale / (1 + rest), offset = share == 0 ? 0 : share * scale;
   const auto* chunks = reinterpret_cast<const Chunk*>(row + vectors.begin);
   each_vector<kThreads>(chunks, vectors.count, [&]<int kCount>(Chunk(&loaded)[kCount], int64_t c) {
 #pragma unroll
     for (int n = 0; n < kCount; ++n) {
-      float x[Chunk::kSize];
+      float x[Chunk::kLength];
       widen(loaded[n], x);
 #pragma unroll
-      for (int k = 0; k < Chunk::kSize; ++k)
+      for (int k = 0; k < Chunk::kLength; ++k)
         loaded[n].at[k] =
             static_cast<scalar_t>(exponential<scalar_t>(x[k] - max) * weight - offset);
       grad_chunks[c + n * kThreads] = loaded[n];

@@ -108,8 +108,8 @@ T __shfl_down_sync(unsigned, T value, int by) {
 inline int __clz(int value) { return std::countl_zero(static_cast<unsigned>(value)); }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 
-inline float exp2_approx(float x) { return std::exp2(x); }
-inline float reciprocal_approx(float x) { return 1.0f / x; }
+inline float exp2_ftz(float x) { return std::exp2(x); }
+inline float rcp_approx(float x) { return 1.0f / x; }
 
 using bf16 = c10::BFloat16;
 constexpr unsigned kAll = ~0u;

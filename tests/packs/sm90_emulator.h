@@ -130,11 +130,9 @@ inline void store_cluster(uint32_t to, float value) {
 inline void store_async_128(uint32_t to, const Vec128& c, uint32_t barrier) {
   Machine::running().store_async(to, {c.words[0], c.words[1], c.words[2], c.words[3]}, barrier);
 }
-inline void cp_async(uint32_t to, const void* from, bool is_valid) {
-  Machine::running().copy(to, from, is_valid, 16);
-}
-inline void cp_async_word(uint32_t to, const void* from, bool is_valid) {
-  Machine::running().copy(to, from, is_valid, 4);
+template <int kBytes>
+void cp_async(uint32_t to, const void* from, bool is_valid) {
+  Machine::running().copy(to, from, is_valid, kBytes);
 }
 inline void cp_async_wait_all() { Machine::running().cp_async_wait_all(); }
 inline void fence_async_proxy() {}

@@ -6,14 +6,16 @@
 
 #include <cstdint>
 
+#include "../ptx.cuh"
+
 #define PB_DEVICE __device__ __forceinline__
 #define PB_CONSTEXPR constexpr __host__ __device__
 #define PB_UNROLL _Pragma("unroll")
 #define PB_ROLLED _Pragma("unroll 1")
 
-/// sm_90's instructions outside of barriers and wgmma. Kernels that a host program runs, too, are
-/// written over these functions and name nothing else of CUDA; tests/packs/sm90_emulator.h has the
-/// host's versions.
+/// sm_90's instructions outside of barriers and wgmma, and those of ../ptx.cuh. Kernels that a host
+/// program runs, too, are written over these functions and name nothing else of CUDA;
+/// tests/packs/sm90_emulator.h has the host's versions.
 namespace patchbench::ops::sm90 {
 
 PB_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
@@ -48,19 +50,7 @@ PB_DEVICE int shfl_sync(int value, int lane) { return __shfl_sync(~0u, value, la
 PB_DEVICE int max_sync(int value) { return __reduce_max_sync(~0u, value); }
 PB_DEVICE bool any_sync(bool value) { return __any_sync(~0u, value); }
 PB_DEVICE float exp2_of(float value) { return exp2f(value); }
-/// exp2 that flushes results below 2^-126 to 0.
-PB_DEVICE float exp2_ftz(float value) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
-  return power;
-}
 PB_DEVICE float log2_of(float value) { return log2f(value); }
-/// 1 / value to one ulp; 0 for infinity.
-PB_DEVICE float rcp_approx(float value) {
-  float inverse;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(value));
-  return inverse;
-}
 /// Exact to 2^-20. The angle is first reduced to [-pi, pi].
 PB_DEVICE void sincos_approx(float angle, float& sine, float& cosine) {
   constexpr float kTurn = 6.283185307179586f, kPerTurn = 0.15915494309189535f;
@@ -106,9 +96,6 @@ PB_DEVICE void e4m3_to_f32(uint32_t bytes, float& low, float& high) {
 struct alignas(16) Vec128 {
   uint32_t words[4] = {};
 };
-PB_DEVICE uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 /// volatile: the compiler must not move this load past a barrier to its first use. It is issued
 /// early on purpose.
 PB_DEVICE Vec128 load_128(const void* from) {
@@ -194,20 +181,6 @@ PB_DEVICE void stmatrix(uint32_t to, const uint32_t* words) {
                : "memory");
 #endif
 }
-/// Starts a copy of 16 bytes to shared memory. If not is_valid, it writes zeros and does not read
-/// `from`.
-PB_DEVICE void cp_async(uint32_t to, const void* from, bool is_valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(is_valid ? 16 : 0)
-               : "memory");
-}
-/// The same of 4 bytes.
-PB_DEVICE void cp_async_word(uint32_t to, const void* from, bool is_valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
-               "r"(is_valid ? 4 : 0)
-               : "memory");
-}
-PB_DEVICE void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 /// Copies bytes of shared memory, a multiple of 16, to memory. Both addresses are 16-byte aligned.
 /// Returns when they are read; they are written later, but before the grid ends.
 PB_DEVICE void bulk_store(void* to, uint32_t from, int bytes) {
