@@ -177,7 +177,7 @@ Trial run_again(const Context& context, const Recorded& recorded, const RunOf& r
   }
   const Setup setup = prepare(context, options);
   check_setup(setup, part);
-  if (setup.manifest.sha256 != part.context.manifest_sha256)
+  if (!context.judged().is_same(setup.manifest.sha256, part.context.manifest_sha256))
     exec::progress(
         "the manifest was changed since; the digests of the inputs tell whether a case was");
   exec::progress("again: " + subject.text() + (is_spoiled ? ", mutants of its outputs" : ""));

@@ -31,7 +31,7 @@ void add_votes(std::vector<Votes>& votes, const std::string& device, const Sayin
   for (const auto& [sentinel, one] : runs) votes.push_back(one);
 }
 
-/// Whether two runs on one device under one manifest gave different answers.
+/// Whether two runs on one device under manifests that ask the same gave different answers.
 bool contradicts_itself(const Cell& cell) {
   std::map<std::string, std::set<std::string>> by_manifest;
   for (const auto& [what, tally] : cell.said) {
@@ -48,7 +48,8 @@ const Finding* Cell::newest_apart() const { return newest_in(apart); }
 
 void Board::add(const Finding& f) {
   Cell& cell = places_[{f.slug, f.upstream, f.version, f.beside, f.asked}][f.device];
-  Tally& tally = (f.is_counted ? cell.said : cell.apart)[{f.sentinel, f.manifest_sha256}];
+  Tally& tally =
+      (f.is_counted ? cell.said : cell.apart)[{f.sentinel, judged_.of(f.manifest_sha256)}];
   ++tally.runs;
   tally.unisolated += f.is_isolated ? 0 : 1;
   if (tally.newest.made < f.made) tally.newest = f;

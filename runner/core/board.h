@@ -7,6 +7,7 @@
 
 #include "core/bug_state.h"
 #include "core/finding.h"
+#include "core/judged.h"
 #include "core/window.h"
 
 namespace patchbench {
@@ -24,7 +25,7 @@ struct Tally {
   Finding newest;
 };
 
-/// What the runs on one kind of device said: (sentinel, manifest) -> tally.
+/// What the runs on one kind of device said: (sentinel, judged digest of the manifest) -> tally.
 using Sayings = std::map<std::pair<std::string, std::string>, Tally>;
 
 /// What was found at one place on one kind of device.
@@ -40,11 +41,14 @@ struct Cell {
 /// All findings by place and device. The order in which they are added does not matter.
 class Board {
  public:
+  /// `judged`: which manifests ask the same, so that their runs can agree or contradict.
+  explicit Board(JudgedDigests judged = {}) : judged_(std::move(judged)) {}
   using Devices = std::map<std::string, Cell>;
   void add(const Finding& finding);
   const std::map<Place, Devices>& places() const { return places_; }
 
  private:
+  JudgedDigests judged_;
   std::map<Place, Devices> places_;
 };
 
@@ -57,7 +61,7 @@ struct Votes {
 std::vector<Votes> quorum_of(const Board& board, const Place& place);
 
 /// Answers that cannot all hold: the newest ones of several devices, or several runs on one device
-/// under one manifest. A run without an answer (NONE, NOT_RUN) contradicts nobody.
+/// under manifests that ask the same. A run without an answer (NONE, NOT_RUN) contradicts nobody.
 struct Disagreement {
   Place place;
   std::vector<Votes> votes;

@@ -5,6 +5,7 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/judged.h"
 
 namespace patchbench {
 namespace {
@@ -487,6 +488,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path, std::str
   const Json document = check_schema(text, path, schema, &lines);
   Manifest manifest = Builder(document, path, lines).build();
   manifest.sha256 = sha256_hex(text);
+  manifest.judged = judged_digest(document);
   return manifest;
 }
 

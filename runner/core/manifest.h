@@ -148,6 +148,7 @@ struct Manifest {
   std::vector<Waiver> waivers;
   std::vector<RegionWaiver> waived_regions;
   std::string sha256;  ///< of the file's bytes
+  std::string judged;  ///< of what can change a verdict (core/judged.h)
 
   /// The waiver of a column, or nullopt.
   std::optional<std::string> waived(Column column) const;

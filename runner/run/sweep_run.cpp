@@ -77,9 +77,11 @@ bool is_of_type(const std::string& device, const std::string& type) {
   return type == "cuda" || lower(device).find(lower(type)) != std::string::npos;
 }
 
-/// Cells that a verdict in the ledger answers: the same manifest, release and kind of device.
+/// Cells that a verdict in the ledger answers: a manifest that asks the same, release and kind of
+/// device.
 void take_known(const Context& context, const SweepFolder& sweep) {
   const std::vector<SweepCell>& cells = sweep.plan().cells;
+  const JudgedDigests judged = context.judged();
   std::map<std::string, std::string> manifests;
   for (const SweepCell& cell : cells) {
     if (!manifests.contains(cell.slug)) manifests[cell.slug] = context.manifest(cell.slug).sha256;
@@ -87,7 +89,7 @@ void take_known(const Context& context, const SweepFolder& sweep) {
   Board board;
   ledger::Ledger::open(context.ledger)->each_answer({}, [&](const Finding& finding) {
     const auto manifest = manifests.find(finding.slug);
-    if (manifest != manifests.end() && manifest->second == finding.manifest_sha256 &&
+    if (manifest != manifests.end() && judged.is_same(manifest->second, finding.manifest_sha256) &&
         state_of(finding.outcome()) != BugStatus::kUnresolved)
       board.add(finding);
   });

@@ -18,8 +18,8 @@ const Manifest* find_pack(const std::vector<Manifest>& packs, const std::string&
 }
 
 Board board_from(const ledger::Archive& archive, const std::vector<Manifest>& packs,
-                 const VerdictFilter& options) {
-  Board board;
+                 const JudgedDigests& judged, const VerdictFilter& options) {
+  Board board(judged);
   archive.each_finding({.slug = options.slug, .before = options.before},
                        [&](const Finding& finding) {
                          const Manifest* pack = find_pack(packs, finding.slug);
@@ -63,13 +63,14 @@ VerdictIndex index_verdicts(const Context& context, const VerdictFilter& options
       std::move(packs),
       context.pins(),
       {options.with_ledger ? context.ledger : std::filesystem::path(), context.root, slugs},
-      {}};
+      context.judged(),
+      Board()};
   verdicts.board = board_of(verdicts, options);
   return verdicts;
 }
 
 Board board_of(const VerdictIndex& verdicts, const VerdictFilter& options) {
-  return board_from(verdicts.archive, verdicts.packs, options);
+  return board_from(verdicts.archive, verdicts.packs, verdicts.judged, options);
 }
 
 std::vector<Observation> cited_observations(const ledger::Archive& archive,

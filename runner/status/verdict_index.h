@@ -20,6 +20,7 @@ struct VerdictIndex {
   std::vector<Manifest> packs;  ///< by number
   Pins pins;
   ledger::Archive archive;
+  JudgedDigests judged;
   Board board;
 };
 /// Throws Error(kUsage) with did-you-mean for an unknown slug.

@@ -64,6 +64,17 @@ Pins Context::pins() const {
   return Pins::parse(read_file(root / "env/pins.json"), "env/pins.json");
 }
 
+JudgedDigests Context::judged() const {
+  const std::string path = "reports/evidence/judged.json";
+  const std::optional<std::string> text = file_text(root / path);
+  JudgedDigests digests = text ? JudgedDigests::parse(*text, path) : JudgedDigests();
+  for (const std::string& slug : pack_folders(root)) {
+    const Manifest pack = manifest(slug);
+    digests.add(pack.sha256, pack.judged);
+  }
+  return digests;
+}
+
 void check_since(const std::string& since) {
   if (!since.empty() && !is_day(since) && !is_time(since)) {
     throw Error(ErrorCode::kUsage,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/judged.h"
 #include "core/manifest.h"
 #include "core/pin.h"
 
@@ -50,6 +51,8 @@ struct Context {
   Manifest manifest(const std::string& slug) const;  ///< Error(kUsage) with did-you-mean
   std::vector<std::string> slugs() const;            ///< every pack, by number
   Pins pins() const;
+  /// Those of the tree's manifests and of the ones that the committed records name.
+  JudgedDigests judged() const;
 };
 
 /// Checks that a word of --since is a day or a time, as a text that compares with a record's

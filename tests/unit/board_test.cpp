@@ -49,6 +49,17 @@ TEST(Board, UnsignedImportsStandApartAndNeverVote) {
   EXPECT_TRUE(disagreements_of(board).empty());
 }
 
+TEST(Board, ManifestsThatAskTheSameAreOneManifest) {
+  const std::vector<Finding> findings = {finding("1.0", "H200", "BUG_REPRODUCED(wrong)", 1, "m"),
+                                         finding("1.0", "H200", "BUG_ABSENT", 2, "prose")};
+  EXPECT_TRUE(disagreements_of(board_of(findings)).empty());
+  JudgedDigests judged;
+  for (const char* manifest : {"m", "prose"}) judged.add(manifest, "same");
+  Board board(judged);
+  for (const Finding& one : findings) board.add(one);
+  EXPECT_EQ(disagreements_of(board).size(), 1u);
+}
+
 TEST(Board, AQuorumCountsRunsByDevice) {
   const Board board = board_of({finding("1.0", "H200", "BUG_REPRODUCED(wrong)", 1),
                                 finding("1.0", "H200", "BUG_REPRODUCED(wrong)", 2, "newer"),
