@@ -131,6 +131,20 @@ TEST(Judged, ProseKeepsItAndWhatIsJudgedChangesIt) {
     EXPECT_NE(with(judged, "other"), judged_digest(pack)) << judged;
 }
 
+TEST(Judged, UsualAxesAreJudgedAsIfEachCaseWroteThem) {
+  const auto manifest = [](const char* cases) { return Json::parse(cases); };
+  const Json whole = manifest(R"({"cases": [{"name": "a", "axes": {"rows": 2, "dtype": "x"}},
+                                            {"name": "b", "axes": {"dtype": "x"}}]})");
+  const Json usual = manifest(R"({"usual": {"rows": 2, "dtype": "x"},
+                                  "cases": [{"name": "a", "axes": {}},
+                                            {"name": "b", "axes": {"rows": null}}]})");
+  EXPECT_EQ(with_whole_cases(usual), whole);
+  EXPECT_EQ(judged_digest(usual), judged_digest(whole));
+  Json other = usual;
+  other["usual"]["rows"] = 3;
+  EXPECT_NE(judged_digest(other), judged_digest(whole));
+}
+
 TEST(JudgedDigests, WhatNobodyKnowsIsComparedByBytes) {
   const std::string a(64, 'a'), b(64, 'b'), c(64, 'c'), d(64, 'd');
   const JudgedDigests digests = JudgedDigests::parse(
