@@ -5,6 +5,7 @@
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/fields.h"
+#include "core/manifest.h"
 
 namespace patchbench {
 namespace {
@@ -36,6 +37,7 @@ Json tests_of(const Json& scope) {
 }  // namespace
 
 Json judged_part(Json manifest) {
+  manifest = with_whole_cases(std::move(manifest));
   drop(manifest,
        {"number", "title", "waivers", "filing", "lifecycle", "trigger", "requires", "impact"});
   drop_in_each(manifest, "upstreams", {"functions", "not_python", "test_releases"});
@@ -67,15 +69,15 @@ JudgedDigests JudgedDigests::parse(std::string_view text, const std::string& pat
   JudgedDigests digests;
   const Json document = parse_json(text, path);
   FieldReader table(document, path);
-  const auto checked = [&](const std::string& digest) {
-    if (!is_hex(digest, 64)) table.fail(shown(digest) + " is not 64 lower-case hex digits");
-    return digest;
+  const auto checked = [&](const Json& digest) {
+    if (!digest.is_string() || !is_hex(digest.get<std::string>(), 64))
+      table.fail(shown(digest.dump()) + " is not 64 lower-case hex digits");
+    return digest.get<std::string>();
   };
-  const Json& judged = table.object("judged");
-  FieldReader rows(judged, path);
-  for (const auto& [digest, manifests] : judged.items()) {
-    for (const std::string& manifest : rows.texts(digest))
-      digests.add(checked(manifest), checked(digest));
+  for (const Json& row : table.value("judged")) {
+    if (!row.is_array() || row.size() < 2)
+      table.fail("a row of \"judged\" has two digests or more");
+    for (size_t i = 1; i < row.size(); ++i) digests.add(checked(row[i]), checked(row[0]));
   }
   for (const std::string& manifest : table.texts("unknown")) checked(manifest);
   table.finish();

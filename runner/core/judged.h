@@ -19,7 +19,7 @@ std::string judged_digest(Json manifest);
 /// name (reports/evidence/judged.json, made from git's history by judged_test).
 class JudgedDigests {
  public:
-  /// {"judged": {judged digest: [manifest digests]}, "unknown": [manifest digests]}. Throws
+  /// {"judged": [[judged digest, manifest digests…], …], "unknown": [manifest digests]}. Throws
   /// Error(kUsage) `<path>: <reason>`.
   static JudgedDigests parse(std::string_view text, const std::string& path);
   void add(const std::string& manifest_sha256, const std::string& judged);

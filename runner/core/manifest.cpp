@@ -122,7 +122,8 @@ class Builder {
   }
 
   void read_cases() {
-    const Json& rows = document_.at("cases");
+    check_usual();
+    const Json rows = with_whole_cases(document_).at("cases");
     for (size_t i = 0; i < rows.size(); ++i) {
       const std::string pointer = item("/cases", i) + "/name";
       const std::string name = word(pointer);
@@ -133,6 +134,19 @@ class Builder {
            rows[i].value("subjects", std::vector<std::string>()),
            rows[i].value("upstream", std::string()), "", rows[i].value("isolated", false)});
       if (rows[i].contains("upstream")) need_upstream(item("/cases", i) + "/upstream");
+    }
+  }
+
+  /// A case names only what differs, so that each case has one form.
+  void check_usual() const {
+    const Json usual = document_.value("usual", Json::object());
+    const Json& rows = document_.at("cases");
+    for (size_t i = 0; i < rows.size(); ++i) {
+      for (const auto& [name, value] : rows[i].at("axes").items()) {
+        if (usual.contains(name) && usual.at(name) == value)
+          fail(item("/cases", i) + "/axes/" + pointer_segment(name),
+               "is the usual value: leave it out");
+      }
     }
   }
 
@@ -481,6 +495,24 @@ std::vector<std::string> Manifest::harmless_classes() const {
 
 std::vector<std::string> Manifest::modes() const {
   return mitigation.value("modes", std::vector<std::string>());
+}
+
+Json with_whole_cases(Json manifest) {
+  const auto usual = manifest.find("usual");
+  if (usual == manifest.end()) return manifest;
+  for (Json& item : manifest.at("cases")) {
+    Json axes = *usual;
+    for (const auto& [name, value] : item.at("axes").items()) {
+      if (value.is_null() && usual->contains(name)) {
+        axes.erase(name);
+      } else {
+        axes[name] = value;
+      }
+    }
+    item["axes"] = std::move(axes);
+  }
+  manifest.erase("usual");
+  return manifest;
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& path, std::string_view schema) {

@@ -168,6 +168,10 @@ struct Manifest {
   std::vector<std::string> modes() const;
 };
 
+/// The document with `usual` in the axes of every case that does not name the axis itself, and
+/// without `usual`. An axis that `usual` names and a case gives as null is not in that case.
+Json with_whole_cases(Json manifest);
+
 /// Validates `text` against the draft-07 `schema` text and builds a Manifest. Throws Error(kUsage)
 /// `<path>:<line>: <json pointer>: <reason>` for the first violation.
 Manifest parse_manifest(std::string_view text, const std::string& path, std::string_view schema);

@@ -184,6 +184,16 @@ std::string reproducer_of(const NewPack& pack) {
                         source.inputs + "  }"}});
 }
 
+/// The text of a manifest.
+std::string with_one_case_a_line(nlohmann::ordered_json manifest) {
+  std::string rows;
+  for (const auto& item : manifest["cases"]) rows += (rows.empty() ? "" : ",\n    ") + item.dump();
+  const std::string place = "\"cases\": []";
+  manifest["cases"] = nlohmann::ordered_json::array();
+  std::string text = manifest.dump(2) + "\n";
+  return text.replace(text.find(place), place.size(), "\"cases\": [\n    " + rows + "\n  ]");
+}
+
 /// Keys in the order of the schema, which is the order in which a person reads them.
 std::string manifest_text(const NewPack& pack, const std::string& review_on) {
   nlohmann::ordered_json out = {{"slug", pack.slug.str()},
@@ -238,7 +248,7 @@ std::string manifest_text(const NewPack& pack, const std::string& review_on) {
                       {"keep", "conditional"},
                       {"retire_when", "the newest release of the upstream is right"},
                       {"review_on", review_on}};
-  return out.dump(2) + "\n";
+  return with_one_case_a_line(out);
 }
 
 }  // namespace

@@ -55,6 +55,15 @@ def seen(document: dict, subject: str) -> dict[str, str]:
     return {o["case"]: o.get("class", o["seen"]) for o in rows}
 
 
+def whole_cases(slug: str) -> list[dict]:
+    """The pack's cases, each with the usual axes that it does not name."""
+    manifest = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())
+    usual = manifest.get("usual", {})
+    return [
+        case | {"axes": {k: v for k, v in (usual | case["axes"]).items() if v is not None or k not in usual}} for case in manifest["cases"]
+    ]
+
+
 def seen_of_wrong_op(tmp_path: Path, slug: str, mutant: str, case_name: str) -> str:
     """What the judge sees of one of the reproducer's own wrong ops on one case."""
     return observed_in_process(tmp_path, slug, f"op_mutant:{mutant}", {case_name})[0]["seen"]
@@ -62,7 +71,7 @@ def seen_of_wrong_op(tmp_path: Path, slug: str, mutant: str, case_name: str) -> 
 
 def seen_of_model(tmp_path: Path, slug: str, subject: str) -> dict[str, str]:
     """case -> "absent" or the failure class, of one form of the pack's model on every case for models."""
-    cases = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())["cases"]
+    cases = whole_cases(slug)
     names = {case["name"] for case in cases if "model" in case.get("subjects", ["model"])}
     return {o["case"]: o.get("class", o["seen"]) for o in observed_in_process(tmp_path, slug, subject, names)}
 
@@ -70,7 +79,7 @@ def seen_of_model(tmp_path: Path, slug: str, subject: str) -> dict[str, str]:
 def observed_in_process(tmp_path: Path, slug: str, subject: str, names: set[str]) -> list[dict]:
     """The observations of one of the reproducer's own subjects on these cases."""
     manifest = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())
-    cases = [{k: case[k] for k in ("name", "role", "axes", "judged_on")} for case in manifest["cases"] if case["name"] in names]
+    cases = [{k: case[k] for k in ("name", "role", "axes", "judged_on")} for case in whole_cases(slug) if case["name"] in names]
     classes = ["any", *(c["name"] for c in manifest["classes"])]
     (tmp_path / "cases.json").write_text(json.dumps({"slug": slug, "classes": classes, "cases": cases}))
     words = ["--subject", subject, "--device", "cpu", "--seed", "1", "--work", tmp_path, "--records-fd", "1"]

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from answers import BIN, ROOT, answer, need_reproducer, seen
+from answers import BIN, ROOT, answer, need_reproducer, seen, whole_cases
 
 SLUG = "sparse_mla_pdp_precision"
 need_reproducer(SLUG)
-CASES = {case["name"]: case for case in json.loads((ROOT / f"packs/{SLUG}/manifest.json").read_text())["cases"]}
+CASES = {case["name"]: case for case in whole_cases(SLUG)}
 sys.path.insert(0, str(ROOT / f"repro/{SLUG}"))
 import shared_memory  # noqa: E402: a cell of the pack
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/manifest.h"
 #include "core/observation.h"
 #include "exec/process.h"
 #include "harness/compare.h"
@@ -136,7 +137,7 @@ std::vector<Observation> run_reproducer(const std::string& subject,
   if (::mkdtemp(folder.data()) == nullptr) throw std::runtime_error("no temporary folder");
   std::ifstream table(PATCHBENCH_ROOT "/packs/liger_flce_none_bwd/manifest.json");
   const std::string kind = subject.substr(0, subject.find_first_of("_:"));
-  const Json manifest = Json::parse(table);
+  const Json manifest = with_whole_cases(Json::parse(table));
   Json cases = Json::array();
   for (Json item : manifest.at("cases")) {
     const Json subjects = item.value("subjects", Json::array({kind}));

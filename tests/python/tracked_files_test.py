@@ -47,6 +47,22 @@ def test_measurements_have_one_row_a_line() -> None:
     assert files and json_rows.main(["--check", *files]) == 0
 
 
+def cases_not_one_a_line(text: str) -> bool:
+    """Whether a manifest has a case on several lines, or several on one."""
+    document = json.loads(text)
+    rows = text[text.index('"cases": [') :].splitlines()[1 : 1 + len(document["cases"])]
+    try:
+        return [json.loads(row.rstrip(",")) for row in rows] != document["cases"]
+    except json.JSONDecodeError:
+        return True
+
+
+def test_manifests_have_one_case_a_line() -> None:
+    manifests = sorted(ROOT.glob("packs/*/manifest.json"))
+    assert manifests and [path.parent.name for path in manifests if cases_not_one_a_line(path.read_text())] == []
+    assert cases_not_one_a_line('{"cases": [\n{"name":\n "a"}]}') and cases_not_one_a_line('{"cases": [\n{"a": 1}, {"b": 2}\n]}')
+
+
 def test_rows_are_written_one_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = {
         "device": "H200",

@@ -72,21 +72,19 @@ std::optional<std::map<std::string, std::string>> known() {
   return digests;
 }
 
-/// The table as it is written: one judged digest a line, then one unknown manifest a line.
+/// The table as it is written: one judged digest a line.
 std::string table_of(const std::set<std::string>& recorded,
                      const std::map<std::string, std::string>& known) {
   std::map<std::string, std::string> rows;
-  std::string unknown;
+  std::string unknown, text;
   for (const std::string& manifest : recorded) {
     const auto at = known.find(manifest);
     std::string& row = at == known.end() ? unknown : rows[at->second];
-    const char* const parted = at == known.end() ? ",\n  \"" : ", \"";
-    row += (row.empty() ? "\"" : parted) + manifest + "\"";
+    row += (row.empty() ? "\"" : ", \"") + manifest + "\"";
   }
-  std::string text;
   for (const auto& [judged, manifests] : rows)
-    text += (text.empty() ? "" : ",\n") + ("  \"" + judged + "\": [" + manifests) + "]";
-  return "{\n \"judged\": {\n" + text + "\n },\n \"unknown\": [\n  " + unknown + "\n ]\n}\n";
+    text += (text.empty() ? "" : ",\n") + ("  [\"" + judged + "\", " + manifests) + "]";
+  return "{\n \"judged\": [\n" + text + "\n ],\n \"unknown\": [" + unknown + "]\n}\n";
 }
 
 TEST(Judged, TheTableHasEveryRecordedManifestAsGitsHistoryHasIt) {
@@ -133,16 +131,30 @@ TEST(Judged, ProseKeepsItAndWhatIsJudgedChangesIt) {
     EXPECT_NE(with(judged, "other"), judged_digest(pack)) << judged;
 }
 
+TEST(Judged, UsualAxesAreJudgedAsIfEachCaseWroteThem) {
+  const auto manifest = [](const char* cases) { return Json::parse(cases); };
+  const Json whole = manifest(R"({"cases": [{"name": "a", "axes": {"rows": 2, "dtype": "x"}},
+                                            {"name": "b", "axes": {"dtype": "x"}}]})");
+  const Json usual = manifest(R"({"usual": {"rows": 2, "dtype": "x"},
+                                  "cases": [{"name": "a", "axes": {}},
+                                            {"name": "b", "axes": {"rows": null}}]})");
+  EXPECT_EQ(with_whole_cases(usual), whole);
+  EXPECT_EQ(judged_digest(usual), judged_digest(whole));
+  Json other = usual;
+  other["usual"]["rows"] = 3;
+  EXPECT_NE(judged_digest(other), judged_digest(whole));
+}
+
 TEST(JudgedDigests, WhatNobodyKnowsIsComparedByBytes) {
   const std::string a(64, 'a'), b(64, 'b'), c(64, 'c'), d(64, 'd');
-  const JudgedDigests digests =
-      JudgedDigests::parse(Json{{"judged", {{d, {a, b}}}}, {"unknown", {c}}}.dump(), "judged.json");
+  const JudgedDigests digests = JudgedDigests::parse(
+      Json{{"judged", Json::array({{d, a, b}})}, {"unknown", {c}}}.dump(), "judged.json");
   EXPECT_TRUE(digests.is_same(a, b));
   EXPECT_FALSE(digests.is_same(a, c));
   EXPECT_TRUE(digests.is_same(c, c));
   for (const char* bad :
-       {"{}", R"({"judged": [], "unknown": []})", R"({"judged": {"x": ["y"]}, "unknown": []})",
-        R"({"judged": {}, "unknown": ["x"]})", R"({"judged": {}, "unknown": [], "more": 1})"})
+       {"{}", R"({"judged": [[]], "unknown": []})", R"({"judged": [["x", "y"]], "unknown": []})",
+        R"({"judged": [], "unknown": ["x"]})", R"({"judged": [], "unknown": [], "more": 1})"})
     EXPECT_THROW(JudgedDigests::parse(bad, "judged.json"), Error) << bad;
 }
 

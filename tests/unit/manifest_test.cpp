@@ -99,6 +99,16 @@ TEST(Manifest, ReadsEveryPart) {
   EXPECT_EQ(manifest.sha256, sha256_hex(sample()));
 }
 
+TEST(Manifest, GivesEachCaseTheUsualAxesThatItDoesNotName) {
+  std::string text =
+      with("\"cases\": [", R"("usual": {"dtype": "float16", "rows": 2}, "cases": [)");
+  text.replace(text.find("\"axes\": {}"), 10, R"("axes": {"dtype": null, "answer": null})");
+  const Manifest manifest = parse(text);
+  EXPECT_EQ(manifest.cases[0].axes,
+            Json::parse(R"({"dtype": "float32", "rows": 2, "vocab": 200})"));
+  EXPECT_EQ(manifest.cases[1].axes, Json::parse(R"({"answer": null, "rows": 2})"));
+}
+
 TEST(Manifest, ReadsSpacesAndTriggers) {
   const std::string explore =
       R"("explore": {"seconds": 5, "fixed": {"thing": "1.2"}, "spaces": [
@@ -165,7 +175,9 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"unknown_top_key", "\"number\": 42", "\"number\": 42, \"colour\": 1",
             "m.json:3: /colour: unknown key; one of: bounds, cases, classes, environments, "
             "explore, "
-            "filing, impact, kind, lifecycle, mitigation, number, requires and 8 more"},
+            "filing, impact, kind, lifecycle, mitigation, number, requires and 9 more"},
+        Bad{"usual_value_repeated", "\"cases\": [", "\"usual\": {\"vocab\": 200}, \"cases\": [",
+            "m.json:14: /cases/0/axes/vocab: is the usual value: leave it out"},
         Bad{"unknown_enum", "\"kind\": \"bug\"", "\"kind\": \"bgu\"",
             "m.json:5: /kind: \"bgu\" is not allowed here; one of: bug, refactor, memory, claim"},
         Bad{"missing_key", "\"number\": 42,", "",
