@@ -120,9 +120,9 @@ std::vector<Pin> pins_beside(const Context& context, const Setup& setup,
     const std::string name = word.substr(0, word.find('='));
     if (std::find(names.begin(), names.end(), name) == names.end() || name == word) {
       throw Error(ErrorCode::kUsage,
-                  fmt::format("--beside {}: want NAME=VERSION of an upstream that is not under "
+                  fmt::format("{}: a companion is another upstream of the pack than the one under "
                               "test{}",
-                              word, did_you_mean(name, names)));
+                              name, did_you_mean(name, names)));
     }
     versions[name] = word.substr(name.size() + 1);
   }
@@ -254,7 +254,7 @@ Json files_of_stack(const Setup& setup) {
                                     [](const Json& digest) { return digest == "absent"; }))
     throw Error(ErrorCode::kNotRunnable,
                 fmt::format("--python {}: {} is not installed there (no {}); install it, or name a "
-                            "release with --upstream",
+                            "release after the pack",
                             setup.python, setup.upstream.name, setup.upstream.files.front()));
   return files;
 }

@@ -94,7 +94,7 @@ std::vector<Trial> run_parts(const Context& context, const Setup& setup, const R
 
 void refuse(const std::string& what) {
   throw Error(ErrorCode::kIntegrity,
-              "self-test: " + what + "; no sentinel is issued (patchbench selftest shows all)");
+              "self-test: " + what + "; no sentinel is issued (patchbench env selftest shows all)");
 }
 
 /// A subject that computes nothing, says it did, and prints sentinels.

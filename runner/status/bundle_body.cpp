@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/pin_words.h"
 #include "core/window.h"
 #include "report/advisory.h"
 #include "report/claim_lint.h"
@@ -330,9 +331,9 @@ class Body {
       const std::string device = one.run.machine.value("device", "cpu") == "cpu" ? "cpu" : "cuda:0";
       std::string line = fmt::format("./patchbench {} {}", is_validation ? "validate" : "reproduce",
                                      facts_.manifest.slug.str());
-      if (facts_.manifest.upstreams.size() > 1)
-        line += " --of " + one.run.pin.value("upstream", "");
-      line += fmt::format(" --upstream {} --device {}", one.run.pin.value("version", ""), device);
+      line += fmt::format(
+          " {} --device {}",
+          pin_word(one.run.pin.value("upstream", ""), one.run.pin.value("version", "")), device);
       if (seen.insert(line).second) lines.push_back(line);
     }
     for (const BundledPatch& patch : facts_.patches) {
