@@ -51,7 +51,7 @@ inside() {
   export PATH=/tmp/venv/bin:$PATH VIRTUAL_ENV=/tmp/venv
   start_clock
   try "pip install patchbench" pip install -q --no-index --find-links /mnt patchbench
-  try "first scan" patchbench scan
+  try "first scan: nothing that a pack asks about" sh -c 'patchbench scan; test $? = 3'
   within pip_to_first_answer 10
   try "the program needs no shared library" sh -c '! ldd /tmp/venv/bin/patchbench'
   try list patchbench list
@@ -61,7 +61,7 @@ inside() {
   try claims patchbench claims
   for format in osv openvex junit csv json; do try "export $format" patchbench export --format $format -o "/tmp/out-$format"; done
   try "export intoto" sh -c 'patchbench ledger keygen /tmp/key && patchbench export --format intoto --key /tmp/key -o /tmp/out-intoto'
-  try "lint-claims" sh -c 'echo "no number here" >/tmp/a.md; patchbench lint-claims /tmp/a.md'
+  try "ledger lint" sh -c 'echo "no number here" >/tmp/a.md; patchbench ledger lint /tmp/a.md'
   try "patch read" sh -c 'patchbench patch read /tmp/venv/share/patchbench/patches/liger_flce_none_bwd/0001-*.edit'
   try "third-party notices" sh -c 'test -s /tmp/venv/lib/python3*/site-packages/patchbench-*.dist-info/licenses/third-party/libgit2'
   # The packs that the wheel carries; every part must know these and no others.

@@ -7,7 +7,7 @@ raw and mitigated want the releases on the path, patched the releases with our e
 PATCHBENCH_MITIGATE, by default the mitigation of the head; ops takes the operators of PATCHBENCH_OPS_LIB for sparse attention, Mamba-3's
 backward and Liger's head, beside the releases. `--head transformer-engine` takes TransformerEngine's fused cross entropy of
 the logits in the place of Liger's head, which has the logits' product in it; `frozen-trunk` trains Liger's head alone. A path with
-{seed} is written once a seed. `--report` is for `patchbench goodput`; `--losses` has the loss of each step, what the head's gradients
+{seed} is written once a seed. `--report` is for `patchbench job goodput`; `--losses` has the loss of each step, what the head's gradients
 are off by, and the digests of the kernels' files; `--capture` keeps the operands of each sparse attention in the last step; `--shares`
 writes how much of a step each of the three kernels takes.
 
@@ -294,7 +294,7 @@ def siso_errors(sizes: Sizes, siso: Siso, device: torch.device) -> dict[str, flo
 
 
 def report_of(run: Run, variant: str, made_of: dict[str, str]) -> dict[str, Any]:
-    """What `patchbench goodput` reads. What the first step took beyond the median of the others is called compilation; the tokens of
+    """What `patchbench job goodput` reads. What the first step took beyond the median of the others is called compilation; the tokens of
     a step count for nothing where every gradient was zero."""
     is_cuda = run.device.type == "cuda"
     compiled = max(0.0, run.walls[0] - statistics.median(run.walls))

@@ -7,6 +7,7 @@
 #include "cli/lint_claims.h"
 #include "cli/patch.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "core/file_text.h"
 #include "ledger/evidence.h"
 #include "ledger/row_writer.h"
@@ -93,7 +94,7 @@ void write_bundle(Context& context, const BundleOptions& words) {
   for (const LeftOutSeries& one : facts.left_out)
     context.err() << fmt::format("patchbench: the patches of {} {} are left out: {}\n",
                                  one.upstream, one.version, one.why);
-  context.exit_code = problems.empty() ? 0 : 1;
+  context.exit_code = problems.empty() ? kExitYes : kExitNo;
   const std::string kind = manifest.filing.at("kind");
   if (context.json) {
     print_json(context, {{"folder", folder.string()},
@@ -113,7 +114,7 @@ void write_bundle(Context& context, const BundleOptions& words) {
       "whether it may go out: patchbench status filing {} (kind {}); nothing goes out by itself\n",
       words.slug, kind);
   context.out() << report::closing("Edit body.md, then check its numbers.",
-                                   "patchbench lint-claims " + (folder / "body.md").string());
+                                   "patchbench ledger lint " + (folder / "body.md").string());
 }
 
 }  // namespace
@@ -134,7 +135,7 @@ void add_bundle_command(CLI::App& app, Context& context) {
       "commands.sh    the exact commands that repeat it\n"
       "records.jsonl  the cited records with their observations, for ledger verify\n"
       "Numbers of the manifest that no record states are left out (\"…\").\n"
-      "Exit: 0 done, 1 a number of the template is not held, 2 usage, 3 no record.\n"
+      "Exit: 0 done, 1 a number of the template is not held, 3 no record.\n"
       "Examples:\n  patchbench bundle liger_flce_none_bwd\n"
       "  patchbench bundle te_fused_ce /tmp/te-issue");
   command->callback([words, &context] { write_bundle(context, *words); });

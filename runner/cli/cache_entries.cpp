@@ -10,6 +10,7 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "core/file_text.h"
 #include "exec/process.h"
 
@@ -122,6 +123,26 @@ std::vector<CacheEntry> cache_entries(const Context& context) {
     }
   }
   return entries;
+}
+
+void print_damage(Context& context, const std::vector<Damage>& damaged, int checked, bool removes,
+                  const std::string& command) {
+  Json list = Json::array();
+  for (const Damage& damage : damaged) {
+    if (removes) fs::remove_all(damage.entry);
+    list.push_back(
+        {{"entry", damage.entry.string()}, {"reason", damage.reason}, {"removed", removes}});
+    if (!context.json)
+      context.out() << fmt::format("damaged{}: {}: {}\n", removes ? ", removed" : "",
+                                   damage.entry.string(), damage.reason);
+  }
+  if (context.json) {
+    print_json(context, {{"checked", checked}, {"damaged", list}});
+  } else {
+    context.out() << fmt::format("{} entries checked, {} damaged{}\n", checked, damaged.size(),
+                                 damaged.empty() || removes ? "" : "; " + command + " removes it");
+  }
+  context.exit_code = damaged.empty() ? kExitYes : kExitNo;
 }
 
 }  // namespace patchbench::cli

@@ -25,4 +25,15 @@ std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folde
 /// upstream.
 std::vector<CacheEntry> cache_entries(const Context& context);
 
+/// One entry of a cache that does not hold what its name says.
+struct Damage {
+  std::filesystem::path entry;
+  std::string reason;
+};
+
+/// Prints, and with `removes` removes, what is damaged; exit status kExitNo if anything is.
+/// `command`: what removes it.
+void print_damage(Context& context, const std::vector<Damage>& damaged, int checked, bool removes,
+                  const std::string& command);
+
 }  // namespace patchbench::cli

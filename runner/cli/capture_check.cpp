@@ -46,9 +46,9 @@ std::pair<std::string, std::vector<std::string>> split(const std::vector<std::st
 
 }  // namespace
 
-void add_capture_check_command(CLI::App& app, Context& context) {
+void add_capture_check_command(CLI::App& job, Context& context) {
   auto words = std::make_shared<CaptureCheckOptions>();
-  CLI::App* command = app.add_subcommand(
+  CLI::App* command = job.add_subcommand(
       "capture-check", "which lines of your own code would break a CUDA graph capture?");
   command
       ->add_option("command", words->command, "[PYTHON] SCRIPT ARGS... or [PYTHON] MODULE:FUNCTION")
@@ -60,12 +60,11 @@ void add_capture_check_command(CLI::App& app, Context& context) {
   command->positionals_at_end();
   command->footer(
       "The interpreter must have torch: it is the one your code runs on. Nothing is sandboxed.\n"
-      "Exit: 0 nothing found, 1 sites found, 2 usage, 4 no detector could run.\nExamples:\n"
-      "  patchbench capture-check -- python train_step.py\n"
-      "  patchbench capture-check --within mypkg -- mypkg.step:forward\n"
-      "mypkg.step may define example_inputs(). A function also runs on fake CUDA tensors: that "
-      "needs no "
-      "GPU.");
+      "Exit: 0 nothing found, 1 sites found, 4 no detector could run.\nExamples:\n"
+      "  patchbench job capture-check -- python train_step.py\n"
+      "  patchbench job capture-check --within mypkg -- mypkg.step:forward\n"
+      "mypkg.step may define example_inputs(). A function also runs on fake CUDA tensors: that\n"
+      "needs no GPU.");
   command->callback([words, &context] { run(context, *words); });
 }
 

@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "ledger/evidence.h"
 #include "report/markdown.h"
 #include "report/record_line.h"
@@ -154,39 +155,33 @@ void print_claims(Context& context, const std::vector<std::string>& slugs, Form 
   }
   for (const std::string& problem : totals.problems)
     context.err() << "patchbench: " << problem << "\n";
-  context.exit_code = totals.problems.empty() ? 0 : 1;
+  context.exit_code = totals.problems.empty() ? kExitYes : kExitNo;
 }
 
 }  // namespace
 
-CLI::App* add_claims_command(CLI::App& app, Context& context) {
-  struct Words {
-    std::string slug;
-    bool markdown = false;
-  };
-  auto words = std::make_shared<Words>();
-  CLI::App* command = app.add_subcommand(
+void add_claims_command(CLI::App& status, Context& context, const bool& is_markdown) {
+  auto named = std::make_shared<std::string>();
+  CLI::App* command = status.add_subcommand(
       "claims", "every claim of every pack, its verdict and the records behind it");
-  command->add_option("slug", words->slug, "only this pack");
-  command->add_flag("--markdown", words->markdown, "as tables for a page");
+  command->add_option("slug", *named, "only this pack");
   command->footer(
       "Each row of a manifest's scope: confirmed and refuted rest on records, which are\n"
       "looked up in reports/evidence and in the ledger; an open row says why. A record\n"
       "that is not there, of another pack or contrary to the row is an error, and so\n"
       "are records of which none earned a sentinel.\n"
-      "Exit: 0 every cited record holds, 1 one does not (named on stderr), 2 usage.\n"
+      "Exit: 0 every cited record holds, 1 one does not (named on stderr).\n"
       "See also: patchbench claim SLUG, which settles a claim by a run.");
-  command->callback([words, &context] {
+  command->callback([named, &is_markdown, &context] {
     std::vector<std::string> slugs = context.slugs();
-    if (!words->slug.empty()) slugs = {context.manifest(words->slug).slug.str()};
-    if (words->markdown && context.json)
+    if (!named->empty()) slugs = {context.manifest(*named).slug.str()};
+    if (is_markdown && context.json)
       throw Error(ErrorCode::kUsage, "claims: --markdown and --json are two forms; choose one");
     print_claims(context, slugs,
-                 context.json      ? Form::kJson
-                 : words->markdown ? Form::kMarkdown
-                                   : Form::kText);
+                 context.json  ? Form::kJson
+                 : is_markdown ? Form::kMarkdown
+                               : Form::kText);
   });
-  return command;
 }
 
 }  // namespace patchbench::cli

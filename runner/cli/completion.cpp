@@ -70,17 +70,17 @@ complete -o default -F _patchbench patchbench
 
 }  // namespace
 
-void add_completion_command(CLI::App& app, Context& context) {
+void add_completion_command(CLI::App& app, CLI::App& env, Context& context) {
   CLI::App* command =
-      app.add_subcommand("completion", "a script that completes commands, options and packs");
+      env.add_subcommand("completion", "a script that completes commands, options and packs");
   auto shell = std::make_shared<std::string>();
   command->add_option("shell", *shell, "bash or zsh")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh"}));
   command->footer(
       "Examples:\n"
-      "  patchbench completion bash > ~/.local/share/bash-completion/completions/patchbench\n"
-      "  eval \"$(patchbench completion zsh)\"   # in ~/.zshrc, after compinit");
+      "  patchbench env completion bash > ~/.local/share/bash-completion/completions/patchbench\n"
+      "  eval \"$(patchbench env completion zsh)\"   # in ~/.zshrc, after compinit");
   command->callback([&app, &context, shell] {
     if (*shell == "zsh") context.out() << "autoload -U +X bashcompinit && bashcompinit\n";
     context.out() << script_of(app, context.slugs());

@@ -13,9 +13,6 @@
 #include "status/table_style.h"
 
 namespace patchbench::cli {
-void add_cache_command(CLI::App& app, Context& context);
-void add_env_policy_commands(CLI::App& env, Context& context);
-
 namespace {
 
 void images(const Context& context, bool ensure) {
@@ -56,11 +53,11 @@ void images(const Context& context, bool ensure) {
 
 void add_env_command(CLI::App& app, Context& context) {
   CLI::App* env =
-      app.add_subcommand("env", "this machine: what it can run, and the images it runs in");
+      app.add_subcommand("env", "Patchbench's own machine: sandboxes, cache, locks, the judge");
   env->require_subcommand(1);
   env->footer(
-      "Examples:\n  patchbench env doctor\n  patchbench env check\n"
-      "  patchbench env print --format docker > job.env");
+      "What a training job has: patchbench job env.\n"
+      "Examples:\n  patchbench env doctor\n  patchbench env cache list");
   CLI::App* look =
       env->add_subcommand("doctor", "what is here, what is missing and the command that brings it");
   look->callback([&context] { doctor(context); });
@@ -69,8 +66,10 @@ void add_env_command(CLI::App& app, Context& context) {
   list->add_flag("--ensure", *ensure,
                  "build what is not there (needs root and debootstrap; about three minutes)");
   list->callback([&context, ensure] { images(context, *ensure); });
-  add_env_policy_commands(*env, context);
-  add_cache_command(app, context);
+  add_selftest_command(*env, context);
+  add_pins_command(*env, context);
+  add_cache_command(*env, context);
+  add_completion_command(app, *env, context);
 }
 
 }  // namespace patchbench::cli

@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "core/file_text.h"
 #include "exec/environment.h"
 #include "exec/process.h"
@@ -17,22 +18,18 @@
 #include "status/table_style.h"
 
 namespace patchbench::cli {
-void add_env_policy_commands(CLI::App& env, Context& context);
-
 namespace {
 
 namespace fs = std::filesystem;
 
-/// The words of `env check`.
+/// The words of `job env check`.
 struct CheckWords {
   int pid = 0;
   std::string python;
-  std::vector<std::string> choices;
 };
 
 struct PrintWords {
   std::string format = "sh", folder;
-  std::vector<std::string> choices;
 };
 
 std::map<std::string, std::string> split_environment(const std::string& block, char end) {
@@ -118,7 +115,7 @@ void show_findings(Context& context, const std::vector<job::Finding>& found) {
                    : finding.state == job::State::kUnknown ? report::Color::kYellow
                                                            : report::Color::kGreen);
   }
-  context.exit_code = bad == 0 ? 0 : 1;
+  context.exit_code = bad == 0 ? kExitYes : kExitNo;
   if (context.json) {
     print_json(context, {{"findings", list}, {"not_ok", bad}, {"unknown", unknown}});
     return;
@@ -126,21 +123,23 @@ void show_findings(Context& context, const std::vector<job::Finding>& found) {
   context.out() << table.render(table_style(context));
   context.out() << fmt::format("\n{} rules, {} missing or different, {} unknown here{}\n",
                                found.size(), bad, unknown,
-                               bad == 0 ? "" : "; patchbench env explain RULE says why");
+                               bad == 0 ? "" : "; see patchbench job env explain RULE");
 }
 
-void check(Context& context, const CheckWords& words) {
+using Choices = std::set<std::string>;
+
+void check(Context& context, const CheckWords& words, const Choices& choices) {
   const job::Policy policy = read_policy(context);
-  policy.check_choices(as_set(words.choices));
+  policy.check_choices(choices);
   job::Facts facts;
   facts.environment = environment_of(words.pid == 0 ? static_cast<int>(::getpid()) : words.pid);
   if (!words.python.empty()) ask_python(context, policy, words.python, facts);
   const std::vector<exec::Gpu> gpus = exec::find_gpus();
   if (!gpus.empty() && !gpus.front().driver.empty()) facts.driver = gpus.front().driver;
-  show_findings(context, job::check(policy, facts, as_set(words.choices)));
+  show_findings(context, job::check(policy, facts, choices));
 }
 
-void print(const Context& context, const PrintWords& words) {
+void print(const Context& context, const PrintWords& words, const Choices& choices) {
   static const std::map<std::string, job::Format> formats = {{"sh", job::Format::kSh},
                                                              {"docker", job::Format::kDocker},
                                                              {"slurm", job::Format::kSlurm},
@@ -150,8 +149,7 @@ void print(const Context& context, const PrintWords& words) {
   const std::string folder = words.folder.empty()
                                  ? (context.cache.parent_path() / "torch-compile").string()
                                  : words.folder;
-  context.out() << job::print(read_policy(context), formats.at(format), as_set(words.choices),
-                              folder);
+  context.out() << job::print(read_policy(context), formats.at(format), choices, folder);
 }
 
 void explain(const Context& context, const std::string& name) {
@@ -194,55 +192,56 @@ void explain(const Context& context, const std::string& name) {
   throw Error(ErrorCode::kNotRunnable, std::string("python3: ") + std::strerror(errno));
 }
 
-void add_choices(CLI::App& command, std::vector<std::string>& choices) {
-  command
-      .add_option("--with", choices,
-                  "rules that wait for a choice, with commas: no_autotune_memory")
-      ->delimiter(',');
-}
-
 }  // namespace
 
-void add_env_policy_commands(CLI::App& env, Context& context) {
-  CLI::App* show = env.add_subcommand("print", "the policy as lines for a job's environment");
+void add_job_env_command(CLI::App& job, Context& context) {
+  CLI::App* env = job.add_subcommand("env", "settings that a training job should have");
+  env->require_subcommand(1);
+  auto choices = std::make_shared<std::vector<std::string>>();
+  env->add_option("--with", *choices,
+                  "of print and check: rules that wait for a choice, with commas: "
+                  "no_autotune_memory")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  CLI::App* show = env->add_subcommand("print", "the policy as lines for a job's environment");
   auto print_words = std::make_shared<PrintWords>();
   show->add_option("--format", print_words->format, "sh, docker, slurm, json or python")
       ->check(CLI::IsMember({"sh", "docker", "slurm", "json", "python"}))
       ->capture_default_str();
   show->add_option("--cache", print_words->folder,
                    "where the compile caches go (default: $XDG_CACHE_HOME/torch-compile)");
-  add_choices(*show, print_words->choices);
   show->footer(
-      "  eval \"$(patchbench env print)\"                        # a shell\n"
-      "  patchbench env print --format docker > job.env         # docker run --env-file job.env\n"
-      "  patchbench env print --format slurm > task_prolog.sh   # TaskProlog=, or srun "
+      "  eval \"$(patchbench job env print)\"                        # a shell\n"
+      "  patchbench job env print --format docker > job.env         # docker run --env-file "
+      "job.env\n"
+      "  patchbench job env print --format slurm > task_prolog.sh   # TaskProlog=, or srun "
       "--task-prolog\n"
-      "  patchbench env print --format python                   # the first lines of a script");
-  show->callback([&context, print_words] { print(context, *print_words); });
+      "  patchbench job env print --format python                   # the first lines of a script");
+  show->callback(
+      [&context, print_words, choices] { print(context, *print_words, as_set(*choices)); });
 
   CLI::App* look =
-      env.add_subcommand("check", "the policy, next to what a process or an environment has");
+      env->add_subcommand("check", "the policy, next to what a process or an environment has");
   auto words = std::make_shared<CheckWords>();
   look->add_option("--pid", words->pid, "a running process (default: this environment)")
       ->check(CLI::PositiveNumber);
   look->add_option("--python", words->python, "ask the torch of this environment too");
-  add_choices(*look, words->choices);
   look->footer(
       "A process is known by the environment it was started with; what its code sets later is\n"
-      "unknown here. Exit: 0 nothing is missing or different, 1 something is, 2 usage.");
-  look->callback([&context, words] { check(context, *words); });
+      "unknown here. Exit: 0 nothing is missing or different, 1 something is.");
+  look->callback([&context, words, choices] { check(context, *words, as_set(*choices)); });
 
-  CLI::App* why = env.add_subcommand("explain", "one rule: what, why, since when, read where");
+  CLI::App* why = env->add_subcommand("explain", "one rule: what, why, since when, read where");
   auto name = std::make_shared<std::string>();
-  why->add_option("rule", *name, "a name that env check shows")->required();
+  why->add_option("rule", *name, "a name that job env check shows")->required();
   why->callback([&context, name] { explain(context, *name); });
 
-  CLI::App* code = env.add_subcommand("lint", "the policy's code rules on your own Python");
+  CLI::App* code = env->add_subcommand("lint", "the policy's code rules on your own Python");
   auto paths = std::make_shared<std::vector<std::string>>();
   code->add_option("path", *paths, "files or folders")->required();
   code->footer(
       "A line that ends in `# patchbench: allow RULE` is left alone.\n"
-      "Exit: 0 nothing found, 1 findings, 2 usage.");
+      "Exit: 0 nothing found, 1 findings.");
   code->callback([&context, paths] { lint(context, *paths); });
 }
 

@@ -15,14 +15,14 @@ sandboxed, and nothing goes into the ledger. axes.json says which cases there ar
             "dtype": ["float32", "bfloat16", "float16"]},
    "tensors": {"x": {"shape": ["rows", "cols"]}, "weight": {"shape": ["cols"]}},
    "gradients": ["x", "weight"], "output": {"shape": ["rows", "cols"]}}
-All its forms: repro/function/README.md. With "gradients" the upstream gradient is drawn as well: its
+All its forms: repro/function/README.md. With "gradients" the upstream gradient is drawn, too: its
 layout, masked rows, magnitude, and how often backward runs.
 Right is: an error against the reference in float64 of at most twice that of the reference in the
 dtype of the case, plus in units in the last place: 8 for an element, 16 for a row, 4 for the cosine
 and for a common factor; in float16 and bfloat16 3, 6, 1 and 2. A case is not judged where the
 reference raises, is not finite, or is itself wrong by more than 64 units (32), and not supported
 where the function raises NotImplementedError.
-Exit: 0 nothing red, 1 something red, 2 usage, 3 cases without an answer, 4 not runnable here.
+Exit: 0 nothing red, 1 something red, 3 cases without an answer.
 Examples, with a file silu.json that holds
   {"axes": {"rows": {"from": 1, "to": 300}}, "tensors": {"input": {"shape": ["rows", 3]}},
    "gradients": ["input"], "output": {"shape": ["rows", 3]}}:
@@ -32,7 +32,8 @@ Examples, with a file silu.json that holds
 
 struct ExploreOptions {
   FunctionOptions search;
-  std::string given, slug, upstream;
+  std::string given;
+  std::vector<std::string> pack;  ///< its name and upstream
 };
 
 void run_explore(Context& context, const ExploreOptions& words) {
@@ -43,15 +44,14 @@ void run_explore(Context& context, const ExploreOptions& words) {
     if (!options.given.front().is_object())
       throw Error(ErrorCode::kUsage, "--case: want a JSON object of axes, or a file with one");
   }
-  if (words.slug.empty() != words.upstream.empty())
-    throw Error(ErrorCode::kUsage, "--save-pack and --upstream go together");
   const FunctionSearch search = search_function(context, options);
   Json document = search_json(options, search);
   if (!context.json) context.out() << search_text(options, search);
-  if (!words.slug.empty() && search.num_red > 0) {
-    document["written"] = write_found_pack(context, words.slug, title_of(options, search),
-                                           words.upstream, found_by(options, search));
-    if (!context.json) context.out() << "The first files of the pack " << words.slug << ":\n";
+  if (!words.pack.empty() && search.num_red > 0) {
+    document["written"] = write_found_pack(context, words.pack.front(), title_of(options, search),
+                                           words.pack.back(), found_by(options, search));
+    if (!context.json)
+      context.out() << "The first files of the pack " << words.pack.front() << ":\n";
     for (const Json& file : document["written"])
       if (!context.json) context.out() << "  " << file.get<std::string>() << "\n";
   }
@@ -83,11 +83,11 @@ void add_explore_command(CLI::App& app, Context& context) {
       ->capture_default_str();
   command->add_option("--case", words->given,
                       "judge one case with these axes, JSON or a file: what a search printed");
-  command->add_option("--save-pack", words->slug,
-                      "where something is red: write the first files of a pack of this name, with "
-                      "the cases, the space and the inputs filled in");
-  command->add_option("--upstream", words->upstream,
-                      "with --save-pack: NAME[@VERSION]=FILE of the release that has the function");
+  command
+      ->add_option("--save-pack", words->pack,
+                   "SLUG NAME[@VERSION]=FILE: where something is red, write the first files of a "
+                   "pack for the release that has the function, with cases, space and inputs")
+      ->expected(2);
   command->footer(kExploreFooter);
   command->callback([words, &context] { run_explore(context, *words); });
 }

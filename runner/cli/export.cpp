@@ -15,6 +15,7 @@
 #include "status/measured.h"
 #include "status/newest.h"
 #include "status/threads.h"
+#include "status/verdict_records.h"
 
 namespace patchbench::cli {
 namespace {
@@ -146,6 +147,11 @@ std::string intoto_of(const std::vector<NewestVerdict>& verdicts, const ledger::
 }
 
 std::string exported(const Context& context, const ExportOptions& words) {
+  if (words.format == "verdicts") {
+    if (!words.slug.empty())
+      throw Error(ErrorCode::kUsage, "export --format verdicts has every pack: leave out the slug");
+    return table_from_records(context).to_json().dump(1) + "\n";
+  }
   const std::vector<std::string> slugs =
       words.slug.empty() ? context.slugs()
                          : std::vector<std::string>{context.manifest(words.slug).slug.str()};
@@ -181,9 +187,10 @@ void add_export_command(CLI::App& app, Context& context) {
   CLI::App* command =
       app.add_subcommand("export", "what the records show, in forms that other tools read");
   command->add_option("slug", words->slug, "only this pack");
-  command->add_option("--format", words->format, "osv, openvex, junit, intoto, csv or json")
+  command
+      ->add_option("--format", words->format, "osv, openvex, junit, intoto, csv, json or verdicts")
       ->required()
-      ->check(CLI::IsMember({"osv", "openvex", "junit", "intoto", "csv", "json"}));
+      ->check(CLI::IsMember({"osv", "openvex", "junit", "intoto", "csv", "json", "verdicts"}));
   command->add_option("-o,--output", words->out, "file to write (default: stdout)");
   command->add_option("--key", words->key, "intoto: an Ed25519 private key (ledger keygen)");
   command->footer(
@@ -193,6 +200,7 @@ void add_export_command(CLI::App& app, Context& context) {
       "         right, under_investigation where not judged\n"
       "junit    one case a verdict        csv, json  one row a verdict\n"
       "intoto   test-result statements in signed DSSE envelopes, one a line\n"
+      "verdicts the table that scan --db reads, of every pack\n"
       "The newest verdict of each question counts; unsigned imports do not.\n"
       "Examples:\n  patchbench export --format csv -o verdicts.csv\n"
       "  patchbench export liger_flce_none_bwd --format osv");

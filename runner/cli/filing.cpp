@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/patch.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "git/series.h"
 #include "ledger/evidence.h"
 #include "report/advisory.h"
@@ -336,7 +337,7 @@ void print_filing(Context& context, const std::string& slug, const std::string& 
   for (const Plan& plan : filing.plans()) {
     if (!slug.empty() && plan.slug() != slug) continue;
     rows.push_back(plan_json(plan));
-    if (!slug.empty() && (!plan.blocks.empty() || plan.is_nothing())) context.exit_code = 1;
+    if (!slug.empty() && (!plan.blocks.empty() || plan.is_nothing())) context.exit_code = kExitNo;
   }
   if (context.json) {
     print_json(context, {{"day", day}, {"packs", rows}, {"overlaps", filing.overlaps()}});
@@ -347,15 +348,11 @@ void print_filing(Context& context, const std::string& slug, const std::string& 
 
 }  // namespace
 
-CLI::App* add_filing_command(CLI::App& app, Context& context) {
-  struct Words {
-    std::string slug, day;
-  };
-  auto words = std::make_shared<Words>();
-  CLI::App* command =
-      app.add_subcommand("filing", "what can go out to upstreams today, and what blocks the rest");
-  command->add_option("slug", words->slug, "only this pack; exit 1 if it cannot go out");
-  command->add_option("--day", words->day, "the day to plan for, YYYY-MM-DD (default: today)");
+void add_filing_command(CLI::App& status, Context& context, const std::string& day) {
+  auto slug = std::make_shared<std::string>();
+  CLI::App* command = status.add_subcommand(
+      "filing", "what can go out to upstreams today, and what blocks the rest");
+  command->add_option("slug", *slug, "only this pack; exit 1 if it cannot go out");
   command->footer(
       "From the manifests' filing (kind, repositories, thread, group, order, depends_on,\n"
       "risk), the\n"
@@ -366,11 +363,10 @@ CLI::App* add_filing_command(CLI::App& app, Context& context) {
       "pack's first upstream, to which the report goes; a pack it depends on; a blocked\n"
       "pack of its group, which goes out together, without those that upstream has merged.\n"
       "Nothing goes out by itself: patchbench bundle SLUG writes what a person sends.\n"
-      "Exit: 0 done, 1 the one pack asked about is blocked, 2 usage.");
-  command->callback([words, &context] {
-    print_filing(context, words->slug, words->day.empty() ? context.today() : words->day);
+      "Exit: 1 the one pack asked about is blocked, else 0.");
+  command->callback([slug, &day, &context] {
+    print_filing(context, *slug, day.empty() ? context.today() : day);
   });
-  return command;
 }
 
 }  // namespace patchbench::cli

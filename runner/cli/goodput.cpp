@@ -70,10 +70,10 @@ void run(const Context& context, const GoodputOptions& words) {
 
 }  // namespace
 
-void add_goodput_command(CLI::App& app, Context& context) {
+void add_goodput_command(CLI::App& job, Context& context) {
   auto words = std::make_shared<GoodputOptions>();
   CLI::App* command =
-      app.add_subcommand("goodput", "what a whole training run gains, from two run reports");
+      job.add_subcommand("goodput", "what a whole training run gains, from two run reports");
   command->add_option("before", words->before, "a report (form: env/run_report.schema.json)")
       ->required();
   command->add_option("after", words->after, "one of the same model, batch and hardware")
@@ -83,9 +83,9 @@ void add_goodput_command(CLI::App& app, Context& context) {
   command->footer(
       "Goodput is tokens that count over the wall time of the run. The interval holds the noise\n"
       "of the steps within each run; noise between runs needs more runs.\n"
-      "Exit: 0 compared, 2 usage or unlike runs.\n"
-      "Examples:\n  patchbench goodput before.json after.json\n"
-      "  patchbench goodput before.json after.json --evidence goodput.json");
+      "Exit: 0 compared or unlike runs.\n"
+      "Examples:\n  patchbench job goodput before.json after.json\n"
+      "  patchbench job goodput before.json after.json --evidence goodput.json");
   command->callback([words, &context] { run(context, *words); });
 }
 

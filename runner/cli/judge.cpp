@@ -90,14 +90,4 @@ void judge_again(const Context& context, const std::string& id) {
                                    "patchbench status " + manifest.slug.str());
 }
 
-CLI::App* add_judge_command(CLI::App& app, Context& context) {
-  auto runs = std::make_shared<std::vector<std::string>>();
-  CLI::App* command = app.add_subcommand("judge", "now: replay --judge");
-  command->add_option("runs", *runs, "run ids")->required();
-  command->callback([runs, &context] {
-    for (const std::string& id : *runs) judge_again(context, id);
-  });
-  return command;
-}
-
 }  // namespace patchbench::cli

@@ -13,6 +13,7 @@
 #include "cli/ledger_words.h"
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "core/file_text.h"
 #include "core/slug.h"
 #include "ledger/jsonl.h"
@@ -101,7 +102,7 @@ void verify(Context& context, const LedgerOptions& words) {
     report = opened->verify(expected.count, expected.head);
     if (report.ok) contents = origins_text(opened->origins());
   }
-  context.exit_code = report.ok ? 0 : 1;
+  context.exit_code = report.ok ? kExitYes : kExitNo;
   if (context.json) {
     Json json = {{"file", file.string()}, {"ok", report.ok},     {"count", report.count},
                  {"head", report.head},   {"note", report.note}, {"ahead", report.ahead}};
@@ -294,7 +295,7 @@ CLI::App* add(CLI::App& group, const std::string& name, const std::string& help,
 void add_selection(CLI::App& command, LedgerOptions& words) {
   command.add_option("--since", words.since,
                      "only runs from this day or time on (2026-01-31, 2026-01-31T12:00:00Z)");
-  command.add_option("--slug", words.slug, "only this pack");
+  command.add_option("slug", words.slug, "only this pack");
 }
 
 }  // namespace
@@ -314,16 +315,16 @@ fs::path trusted_keys_file(const fs::path& named) {
 void add_ledger_command(CLI::App& app, Context& context) {
   auto words = std::make_shared<LedgerOptions>();
   CLI::App* group = app.add_subcommand(
-      "ledger", "the record of every run: verify, list, show, export, import, evict, keygen, sign");
+      "ledger", "the record of every run: list, verify, replay, export, import, sign");
   group->require_subcommand(1);
   group->footer(
-      "Nothing in a ledger is ever changed or deleted. Exit: 0 done, 1 it does not hold, 2 usage.\n"
+      "Nothing in a ledger is ever changed or deleted. Exit: 0 done, 1 it does not hold.\n"
       "Examples:\n  patchbench ledger verify\n  patchbench ledger list\n"
       "  patchbench ledger export -o records.jsonl");
 
-  CLI::App* verify_command =
-      add(*group, "verify", "recompute digests, chain, signatures and every sentinel",
-          [words, &context] { verify(context, *words); });
+  CLI::App* verify_command = add(
+      *group, "verify", "recompute digests, chain, signatures and every sentinel",
+      [words, &context] { answer_whether_it_holds(context, [&] { verify(context, *words); }); });
   verify_command->add_option("file", words->file,
                              "another ledger, or an exported .jsonl (default: the ledger)");
   verify_command->add_option("--expect", words->expect,
@@ -352,7 +353,9 @@ void add_ledger_command(CLI::App& app, Context& context) {
 
   CLI::App* import_command =
       add(*group, "import", "take in records of other machines: all of them or none",
-          [words, &context] { import_records(context, *words); });
+          [words, &context] {
+            answer_whether_it_holds(context, [&] { import_records(context, *words); });
+          });
   import_command->add_option("files", words->files, "exported .jsonl files")->required();
   import_command->add_option(
       "--trusted", words->trusted,
@@ -369,6 +372,8 @@ void add_ledger_command(CLI::App& app, Context& context) {
   keygen_command->add_option("path", words->file, "file of the private key; never overwritten")
       ->required();
   add_ledger_sign(*group, context);
+  add_ledger_replay(*group, context);
+  add_ledger_lint(*group, context);
 }
 
 }  // namespace patchbench::cli

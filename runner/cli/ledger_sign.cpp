@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/ledger_words.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "core/file_text.h"
 #include "ledger/dsse.h"
 
@@ -90,7 +91,7 @@ void verify_signature(Context& context, const fs::path& file, const fs::path& tr
         {{"document", number}, {"ok", trouble.empty()}, {"key_id", key_id}, {"trouble", trouble}});
     if (!context.json && !trouble.empty()) context.out() << fmt::format("{}\n", trouble);
   }
-  context.exit_code = num_bad == 0 ? 0 : 1;
+  context.exit_code = num_bad == 0 ? kExitYes : kExitNo;
   if (context.json) {
     print_json(context, rows);
   } else if (num_bad == 0) {
@@ -120,7 +121,7 @@ void add_ledger_sign(CLI::App& group, Context& context) {
   verify->add_option("file", words->file, "an envelope, or one a line")->required();
   verify->add_option("--trusted", words->trusted,
                      "trusted_keys.json (default: $XDG_CONFIG_HOME/patchbench/trusted_keys.json)");
-  verify->footer("Exit: 0 all are, 1 one is not (named), 2 usage.");
+  verify->footer("Exit: 0 all are, 1 one is not (named).");
   verify->callback([words, &context] {
     verify_signature(context, words->file, trusted_keys_file(words->trusted));
   });

@@ -8,7 +8,4 @@ namespace patchbench::cli {
 /// The named list of trusted keys, else the user's, if there is one; else "".
 std::filesystem::path trusted_keys_file(const std::filesystem::path& named);
 
-/// `ledger sign` and `ledger verify-signature`.
-void add_ledger_sign(CLI::App& group, Context& context);
-
 }  // namespace patchbench::cli

@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "report/table.h"
 #include "status/due.h"
 #include "status/table_style.h"
@@ -13,15 +14,9 @@
 namespace patchbench::cli {
 namespace {
 
-struct LifecycleOptions {
-  std::string slug, today;
-  bool use_exit_code = false;
-};
-
-void run_lifecycle(Context& context, const LifecycleOptions& words) {
-  const std::string today = words.today.empty() ? context.today() : words.today;
+void print_due(Context& context, const std::string& slug, const std::string& today) {
   check_since(today);
-  const VerdictIndex verdicts = index_verdicts(context, {.slug = words.slug, .before = {}});
+  const VerdictIndex verdicts = index_verdicts(context, {.slug = slug, .before = {}});
   report::Table table({"pack", "role", "keep", "review on", "due", "why"});
   Json rows = Json::array();
   for (const Manifest& pack : verdicts.packs) {
@@ -39,7 +34,7 @@ void run_lifecycle(Context& context, const LifecycleOptions& words) {
       (is_due(one) ? list : notes)
           .push_back({{"what", one.what}, {"why", one.why}, {"records", one.records}});
     }
-    if (words.use_exit_code && is_any) context.exit_code = 1;
+    if (is_any) context.exit_code = kExitNo;
     rows.push_back({{"slug", pack.slug.str()},
                     {"catalog", pack.lifecycle.value("catalog", Json::object())},
                     {"admission", pack.lifecycle.value("admission", "")},
@@ -58,26 +53,23 @@ void run_lifecycle(Context& context, const LifecycleOptions& words) {
 
 }  // namespace
 
-CLI::App* add_due_command(CLI::App& app, Context& context, const std::string& name) {
-  auto words = std::make_shared<LifecycleOptions>();
-  CLI::App* command = app.add_subcommand(
-      name, "what the packs' lifecycle asks for now: review, retirement, demotion");
-  command->add_option("slug", words->slug, "only this pack");
-  command->add_option("--on", words->today, "the day that counts as today (YYYY-MM-DD)");
-  command->add_flag("--exit-code", words->use_exit_code,
-                    "0 nothing is due, 1 something is, 200 our failure");
+void add_due_command(CLI::App& status, Context& context, const std::string& day) {
+  auto slug = std::make_shared<std::string>();
+  CLI::App* command = status.add_subcommand(
+      "due", "what the packs' lifecycle asks for now: review, retirement, demotion");
+  command->add_option("slug", *slug, "only this pack");
   command->footer(
       "review: the day in the manifest has passed. admission: the manifest still owes it.\n"
       "deletion: its keep level is drop. retirement: the newest locked release is green on every\n"
       "trigger that was red at the tested release; of the upstream that the mitigation acts on,\n"
       "where there is one. demotion: the op's worst error grew by more than 5 % in each of its\n"
       "last two runs, or neither was validated, or a bench shows the plain computation faster\n"
-      "beyond both spreads and at no larger peak of memory. note: nothing is due, but something "
-      "was found: another\n"
-      "upstream is green, or the plain computation is faster and takes more memory.\n"
-      "All but the first three are computed from records.");
-  command->callback([words, &context] { run_lifecycle(context, *words); });
-  return command;
+      "beyond both spreads and at no larger peak of memory. note: nothing is due, but something\n"
+      "was found: another upstream is green, or the plain computation is faster and takes more\n"
+      "memory.\n"
+      "All but the first three are computed from records. Exit: 0 nothing is due, 1 something is.");
+  command->callback(
+      [slug, &day, &context] { print_due(context, *slug, day.empty() ? context.today() : day); });
 }
 
 }  // namespace patchbench::cli

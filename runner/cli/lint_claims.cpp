@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/lint_claims.h"
+#include "core/exit_status.h"
 #include "core/file_text.h"
 #include "ledger/evidence.h"
 
@@ -17,23 +18,21 @@ report::FindRecord citable_in(const ledger::Book& book) {
   };
 }
 
-void add_lint_claims_command(CLI::App& app, Context& context) {
+void add_ledger_lint(CLI::App& ledger, Context& context) {
   auto file = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand(
-      "lint-claims", "fail on every number of a Markdown text that no cited record states");
+  CLI::App* command = ledger.add_subcommand(
+      "lint", "fail on every number of a Markdown text that no cited record states");
   command->add_option("file", *file, "the body of an issue or pull request, e.g. of a bundle")
       ->required();
   command->footer(report::claim_rule() +
                   "Unsigned imports cannot be cited. Exit: 0 every number is held, 1 one is not\n"
-                  "(line, number, what to do), 2 usage.\n"
-                  "Examples:\n  patchbench lint-claims issue.md\n"
-                  "  patchbench bundle liger_flce_none_bwd /tmp/liger-issue && patchbench "
-                  "lint-claims /tmp/liger-issue/body.md");
+                  "(line, number, what to do).\n"
+                  "Example: patchbench ledger lint issue.md");
   command->callback([file, &context] {
     const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
     const std::vector<report::ClaimProblem> problems =
         report::lint_claims(read_file(*file), citable_in(book));
-    context.exit_code = problems.empty() ? 0 : 1;
+    context.exit_code = problems.empty() ? kExitYes : kExitNo;
     Json rows = Json::array();
     for (const report::ClaimProblem& p : problems) {
       rows.push_back({{"line", p.line}, {"what", p.what}, {"todo", p.todo}});

@@ -10,15 +10,10 @@
 #include "cli/commands.h"
 #include "core/file_text.h"
 #include "report/table.h"
-#include "status/behaviour.h"
 #include "status/due.h"
 #include "status/table_style.h"
 
 namespace patchbench::cli {
-void add_status_command(CLI::App& app, Context& context);
-void add_pins_command(CLI::App& app, Context& context);
-void add_new_command(CLI::App& app, Context& context);
-
 namespace {
 
 namespace fs = std::filesystem;
@@ -226,7 +221,7 @@ void show_pack(const Context& context, const std::string& slug) {
 
 void add_list_commands(CLI::App& app, Context& context) {
   CLI::App* list = app.add_subcommand(
-      "list", "every pack: number, slug, kind, upstreams, tested release, parts that are there");
+      "list", "every pack: number, slug, kind, upstreams, tested release, parts");
   auto is_catalog = std::make_shared<bool>(false);
   list->add_flag(
       "--catalog", *is_catalog,
@@ -241,14 +236,7 @@ void add_list_commands(CLI::App& app, Context& context) {
   show->add_option("slug", *slug, "the pack")->required();
   show->footer(
       "Examples:\n  patchbench show liger_flce_none_bwd\n  patchbench show te_fused_ce --json");
-  auto is_table = std::make_shared<bool>(false);
-  show->add_flag("--table", *is_table, "now: status cases")->group("");
-  show->callback([slug, is_table, &context] {
-    *is_table ? show_behaviour(context, *slug) : show_pack(context, *slug);
-  });
-  add_status_command(app, context);
-  add_pins_command(app, context);
-  add_new_command(app, context);
+  show->callback([slug, &context] { show_pack(context, *slug); });
 }
 
 }  // namespace patchbench::cli

@@ -18,8 +18,6 @@
 #include "workbench/skeleton.h"
 
 namespace patchbench::cli {
-void add_new_command(CLI::App& app, Context& context);
-
 namespace {
 
 namespace fs = std::filesystem;
@@ -66,11 +64,9 @@ Pin read_release(const std::string& text, const Pins& pins) {
   std::vector<std::string> commits;
   for (const Pin& pin : upstream.commits)
     commits.push_back(text + "@" + short_version(pin.version));
-  throw Error(
-      ErrorCode::kUsage,
-      fmt::format(
-          "--upstream {}: env/pins.json names no release of it; write NAME@git:COMMIT=FILE{}", text,
-          did_you_mean(text, commits)));
+  throw Error(ErrorCode::kUsage,
+              fmt::format("{}: env/pins.json names no release of it; write NAME@git:COMMIT=FILE{}",
+                          text, did_you_mean(text, commits)));
 }
 
 /// Throws Error(kUsage) if a file is not in its release, which must lie in the cache already.
@@ -109,10 +105,9 @@ UpstreamUse read_upstream(const std::string& text, const Context& context, const
     });
     throw Error(
         ErrorCode::kUsage,
-        fmt::format(
-            "--upstream {0}: name the files with the bug: --upstream {1}@{2}=FILE[,FILE]{3}",
-            shown(text), pin.upstream, short_version(pin.version),
-            known.empty() ? "" : "; " + content_of(known, has_package ? package : "")));
+        fmt::format("{0}: name the files with the bug: {1}@{2}=FILE[,FILE]{3}", shown(text),
+                    pin.upstream, short_version(pin.version),
+                    known.empty() ? "" : "; " + content_of(known, has_package ? package : "")));
   }
   check_files(use, pin, context);
   return use;
@@ -224,16 +219,16 @@ void add_new_command(CLI::App& app, Context& context) {
   command->add_option("--kind", words->kind, "bug, refactor, memory or claim");
   command
       ->add_option(
-          "--upstream", words->upstreams,
+          "upstream", words->upstreams,
           "NAME[@VERSION]=FILE[,FILE…]: the release that has the bug (default: the newest in "
           "env/pins.json) and the files; a NAME or a folder alone lists files; once an upstream")
       ->required();
   command->footer(
       "Examples:\n"
-      "  patchbench new my_bug --title \"The gradient of row 1 is lost\" --upstream "
-      "liger-kernel@0.8.5=liger_kernel/ops/jsd.py\n"
-      "  patchbench new my_saving --kind memory --title \"Logits are kept twice\" --upstream "
-      "liger-kernel=liger_kernel/ops/dyt.py");
+      "  patchbench new my_bug liger-kernel@0.8.5=liger_kernel/ops/jsd.py \\\n"
+      "      --title \"The gradient of row 1 is lost\"\n"
+      "  patchbench new my_saving liger-kernel=liger_kernel/ops/dyt.py --kind memory \\\n"
+      "      --title \"Logits are kept twice\"");
   command->callback([words, &context] { make_pack(context, *words); });
 }
 

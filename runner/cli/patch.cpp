@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/pack_words.h"
 #include "core/edit_make.h"
 #include "core/edit_over.h"
 #include "core/error.h"
@@ -23,9 +24,16 @@ namespace {
 namespace fs = std::filesystem;
 
 struct PatchOptions {
-  std::string slug, upstream, at, folder, subject, description, bug, name, out, mutant, claimed;
+  std::shared_ptr<PackWords> pack;
+  std::string folder, subject, description, bug, name, out;
   bool is_all = false;
 };
+
+/// The series at the version that the words name.
+PackSeries series_of(const Context& context, const PatchOptions& words) {
+  const NamedPins pins = words.pack->pins(context);
+  return find_series(context, words.pack->slug, pins.upstream, pins.version());
+}
 
 fs::path patches_folder(const Context& context, const Slug& slug) {
   return context.root / cell_path(slug, Column::kPatches);
@@ -54,26 +62,20 @@ std::string dashed(const std::string& subject) {
   return out.empty() ? "change" : out;
 }
 
-void add_pack_options(CLI::App* command, const std::shared_ptr<PatchOptions>& words) {
-  command->add_option("--upstream", words->upstream,
-                      "one of the pack's upstreams (default: its first)");
-  command->add_option("--at", words->at,
-                      "a release, git:COMMIT or path:DIR (default: the pack's tested release)");
-}
-
 void run_new(const Context& context, const PatchOptions& words) {
-  const PackSeries pack = find_series(context, words.slug, words.upstream, words.at);
+  const PackSeries pack = series_of(context, words);
   git::Store store(context.cache, context.root);
   const std::vector<Edit> series = carried_series(pack, store);
   const git::Checkout checkout = store.materialize(pack.at, series);
-  git::make_work_folder(words.folder, checkout,
-                        {words.slug, pack.upstream.name, pack.at.version, "", names_of(series)});
-  const git::WorkFolder work = git::read_work_folder(words.folder);
-  const fs::path package = fs::absolute(words.folder) / work.prefix;
+  git::make_work_folder(
+      words.pack->folder, checkout,
+      {words.pack->slug, pack.upstream.name, pack.at.version, "", names_of(series)});
+  const git::WorkFolder work = git::read_work_folder(words.pack->folder);
+  const fs::path package = fs::absolute(words.pack->folder) / work.prefix;
   if (context.json) {
-    print_json(context, {{"folder", fs::absolute(words.folder).string()},
+    print_json(context, {{"folder", fs::absolute(words.pack->folder).string()},
                          {"package", package.lexically_normal().string()},
-                         {"slug", words.slug},
+                         {"slug", words.pack->slug},
                          {"upstream", work.upstream},
                          {"version", work.version},
                          {"series", work.series}});
@@ -82,8 +84,8 @@ void run_new(const Context& context, const PatchOptions& words) {
   context.out() << fmt::format(
       "{}: {} {} with {} edit(s) of {}\nedit under {}, then: patchbench patch save {} --subject "
       "\"...\"\n",
-      words.folder, work.upstream, work.version, series.size(), words.slug,
-      package.lexically_normal().string(), words.folder);
+      words.pack->folder, work.upstream, work.version, series.size(), words.pack->slug,
+      package.lexically_normal().string(), words.pack->folder);
 }
 
 /// The name of the edit to write, and how many edits of the series stand before it.
@@ -94,8 +96,10 @@ struct PatchPlace {
 
 PatchPlace place_of(const PatchOptions& words, const std::vector<Edit>& series,
                     const std::vector<std::string>& in_folder) {
-  if (!words.mutant.empty()) return {"mutant-" + dashed(words.mutant) + ".edit", 0};
-  if (!words.claimed.empty()) return {"claimed-" + dashed(words.claimed) + ".edit", 0};
+  for (const std::string kind : {"mutant-", "claimed-"}) {
+    if (words.name.starts_with(kind))
+      return {kind + dashed(words.name.substr(kind.size())) + ".edit", 0};
+  }
   if (words.name.empty()) {
     int last = 0;
     for (const Edit& edit : series) last = std::max(last, std::stoi(edit.name.substr(0, 4)));
@@ -186,7 +190,8 @@ void run_save(const Context& context, const PatchOptions& words) {
   const fs::path path =
       (words.out.empty() ? patches_folder(context, pack.manifest.slug) : fs::path(words.out)) /
       place.name;
-  if (old == series.end() && fs::exists(path) && words.mutant.empty() && words.claimed.empty()) {
+  const bool is_alone = place.name.starts_with("mutant-") || place.name.starts_with("claimed-");
+  if (old == series.end() && fs::exists(path) && !is_alone) {
     throw Error(
         ErrorCode::kUsage,
         path.string() + ": exists and is not in this folder's series; choose another --name");
@@ -204,7 +209,8 @@ void run_save(const Context& context, const PatchOptions& words) {
   }
   const Edit saved = parse_edit(format_edit(edit), edit.name);
   std::optional<Edit> over;
-  if (!words.mutant.empty() && words.out.empty()) over = over_fix(saved, pack.series.edits);
+  if (place.name.starts_with("mutant-") && words.out.empty())
+    over = over_fix(saved, pack.series.edits);
   write_whole(path, format_edit(over.value_or(saved)));
   print_saved(
       context,
@@ -212,7 +218,7 @@ void run_save(const Context& context, const PatchOptions& words) {
 }
 
 void run_show(const Context& context, const PatchOptions& words) {
-  const PackSeries pack = find_series(context, words.slug, words.upstream, words.at);
+  const PackSeries pack = series_of(context, words);
   git::Store store(context.cache, context.root);
   std::vector<Edit> shown_edits = carried_series(pack, store), before;
   if (words.is_all && pack.at.version == pack.base.version) {
@@ -238,53 +244,50 @@ void run_show(const Context& context, const PatchOptions& words) {
   }
   if (context.json) print_json(context, rows);
   if (!context.json && shown_edits.empty())
-    context.out() << words.slug << ": no edits for " << pack.upstream.name << "\n";
+    context.out() << words.pack->slug << ": no edits for " << pack.upstream.name << "\n";
 }
 
 void run_apply(const Context& context, const PatchOptions& words) {
-  const PackSeries pack = find_series(context, words.slug, words.upstream, words.at);
+  const PackSeries pack = series_of(context, words);
   git::Store store(context.cache, context.root);
   const std::vector<Edit> series = carried_series(pack, store);
   if (series.empty())
-    throw Error(ErrorCode::kUsage, words.slug + ": no edits to apply for " + pack.upstream.name +
-                                       " " + pack.at.version);
+    throw Error(ErrorCode::kUsage, words.pack->slug + ": no edits to apply for " +
+                                       pack.upstream.name + " " + pack.at.version);
   const std::string prefix =
-      git::prefix_of_folder(words.folder, pack.upstream.package, pack.upstream.git_prefix);
+      git::prefix_of_folder(words.pack->folder, pack.upstream.package, pack.upstream.git_prefix);
   std::vector<std::string> changed;
   try {
-    changed = git::apply_to_folder(fs::path(words.folder) / prefix, series);
+    changed = git::apply_to_folder(fs::path(words.pack->folder) / prefix, series);
   } catch (const Error& e) {
     throw Error(e.code(),
                 std::string(e.what()) +
-                    "; nothing was changed; --at VERSION carries the series to another version");
+                    "; nothing was changed; a version after the pack carries the series to it");
   }
   if (context.json) {
-    print_json(context, {{"folder", fs::absolute(words.folder).string()},
+    print_json(context, {{"folder", fs::absolute(words.pack->folder).string()},
                          {"edits", names_of(series)},
                          {"changed", changed}});
     return;
   }
-  context.out() << fmt::format("{}: {} edit(s) for {} {} applied\n", words.folder, series.size(),
-                               pack.upstream.name, pack.at.version);
+  context.out() << fmt::format("{}: {} edit(s) for {} {} applied\n", words.pack->folder,
+                               series.size(), pack.upstream.name, pack.at.version);
   for (const std::string& path : changed) context.out() << "  " << prefix << path << "\n";
 }
 
 void run_export(const Context& context, const PatchOptions& words) {
-  if (words.is_all == !words.slug.empty())
-    throw Error(ErrorCode::kUsage, "patch export wants a pack or --all, then a folder");
-  if (words.is_all && !words.at.empty())
-    throw Error(ErrorCode::kUsage, "--at goes with one pack: each has versions of its own");
+  const NamedPins pins = words.is_all ? NamedPins{} : words.pack->pins(context);
   git::Store store(context.cache, context.root);
   Json rows = Json::array();
   for (const std::string& slug :
-       words.is_all ? context.slugs() : std::vector<std::string>{words.slug}) {
+       words.is_all ? context.slugs() : std::vector<std::string>{words.pack->slug}) {
     const Manifest manifest = context.manifest(slug);
     for (const UpstreamUse& use : manifest.upstreams) {
-      if (!words.upstream.empty() && use.name != words.upstream) continue;
-      const PackSeries pack = find_series(context, slug, use.name, words.at);
+      if (!pins.upstream.empty() && use.name != pins.upstream) continue;
+      const PackSeries pack = find_series(context, slug, use.name, pins.version());
       const fs::path folder = manifest.upstreams.size() > 1
-                                  ? fs::path(words.folder) / slug / use.name
-                                  : fs::path(words.folder) / slug;
+                                  ? fs::path(words.pack->folder) / slug / use.name
+                                  : fs::path(words.pack->folder) / slug;
       const std::vector<std::string> names = export_series(pack, store, folder);
       if (names.empty()) continue;
       rows.push_back({{"slug", slug},
@@ -312,9 +315,8 @@ void add_new(CLI::App& patch, Context& context) {
   auto words = std::make_shared<PatchOptions>();
   CLI::App* command = patch.add_subcommand(
       "new", "open a folder with the upstream at the pin, the series applied, to edit in");
-  command->add_option("slug", words->slug, "the pack")->required();
-  command->add_option("dir", words->folder, "a new folder")->required();
-  add_pack_options(command, words);
+  words->pack = add_pack_words_and_folder(
+      *command, context, "[UPSTREAM@]WHICH (default: the tested release), then a new folder");
   command->footer(
       "The folder is a git repository with one commit: `git diff` there shows what you changed.\n"
       "Examples:\n  patchbench patch new liger_flce_none_bwd /tmp/liger\n"
@@ -332,19 +334,11 @@ void add_save(CLI::App& patch, Context& context) {
   command->add_option("--description", words->description,
                       "why it is right (default: the subject)");
   command->add_option("--bug", words->bug, "address of the upstream's report");
-  command->add_option("--name", words->name,
-                      "file name, e.g. 0001-row-scale; the series' last name replaces that edit");
-  command
-      ->add_option("--mutant", words->mutant,
-                   "save as mutant-NAME.edit: a wrong fix on purpose, over the pack's fix where "
-                   "that is shorter")
-      ->excludes("--name");
-  command
-      ->add_option("--claimed", words->claimed,
-                   "save as claimed-NAME.edit: all differences from the bare pin, a change as its "
-                   "proposal has it")
-      ->excludes("--name")
-      ->excludes("--mutant");
+  command->add_option(
+      "--name", words->name,
+      "0001-row-scale; the series' last name replaces that edit. mutant-NAME: a wrong "
+      "fix on purpose, over the pack's fix where that is shorter. claimed-NAME: all "
+      "differences from the bare pin, a change as its proposal has it");
   command->add_option("--out", words->out, "folder for the .edit (default: patches/<slug>)");
   command->footer(
       "An .edit holds only our lines: moved and re-indented upstream lines become commands. Files "
@@ -353,7 +347,8 @@ void add_save(CLI::App& patch, Context& context) {
       "stderr.\n"
       "Examples:\n  patchbench patch save /tmp/liger --subject \"scale each row by its own "
       "gradient\" --bug https://…\n"
-      "  patchbench patch save /tmp/half --mutant first-row-only --subject \"scales the first row "
+      "  patchbench patch save /tmp/half --name mutant-first-row-only --subject \"scales the first "
+      "row "
       "only\"");
   command->callback([words, &context] { run_save(context, *words); });
 }
@@ -362,12 +357,14 @@ void add_show(CLI::App& patch, Context& context) {
   auto words = std::make_shared<PatchOptions>();
   CLI::App* command = patch.add_subcommand(
       "show", "print the series as unified diffs (upstream context: not to be committed)");
-  command->add_option("slug", words->slug, "the pack")->required();
+  words->pack =
+      add_pack_words(*command, context, {.takes_companions = false, .instead = "one version alone"},
+                     "[UPSTREAM@]WHICH (default: the tested release)");
+  command->get_option("slug")->required();
   command->add_flag("--mutants", words->is_all, "the mutants too");
-  add_pack_options(command, words);
   command->footer(
       "Examples:\n  patchbench patch show liger_flce_none_bwd\n  patchbench patch show "
-      "liger_flce_none_bwd --at 0.7.0");
+      "liger_flce_none_bwd 0.7.0");
   command->callback([words, &context] { run_show(context, *words); });
 }
 
@@ -375,14 +372,12 @@ void add_apply(CLI::App& patch, Context& context) {
   auto words = std::make_shared<PatchOptions>();
   CLI::App* command = patch.add_subcommand(
       "apply", "apply the series to your own tree: all of it or nothing, never with fuzz");
-  command->add_option("slug", words->slug, "the pack")->required();
-  command
-      ->add_option("dir", words->folder,
-                   "a clone, or the folder that holds the package (site-packages)")
-      ->required();
-  add_pack_options(command, words);
+  words->pack = add_pack_words_and_folder(
+      *command, context,
+      "[UPSTREAM@]WHICH (default: the tested release), then a clone, or the folder that holds the "
+      "package (site-packages)");
   command->footer(
-      "Examples:\n  patchbench patch apply liger_flce_none_bwd ~/src/Liger-Kernel --at 0.8.1\n"
+      "Examples:\n  patchbench patch apply liger_flce_none_bwd 0.8.1 ~/src/Liger-Kernel\n"
       "Each file must be the whole file the edit was made for (by git blob id); else nothing is "
       "written.");
   command->callback([words, &context] { run_apply(context, *words); });
@@ -390,21 +385,17 @@ void add_apply(CLI::App& patch, Context& context) {
 
 void add_export(CLI::App& patch, Context& context) {
   auto words = std::make_shared<PatchOptions>();
-  auto places = std::make_shared<std::vector<std::string>>();
   CLI::App* command = patch.add_subcommand(
       "export", "write mails that git am takes, and a quilt series file, in the git layout");
-  command->add_option("where", *places, "SLUG DIR, or DIR with --all")->required()->expected(1, 2);
-  command->add_flag("--all", words->is_all, "every pack that has edits");
-  add_pack_options(command, words);
+  words->pack = add_pack_words_and_folder(
+      *command, context, "[UPSTREAM@]WHICH (default: the tested release), then a folder",
+      &words->is_all);
+  command->add_flag("--all", words->is_all, "every pack that has edits: --all DIR");
   command->footer(
       "Examples:\n  patchbench patch export liger_flce_none_bwd /tmp/out\n"
       "  cd Liger-Kernel && git checkout v0.8.0 && git am /tmp/out/liger_flce_none_bwd/*.patch\n"
       "  patchbench patch export --all /tmp/out");
-  command->callback([words, places, &context] {
-    words->folder = places->back();
-    words->slug = places->size() == 2 ? places->front() : "";
-    run_export(context, *words);
-  });
+  command->callback([words, &context] { run_export(context, *words); });
 }
 
 }  // namespace
@@ -452,11 +443,11 @@ std::vector<Edit> carried_series(const PackSeries& pack, git::Store& store) {
     if (!rebases[i].conflicts.empty()) {
       throw Error(
           ErrorCode::kUnresolved,
-          fmt::format("{} does not reach {} {}: {} at {}; see `patchbench patch rebase {} --to {}`",
+          fmt::format("{} does not reach {} {}: {} at {}; see `patchbench patch rebase {} {}`",
                       pack.series.edits[i].name, pack.at.upstream, pack.at.version,
                       git::rebase_state_name(rebases[i].state),
                       conflict_place(rebases[i].conflicts.front()), pack.manifest.slug.str(),
-                      pack.at.version));
+                      pin_word(pack.at.upstream, pack.at.version)));
     }
     if (rebases[i].edit) carried.push_back(*rebases[i].edit);
   }

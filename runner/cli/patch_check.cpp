@@ -8,8 +8,10 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/pack_words.h"
 #include "cli/patch_together.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "exec/progress.h"
 #include "git/rebase.h"
 #include "git/series.h"
@@ -21,7 +23,7 @@ namespace patchbench::cli {
 namespace {
 
 struct PatchCheckOptions {
-  std::string slug, upstream;
+  std::shared_ptr<PackWords> pack;
   bool is_all = false, with_sides = false, with_commits = false;
 };
 
@@ -240,7 +242,7 @@ void print_checked(const Context& context, const std::vector<Checked>& all, bool
 Json check_together(const Context& context, const PatchCheckOptions& words, git::Store& store,
                     Reach& reach) {
   Json rows = Json::array();
-  for (const auto& [upstream, packs] : packs_by_upstream(context, words.upstream)) {
+  for (const auto& [upstream, packs] : packs_by_upstream(context, "")) {
     if (packs.size() < 2) continue;
     for (const Pin& release : versions_of(packs.front().upstream, words)) {
       exec::progress("together on " + upstream + " " + release.version);
@@ -299,9 +301,11 @@ void run_check(Context& context, const PatchCheckOptions& words) {
   git::Store store(context.cache, context.root);
   Reach reach(store);
   std::vector<Checked> all;
-  for (const auto& [upstream, packs] : packs_by_upstream(context, words.upstream)) {
+  const std::string slug = words.pack->slug;
+  const std::string only = slug.empty() ? "" : words.pack->pins(context).upstream;
+  for (const auto& [upstream, packs] : packs_by_upstream(context, only)) {
     for (const PackSeries& pack : packs) {
-      if (!words.slug.empty() && pack.manifest.slug.str() != words.slug) continue;
+      if (!slug.empty() && pack.manifest.slug.str() != slug) continue;
       exec::progress("checking " + pack.manifest.slug.str() + " on " + upstream);
       for (Checked& checked : check_pack(context, pack, words, store, reach))
         all.push_back(std::move(checked));
@@ -310,7 +314,7 @@ void run_check(Context& context, const PatchCheckOptions& words) {
   for (const Checked& checked : all) {
     for (const State& state : checked.states) {
       const bool is_stale = state.name != "applies" && state.name != "not_run";
-      if (state.version == checked.base && is_stale) context.exit_code = 1;
+      if (state.version == checked.base && is_stale) context.exit_code = kExitNo;
     }
   }
   const Json together = words.is_all ? check_together(context, words, store, reach) : Json::array();
@@ -334,10 +338,14 @@ void add_patch_check(CLI::App& patch, Context& context) {
   auto words = std::make_shared<PatchCheckOptions>();
   CLI::App* command = patch.add_subcommand(
       "check", "which edits have gone stale: each over every locked release of its upstream");
-  command->add_option("slug", words->slug, "one pack (or --all)");
+  words->pack = add_pack_words(
+      *command, context,
+      {.max_versions = 0,
+       .takes_companions = false,
+       .instead = "every release is tried; patchbench patch rebase SLUG WHICH tries one"},
+      "one of the pack's upstreams (default: all)");
   command->add_flag("--all", words->is_all,
                     "every pack, and those that share an upstream together");
-  command->add_option("--upstream", words->upstream, "only edits of this upstream");
   command->add_flag("--commits", words->with_commits,
                     "the named commits of env/pins.json, too (needs the git upstream)");
   command->add_flag("--sides", words->with_sides, "print both sides of every conflict");
@@ -352,9 +360,8 @@ void add_patch_check(CLI::App& patch, Context& context) {
       "Examples:\n  patchbench patch check --all\n  patchbench patch check liger_flce_none_bwd "
       "--sides");
   command->callback([words, &context] {
-    if (words->is_all != words->slug.empty())
+    if (words->is_all != words->pack->slug.empty())
       throw Error(ErrorCode::kUsage, "patch check wants a pack, or --all without one");
-    if (!words->slug.empty()) context.manifest(words->slug);
     run_check(context, *words);
   });
 }

@@ -5,8 +5,10 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/pack_words.h"
 #include "cli/patch_together.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "exec/progress.h"
 #include "git/rebase.h"
 #include "report/table.h"
@@ -19,8 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 
 struct PatchRebaseOptions {
-  std::string slug, upstream, to, out;
-  bool is_all = false, is_together = false;
+  std::shared_ptr<PackWords> pack;
+  std::string out;
+  bool is_together = false;
 };
 
 /// What carrying a series to one version gave.
@@ -40,13 +43,6 @@ RebaseRow rebase_row(const PackSeries& pack, const Pin& to, git::Store& store) {
     if (rebase.state != git::Rebase::State::kLanded) row.state = rebase.state;
   }
   return row;
-}
-
-/// The versions a rebase is asked for, in the order of env/pins.json.
-std::vector<Pin> targets(const Context& context, const PackSeries& pack,
-                         const PatchRebaseOptions& words) {
-  if (words.is_all) return pack.upstream.releases;
-  return {resolve_version(context, pack.upstream.name, words.to)};
 }
 
 void write_row(const RebaseRow& row, const fs::path& folder) {
@@ -114,44 +110,60 @@ report::Table table_of(const std::vector<RebaseRow>& rows, const PackSeries& pac
 }
 
 void run_rebase(Context& context, const PatchRebaseOptions& words) {
-  const PackSeries pack = find_series(context, words.slug, words.upstream, "");
+  const std::string slug = words.pack->slug;
+  const NamedPins pins = words.pack->pins(context);
+  const PackSeries pack = find_series(context, slug, pins.upstream, "");
   if (pack.series.edits.empty())
     throw Error(ErrorCode::kUsage,
-                words.slug + ": no edits for " + pack.upstream.name + " in patches/" + words.slug);
+                slug + ": no edits for " + pack.upstream.name + " in patches/" + slug);
+  const bool is_all = pins.versions.empty();
   git::Store store(context.cache, context.root);
   std::vector<RebaseRow> rows;
-  for (const Pin& to : targets(context, pack, words)) {
-    if (words.is_all) exec::progress("carrying " + words.slug + " to " + to.version);
+  for (const Pin& to :
+       is_all ? pack.upstream.releases
+              : std::vector{resolve_version(context, pack.upstream.name, pins.version())}) {
+    if (is_all) exec::progress("carrying " + slug + " to " + to.version);
     rows.push_back(rebase_row(pack, to, store));
     if (!words.out.empty()) write_row(rows.back(), words.out);
   }
-  const Breaks breaks = words.is_all ? breaks_of(rows, pack.base.version) : Breaks{};
-  if (!words.is_all && !rows.front().is_carried()) context.exit_code = 3;
+  const Breaks breaks = is_all ? breaks_of(rows, pack.base.version) : Breaks{};
+  if (!is_all && !rows.front().is_carried()) context.exit_code = kExitNo;
   Json list = Json::array();
   for (const RebaseRow& row : rows) list.push_back(row_json(row, pack));
-  const Json document = {{"slug", words.slug},
-                         {"upstream", pack.upstream.name},
-                         {"base", pack.base.version},
-                         {"rows", list},
-                         {"first_break_earlier", breaks.earlier},
-                         {"first_break_later", breaks.later}};
+  const Json document = {
+      {"slug", slug}, {"upstream", pack.upstream.name},        {"base", pack.base.version},
+      {"rows", list}, {"first_break_earlier", breaks.earlier}, {"first_break_later", breaks.later}};
   if (context.json) return print_json(context, document);
   context.out() << table_of(rows, pack).render(table_style(context));
   if (!breaks.earlier.empty())
     context.out() << "going back, breaks first at " << breaks.earlier << "\n";
   if (!breaks.later.empty()) context.out() << "going on, breaks first at " << breaks.later << "\n";
-  if (!words.is_all) print_sides(context, rows.front());
+  if (!is_all) print_sides(context, rows.front());
   context.out() << next_step_of_rebase(document);
+}
+
+/// The one word that may follow --together, with or without its version.
+PinWord together_word(const Context& context, const PackWords& words) {
+  if (words.slug.empty()) return {};
+  std::vector<std::string> upstreams;
+  const Pins pins = context.pins();
+  for (const auto& [name, upstream] : pins.all()) upstreams.push_back(name);
+  const PinWord named = parse_pin_word(words.slug, upstreams, "env/pins.json");
+  if (named.upstream.empty() || !words.words.empty())
+    throw Error(ErrorCode::kUsage, "patch rebase --together wants UPSTREAM[@WHICH], or no word");
+  return named;
 }
 
 /// Every red pin (or the one version asked for) of every upstream that packs have edits for.
 std::vector<Together> all_together(const Context& context, const PatchRebaseOptions& words,
                                    git::Store& store) {
   std::vector<Together> groups;
-  for (const auto& [upstream, list] : packs_by_upstream(context, words.upstream)) {
+  const PinWord named = together_word(context, *words.pack);
+  for (const auto& [upstream, list] : packs_by_upstream(context, named.upstream)) {
     std::map<std::string, Pin> versions;
     for (const PackSeries& pack : list) {
-      const Pin pin = words.to.empty() ? pack.base : resolve_version(context, upstream, words.to);
+      const Pin pin =
+          named.which.empty() ? pack.base : resolve_version(context, upstream, named.which);
       versions.emplace(pin.version, pin);
     }
     for (const auto& [version, pin] : versions) groups.push_back(together_at(list, pin, store));
@@ -204,29 +216,23 @@ void add_patch_rebase(CLI::App& patch, Context& context) {
   CLI::App* command = patch.add_subcommand(
       "rebase",
       "carry the series to other versions by three-way merge, or say exactly where it cannot be");
-  command->add_option("slug", words->slug, "the pack (none with --together)");
-  command->add_option("--to", words->to, "a release, git:COMMIT or path:DIR");
-  command->add_flag("--all", words->is_all, "every release of env/pins.json")->excludes("--to");
-  command
-      ->add_flag(
-          "--together", words->is_together,
-          "all packs of each upstream at their tested releases (or at --to): which pairs conflict")
-      ->excludes("--all");
-  command->add_option("--upstream", words->upstream,
-                      "one of the pack's upstreams (default: its first; --together: all)");
+  words->pack = add_pack_words(*command, context,
+                               {.takes_companions = false, .instead = "one version, or none: all"},
+                               "[UPSTREAM@]WHICH (default: every release)", &words->is_together);
+  command->add_flag("--together", words->is_together,
+                    "which pairs of packs conflict; instead of the pack UPSTREAM[@WHICH] (default: "
+                    "every upstream at its tested releases)");
   command->add_option("--write", words->out, "save the carried edits under DIR/<version>/")
       ->excludes("--together");
   command->footer(
       "States: clean, landed (upstream has made the same change), conflict, missing_file.\n"
-      "Exit 3 where --to VERSION ends in a conflict or a missing file.\n"
-      "Examples:\n  patchbench patch rebase liger_flce_none_bwd --to 0.8.1 --write /tmp/edits\n"
-      "  patchbench patch rebase liger_flce_none_bwd --all\n  patchbench patch rebase --together");
+      "Exit 1 where one version ends in a conflict or a missing file.\n"
+      "Examples:\n  patchbench patch rebase liger_flce_none_bwd 0.8.1 --write /tmp/edits\n"
+      "  patchbench patch rebase liger_flce_none_bwd\n  patchbench patch rebase --together");
   command->callback([words, &context] {
-    if (words->is_together != words->slug.empty())
-      throw Error(ErrorCode::kUsage, "patch rebase wants a pack, or --together without one");
     if (words->is_together) return run_together(context, *words);
-    if (words->to.empty() == !words->is_all)
-      throw Error(ErrorCode::kUsage, "patch rebase wants --to VERSION or --all");
+    if (words->pack->slug.empty())
+      throw Error(ErrorCode::kUsage, "patch rebase wants a pack, or --together");
     run_rebase(context, *words);
   });
 }

@@ -201,13 +201,13 @@ void run_update(Context& context, const PinsOptions& words) {
 
 }  // namespace
 
-void add_pins_command(CLI::App& app, Context& context) {
+void add_pins_command(CLI::App& env, Context& context) {
   auto words = std::make_shared<PinsOptions>();
-  CLI::App* group = app.add_subcommand("pins", "the locked releases of the upstreams");
+  CLI::App* group = env.add_subcommand("pins", "the locked releases of the upstreams");
   group->require_subcommand(1);
   group->footer(
-      "Examples:\n  patchbench pins update liger-kernel\n  patchbench pins update --write\n"
-      "  patchbench pins functions\n");
+      "Examples:\n  patchbench env pins update liger-kernel\n  patchbench env pins update --write\n"
+      "  patchbench env pins functions\n");
   CLI::App* command = group->add_subcommand(
       "update", "compare the locks with the package index and propose lines for what they lack");
   command->add_option("upstream", words->upstream, "only this one");
@@ -220,7 +220,7 @@ void add_pins_command(CLI::App& app, Context& context) {
       "newest locked one and is not yanked. A release that is yanked or has no such file is\n"
       "reported until it is locked or listed under \"left_out\". A locked release that is yanked\n"
       "is reported and stays locked. Nothing is downloaded but the index pages.\n"
-      "Exit: 0 done, 4 the index is out of reach.");
+      "Exit: 4 the index is out of reach.");
   command->callback([words, &context] { run_update(context, *words); });
   add_pins_functions(*group, context);
 }

@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "core/file_text.h"
 #include "core/function_table.h"
 #include "core/observation.h"
@@ -127,7 +128,7 @@ void run_functions(Context& context, const FunctionsOptions& words) {
     for (const auto& [upstream, files] : wanted) table.replace(upstream, read.table);
     write_whole(path, table.text());
   }
-  context.exit_code = differences.empty() || words.is_written ? 0 : 1;
+  context.exit_code = differences.empty() || words.is_written ? kExitYes : kExitNo;
   if (context.json) {
     return print_json(context, {{"read", read.num_versions},
                                 {"not_cached", read.num_left_out},
@@ -143,9 +144,9 @@ void run_functions(Context& context, const FunctionsOptions& words) {
 
 }  // namespace
 
-void add_pins_functions(CLI::App& group, Context& context) {
+void add_pins_functions(CLI::App& pins, Context& context) {
   auto words = std::make_shared<FunctionsOptions>();
-  CLI::App* command = group.add_subcommand(
+  CLI::App* command = pins.add_subcommand(
       "functions", "compare the digests of the packs' functions with the archives in the cache");
   command->add_option("upstream", words->upstream, "only this one");
   command->add_flag("--write", words->is_written,

@@ -8,7 +8,9 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/help_format.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "core/json.h"
 #include "ledger/ledger.h"
 
@@ -17,24 +19,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// With --exit-code every failure of ours is 200, so that `git bisect run` stops instead of blaming
-/// a commit.
-constexpr int kBisectAbort = 200;
-
-int status_of(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kUsage:
-      return 2;
-    case ErrorCode::kUnresolved:
-      return 3;
-    case ErrorCode::kNotRunnable:
-      return 4;
-    case ErrorCode::kIntegrity:
-      return 1;
-    case ErrorCode::kInternal:
-      return 3;
-  }
-  return 3;
+std::string exit_table() {
+  std::string text = "Exit status:\n";
+  for (std::size_t status = 0; status < kExitMeanings.size(); ++status)
+    text += fmt::format("  {}  {}\n", status, kExitMeanings.at(status));
+  return text + fmt::format(
+                    "Of reproduce --bisect: {} absent, {} present, {} cannot be judged, {} stop.\n",
+                    +kBisectAbsent, +kBisectPresent, +kBisectCannotJudge, +kBisectStop);
 }
 
 fs::path env_path(const char* name) {
@@ -108,18 +99,29 @@ std::string refusal(const CLI::App& app, const CLI::ParseError& error, int argc,
 
 }  // namespace
 
+void answer_whether_it_holds(Context& context, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kIntegrity) throw;
+    context.err() << "patchbench: " << printable(e.what()) << "\n";
+    context.exit_code = kExitNo;
+  }
+}
+
 int run_program(int argc, const char* const* argv, std::ostream& out, std::ostream& err) {
   const bool is_bisect = std::any_of(
-      argv, argv + argc, [](const char* word) { return std::string_view(word) == "--exit-code"; });
+      argv, argv + argc, [](const char* word) { return std::string_view(word) == "--bisect"; });
   const auto failed = [&](int status, const std::string& line) {
     err << "patchbench: " << printable(line) << "\n";
-    return is_bisect ? kBisectAbort : status;
+    return is_bisect ? kBisectStop : status;
   };
   Context context = make_context();
   context.output = {&out, &err};
   CLI::App app{
       "Reproduce GPU-training bugs on the real upstream release, validate fixes, keep the record."};
   app.set_version_flag("--version", std::string("patchbench ") + PATCHBENCH_VERSION);
+  app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
   app.fallthrough();
   app.add_option("--ledger", context.ledger,
@@ -127,43 +129,32 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   app.add_flag("--json", context.json, "one JSON document on stdout instead of a table");
   app.add_flag("--plain", context.plain, "tables with tabs between the cells, for programs");
   app.footer(
-      "Exit: 0 done, 1 turned down (validate, verify), 2 usage, 3 unresolved, 4 not runnable "
-      "here.\n"
+      exit_table() +
       "First: patchbench list, patchbench reproduce liger_flce_none_bwd, patchbench env doctor.");
   add_list_commands(app, context);
+  add_status_command(app, context);
+  add_new_command(app, context);
   add_run_commands(app, context);
-  add_selftest_command(app, context);
   add_patch_command(app, context);
   add_ledger_command(app, context);
   add_stage_command(app, context);
-  add_capture_check_command(app, context);
-  add_claims_command(app, context)->group("");
-  add_due_command(app, context, "lifecycle")->group("");
-  add_filing_command(app, context)->group("");
-  add_page_command(app, context, "report")->group("");
-  add_lint_claims_command(app, context);
   add_scan_command(app, context);
-  add_mitigations_command(app, context)->group("");
-  add_triage_command(app, context);
   add_bundle_command(app, context);
   add_export_command(app, context);
-  add_goodput_command(app, context);
   add_explore_command(app, context);
   add_sweep_command(app, context);
-  add_completion_command(app, context);
-  add_judge_command(app, context)->group("");
-  add_replay_command(app, context);
   add_env_command(app, context);
+  add_job_command(app, context);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
     return app.exit(e, out, err);
   } catch (const CLI::ParseError& e) {
-    return failed(2, refusal(app, e, argc, argv));
+    return failed(kExitWords, refusal(app, e, argc, argv));
   } catch (const Error& e) {
-    return failed(status_of(e.code()), e.what());
+    return failed(exit_status_of(e.code()), e.what());
   } catch (const std::exception& e) {
-    return failed(3, std::string("internal: ") + e.what());
+    return failed(kExitOurs, std::string("internal: ") + e.what());
   }
   return context.exit_code;
 }

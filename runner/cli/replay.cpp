@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "core/replay.h"
 #include "exec/progress.h"
 #include "ledger/book.h"
@@ -277,19 +278,19 @@ void replay(Context& context, const std::string& digest, const std::string& sand
       verdict.empty() && std::none_of(lines.begin(), lines.end(), [](const Line& l) {
         return l.replayed.how == Replayed::How::kDiffers;
       });
-  context.exit_code = is_same ? 0 : 1;
+  context.exit_code = is_same ? kExitYes : kExitNo;
   print(context, recorded, lines, verdict);
 }
 
 }  // namespace
 
-void add_replay_command(CLI::App& app, Context& context) {
+void add_ledger_replay(CLI::App& ledger, Context& context) {
   struct Words {
     std::string digest, sandbox;
     bool judges = false;
   };
   auto words = std::make_shared<Words>();
-  CLI::App* command = app.add_subcommand(
+  CLI::App* command = ledger.add_subcommand(
       "replay", "make a recorded run again and compare its numbers with the record");
   command
       ->add_option("record", words->digest, "digest of a verdict or an observation (or its start)")
@@ -306,9 +307,10 @@ void add_replay_command(CLI::App& app, Context& context) {
       "Nothing is written to the ledger.\n"
       "With --judge nothing is run and the new verdict is written: for runs that were imported\n"
       "without one, or judged before a rule was corrected.\n"
-      "Exit: 0 the same, 1 it differs, 2 usage, 4 not runnable here (no such device, release,\n"
+      "Exit: 0 the same, 1 it differs, 4 not runnable here (no such device, release,\n"
       "edit, case or environment). patchbench ledger list shows the records.\n"
-      "Examples:\n  patchbench replay 3f9a0c\n  patchbench replay 3f9a0c --sandbox bwrap");
+      "Examples:\n  patchbench ledger replay 3f9a0c\n  patchbench ledger replay 3f9a0c --sandbox "
+      "bwrap");
   command->callback([words, &context] {
     if (words->judges) return judge_again(context, words->digest);
     replay(context, words->digest, words->sandbox);

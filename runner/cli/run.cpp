@@ -4,10 +4,13 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "cli/commands.h"
+#include "cli/pack_words.h"
 #include "core/edit_over.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "core/file_text.h"
 #include "core/finding.h"
 #include "exec/progress.h"
@@ -33,21 +36,16 @@ namespace fs = std::filesystem;
 /// The options of all commands that run a subject.
 struct RunVerbOptions {
   RunRequest run;
-  uint64_t seed = 1;
-  std::vector<std::string> companions;
-  std::string sandbox;
+  std::shared_ptr<PackWords> pack;
+  std::string sandbox, seeds, axes, junit, markdown;
   std::vector<std::string> edits;
-  std::string against, junit, markdown;
-  std::string seeds, axes;
-  bool all = false, plan = false, use_exit_code = false, commits = false, resume = false,
+  bool all = false, plan = false, is_bisect = false, commits = false, resume = false,
        explain = false;
 };
 
 void add_shared(CLI::App& command, RunVerbOptions& words) {
-  command.add_option("--of", words.run.upstream, "which upstream, where the pack names several");
-  command.add_option("--beside", words.companions,
-                     "NAME=VERSION of another upstream of the pack (repeatable)");
-  command.add_option("--case", words.run.choice.cases, "only this case (repeatable)");
+  command.add_option("--case", words.run.choice.cases, "only this case (repeatable)")
+      ->allow_extra_args(false);
   command.add_option("--device", words.run.device,
                      "cpu or cuda:N (default: a GPU if there is one)");
   command.add_option("--sandbox", words.sandbox,
@@ -59,7 +57,8 @@ void add_shared(CLI::App& command, RunVerbOptions& words) {
       .add_option("--compile-cache", words.run.compile_cache,
                   "a ~/.tilelang: each subject starts with a copy of it and compiles the rest")
       ->check(CLI::ExistingDirectory);
-  command.add_option("--seed", words.seed, "seed of the inputs")->capture_default_str();
+  command.add_option("--seed", words.seeds,
+                     "seed of the inputs, or FIRST-LAST of drawn cases (default: 1)");
   command
       .add_option("--repeat", words.run.choice.repeats, "run N times; mixed results are unresolved")
       ->check(CLI::Range(1, 1000))
@@ -74,17 +73,18 @@ void add_draw(CLI::App& command, RunVerbOptions& words) {
       ->check(CLI::Range(0, 100000));
 }
 
-RunRequest request_of(const RunVerbOptions& words) {
+void take_pins(const NamedPins& pins, RunRequest& request) {
+  if (!pins.upstream.empty()) request.upstream = pins.upstream;
+  if (!pins.versions.empty()) request.version = pins.version();
+  for (const PinWord& one : pins.companions) request.companions[one.upstream] = one.which;
+}
+
+RunRequest request_of(const Context& context, const RunVerbOptions& words) {
   RunRequest request = words.run;
+  if (words.pack) request.slug = words.pack->slug;
+  if (words.pack && !request.slug.empty()) take_pins(words.pack->pins(context), request);
   if (!words.sandbox.empty()) request.sandbox = exec::sandbox_from(words.sandbox);
-  for (const std::string& word : words.companions) {
-    const std::size_t equals = word.find('=');
-    if (equals == std::string::npos)
-      throw Error(ErrorCode::kUsage, "--beside " + word + ": want NAME=VERSION of an upstream");
-    request.companions[word.substr(0, equals)] = word.substr(equals + 1);
-  }
-  request.choice.seeds =
-      words.seeds.empty() ? SeedRange{words.seed, words.seed} : seeds_of(words.seeds);
+  if (!words.seeds.empty()) request.choice.seeds = seeds_of(words.seeds);
   if (!words.axes.empty()) {
     request.choice.given = {
         parse_json(words.axes.starts_with('{') ? words.axes : read_file(words.axes), "--axes")};
@@ -108,17 +108,19 @@ std::optional<bool> is_red_where_drawn(const Answer& answer) {
 int bisect_status(const Answer& answer) {
   if (answer.question.question == Question::kDrawn) {
     const auto is_red = is_red_where_drawn(answer);
-    return is_red ? (*is_red ? 1 : 0) : 125;
+    return !is_red ? kBisectCannotJudge : *is_red ? kBisectPresent : kBisectAbsent;
   }
-  if (answer.outcome.sentinel == Sentinel::kBugReproduced) return 1;
-  if (answer.outcome.sentinel == Sentinel::kBugAbsent) return 0;
-  return 125;
+  if (answer.outcome.sentinel == Sentinel::kBugReproduced) return kBisectPresent;
+  if (answer.outcome.sentinel == Sentinel::kBugAbsent) return kBisectAbsent;
+  return kBisectCannotJudge;
 }
 
-/// 0: the question has an answer, 3: it has none.
+/// Whether the question has an answer.
 int status_of(const Answer& answer) {
-  if (answer.question.question == Question::kDrawn) return is_red_where_drawn(answer) ? 0 : 3;
-  return answer.outcome.sentinel ? 0 : 3;
+  const bool is_answered = answer.question.question == Question::kDrawn
+                               ? is_red_where_drawn(answer).has_value()
+                               : answer.outcome.sentinel.has_value();
+  return is_answered ? kExitYes : kExitNoAnswer;
 }
 
 void write_reports(const RunVerbOptions& words, const Setup& setup, const Answer& answer) {
@@ -172,7 +174,7 @@ Reported reproduce_one(const Context& context, const RunVerbOptions& words,
         context, answer,
         memory_question(setup.target.manifest, answer.question, observations_of(answer.trials)));
     Reported reported{{}, status_of(answer)};
-    if (words.use_exit_code) reported.status = bisect_status(answer);
+    if (words.is_bisect) reported.status = bisect_status(answer);
     const Json explained =
         words.explain ? explanations(setup, request.subject, answer.trials) : Json();
     if (words.explain && answer.question.num_drawn > 0)
@@ -190,8 +192,7 @@ Reported reproduce_one(const Context& context, const RunVerbOptions& words,
     }
     return reported;
   } catch (const Error& e) {
-    const bool is_bisect = words.use_exit_code && !words.all;
-    if (e.code() != ErrorCode::kNotRunnable || is_bisect) throw;
+    if (e.code() != ErrorCode::kNotRunnable || (words.is_bisect && !words.all)) throw;
     const std::string name = request.slug + (request.upstream ? " on " + *request.upstream : "");
     const NotRun part = not_run(name, e);
     const std::string sentinel = "NOT_RUN:" + reason_name(part.reason);
@@ -203,15 +204,14 @@ Reported reproduce_one(const Context& context, const RunVerbOptions& words,
              {"upstream", request.upstream.value_or("")},
              {"sentinel", sentinel},
              {"why", part.why}},
-            words.use_exit_code ? 125 : 4,
+            words.is_bisect ? +kBisectCannotJudge : +kExitNotHere,
             part};
   }
 }
 
 /// The git-bisect status of many runs: hit, then unknown, then not hit.
 int merged_bisect_status(int one, int other) {
-  if (one == 1 || other == 1) return 1;
-  return std::max(one, other);
+  return one == kBisectPresent || other == kBisectPresent ? +kBisectPresent : std::max(one, other);
 }
 
 /// One run for each pack and upstream that is asked for; packs that have no such subject go to
@@ -241,9 +241,9 @@ std::vector<RunRequest> runs_of(const Context& context, const RunVerbOptions& wo
 }
 
 void run_reproduce(Context& context, const RunVerbOptions& words) {
-  const RunRequest request = request_of(words);
-  if (words.all == !request.slug.empty())
+  if (words.all == !words.pack->slug.empty())
     throw Error(ErrorCode::kUsage, "reproduce: name one pack, or --all");
+  const RunRequest request = request_of(context, words);
   std::vector<std::string> without;
   const std::vector<RunRequest> runs = runs_of(context, words, request, without);
   if (runs.empty())
@@ -262,9 +262,9 @@ void run_reproduce(Context& context, const RunVerbOptions& words) {
     documents.push_back(reported.document);
     if (reported.not_run) missing.push_back(*reported.not_run);
     // With --all a pack that cannot run here is an answer in the list, not the end of it.
-    if (words.use_exit_code)
+    if (words.is_bisect)
       context.exit_code = merged_bisect_status(context.exit_code, reported.status);
-    else if (!words.all || reported.status == 3)
+    else if (!words.all || reported.status == kExitNoAnswer)
       context.exit_code = std::max(context.exit_code, reported.status);
   }
   if (context.json) print_json(context, words.all ? documents : documents.at(0));
@@ -275,9 +275,9 @@ void add_reproduce(CLI::App& app, Context& context) {
   auto words = std::make_shared<RunVerbOptions>();
   CLI::App* command =
       app.add_subcommand("reproduce", "run the reproducer on a real release: is it hit?");
-  command->add_option("slug", words->run.slug, "the pack (patchbench list)");
-  command->add_option("--upstream", words->run.version,
-                      "0.8.5 | git:<commit> | path:DIR (default: the pack's tested release)");
+  words->pack = add_pack_words(
+      *command, context, {.instead = "one release alone; patchbench window runs all"},
+      "[UPSTREAM@]WHICH (default: the tested release), companions after it");
   command
       ->add_option("--subject", words->run.subject,
                    "upstream | patched | mitigated[:<mode>] | op | model | mutant:<name> | "
@@ -288,14 +288,14 @@ void add_reproduce(CLI::App& app, Context& context) {
   command->add_flag("--explore", words->run.choice.explores,
                     "draw cases beyond the declared ones, and make the red ones small");
   add_draw(*command, *words);
-  command->add_option("--seeds", words->seeds, "FIRST-LAST of what is drawn (default: --seed)");
   command->add_option("--axes", words->axes,
                       "judge one case with these axes, JSON or a file: what --explore printed");
   command->add_flag("--explain", words->explain,
                     "which condition on axes and inputs separates the red cases from the green "
                     "ones; with --explore it is recorded");
-  command->add_flag("--exit-code", words->use_exit_code,
-                    "git-bisect codes: 0 absent, 1 present, 125 cannot be judged, 200 our failure");
+  command->add_flag("--bisect", words->is_bisect,
+                    "exit as git bisect run wants it: 0 absent, 1 present, 125 cannot be judged, "
+                    "200 our failure");
   add_shared(*command, *words);
   command->footer(
       "--all goes on past what cannot be run here, a git pin out of reach for one, and names it "
@@ -304,10 +304,9 @@ void add_reproduce(CLI::App& app, Context& context) {
       "A mode of a mitigation (PATCHBENCH_MITIGATE=SLUG:MODE) has verdicts of its own, such as\n"
       "MITIGATION_VERIFIED(dequantize), which say nothing of the mode that it takes by itself.\n"
       "Examples:\n  patchbench reproduce liger_flce_none_bwd\n"
-      "  patchbench reproduce liger_flce_none_bwd --upstream 0.8.5\n"
+      "  patchbench reproduce liger_flce_none_bwd 0.8.5\n"
       "  patchbench reproduce fp8_storage_dispatch --subject mitigated:dequantize\n"
-      "  git bisect run /abs/patchbench reproduce liger_flce_none_bwd --upstream path:. "
-      "--exit-code");
+      "  git bisect run /abs/patchbench reproduce liger_flce_none_bwd path:. --bisect");
   command->callback([words, &context] { run_reproduce(context, *words); });
 }
 
@@ -342,13 +341,15 @@ void add_validate(CLI::App& app, Context& context) {
   auto words = std::make_shared<RunVerbOptions>();
   CLI::App* command = app.add_subcommand(
       "validate", "unpatched red, patched green, every mutant red: does the fix hold?");
-  command->add_option("slug", words->run.slug, "the pack")->required();
-  command->add_option(
-      "--edit", words->edits,
-      "your candidate instead of ours: .edit, unified diff, DIR of .edit, git:<commit>, path:DIR");
-  command->add_option("--upstream", words->run.version,
-                      "the version to validate on (default: the pack's tested release)");
-  command->add_option("--against", words->against, "a second version the fix must hold on as well");
+  words->pack = add_pack_words(
+      *command, context, {.max_versions = 2, .instead = "two versions at most"},
+      "[UPSTREAM@]WHICH (default: the tested release), a second WHICH on which the fix must hold "
+      "as well, companions");
+  command
+      ->add_option("--edit", words->edits,
+                   "your candidate instead of ours: .edit, unified diff, DIR of .edit, "
+                   "git:<commit>, path:DIR")
+      ->allow_extra_args(false);
   add_draw(*command, *words);
   command->add_option("--junit", words->junit, "write JUnit XML here");
   command->add_option("--markdown", words->markdown, "write the evidence page here");
@@ -365,10 +366,12 @@ void add_validate(CLI::App& app, Context& context) {
       "  patchbench validate liger_flce_none_bwd\n"
       "  patchbench validate liger_flce_none_bwd --edit my.diff --markdown evidence.md");
   command->callback([words, &context] {
-    RunRequest request = request_of(*words);
+    RunRequest request = request_of(context, *words);
     request.needs_pin = true;
     std::vector<std::optional<std::string>> versions = {request.version};
-    if (!words->against.empty()) versions.emplace_back(words->against);
+    for (const std::string& version : words->pack->pins(context).versions) {
+      if (version != request.version) versions.emplace_back(version);
+    }
     Json documents = Json::array();
     for (const auto& version : versions) {
       request.version = version;
@@ -391,36 +394,56 @@ void add_validate(CLI::App& app, Context& context) {
       write_reports(*words, setup, answer);
       const bool is_shown =
           answer.outcome.sentinel && (!regression || regression->outcome.sentinel);
-      const int status = answer.outcome.sentinel == Sentinel::kFixRejected ? 1 : is_shown ? 0 : 3;
-      context.exit_code = std::max(context.exit_code, status);
+      const int status = answer.outcome.sentinel == Sentinel::kFixRejected ? kExitNo
+                         : is_shown                                        ? kExitYes
+                                                                           : kExitNoAnswer;
+      context.exit_code = merged_status(context.exit_code, status);
     }
     if (context.json) print_json(context, documents.size() > 1 ? documents : documents.at(0));
   });
 }
 
+/// The claim that the words name, "" for all; the others are companions.
+std::string claim_of(const Context& context, const std::vector<std::string>& words,
+                     RunRequest& request) {
+  std::string name;
+  std::vector<std::string> upstreams;
+  for (const UpstreamUse& use : context.manifest(request.slug).upstreams)
+    upstreams.push_back(use.name);
+  for (const std::string& word : words) {
+    if (word.find('@') != std::string::npos) {
+      const PinWord one = parse_pin_word(word, upstreams, request.slug);
+      request.companions[one.upstream] = one.which;
+    } else if (!std::exchange(name, word).empty()) {
+      throw Error(ErrorCode::kUsage, "'" + shown(word) + "': one claim alone, or all");
+    }
+  }
+  return name;
+}
+
 void add_claim(CLI::App& app, Context& context) {
   auto words = std::make_shared<RunVerbOptions>();
-  auto name = std::make_shared<std::string>();
+  auto given = std::make_shared<std::vector<std::string>>();
   CLI::App* command = app.add_subcommand(
       "claim", "test what a pack claims: CLAIM_CONFIRMED or CLAIM_REFUTED, with a contrast");
-  command->add_option("slug", words->run.slug, "the pack")->required();
-  command->add_option("name", *name, "one claim (default: all that have a test)");
-  command->add_option("--beside", words->companions,
-                      "NAME=VERSION of another upstream of the pack (repeatable)");
+  command->add_option("slug", words->run.slug, "the pack (patchbench list)")->required();
+  command->add_option("claim", *given,
+                      "one claim (default: all that have a test), companions as UPSTREAM@WHICH");
   command->add_option("--device", words->run.device,
                       "cpu or cuda:N (default: a GPU if there is one)");
   command->add_option("--sandbox", words->sandbox, "podman, docker, bwrap or process");
   command->add_option("--python", words->run.python,
                       "use the stack installed for this interpreter or venv");
-  command->add_option("--seed", words->seed, "seed of the inputs")->capture_default_str();
+  command->add_option("--seed", words->seeds, "seed of the inputs (default: 1)");
   command->footer(
       "A test is a row of the manifest's scope: the subject that the claim speaks of, what it says "
       "is seen,\nand a contrast subject that shows that the check can come out both ways.\n"
       "Exit: 0 every claim was decided either way, 3 one was not.\n"
       "Examples:\n  patchbench claim liger_flce_none_bwd\n"
       "  patchbench claim mamba3_mimo_gqa_bwd groups_raise --sandbox bwrap");
-  command->callback([words, name, &context] {
-    RunRequest request = request_of(*words);
+  command->callback([words, given, &context] {
+    RunRequest request = request_of(context, *words);
+    const std::string name = claim_of(context, *given, request);
     request.needs_pin = true;
     const Manifest manifest = context.manifest(request.slug);
     std::vector<std::string> names;
@@ -428,7 +451,7 @@ void add_claim(CLI::App& app, Context& context) {
     for (const ScopeRow& row : manifest.scope) {
       if (!row.test) continue;
       names.push_back(row.test->name);
-      if (!name->empty() && *name != row.test->name) continue;
+      if (!name.empty() && name != row.test->name) continue;
       request.upstream = row.test->upstream;
       request.version = row.test->version;
       request.choice.cases = row.cases;
@@ -441,11 +464,11 @@ void add_claim(CLI::App& app, Context& context) {
                       << render_trials(setup, answer.trials, answer.question, answer.outcome,
                                        table_style(context))
                       << next_step(setup, answer.question, answer.outcome) << "\n";
-      if (!answer.outcome.sentinel) context.exit_code = 3;
+      if (!answer.outcome.sentinel) context.exit_code = kExitNoAnswer;
     }
-    if (documents.empty() && !name->empty())
-      throw Error(ErrorCode::kUsage, fmt::format("{}: no claim '{}'{}", request.slug, *name,
-                                                 did_you_mean(*name, names)));
+    if (documents.empty() && !name.empty())
+      throw Error(ErrorCode::kUsage, fmt::format("{}: no claim '{}'{}", request.slug, name,
+                                                 did_you_mean(name, names)));
     if (documents.empty())
       throw Error(ErrorCode::kUsage, request.slug + ": no row of its scope has a test");
     if (context.json) print_json(context, documents);
@@ -454,14 +477,15 @@ void add_claim(CLI::App& app, Context& context) {
 
 void add_window(CLI::App& app, Context& context) {
   auto words = std::make_shared<RunVerbOptions>();
-  auto is_shown = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand(
       "window", "measure every locked release; bisect commits inside measured edges");
-  command->add_option("slug", words->run.slug, "the pack (or --all)");
+  words->pack = add_pack_words(
+      *command, context,
+      {.max_versions = 0, .instead = "a window has every release; patchbench reproduce runs one"},
+      "one of the pack's upstreams (default: the first), companions after it");
   command->add_flag(
       "--all", words->all,
       "every pack and upstream, resumed from the records: run it again after a break");
-  command->add_flag("--show", *is_shown, "now: status windows")->group("");
   command->add_flag("--plan", words->plan,
                     "how many releases the records know and which would be run; nothing is run");
   command->add_flag("--commits", words->commits,
@@ -476,20 +500,18 @@ void add_window(CLI::App& app, Context& context) {
       "Exit: 0 every release was judged, 3 one was not.\nExamples:\n"
       "  patchbench window liger_flce_none_bwd --resume\n"
       "  patchbench window --all --device cpu --plan\n  patchbench window --all --device cpu");
-  command->callback([words, is_shown, &context] {
-    if (words->all == !words->run.slug.empty())
+  command->callback([words, &context] {
+    if (words->all == !words->pack->slug.empty())
       throw Error(ErrorCode::kUsage, "window: name one pack, or --all");
-    if (*is_shown && words->all)
-      throw Error(ErrorCode::kUsage, "window --all runs; patchbench status windows shows all");
-    if (*is_shown) return show_windows(context, words->run.slug);
     words->run.needs_pin = true;
+    const RunRequest request = request_of(context, *words);
     if (words->plan) {
-      const Json plans = plan_windows(context, request_of(*words));
+      const Json plans = plan_windows(context, request);
       return context.json ? print_json(context, plans) : print_plans(context, plans);
     }
     WindowAnswer answer =
-        words->all ? measure_all_windows(context, request_of(*words))
-                   : measure_window(context, request_of(*words),
+        words->all ? measure_all_windows(context, request)
+                   : measure_window(context, request,
                                     {.bisect_commits = words->commits, .resume = words->resume});
     if (context.json) {
       print_json(context, answer.document);

@@ -17,7 +17,6 @@
 #include "status/code_sites.h"
 #include "status/scan.h"
 #include "status/table_style.h"
-#include "status/verdict_records.h"
 
 namespace patchbench::cli {
 namespace {
@@ -29,7 +28,7 @@ constexpr std::chrono::minutes kCodeLimit{10};
 
 struct ScanOptions {
   std::vector<std::string> paths, roots, code, packs, vex, fail_on;
-  std::string format = "table", config, db, write_db;
+  std::string format = "table", config, db;
   bool allows_unknown = false, only_fixable = false;
 };
 
@@ -73,15 +72,15 @@ std::vector<CodeSite> code_sites(const Context& context, const std::vector<std::
         {.argv = {"python3", "-I", "-S", program.string(), folder, code_rules_json(packs).dump()},
          .timeout = kCodeLimit});
     if (done.timed_out)
-      throw Error(ErrorCode::kNotRunnable, "--code " + folder +
-                                               ": more than ten minutes; name a "
-                                               "folder with less code");
+      throw Error(ErrorCode::kUnresolved, "--code " + folder +
+                                              ": more than ten minutes; name a "
+                                              "folder with less code");
     if (done.exit_code == 2)
       throw Error(ErrorCode::kUsage, "--code " + done.err.substr(0, done.err.find('\n')));
+    if (!done.error.empty())
+      throw Error(ErrorCode::kNotRunnable, "--code needs python3 on PATH: " + shown(done.error));
     if (!done.ok())
-      throw Error(ErrorCode::kNotRunnable,
-                  fmt::format("--code needs python3 on PATH: {}",
-                              shown(done.error.empty() ? done.err : done.error)));
+      throw Error(ErrorCode::kInternal, "--code: the reader of Python code: " + shown(done.err));
     try {
       for (CodeSite& site : code_sites_from(done.out, packs)) all.push_back(std::move(site));
     } catch (const Error& error) {
@@ -108,7 +107,7 @@ void need_packages(const Inventory& inventory, const std::vector<ScanAnswer>& an
                         return one.state != ScanState::kNotInstalled;
                       });
   if (!is_any)
-    throw Error(ErrorCode::kUsage,
+    throw Error(ErrorCode::kUnresolved,
                 inventory.name +
                     ": no package was read; name a venv, a lock, a requirements file, "
                     "an SBOM, or the root of an image with --root");
@@ -175,12 +174,6 @@ void print(const Context& context, const ScanOptions& options, const ScanReport&
 }
 
 void scan(Context& context, const ScanOptions& options) {
-  if (!options.write_db.empty()) {
-    const VerdictTable table = table_from_records(context);
-    write_whole(options.write_db, table.to_json().dump(1) + "\n");
-    context.out() << options.write_db << ": verdicts of " << table.date << "\n";
-    return;
-  }
   const ScanReport report = report_of(context, options);
   context.exit_code = scan_exit(report, limits_of(options));
   print(context, options, report);
@@ -214,29 +207,10 @@ void add_options(CLI::App& command, ScanOptions& options) {
   command.add_option("--config", options.config, "entries to ignore (default: .patchbench.toml)");
   command.add_option("--vex", options.vex,
                      "OpenVEX: what it calls not_affected or fixed is ignored");
-  command.add_option("--db", options.db, "a newer verdict table");
-  command.add_option("--write-db", options.write_db, "write the verdict table of the records");
+  command.add_option("--db", options.db, "a newer verdict table (export --format verdicts)");
 }
 
 }  // namespace
-
-void run_scan(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    // The exit statuses of scan are its own: 2 usage, 4 every failure of ours.
-    if (error.code() == ErrorCode::kUsage) throw;
-    throw Error(ErrorCode::kNotRunnable, error.what());
-  } catch (const std::exception& error) {
-    throw Error(ErrorCode::kNotRunnable, std::string("internal: ") + error.what());
-  }
-}
-
-ScanReport environment_report(const Context& context, const std::string& path) {
-  ScanOptions options;
-  options.paths = {path};
-  return report_of(context, options);
-}
 
 void add_scan_command(CLI::App& app, Context& context) {
   auto options = std::make_shared<ScanOptions>();
@@ -248,16 +222,14 @@ void add_scan_command(CLI::App& app, Context& context) {
       "needs no network. Where files are at hand their digests decide, else the version. Unknown "
       "is\n"
       "what was not measured: newer, older, changed files, a build of its own.\n"
-      "Exit: 1 a hit, before 3 something unknown, else 0; 2 usage, or an input in which no "
-      "package\n"
-      "was read; 4 our failure.\n"
+      "Exit: 1 a hit, before 3: something unknown, or nothing that a pack asks about; else 0.\n"
       ".patchbench.toml: [[ignore]] with pack, reason and until (a day).\n"
       "Examples:\n"
       "  patchbench scan\n"
       "  patchbench scan uv.lock --format sarif\n"
       "  patchbench scan --root /mnt/image --fail-on silent_wrong\n"
       "  patchbench scan ~/venv --code train/ --pack liger_flce_none_bwd");
-  command->callback([options, &context] { run_scan([&] { scan(context, *options); }); });
+  command->callback([options, &context] { scan(context, *options); });
 }
 
 }  // namespace patchbench::cli

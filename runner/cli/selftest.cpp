@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "core/condition.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "report/table.h"
 #include "run/drawn.h"
 #include "run/names.h"
@@ -25,10 +26,15 @@ struct SelftestOptions {
   std::string sandbox, seeds;
 };
 
-void test_judge(const Context& context, const RunRequest& request) {
+void test_judge(Context& context, const RunRequest& request) {
   const Setup setup = prepare(context, request);
   std::filesystem::remove_all(context.cache / "selftest");
-  ensure_self_test(context, setup);
+  bool holds = false;
+  answer_whether_it_holds(context, [&] {
+    ensure_self_test(context, setup);
+    holds = true;
+  });
+  if (!holds) return;
   context.out() << fmt::format("{}: self-test holds ({}, {})\n", request.slug,
                                setup.target.device.text(), exec::sandbox_name(setup.sandbox))
                 << report::closing("The judge saw every wrong result that it was given.",
@@ -70,9 +76,14 @@ class Conditions {
     return text;
   }
 
-  bool all_seen() const {
-    return std::all_of(all_.begin(), all_.end(),
-                       [&](const std::string& each) { return is_seen(each); });
+  /// kExitNo where cases were there and did not see it.
+  int status() const {
+    int status = kExitYes;
+    for (const std::string& each : all_)
+      status = merged_status(status, is_seen(each)            ? kExitYes
+                                     : missed_.contains(each) ? kExitNo
+                                                              : kExitNoAnswer);
+    return status;
   }
 
  private:
@@ -89,57 +100,62 @@ void draw_for_right(Context& context, const RunRequest& request) {
                                  one.version, one.answer.outcome.why)
                   << drawn_text(one.setup, one.answer.trials);
     for (const Observation& o : observations_of(one.answer.trials)) {
-      if (o.seen == Seen::kPresent)
+      const int status = o.seen == Seen::kPresent  ? kExitNo
+                         : o.seen == Seen::kAbsent ? kExitYes
+                                                   : kExitNoAnswer;
+      if (status == kExitNo)
         closing = "The judge raised a false alarm.";
-      else if (o.seen != Seen::kAbsent && context.exit_code == 0)
+      else if (status == kExitNoAnswer && context.exit_code == kExitYes)
         closing = "Not every drawn case has an answer.";
-      if (o.seen != Seen::kAbsent) context.exit_code = 3;
+      context.exit_code = merged_status(context.exit_code, status);
       if (o.drawn.contains("regions_open"))
         conditions.take(fmt::format("{}", o.subject), o.drawn.at("regions_open"));
     }
   });
   if (!request.choice.conditions.empty()) {
     context.out() << conditions.text(request.slug);
-    if (!conditions.all_seen()) {
-      if (context.exit_code == 0) closing = "The judge missed a condition.";
-      context.exit_code = 3;
-    }
+    if (conditions.status() != kExitYes && context.exit_code == kExitYes)
+      closing = "The judge missed a condition.";
+    context.exit_code = merged_status(context.exit_code, conditions.status());
   }
   context.out() << report::closing(closing, "patchbench status cases " + request.slug);
 }
 
 }  // namespace
 
-void add_selftest_command(CLI::App& app, Context& context) {
+void add_selftest_command(CLI::App& env, Context& context) {
   auto words = std::make_shared<SelftestOptions>();
-  CLI::App* command = app.add_subcommand(
+  CLI::App* command = env.add_subcommand(
       "selftest", "try to fool the judge on this machine; sentinels need it green");
   command->add_option("slug", words->run.slug, "one pack (default: all that are built)");
   command->add_option("--device", words->run.device, "cpu or cuda:N");
   command->add_option("--sandbox", words->sandbox, "podman, docker, bwrap or process");
-  command->add_option("--seeds", words->seeds,
+  command->add_option("--seed", words->seeds,
                       "FIRST-LAST: instead draw cases of these seeds for right releases and ops, "
                       "and count false alarms; resumed from the ledger");
   command
       ->add_option("--draw", words->run.choice.num_drawn,
-                   "with --seeds: cases of each seed (default: the manifest's counts)")
+                   "with --seed: cases of each seed (default: the manifest's counts)")
       ->check(CLI::Range(1, 100000));
-  command->add_option("--where", words->run.choice.conditions,
-                      "with --seeds: a condition on axes and properties of inputs (repeatable): "
-                      "would a result that is 1 % off there be seen?");
+  command
+      ->add_option("--where", words->run.choice.conditions,
+                   "with --seed: a condition on axes and properties of inputs (repeatable): "
+                   "would a result that is 1 % off there be seen?")
+      ->allow_extra_args(false);
   command->add_option("--python", words->run.python,
                       "the stack installed for this interpreter or venv");
   command->footer(
       "Exit: 0 the judge holds, or no drawn case of a right subject was red and each --where was "
-      "seen;\n3 otherwise.\n"
-      "Examples:\n  patchbench selftest liger_flce_none_bwd\n"
-      "  patchbench selftest --seeds 1-100 --draw 20\n"
-      "  patchbench selftest liger_flce_none_bwd --seeds 1 --where 'tokens > 64 and bias'");
+      "seen;\n1 it does not, or one was red or not seen; 3 a drawn case or a --where has no "
+      "answer.\n"
+      "Examples:\n  patchbench env selftest liger_flce_none_bwd\n"
+      "  patchbench env selftest --seed 1-100 --draw 20\n"
+      "  patchbench env selftest liger_flce_none_bwd --seed 1 --where 'tokens > 64 and bias'");
   command->callback([words, &context] {
     RunRequest request = words->run;
     if (!words->sandbox.empty()) request.sandbox = exec::sandbox_from(words->sandbox);
     if (words->seeds.empty() && !request.choice.conditions.empty())
-      throw Error(ErrorCode::kUsage, "selftest --where wants --seeds, as --seeds 1");
+      throw Error(ErrorCode::kUsage, "env selftest --where wants --seed, as --seed 1");
     for (const std::string& text : request.choice.conditions) Condition{text};
     if (!words->seeds.empty()) request.choice.seeds = seeds_of(words->seeds);
     const std::vector<std::string> slugs =

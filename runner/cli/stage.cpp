@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/pin_words.h"
 #include "exec/image.h"
 #include "exec/process.h"
 #include "exec/progress.h"
@@ -22,10 +23,53 @@ namespace {
 namespace fs = std::filesystem;
 
 struct StageOptions {
-  std::vector<std::string> slugs, versions;
-  std::string folder, upstream_name, device = "cuda:0";
+  std::vector<std::string> words;
+  std::string device = "cuda:0";
   bool window = false, container = false;
 };
+
+/// A pack that is staged, and the further releases that are named after it.
+struct StagedPack {
+  Manifest manifest;
+  NamedPins pins;
+  /// Of an upstream of the pack.
+  std::vector<std::string> versions_of(const std::string& upstream) const {
+    if (upstream == upstream_use(manifest, pins.upstream).name) return pins.versions;
+    std::vector<std::string> versions;
+    for (const PinWord& one : pins.companions) {
+      if (one.upstream == upstream) versions.push_back(one.which);
+    }
+    return versions;
+  }
+};
+
+/// The words but the last one: SLUG [[UPSTREAM@]WHICH]… SLUG …
+std::vector<StagedPack> packs_of(const Context& context, const std::vector<std::string>& words) {
+  if (words.size() < 2)
+    throw Error(ErrorCode::kUsage,
+                "stage: want SLUG [[UPSTREAM@]WHICH] ... DIR: the folder is the last word");
+  const std::vector<std::string> known = context.slugs();
+  std::vector<StagedPack> packs;
+  std::vector<std::string> pins;
+  const auto end_pack = [&] {
+    if (packs.empty()) return;
+    packs.back().pins = named_pins(packs.back().manifest, pins, {.max_versions = pins.size()});
+    pins.clear();
+  };
+  for (const std::string& word : std::vector(words.begin(), words.end() - 1)) {
+    if (!packs.empty() && std::find(known.begin(), known.end(), word) == known.end()) {
+      if (word.find("path:") != std::string::npos)
+        throw Error(ErrorCode::kUsage,
+                    "'" + shown(word) + "': a folder of this machine cannot be staged");
+      pins.push_back(word);
+      continue;
+    }
+    end_pack();
+    packs.push_back({context.manifest(word), {}});
+  }
+  end_pack();
+  return packs;
+}
 
 std::string linked_libraries(const fs::path& program) {
   return exec::run({.argv = {"ldd", program.string()}}).out;
@@ -126,18 +170,18 @@ std::string run_script(const StageOptions& words, const std::vector<std::string>
 
 /// The releases that a pack's runs need, into the staged cache; returns the commands that run them.
 std::vector<std::string> carry_releases(const Context& context, const StageOptions& words,
-                                        const Manifest& manifest, const fs::path& staged_cache) {
+                                        const StagedPack& pack, const fs::path& staged_cache) {
   const Pins pins = context.pins();
+  const Manifest& manifest = pack.manifest;
   const std::string slug = manifest.slug.str();
   std::vector<std::string> commands;
-  const std::string of = upstream_use(manifest, words.upstream_name).name;
+  const std::string of = upstream_use(manifest, pack.pins.upstream).name;
   for (const UpstreamUse& use : manifest.upstreams) {
-    if ((use.from_environment || use.stands_alone) && use.name != of) continue;
+    const std::vector<std::string> versions = pack.versions_of(use.name);
+    if ((use.from_environment || use.stands_alone) && use.name != of && versions.empty()) continue;
     std::vector<Pin> needed = {pins.resolve(use.name, use.red_pin)};
     if (words.window) needed = pins.upstream(use.name).releases;
-    for (const std::string& version : words.versions) {
-      if (use.name == of) needed.push_back(pins.resolve(use.name, version));
-    }
+    for (const std::string& version : versions) needed.push_back(pins.resolve(use.name, version));
     for (const Pin& pin : needed) {
       exec::progress("staging " + pin.upstream + " " + pin.version);
       const fs::path file = fs::path("files") / pin.sha256 / pin.filename;
@@ -148,30 +192,30 @@ std::vector<std::string> carry_releases(const Context& context, const StageOptio
     // Worktrees name the folder they were made in; each run checks its own out of the repository.
     fs::remove_all(staged_cache / "checkouts");
     fs::remove_all(staged_cache / "git" / (use.name + ".git") / "worktrees");
-    const std::string named = slug + (manifest.upstreams.size() > 1 ? " --of " + use.name : "");
-    commands.push_back("reproduce " + named + " --upstream " + use.red_pin);
-    for (const std::string& version : words.versions) {
-      if (use.name == of) commands.push_back("reproduce " + named + " --upstream " + version);
-    }
+    const std::string named = slug + " " + use.name;
+    commands.push_back("reproduce " + slug + " " + pin_word(use.name, use.red_pin));
+    for (const std::string& version : versions)
+      commands.push_back("reproduce " + slug + " " + pin_word(use.name, version));
     commands.push_back("validate " + named);
     if (words.window) commands.push_back("window " + named);
   }
   for (const char* subject : {"op", "mitigated"}) {
     if (!has_subject(manifest, subject)) continue;
     const UpstreamUse use = upstream_use(manifest, "", subject);
-    commands.push_back(fmt::format("reproduce {} --of {} --subject {} --upstream {}", slug,
-                                   use.name, subject, use.red_pin));
+    commands.push_back(fmt::format("reproduce {} {} --subject {}", slug,
+                                   pin_word(use.name, use.red_pin), subject));
   }
   return commands;
 }
 
 void stage(const Context& context, const StageOptions& words) {
-  const fs::path folder = fs::absolute(words.folder);
+  const std::vector<StagedPack> packs = packs_of(context, words.words);
+  const fs::path folder = fs::absolute(words.words.back());
   if (fs::exists(folder) && !fs::is_empty(folder)) {
     throw Error(ErrorCode::kUsage, folder.string() + ": is not empty; name a new folder");
   }
-  for (const std::string& slug : words.slugs)
-    require_device(words.device, context.bin / ("repro_" + slug));
+  for (const StagedPack& pack : packs)
+    require_device(words.device, context.bin / ("repro_" + pack.manifest.slug.str()));
   std::vector<std::string> commands;
   std::vector<fs::path> programs = {context.bin / "patchbench", context.bin / "patchbench-sandbox"};
   for (const char* part : {"env", "packs", "patches", "mitigations", "repro/bench", "repro/harness",
@@ -179,9 +223,9 @@ void stage(const Context& context, const StageOptions& words) {
     copy_into(context.root / part, folder / "root" / part);
   }
   const fs::path staged_cache = folder / "cache/patchbench";
-  for (const std::string& slug : words.slugs) {
-    const Manifest manifest = context.manifest(slug);
-    if (const auto waived = manifest.waived(Column::kRepro)) {
+  for (const StagedPack& pack : packs) {
+    const std::string slug = pack.manifest.slug.str();
+    if (const auto waived = pack.manifest.waived(Column::kRepro)) {
       throw Error(ErrorCode::kNotRunnable,
                   fmt::format("{}: no reproducer yet ({})", slug, *waived));
     }
@@ -189,7 +233,7 @@ void stage(const Context& context, const StageOptions& words) {
     programs.push_back(context.bin / ("repro_" + slug));
     if (fs::exists(context.bin / ("bench_" + slug)))
       programs.push_back(context.bin / ("bench_" + slug));
-    for (std::string& command : carry_releases(context, words, manifest, staged_cache))
+    for (std::string& command : carry_releases(context, words, pack, staged_cache))
       commands.push_back(std::move(command));
   }
   if (words.container) carry_bundle(context, staged_cache / "bundle");
@@ -219,12 +263,12 @@ void add_stage_command(CLI::App& app, Context& context) {
   auto words = std::make_shared<StageOptions>();
   CLI::App* command = app.add_subcommand(
       "stage", "write a folder that runs on a machine without network, git or containers");
-  command->add_option("slugs", words->slugs, "packs, then the new folder")
-      ->required()
-      ->expected(2, -1);
-  command->add_option("--of", words->upstream_name,
-                      "which upstream --upstream speaks of, where a pack names several");
-  command->add_option("--upstream", words->versions, "also reproduce on this version (repeatable)");
+  command
+      ->add_option("slugs", words->words,
+                   "SLUG [[UPSTREAM@]WHICH] ...: packs, after each the releases on which it is "
+                   "reproduced, too; the last word is the new folder")
+      ->required();
+  command->parse_complete_callback([words, &context] { (void)packs_of(context, words->words); });
   command->add_flag("--window", words->window, "also measure every locked release");
   command->add_flag("--container", words->container,
                     "also carry the base image and runc: subjects there run in a container where "
@@ -232,14 +276,10 @@ void add_stage_command(CLI::App& app, Context& context) {
   command->add_option("--device", words->device, "device there")->capture_default_str();
   command->footer(
       "Examples:\n  patchbench stage liger_flce_none_bwd te_fused_ce /tmp/stage --container\n  "
-      "patchbench stage liger_flce_none_bwd /tmp/stage --window\n"
+      "patchbench stage liger_flce_none_bwd 0.8.5 /tmp/stage --window\n"
       "  scp -r /tmp/stage gpu: && ssh gpu /tmp/stage/run && scp gpu:/tmp/stage/records.jsonl .\n"
       "  patchbench ledger import records.jsonl");
-  command->callback([words, &context] {
-    words->folder = words->slugs.back();
-    words->slugs.pop_back();
-    stage(context, *words);
-  });
+  command->callback([words, &context] { stage(context, *words); });
 }
 
 }  // namespace patchbench::cli

@@ -11,6 +11,7 @@
 
 #include "cli/commands.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "report/table.h"
 #include "run/window_run.h"
 #include "status/agreement.h"
@@ -20,12 +21,11 @@
 #include "status/verdict_index.h"
 
 namespace patchbench::cli {
-void add_status_command(CLI::App& app, Context& context);
 namespace {
 
 struct StatusOptions {
-  std::string slug, by = "pack", since;
-  bool markdown = false, summary = false, windows = false, use_exit_code = false;
+  std::string slug, by = "pack", since, day;
+  bool markdown = false, summary = false, windows = false;
 };
 
 /// "3 d", "5 h" since an ISO time.
@@ -305,7 +305,7 @@ void print_legend(const Context& context) {
 void print_changes(Context& context, const VerdictIndex& verdicts, const StatusOptions& words) {
   const Board before = board_of(verdicts, {.slug = words.slug, .before = words.since});
   const std::vector<Change> changes = changes_between(before, verdicts.board);
-  if (words.use_exit_code && !changes.empty()) context.exit_code = 1;
+  if (!changes.empty()) context.exit_code = kExitNo;
   Json rows = Json::array();
   report::Table table({"pack", "version", "question", "device", "before", "now"});
   for (const Change& change : changes) {
@@ -334,9 +334,6 @@ void print_changes(Context& context, const VerdictIndex& verdicts, const StatusO
 
 void run_status(Context& context, const StatusOptions& words) {
   if (!words.since.empty()) check_since(words.since);
-  if (words.use_exit_code && words.since.empty())
-    throw Error(ErrorCode::kUsage,
-                "status --exit-code tells whether something changed: give --since");
   const bool is_committed = words.markdown || words.summary;
   const VerdictIndex verdicts =
       index_verdicts(context, {.slug = words.slug, .before = {}, .with_ledger = !is_committed});
@@ -361,25 +358,40 @@ void run_status(Context& context, const StatusOptions& words) {
   }
 }
 
+/// Options of `status` that its questions do not take are not left unread.
+void check_words(const CLI::App& command, const StatusOptions& words) {
+  const std::vector<CLI::App*> questions = command.get_subcommands();
+  const std::string question = questions.empty() ? "" : questions.front()->get_name();
+  const bool has_day = question == "due" || question == "filing";
+  std::string wrong;
+  if (!words.day.empty() && !has_day) wrong = "--day";
+  if (words.markdown && !question.empty() && question != "claims") wrong = "--markdown";
+  if (words.summary && !question.empty()) wrong = "--summary";
+  if (!words.since.empty() && !question.empty()) wrong = "--since";
+  if (!wrong.empty())
+    throw Error(ErrorCode::kUsage,
+                fmt::format("status {}: {} says nothing here; see --help", question, wrong));
+}
+
 /// The questions of `status` that have words of their own.
-void add_questions(CLI::App& status, Context& context) {
+void add_questions(CLI::App& status, const StatusOptions& words, Context& context) {
   auto slug = std::make_shared<std::string>();
   CLI::App* windows = status.add_subcommand(
       "windows", "of each kind of device: first bad, last bad, first good, gaps");
   windows->add_option("slug", *slug, "this pack alone, with every release");
   windows->callback([slug, &context] {
     if (!slug->empty()) return show_windows(context, *slug);
-    StatusOptions words;
-    words.windows = true;
-    run_status(context, words);
+    StatusOptions all;
+    all.windows = true;
+    run_status(context, all);
   });
   CLI::App* cases = status.add_subcommand("cases", "what each measured version shows on each case");
   cases->add_option("slug", *slug, "the pack")->required();
   cases->callback([slug, &context] { show_behaviour(context, *slug); });
-  add_claims_command(status, context);
-  add_due_command(status, context, "due");
-  add_filing_command(status, context);
-  add_page_command(status, context, "page");
+  add_claims_command(status, context, words.markdown);
+  add_due_command(status, context, words.day);
+  add_filing_command(status, context, words.day);
+  add_page_command(status, context);
 }
 
 }  // namespace
@@ -392,14 +404,13 @@ void add_status_command(CLI::App& app, Context& context) {
   command->add_option("--by", words->by, "pack or repository: what comes first")
       ->check(CLI::IsMember({"pack", "repository"}))
       ->capture_default_str();
-  command->add_flag("--windows", words->windows, "now: status windows")->group("");
   command->add_option(
       "--since", words->since,
-      "only what changed since this day or time (2026-01-31, 2026-01-31T12:00:00Z)");
-  command->add_flag("--exit-code", words->use_exit_code,
-                    "with --since: 0 nothing changed, 1 something did, 200 our failure");
+      "only what changed since this day or time (2026-01-31, 2026-01-31T12:00:00Z); exit 1 if "
+      "something did");
   command->add_flag("--markdown", words->markdown,
-                    "reports/STATUS.md, from committed evidence alone");
+                    "reports/STATUS.md, from committed evidence alone; of claims: as tables for a "
+                    "page");
   command->add_flag("--summary", words->summary,
                     "a row for each pack, or for each run of one, from committed evidence");
   command->footer(
@@ -408,8 +419,11 @@ void add_status_command(CLI::App& app, Context& context) {
       "key).\nUnsigned imports have rows of their own and never count. Nothing is run.\nExamples:\n"
       "  patchbench status --by repository\n  patchbench status liger_flce_none_bwd\n"
       "  patchbench status windows liger_flce_none_bwd\n"
-      "  patchbench status --since 2026-11-01 --exit-code   # for cron");
-  add_questions(*command, context);
+      "  patchbench status --since 2026-11-01   # for cron");
+  command->add_option("--day", words->day,
+                      "of due and filing: the day that counts as today, YYYY-MM-DD");
+  add_questions(*command, *words, context);
+  command->parse_complete_callback([words, command] { check_words(*command, *words); });
   command->callback([words, command, &context] {
     if (command->get_subcommands().empty()) run_status(context, *words);
   });

@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "report/table.h"
 #include "run/next_step.h"
 #include "run/sweep_plan.h"
@@ -89,7 +90,7 @@ void add_words(CLI::App& command, SweepOptions& words) {
   command.add_option("--packs", words.sweep.packs, "which packs (default: all)")->delimiter(',');
   command
       .add_option("--upstreams", words.sweep.upstreams,
-                  "red, all, versions or NAME=VERSION, where NAME=all too (default: red)")
+                  "red, all, versions or NAME@VERSION, where NAME@all too (default: red)")
       ->delimiter(',');
   command
       .add_option("--devices", words.sweep.devices,
@@ -115,7 +116,7 @@ void add_words(CLI::App& command, SweepOptions& words) {
       "answered by the ledger is not run. On Slurm each cell is a task of an array job, on a GPU "
       "with\n--gres=gpu:1 and --constraint=TYPE. Whoever can write to the folder writes to your "
       "ledger: a\nfolder that others can write to is refused.\n"
-      "Exit: 0 every cell has a result, 2 usage, 3 one has none, 4 not runnable here.\n"
+      "Exit: 0 every cell has a result, 3 one has none, 4 not runnable here.\n"
       "Examples:\n  patchbench sweep --packs liger_flce_none_bwd --upstreams all --workers 2\n"
       "  patchbench sweep --devices cpu,h200 --executor slurm --dir /shared/sweep "
       "--sbatch=--time=1:00:00\n  patchbench sweep status");
@@ -158,7 +159,7 @@ void start(Context& context, const SweepOptions& words) {
       "patchbench: {} cells have no result; logs in {}; the same words again "
       "take it up\n",
       num_left, (sweep.path() / "logs").string());
-  context.exit_code = 3;
+  context.exit_code = kExitNoAnswer;
 }
 
 }  // namespace
@@ -167,27 +168,21 @@ void add_sweep_command(CLI::App& app, Context& context) {
   CLI::App* command = app.add_subcommand("sweep", "a matrix of runs, here or on a Slurm cluster");
   auto words = std::make_shared<SweepOptions>();
   add_words(*command, *words);
-  auto named = std::make_shared<std::string>();
-  const auto add = [&](const char* name, const char* what) {
-    CLI::App* sub = command->add_subcommand(name, what);
-    sub->add_option("--dir", *named, "its folder (default: the sweep started last)");
-    return sub;
-  };
-  add("status", "where each cell stands")->callback([named, &context] {
-    show(context, SweepFolder::open(context, *named));
-  });
-  add("cancel", "end a sweep; what has ended stays")->callback([named, &context] {
-    const SweepFolder sweep = SweepFolder::open(context, *named);
+  command->add_subcommand("status", "how far each cell of --dir, or of the last sweep, is")
+      ->callback([words, &context] { show(context, SweepFolder::open(context, words->dir)); });
+  CLI::App* cancel = command->add_subcommand("cancel", "end a sweep; what has ended stays");
+  cancel->callback([words, &context] {
+    const SweepFolder sweep = SweepFolder::open(context, words->dir);
     if (!cancel_sweep(sweep))
       throw Error(ErrorCode::kUnresolved,
                   "sweep: Slurm's controller does not answer; try again, or scancel");
     show(context, sweep);
   });
-  CLI::App* cell = add("cell", "run one cell (what a task of a sweep starts)");
+  CLI::App* cell = command->add_subcommand("cell", "run one cell (what a task of a sweep starts)");
   auto number = std::make_shared<std::size_t>(0);
   cell->add_option("number", *number, "which")->required();
-  cell->callback([named, number, &context] {
-    run_cell(context, SweepFolder::open(context, *named), *number);
+  cell->callback([words, number, &context] {
+    run_cell(context, SweepFolder::open(context, words->dir), *number);
   });
   command->callback([command, words, &context] {
     if (command->get_subcommands().empty()) start(context, *words);

@@ -12,6 +12,7 @@
 
 #include "cli/commands.h"
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "core/file_text.h"
 #include "exec/spawn.h"
 #include "job/line_blocks.h"
@@ -217,7 +218,7 @@ void run(Context& context, const TriageOptions& words) {
   }
   Json report = triage.finish();
   report["num_cut_lines"] = num_cut;
-  context.exit_code = report.at("num_alerts") == 0 ? 0 : 1;
+  context.exit_code = report.at("num_alerts") == 0 ? kExitYes : kExitNo;
   if (context.json) {
     context.out() << report.dump(words.follow ? -1 : 2, ' ', false, Json::error_handler_t::replace)
                   << "\n";
@@ -235,10 +236,10 @@ void run(Context& context, const TriageOptions& words) {
 
 }  // namespace
 
-void add_triage_command(CLI::App& app, Context& context) {
+void add_triage_command(CLI::App& job, Context& context) {
   auto words = std::make_shared<TriageOptions>();
   CLI::App* command =
-      app.add_subcommand("triage", "training logs: what to ignore, what to count, what to act on");
+      job.add_subcommand("triage", "training logs: what to ignore, what to count, what to act on");
   command->add_option("log", words->logs, "files, or - for standard input")->required();
   command->add_option(
       "--rules", words->rules,
@@ -248,12 +249,12 @@ void add_triage_command(CLI::App& app, Context& context) {
                     "go on as the logs grow; SIGINT or SIGTERM ends with the report");
   command->add_flag("--hung", words->is_hung, "the job hung: say what each rank did last");
   command->footer(
-      "Exit: 0 no alert, 1 alerts, 2 usage.\n"
+      "Exit: 0 no alert, 1 alerts.\n"
       "Ranks are told by [rank3]:, [default3]:, `3: ` or the path (.../3/stderr.log).\n"
       "TORCH_LOGS=graph_breaks,recompiles and TORCH_TRACE files give counts by site, held against\n"
       "the budgets of env/policy.json. Built-in rules: env/triage.json.\n"
-      "Examples:\n  patchbench triage train.log\n"
-      "  cat train.log | patchbench triage - --hung");
+      "Examples:\n  patchbench job triage train.log\n"
+      "  cat train.log | patchbench job triage - --hung");
   command->callback([words, &context] { run(context, *words); });
 }
 

@@ -5,8 +5,7 @@
 
 namespace patchbench {
 
-/// What kind of end a piece of work came to; the CLI maps it to an exit status (contract: exit
-/// codes).
+/// What kind of end a piece of work came to; core/exit_status.h has the exit status of each.
 enum class ErrorCode {
   kUsage,        ///< the caller's words are wrong: unknown slug, flag, file, malformed input
   kNotRunnable,  ///< right words, but this machine cannot: no engine, no GPU, upstream unreachable

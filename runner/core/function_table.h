@@ -9,7 +9,7 @@
 namespace patchbench {
 
 /// The code of the files that packs name, in every version of their upstreams that was read
-/// (env/functions.json, written by `pins functions`).
+/// (env/functions.json, written by `env pins functions`).
 class FunctionTable {
  public:
   /// A file's entries besides its functions: core/python_code.h says what they hold.

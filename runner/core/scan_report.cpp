@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "core/exit_status.h"
+
 namespace patchbench {
 namespace {
 
@@ -120,8 +122,14 @@ std::string ScanReport::upgrade_command() const {
   return pins.empty() ? "" : fmt::format("pip install{}", fmt::join(pins, ""));
 }
 
+bool ScanReport::asks_nothing() const {
+  return !has_code && unread.empty() &&
+         std::all_of(answers.begin(), answers.end(),
+                     [](const ScanAnswer& one) { return one.state == ScanState::kNotInstalled; });
+}
+
 int scan_exit(const ScanReport& report, const ScanLimits& limits) {
-  bool is_hit = false, is_unknown = !report.unread.empty();
+  bool is_hit = false, is_unknown = !report.unread.empty() || report.asks_nothing();
   for (const ScanAnswer& one : report.answers) {
     is_hit |= fails(one, limits);
     is_unknown |= is_left_open(one, limits);
@@ -137,7 +145,8 @@ int scan_exit(const ScanReport& report, const ScanLimits& limits) {
         site.is_met && limits.fail_on.contains(site.impact) && (!limits.only_fixable || !is_judged);
     is_unknown |= !site.is_met;
   }
-  return is_hit ? 1 : is_unknown && !limits.allows_unknown ? 3 : 0;
+  if (is_hit) return kExitNo;
+  return is_unknown && !limits.allows_unknown ? kExitNoAnswer : kExitYes;
 }
 
 Json answer_json(const ScanAnswer& one) {

@@ -89,6 +89,8 @@ struct ScanReport {
   bool has_mitigations = false;  ///< patchbench-mitigations is installed in an input
   /// "PATCHBENCH_MITIGATE=a,b python -m patchbench_mitigations train.py", "" if none acts.
   std::string command() const;
+  /// Whether the packages are all known, and no pack asks about one of them.
+  bool asks_nothing() const;
   /// "pip install 'a==2' 'b==3'": the right releases of what is hit; "" without one.
   std::string upgrade_command() const;
 };
@@ -98,7 +100,8 @@ struct ScanLimits {
   std::set<std::string> fail_on;  ///< impacts
   bool allows_unknown = false, only_fixable = false;
 };
-/// 1 a hit, before 3 something unknown, else 0.
+/// kExitNo for a hit, before kExitNoAnswer for something unknown or for nothing that a pack asks
+/// about, else kExitYes.
 int scan_exit(const ScanReport& report, const ScanLimits& limits);
 
 Json scan_json(const ScanReport& report, int exit_code);

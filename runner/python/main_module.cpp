@@ -23,10 +23,11 @@ const char* class_of(ErrorCode code) {
     case ErrorCode::kIntegrity:
       return "IntegrityError";
     case ErrorCode::kUnresolved:
-    case ErrorCode::kInternal:
       return "UnresolvedError";
+    case ErrorCode::kInternal:
+      return "InternalError";
   }
-  return "UnresolvedError";
+  return "InternalError";
 }
 
 void raise(std::exception_ptr raised) {

@@ -35,7 +35,7 @@ struct ClaimProblem {
   std::string todo;  ///< what is wrong and what to do
 };
 
-/// What `lint-claims --help` says of the rule.
+/// What `ledger lint --help` says of the rule.
 std::string claim_rule();
 
 /// Checks a Markdown text by that rule.

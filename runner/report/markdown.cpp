@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "core/pin_words.h"
+
 namespace patchbench::report {
 namespace {
 
@@ -109,7 +111,8 @@ std::string rerun_command(const RunContext& context, const std::vector<Observati
     command += " --subject " + question.subject.text();
   const std::string version =
       context.pin.is_object() ? text_of(context.pin.value("version", Json(""))) : "";
-  if (!version.empty() && version != "host") command += " --upstream " + version;
+  if (!version.empty() && version != "host")
+    command += " " + pin_word(text_of(context.pin.value("upstream", Json(""))), version);
   if (version == "host") command += " --python VENV";
   std::set<std::string> devices;
   std::set<uint64_t> seeds;

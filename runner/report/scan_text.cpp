@@ -187,7 +187,9 @@ std::string closing_of(const ScanReport& report) {
   if (!report.unread.empty() || !report.code.empty())
     return closing("Something could not be read: whether it is hit is not known.",
                    "patchbench scan --help");
-  return closing("No release with a known bug was found.", "patchbench env check");
+  if (report.asks_nothing())
+    return closing("There is no package that a pack asks about.", "patchbench scan --help");
+  return closing("No release with a known bug was found.", "patchbench job env check");
 }
 
 /// A cell or a sentence in Markdown, where a pipe or an angle bracket would be syntax.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/pin_words.h"
+
 namespace patchbench {
 namespace {
 
@@ -39,10 +41,10 @@ std::string command_of(const Setup& setup, const Observation& o, const Trial& tr
       trial.context.pin.is_object() ? trial.context.pin.value("version", "") : "";
   const bool has_version =
       !version.empty() && version != setup.target.upstream.red_pin && version != "host";
-  return fmt::format("patchbench reproduce {} --subject {}{} --seed {} --axes '{}'",
-                     setup.target.manifest.slug.str(), o.subject,
-                     has_version ? " --upstream " + version : "", o.seed,
-                     o.drawn.at("axes").dump());
+  return fmt::format("patchbench reproduce {}{} --subject {} --seed {} --axes '{}'",
+                     setup.target.manifest.slug.str(),
+                     has_version ? " " + pin_word(setup.target.upstream.name, version) : "",
+                     o.subject, o.seed, o.drawn.at("axes").dump());
 }
 
 std::string smallest_text(const Setup& setup, const Observation& o, const Trial& trial) {

@@ -15,6 +15,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "core/explain.h"
 #include "core/file_text.h"
 #include "core/shell_word.h"
@@ -258,7 +259,9 @@ bool FunctionSearch::is_whole() const {
   return num_reached >= num_asked && num_unanswered == 0 && num_red + num_right > 0;
 }
 
-int FunctionSearch::status() const { return num_red > 0 ? 1 : is_whole() ? 0 : 3; }
+int FunctionSearch::status() const {
+  return num_red > 0 ? kExitNo : is_whole() ? kExitYes : kExitNoAnswer;
+}
 
 FunctionSearch search_function(const Context& context, const FunctionOptions& options) {
   const auto started = std::chrono::steady_clock::now();

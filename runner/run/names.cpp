@@ -94,18 +94,19 @@ Device chosen_device(const std::optional<std::string>& asked) {
 
 SeedRange seeds_of(const std::string& text) {
   constexpr uint64_t kMost = 1'000'000;
+  const std::size_t dash = text.find('-');
   const auto number = [&](const std::string& part) {
-    const bool is_number = !part.empty() && part.size() < 8 &&
+    const bool is_number = !part.empty() && part.size() < 20 &&
                            part.find_first_not_of("0123456789") == std::string::npos;
-    if (!is_number || std::stoull(part) > kMost)
-      throw Error(ErrorCode::kUsage, "--seeds " + text + ": want FIRST-LAST, each at most 1000000");
+    if (!is_number || (dash != std::string::npos && std::stoull(part) > kMost))
+      throw Error(ErrorCode::kUsage,
+                  "--seed " + text + ": want a number or FIRST-LAST, each at most 1000000");
     return std::stoull(part);
   };
-  const std::size_t dash = text.find('-');
   const uint64_t first = number(text.substr(0, dash));
   const uint64_t last = dash == std::string::npos ? first : number(text.substr(dash + 1));
   if (last < first)
-    throw Error(ErrorCode::kUsage, "--seeds " + text + ": the last is before the first");
+    throw Error(ErrorCode::kUsage, "--seed " + text + ": the last is before the first");
   return {first, last};
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/board.h"
+#include "core/pin_words.h"
 #include "report/table.h"
 
 namespace patchbench {
@@ -21,10 +22,10 @@ std::string release_of(const Setup& setup) {
 /// "patchbench validate SLUG" on the release of this run.
 std::string validate_command(const Setup& setup) {
   std::string words = "patchbench validate " + setup.target.manifest.slug.str();
-  if (setup.target.upstream.name != setup.target.manifest.upstreams.front().name)
-    words += " --of " + setup.target.upstream.name;
-  if (setup.target.pin->version != setup.target.upstream.red_pin)
-    words += " --upstream " + setup.target.pin->version;
+  const UpstreamUse& upstream = setup.target.upstream;
+  if (upstream.name != setup.target.manifest.upstreams.front().name ||
+      setup.target.pin->version != upstream.red_pin)
+    words += " " + pin_word(upstream.name, setup.target.pin->version);
   return words;
 }
 
@@ -115,12 +116,12 @@ std::string next_step_of_window(const Json& document) {
   if (num_open > 0)
     return report::closing(
         fmt::format("{}; {} {} not judged.", sentence, num_open, num_open == 1 ? "was" : "were"),
-        fmt::format("patchbench window {} --of {} --resume", slug, upstream));
+        fmt::format("patchbench window {} {} --resume", slug, upstream));
   if (newest_hit.empty())
     return report::closing(sentence + "; the newest does not.", "patchbench status due " + slug);
   return report::closing(
       sentence + ", the newest too.",
-      fmt::format("patchbench patch rebase {} --upstream {} --to {}", slug, upstream, newest_hit));
+      fmt::format("patchbench patch rebase {} {}", slug, pin_word(upstream, newest_hit)));
 }
 
 namespace {
@@ -145,8 +146,8 @@ Carried carried(const Json& edit) {
 }
 
 std::string on_release(const Json& of, const std::string& version) {
-  return fmt::format("{} --of {} --upstream {}", of.at("slug").get<std::string>(),
-                     of.at("upstream").get<std::string>(), version);
+  return fmt::format("{} {}", of.at("slug").get<std::string>(),
+                     pin_word(of.at("upstream").get<std::string>(), version));
 }
 
 }  // namespace
@@ -162,13 +163,12 @@ std::string next_step_of_check(const Json& edits) {
                     num = fmt::format("{} of {}.", list.size(), edits.size());
   switch (worst) {
     case Carried::kStale:
-      return report::closing(
-          "Edits that do not apply to the release they were written for: " + num,
-          fmt::format("patchbench patch new {} DIR --upstream {}", slug, upstream));
+      return report::closing("Edits that do not apply to the release they were written for: " + num,
+                             fmt::format("patchbench patch new {} {} DIR", slug, upstream));
     case Carried::kStuck:
       return report::closing(
           "Edits that cannot be carried to the newest version: " + num,
-          fmt::format("patchbench patch rebase {} --upstream {} --to {}", slug, upstream, newest));
+          fmt::format("patchbench patch rebase {} {}", slug, pin_word(upstream, newest)));
     case Carried::kUnknown:
       return report::closing("Edits that were not tried, since a version is out of reach: " + num,
                              "patchbench env doctor");

@@ -33,7 +33,7 @@ std::string self_test_key(const Context& context, const Setup& setup) {
 
 void refuse(const std::string& what) {
   throw Error(ErrorCode::kIntegrity,
-              "self-test: " + what + "; no sentinel is issued (patchbench selftest shows all)");
+              "self-test: " + what + "; no sentinel is issued (patchbench env selftest shows all)");
 }
 
 /// A subject that computes nothing, says it did, and prints sentinels.

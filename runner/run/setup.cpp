@@ -47,7 +47,7 @@ std::vector<Pin> companions_of(const Context& context, const RunTarget& target,
   for (const auto& [name, version] : named) {
     if (std::find(names.begin(), names.end(), name) == names.end()) {
       throw Error(ErrorCode::kUsage,
-                  fmt::format("--beside {}: want NAME=VERSION of an upstream that is not under "
+                  fmt::format("{}: a companion is another upstream of the pack than the one under "
                               "test{}",
                               name, did_you_mean(name, names)));
     }
@@ -133,7 +133,7 @@ Json files_of_stack(const Setup& setup) {
     throw Error(
         ErrorCode::kNotRunnable,
         fmt::format("--python {}: {} is not installed there (no {}); install it, or name a "
-                    "release with --upstream",
+                    "release after the pack",
                     setup.python, setup.target.upstream.name, setup.target.upstream.files.front()));
   return files;
 }

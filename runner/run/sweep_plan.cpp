@@ -31,9 +31,9 @@ std::vector<std::string> versions_of(const Pins& pins, const UpstreamUse& use,
       versions.push_back(version);
   };
   for (const std::string& word : words) {
-    const std::size_t equals = word.find('=');
-    const std::string version = equals == std::string::npos ? word : word.substr(equals + 1);
-    if (equals != std::string::npos && word.substr(0, equals) != use.name) continue;
+    const std::size_t at = word.find('@');
+    const std::string version = at == std::string::npos ? word : word.substr(at + 1);
+    if (at != std::string::npos && word.substr(0, at) != use.name) continue;
     if (version == "red") {
       take(use.red_pin, word);
     } else if (version == "all") {
@@ -115,7 +115,7 @@ SweepPlan plan_sweep(const Context& context, const SweepPlanOptions& words) {
   for (const std::string& word : upstreams) {
     if (!used.contains(word))
       throw Error(ErrorCode::kUsage, "sweep: no upstream of these packs has a version '" +
-                                         shown(word) + "'; patchbench pins lists them");
+                                         shown(word) + "'; env/pins.json lists them");
   }
   if (plan.cells.empty())
     throw Error(ErrorCode::kUsage, "sweep: none of these packs has a reproducer");

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/exit_status.h"
 #include "core/window.h"
 #include "exec/progress.h"
 #include "ledger/ledger.h"
@@ -285,7 +286,7 @@ WindowAnswer measure_window(const Context& context, const RunRequest& request,
       ->append(
           {make_record("window", window_context(setup, request, upstream),
                        {{"states", compact}, {"intervals", intervals}, {"commits", commits}})});
-  return {document, is_complete ? 0 : 3, missing};
+  return {document, is_complete ? kExitYes : kExitNoAnswer, missing};
 }
 
 namespace {
@@ -347,9 +348,8 @@ void print_plans(const Context& context, const Json& plans) {
   report::Table table({"pack", "upstream", "known", "to run", "judged on other cases"});
   for (const Json& plan : plans) {
     if (num_runs == 0 && !plan.at("to_measure").empty())
-      next =
-          fmt::format("patchbench window {} --of {} --resume", plan.at("slug").get<std::string>(),
-                      plan.at("upstream").get<std::string>());
+      next = fmt::format("patchbench window {} {} --resume", plan.at("slug").get<std::string>(),
+                         plan.at("upstream").get<std::string>());
     num_runs += plan.at("to_measure").size();
     table.add({plan.at("slug"), plan.at("upstream"), plan.at("known").dump(),
                std::to_string(plan.at("to_measure").size()), plan.at("on_other_cases").dump()});

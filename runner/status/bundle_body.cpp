@@ -10,6 +10,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "core/pin_words.h"
 #include "core/window.h"
 #include "report/advisory.h"
 #include "report/claim_lint.h"
@@ -331,10 +332,10 @@ class Body {
       const Device device{recorded_kind(one.run.machine.value("device", "cpu"))};
       std::string line = fmt::format("./patchbench {} {}", is_validation ? "validate" : "reproduce",
                                      facts_.manifest.slug.str());
-      if (facts_.manifest.upstreams.size() > 1)
-        line += " --of " + one.run.pin.value("upstream", "");
-      line += fmt::format(" --upstream {} --device {}", one.run.pin.value("version", ""),
-                          device.text());
+      line +=
+          fmt::format(" {} --device {}",
+                      pin_word(one.run.pin.value("upstream", ""), one.run.pin.value("version", "")),
+                      device.text());
       if (seen.insert(line).second) lines.push_back(line);
     }
     for (const BundledPatch& patch : facts_.patches) {

@@ -8,6 +8,7 @@
 
 #include "core/digest.h"
 #include "core/json.h"
+#include "core/pin_words.h"
 #include "core/shell_word.h"
 #include "core/version_range.h"
 #include "status/same_code.h"
@@ -271,10 +272,12 @@ void ScanJudge::add_next(ScanAnswer& answer) const {
   const bool is_copy = answer.source == "copy";
   if (!is_release && !is_copy && inventory_.python.empty()) return;
   answer.next = "patchbench reproduce " + answer.slug;
-  if (answer.upstream != pack_.upstreams.front().name) answer.next += " --of " + answer.upstream;
-  answer.next += is_release ? " --upstream " + answer.version
-                 : is_copy  ? " --upstream " + shell_word("path:" + answer.file)
-                            : " --python " + shell_word(inventory_.python);
+  if (is_release || is_copy)
+    answer.next +=
+        " " + pin_word(answer.upstream, is_copy ? "path:" + answer.file : answer.version);
+  else if (answer.upstream != pack_.upstreams.front().name)
+    answer.next += " " + answer.upstream;
+  if (!is_release && !is_copy) answer.next += " --python " + shell_word(inventory_.python);
 }
 
 }  // namespace patchbench

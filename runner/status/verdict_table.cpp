@@ -200,13 +200,13 @@ VerdictTable VerdictTable::parse(std::string_view text, const std::string& where
   const Json document = parse_json(text, where);
   if (!document.is_object() || !document.contains("patchbench_verdicts"))
     throw Error(ErrorCode::kUsage, where +
-                                       ": is no verdict table; patchbench scan --write-db FILE "
+                                       ": is no verdict table; patchbench export --format verdicts "
                                        "writes one");
   FieldReader row(document, where);
   if (row.value("patchbench_verdicts") != kFormat)
     throw Error(ErrorCode::kUsage,
                 fmt::format("{}: a verdict table of another format; this patchbench reads format "
-                            "{}; patchbench scan --write-db FILE writes one",
+                            "{}; patchbench export --format verdicts writes one",
                             where, kFormat));
   VerdictTable table{.date = row.text("date")};
   for (const auto& [slug, json] : row.object("packs").items()) {
@@ -232,7 +232,7 @@ VerdictTable verdict_table(const Context& context, const std::string& db) {
     try {
       return VerdictTable::parse(read_file(shipped), shipped.string());
     } catch (const Error& error) {
-      throw Error(ErrorCode::kNotRunnable, error.what());
+      throw Error(ErrorCode::kInternal, error.what());
     }
   }
   throw Error(ErrorCode::kNotRunnable,

@@ -54,13 +54,13 @@ def test_what_is_written_into_a_body_by_hand_is_checked(tmp_path: Path) -> None:
     assert start(tmp_path, "bundle", "mamba3_mimo_gqa_bwd", folder).returncode == 0
     body = (folder / "body.md").read_text()
     assert start(tmp_path, "ledger", "verify", folder / "records.jsonl").returncode == 0
-    assert start(tmp_path, "lint-claims", folder / "body.md").returncode == 0
+    assert start(tmp_path, "ledger", "lint", folder / "body.md").returncode == 0
     (folder / "body.md").write_text(body + "\nIt is 3.7x faster.\n")
-    failed = start(tmp_path, "lint-claims", folder / "body.md")
+    failed = start(tmp_path, "ledger", "lint", folder / "body.md")
     assert (failed.returncode, "3.7x" in failed.stdout) == (1, True)
     changed, count = re.subn(r"(\d+)( cases green)", lambda m: f"{int(m[1]) + 1}{m[2]}", body, count=1)
     (folder / "body.md").write_text(changed)
-    assert (count, start(tmp_path, "lint-claims", folder / "body.md").returncode) == (1, 1)
+    assert (count, start(tmp_path, "ledger", "lint", folder / "body.md").returncode) == (1, 1)
     refused = start(tmp_path, "bundle", "mamba3_mimo_gqa_bwd", folder)
     assert (refused.returncode, "not empty" in refused.stderr) == (2, True)
 

@@ -1,4 +1,4 @@
-"""`cache sync` and `cache verify DIR` on entries that Triton's own cache manager wrote and reads, and on folders that are unfit."""
+"""`job cache sync` and `job cache verify DIR` on entries that Triton's own cache manager wrote and reads, and on folders that are unfit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(tmp_path: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def sync(tmp_path: Path, *words: str | Path) -> dict:
-    done = run(tmp_path, "--json", "cache", "sync", *words)
+    done = run(tmp_path, "--json", "job", "cache", "sync", *words)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -86,24 +86,24 @@ def test_a_destination_that_another_can_write_to_is_refused(tmp_path: Path, sour
     target = tmp_path / "dst"
     target.mkdir()
     target.chmod(0o777)
-    done = run(tmp_path, "cache", "sync", source, target)
+    done = run(tmp_path, "job", "cache", "sync", source, target)
     assert done.returncode == 4 and "other users can write to it" in done.stderr and not files(target)
     target.chmod(0o1777)
-    assert run(tmp_path, "cache", "sync", source, target).returncode == 4
+    assert run(tmp_path, "job", "cache", "sync", source, target).returncode == 4
     target.chmod(0o700)
     (target / "ab").mkdir()
     (target / "ab").chmod(0o775)
     assert len(sync(tmp_path, source, target)["left_out"]) == 2 and set(files(target)) == {"fxgraph/yl/f1/i1"}
     (tmp_path / "up").mkdir()
     (tmp_path / "up").chmod(0o757)
-    assert run(tmp_path, "cache", "sync", source, tmp_path / "up" / "dst").returncode == 4
+    assert run(tmp_path, "job", "cache", "sync", source, tmp_path / "up" / "dst").returncode == 4
     if os.geteuid() == 0:
         os.chown(target, 12345, 12345)
-        assert "belongs to another user" in run(tmp_path, "cache", "sync", source, target).stderr
+        assert "belongs to another user" in run(tmp_path, "job", "cache", "sync", source, target).stderr
 
 
 def test_an_unfit_destination_falls_back_to_a_private_folder_and_says_so(tmp_path: Path, source: Path) -> None:
-    done = run(tmp_path, "--json", "cache", "sync", "--or-private", source, "/proc/none")
+    done = run(tmp_path, "--json", "job", "cache", "sync", "--or-private", source, "/proc/none")
     own = Path(json.loads(done.stdout)["destination"])
     assert done.returncode == 0 and "cannot be written" in done.stderr and f"goes to {own} instead" in done.stderr
     assert own.is_relative_to(tmp_path / "xdg") and len(files(own)) == 3
@@ -118,7 +118,7 @@ def test_a_killed_sync_leaves_whole_files_and_the_next_one_ends_it(tmp_path: Pat
     wanted, is_cut = files(source), False
     for _ in range(6):
         process = subprocess.Popen(
-            [PROGRAM, "cache", "sync", source, target], env=os.environ | {"PATCHBENCH_ROOT": str(ROOT)}, stdout=subprocess.DEVNULL
+            [PROGRAM, "job", "cache", "sync", source, target], env=os.environ | {"PATCHBENCH_ROOT": str(ROOT)}, stdout=subprocess.DEVNULL
         )
         seen = len(list(target.glob("*/k.cubin")))
         while process.poll() is None and len(list(target.glob("*/k.cubin"))) < seen + 10:
@@ -138,16 +138,16 @@ def test_two_syncs_at_once_end_with_one_whole_copy(tmp_path: Path) -> None:
     for i in range(200):
         (source / f"{i}.so").write_bytes(os.urandom(20_000))
     env = os.environ | {"PATCHBENCH_ROOT": str(ROOT)}
-    both = [subprocess.Popen([PROGRAM, "cache", "sync", source, target], env=env, stdout=subprocess.DEVNULL) for _ in range(4)]
+    both = [subprocess.Popen([PROGRAM, "job", "cache", "sync", source, target], env=env, stdout=subprocess.DEVNULL) for _ in range(4)]
     assert [p.wait(timeout=120) for p in both] == [0] * 4
     assert files(target) == files(source)
 
 
 def test_wrong_words_get_one_line(tmp_path: Path, source: Path) -> None:
     for words in ([tmp_path / "none", tmp_path / "dst"], [source, source / "in"], [source, source]):
-        done = run(tmp_path, "cache", "sync", *words)
+        done = run(tmp_path, "job", "cache", "sync", *words)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert run(tmp_path, "cache", "verify", tmp_path / "none").returncode == 2
+    assert run(tmp_path, "job", "cache", "verify", tmp_path / "none").returncode == 2
 
 
 INF = float("inf")
@@ -173,9 +173,9 @@ def test_a_pick_of_inf_ms_is_refused_and_removed(tmp_path: Path, name: str, good
     file = tmp_path / "cache_dir" / name
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(good))
-    assert run(tmp_path, "cache", "verify", tmp_path / "cache_dir").stdout == "1 entries checked, 0 damaged\n"
+    assert run(tmp_path, "job", "cache", "verify", tmp_path / "cache_dir").stdout == "1 entries checked, 0 damaged\n"
     file.write_text(json.dumps(bad))
-    done = run(tmp_path, "cache", "verify", tmp_path / "cache_dir")
+    done = run(tmp_path, "job", "cache", "verify", tmp_path / "cache_dir")
     assert done.returncode == 1 and "its pick took inf ms" in done.stdout and file.exists()
-    run(tmp_path, "cache", "verify", "--remove", tmp_path / "cache_dir")
-    assert not file.exists() and run(tmp_path, "cache", "verify", tmp_path / "cache_dir").returncode == 0
+    run(tmp_path, "job", "cache", "verify", "--remove", tmp_path / "cache_dir")
+    assert not file.exists() and run(tmp_path, "job", "cache", "verify", tmp_path / "cache_dir").returncode == 0

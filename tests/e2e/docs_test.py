@@ -29,10 +29,9 @@ WORDS: dict[str, list[str]] = {
     "--device": ["reproduce", SLUG, "--device", "cpu"],
     "--device cuda:0": ["validate", SLUG, "--device", "cuda:0"],
     "--edit my.diff": ["validate", SLUG, "--edit", "my.diff"],
-    "--exit-code": ["status", SLUG, "--since", "2026-11-24", "--exit-code"],
     "--python VENV": ["reproduce", SLUG, "--python", "venv"],
-    "./patchbench pins functions --write": ["pins", "functions", "--write"],
-    "./patchbench pins update": ["pins", "update"],
+    "./patchbench env pins functions --write": ["env", "pins", "functions", "--write"],
+    "./patchbench env pins update": ["env", "pins", "update"],
     "sweep --executor slurm": ["sweep", "--executor", "slurm"],
     "window --all": ["window", "--all"],
 }

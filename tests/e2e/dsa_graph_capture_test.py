@@ -20,7 +20,7 @@ def test_the_release_breaks_capture_outside_of_the_scatter(tmp_path: Path) -> No
 
 
 def test_an_older_release_rejects_the_sentinel_index(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "reproduce", SLUG, "--upstream", "0.18.2")
+    status, document = answer(tmp_path, "reproduce", SLUG, "0.18.2")
     assert (status, document["alias"]) == (0, "SENTINEL_INDEX_REJECTED")
     assert seen(document, "upstream")["historic_scatter"] == "unsupported"
 
@@ -52,9 +52,9 @@ def test_the_model_shows_the_historic_scatter_without_any_release(tmp_path: Path
 def test_capture_check_names_the_lines_of_a_users_script(tmp_path: Path) -> None:
     script = tmp_path / "step.py"
     script.write_text("import torch\nx = torch.ones(3)\nif x.sum() > 2:\n    print('large')\n")
-    found = subprocess.run([PROGRAM, "capture-check", "--", "python3", script], capture_output=True, text=True)
+    found = subprocess.run([PROGRAM, "job", "capture-check", "--", "python3", script], capture_output=True, text=True)
     assert found.returncode == 1 and "step.py:3" in found.stdout, found.stderr
     script.write_text("import torch\nprint(torch.ones(3).clamp(0, 1).shape)\n")
-    assert subprocess.run([PROGRAM, "capture-check", "--", script], capture_output=True).returncode == 0
-    wrong = subprocess.run([PROGRAM, "capture-check", "--", "python9.99", script], capture_output=True, text=True)
+    assert subprocess.run([PROGRAM, "job", "capture-check", "--", script], capture_output=True).returncode == 0
+    wrong = subprocess.run([PROGRAM, "job", "capture-check", "--", "python9.99", script], capture_output=True, text=True)
     assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1 and "python9.99: no such program" in wrong.stderr

@@ -1,4 +1,4 @@
-"""`env doctor`, `cache verify`, `cache list` and `cache gc`, on caches and PATHs of the test's own."""
+"""`env doctor` and `env cache verify|list|gc`, on caches and PATHs of the test's own."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def test_doctor_finds_the_headers_in_the_cache(tmp_path: Path) -> None:
 
 
 def test_cache_verify_finds_a_changed_file_and_removes_it_when_told(cache: Path) -> None:
-    done = run(cache, "cache", "verify")
+    done = run(cache, "env", "cache", "verify")
     assert (done.returncode, done.stdout) == (0, "1 entries checked, 0 damaged\n")
     file = next(cache.rglob("toy.whl"))
     file.write_bytes(b"another")
-    done = run(cache, "cache", "verify")
+    done = run(cache, "env", "cache", "verify")
     assert done.returncode == 1 and "toy.whl: its digest is not the one it was fetched by" in done.stdout
     assert file.exists()
-    assert json.loads(run(cache, "--json", "cache", "verify", "--remove").stdout)["damaged"][0]["removed"]
+    assert json.loads(run(cache, "--json", "env", "cache", "verify", "--remove").stdout)["damaged"][0]["removed"]
     assert not file.exists()
-    assert run(cache, "cache", "verify").returncode == 0
+    assert run(cache, "env", "cache", "verify").returncode == 0
 
 
 def test_cache_gc_keeps_what_is_young_or_needed(cache: Path) -> None:
@@ -90,13 +90,13 @@ def test_cache_gc_keeps_what_is_young_or_needed(cache: Path) -> None:
         (folder / entry / "content").write_bytes(b"x" * 3_000_000)
     for entry in [*kept[1:], *gone]:
         os.utime(folder / entry, (time.time() - 30 * 86400,) * 2)
-    listed = {e["path"]: e["needed_by"] for e in json.loads(run(cache, "--json", "cache", "list").stdout)["entries"]}
+    listed = {e["path"]: e["needed_by"] for e in json.loads(run(cache, "--json", "env", "cache", "list").stdout)["entries"]}
     assert [listed[str(folder / entry)] for entry in kept] == ["", "lock torch-2.11", "liger-kernel"]
     assert not any(listed[str(folder / entry)] for entry in gone)
-    assert "lock torch-2.11" in run(cache, "cache", "list").stdout
+    assert "lock torch-2.11" in run(cache, "env", "cache", "list").stdout
     # The fixture's own file belongs to no release and is young.
-    assert run(cache, "cache", "gc", "--dry-run").stdout.endswith("4 entries would go, 11.4 MiB\n")
+    assert run(cache, "env", "cache", "gc", "--dry-run").stdout.endswith("4 entries would go, 11.4 MiB\n")
     assert all((folder / entry).exists() for entry in gone)
-    assert run(cache, "cache", "gc").stdout == "4 entries removed, 11.4 MiB\n"
+    assert run(cache, "env", "cache", "gc").stdout == "4 entries removed, 11.4 MiB\n"
     assert all((folder / entry).exists() for entry in kept) and not any((folder / entry).exists() for entry in gone)
     assert list(cache.rglob("toy.whl"))

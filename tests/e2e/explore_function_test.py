@@ -171,7 +171,7 @@ def test_what_was_found_becomes_the_first_files_of_a_pack(folder: Path) -> None:
     root = folder / "copy"
     for part in ("packs", "env", "repro/function", "repro/harness"):
         shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
-    words = ["--draw", "60", "--save-pack", "first_rows", "--upstream", "liger-kernel@0.8.5=liger_kernel/ops/jsd.py"]
+    words = ["--draw", "60", "--save-pack", "first_rows", "liger-kernel@0.8.5=liger_kernel/ops/jsd.py"]
     found = explored(folder, "stride", *words, PATCHBENCH_ROOT=str(root))
     assert found["code"] == 1 and "repro/first_rows/repro.cpp" in found["written"]
     manifest = json.loads((root / "packs/first_rows/manifest.json").read_text())

@@ -21,7 +21,7 @@ def test_every_pack_says_what_is_drawn() -> None:
 @pytest.mark.parametrize("slug", MANIFESTS)
 def test_no_drawn_case_of_a_right_subject_is_red(tmp_path: Path, slug: str) -> None:
     ledger = tmp_path / "ledger.db"
-    words = [PROGRAM, "--ledger", str(ledger), "selftest", slug, "--seeds", "1", "--draw", "20", "--device", "cpu"]
+    words = [PROGRAM, "--ledger", str(ledger), "env", "selftest", slug, "--seed", "1", "--draw", "20", "--device", "cpu"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("drawn from ")]
@@ -35,7 +35,7 @@ def test_conditions_written_to_get_past_the_ranges_are_seen(tmp_path: Path) -> N
     conditions = json.loads((ROOT / "tests/fixtures/wrong_where.json").read_text())
     assert set(conditions) == set(MANIFESTS)
     slug = "mamba3_mimo_smem_2d"
-    words = [PROGRAM, "--ledger", str(tmp_path / "ledger.db"), "selftest", slug, "--seeds", "1", "--device", "cpu"]
+    words = [PROGRAM, "--ledger", str(tmp_path / "ledger.db"), "env", "selftest", slug, "--seed", "1", "--device", "cpu"]
     where = [word for condition in conditions[slug] for word in ("--where", condition)]
     done = subprocess.run([*words, *where], capture_output=True, text=True)
     num = len(conditions[slug])

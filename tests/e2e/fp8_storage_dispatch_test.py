@@ -22,13 +22,13 @@ def test_the_wrapper_hands_out_null_and_the_table_tells_call_from_call(tmp_path:
     assert cases["call_dequantize"] == cases["dense_pointer"] == "absent"
     assert "silent_dense" not in cases  # the dispatcher's cases belong to the other upstream
     ledger = os.environ | {"PATCHBENCH_LEDGER": str(tmp_path / "ledger.db")}
-    shown = subprocess.run([PROGRAM, "show", SLUG, "--table"], env=ledger, capture_output=True, text=True).stdout
+    shown = subprocess.run([PROGRAM, "status", "cases", SLUG], env=ledger, capture_output=True, text=True).stdout
     row = next(line for line in shown.splitlines() if line.startswith("call_permute"))
     assert "silent_dense" in row and "2.20.2" in row
 
 
 def test_the_dispatcher_is_fooled_and_the_edits_read_the_stored_bytes_or_decline(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "validate", SLUG, "--of", "megatron-core", "--draw", "0")
+    status, document = answer(tmp_path, "validate", SLUG, "megatron-core", "--draw", "0")
     assert (status, document["sentinel"]) == (0, "FIX_VALIDATED(few_drawn)"), document["why"]
     before = seen(document, "upstream")
     assert before["null_at_the_kernel"] == before["mxfp8_at_the_kernel"] == "raw_null"
@@ -46,7 +46,7 @@ def test_the_proposal_to_the_wrapper_holds(tmp_path: Path) -> None:
 
 
 def test_a_release_without_the_dispatcher_has_no_verdict(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "reproduce", SLUG, "--of", "megatron-core", "--upstream", "0.18.2")
+    status, document = answer(tmp_path, "reproduce", SLUG, "megatron-core@0.18.2")
     assert status == 3 and seen(document, "upstream")["silent_dense"] == "unsupported"
 
 

@@ -1,4 +1,4 @@
-"""`goodput` on run reports of the test's own: what it gains, what it refuses, and how often its interval is wrong."""
+"""`job goodput` on run reports of the test's own: what it gains, what it refuses, and how often its interval is wrong."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def goodput(tmp_path: Path, before: dict, after: dict, *words: str | Path) -> su
     for name, made in (("before", before), ("after", after)):
         (tmp_path / f"{name}.json").write_text(json.dumps(made))
     env = os.environ | {"PATCHBENCH_ROOT": str(ROOT)}
-    words = (PROGRAM, *words, "goodput", tmp_path / "before.json", tmp_path / "after.json")
+    words = (PROGRAM, *words, "job", "goodput", tmp_path / "before.json", tmp_path / "after.json")
     return subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
 
 
@@ -84,7 +84,7 @@ def test_the_evidence_holds_both_digests_and_is_the_same_each_time(tmp_path: Pat
     for _ in range(2):
         done = goodput(tmp_path, report(1), report(2, 0.8))
         env = os.environ | {"PATCHBENCH_ROOT": str(ROOT)}
-        words = [PROGRAM, "goodput", "--evidence", evidence, tmp_path / "before.json", tmp_path / "after.json"]
+        words = [PROGRAM, "job", "goodput", "--evidence", evidence, tmp_path / "before.json", tmp_path / "after.json"]
         assert subprocess.run(words, env=env, capture_output=True).returncode == 0
         texts.add(evidence.read_text())
     assert len(texts) == 1 and "keep, the run gains" in done.stdout

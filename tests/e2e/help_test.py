@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 from answers import PROGRAM
-from readme_test import FINDS, PARSED_ONLY, PLANNED, command_names, complaint, desk, environment  # noqa: F401  (two are fixtures)
+from readme_test import (  # noqa: F401  (two are fixtures)
+    FINDS,
+    PARSED_ONLY,
+    PLANNED,
+    command_names,
+    complaint,
+    desk,
+    environment,
+    install_liger,
+)
 
 # Verbs that README's test runs and that cannot run here as an example writes them, with the reason.
 NOT_RUN = PARSED_ONLY | {name: "runs subjects" for name in PLANNED} | {"patch new": "needs git and a release of the cache"}
@@ -42,11 +51,36 @@ def place(desk: Path) -> Path:  # noqa: F811
     (desk / "bin/patchbench").symlink_to(desk / "patchbench")
     for folder in ("tmp", "train", ".local/share/bash-completion/completions"):
         (desk / folder).mkdir(parents=True)
-    for site in ("venv/lib/python3.12/site-packages", "mnt/image/usr/lib/python3/dist-packages"):
-        (desk / site / "liger_kernel-0.8.0.dist-info").mkdir(parents=True)
-        (desk / site / "liger_kernel-0.8.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: liger-kernel\nVersion: 0.8.0\n\n")
+    install_liger(desk / "mnt/image/usr/lib/python3/dist-packages")
     shutil.copy(desk / "step.py", desk / "train")
     return desk
+
+
+def commands_below(*path: str) -> list[tuple[str, ...]]:
+    """Every command that a help shows, with the words to it."""
+    names = re.findall(r"^  ([a-z][\w-]*) ", help_of(*path).partition("\nSubcommands:\n")[2].partition("\n\n")[0], re.M)
+    return [path, *(command for name in names for command in commands_below(*path, name))]
+
+
+@functools.cache
+def help_of(*words: str) -> str:
+    return subprocess.run([PROGRAM, *words, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_grammar_is_small() -> None:
+    options = [option for command in commands_below() for option in re.findall(r"^  ((?:-\w,)?--[\w-]+)", help_of(*command), re.M)]
+    assert len(command_names()) <= 18, command_names()
+    assert len([option for option in options if "--help" not in option]) <= 150
+
+
+def test_a_help_fits_a_screen() -> None:
+    for command in commands_below():
+        lines = help_of(*command).splitlines()
+        assert len(lines) <= 40 and max(map(len, lines)) <= 100, (command, len(lines), max(lines, key=len))
+
+
+def test_the_help_of_the_program_has_the_exit_table() -> None:
+    assert re.findall(r"^  (\d)  \S", help_of(), re.M) == list("012345")
 
 
 @pytest.mark.parametrize("verb", command_names())
@@ -69,7 +103,7 @@ def test_an_example_runs(verb: str, example: str, place: Path, environment: dict
     if names & NOT_RUN.keys():
         return
     here = re.sub(r"/(tmp|mnt)/", rf"{place}/\1/", example)
-    done = subprocess.run(["bash", "-c", here], cwd=place, env=environment | {"HOME": str(place)}, stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, timeout=300)  # fmt: skip
-    may_find = names & set(FINDS) or "--exit-code" in example
+    env = environment | {"HOME": str(place), "VIRTUAL_ENV": str(place / "venv")}
+    done = subprocess.run(["bash", "-c", here], cwd=place, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    may_find = names & set(FINDS) or "--since" in example
     assert done.returncode in ((0, 1) if may_find else (0,)), done.stdout[-500:] + done.stderr

@@ -26,7 +26,7 @@ TRAINED = ("mean_hidden", "mean_hidden_and_weight", "mean_all")
 )
 def test_each_release_has_its_class(tmp_path: Path, version: str, head: str, of_bias: str, none: str) -> None:
     chosen = [word for name in (*HEADS, *TRAINED, "none_weight") for word in ("--case", name)]
-    _, document = answer(tmp_path, "reproduce", SLUG, "--upstream", version, *chosen, "--device", "cpu")
+    _, document = answer(tmp_path, "reproduce", SLUG, version, *chosen, "--device", "cpu")
     wanted = dict.fromkeys(HEADS, head) | dict.fromkeys(OF_BIAS, of_bias) | dict.fromkeys(TRAINED, "absent") | {"none_weight": none}
     assert seen(document, "upstream") == wanted
 

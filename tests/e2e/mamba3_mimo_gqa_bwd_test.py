@@ -58,7 +58,7 @@ def test_a_layer_cut_in_parts_mixes_groups_of_several_ranks(tmp_path: Path) -> N
 
 
 def test_a_release_without_the_layer_has_no_verdict(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "reproduce", SLUG, "--upstream", "2.3.1")
+    status, document = answer(tmp_path, "reproduce", SLUG, "2.3.1")
     assert status == 3 and set(seen(document, "upstream").values()) == {"unsupported"}
 
 

@@ -27,7 +27,7 @@ def test_the_edit_lowers_and_loads_through_tma(tmp_path: Path) -> None:
 
 
 def test_another_tilelang_stands_beside(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "reproduce", SLUG, "--beside", "tilelang=0.1.15", *FORWARD)
+    status, document = answer(tmp_path, "reproduce", SLUG, "mamba-ssm", "tilelang@0.1.15", *FORWARD)
     assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(tma_not_used)"), document["why"]
 
 

@@ -29,7 +29,7 @@ def test_the_edit_is_proved_equivalent(tmp_path: Path) -> None:
 
 
 def test_a_release_without_the_layer_has_no_verdict(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "reproduce", SLUG, "--upstream", "2.3.1", "--case", "dense")
+    status, document = answer(tmp_path, "reproduce", SLUG, "2.3.1", "--case", "dense")
     assert status == 3 and set(seen(document, "upstream").values()) == {"unsupported"}
 
 

@@ -23,7 +23,7 @@ WANTED = {
 @pytest.mark.parametrize("version", ["0.15.0", "0.17.1", "0.18.2", "0.19.2"])
 def test_each_form_of_the_wrapper_rounds_what_must_stay(tmp_path: Path, version: str) -> None:
     chosen = [word for name in WANTED for word in ("--case", name)]
-    _, document = answer(tmp_path, "reproduce", SLUG, "--upstream", version, *chosen, "--device", "cpu")
+    _, document = answer(tmp_path, "reproduce", SLUG, version, *chosen, "--device", "cpu")
     assert seen(document, "upstream") == WANTED
 
 

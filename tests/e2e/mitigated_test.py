@@ -37,7 +37,7 @@ def error_of(tmp_path: Path, *words: str) -> str:
 
 
 def test_what_cannot_be_asked_is_said_in_a_line(tmp_path: Path) -> None:
-    of = error_of(tmp_path, "fp8_storage_dispatch", "--subject", "mitigated", "--of", "transformer-engine")
+    of = error_of(tmp_path, "fp8_storage_dispatch", "--subject", "mitigated", "transformer-engine")
     assert of == "patchbench: fp8_storage_dispatch: the mitigation acts on megatron-core, not on transformer-engine\n"
     left = error_of(tmp_path, "sparse_mla_dims", "--subject", "mitigated", "--case", "silent_80_64")
     assert left.startswith("patchbench: sparse_mla_dims: case 'silent_80_64' is not for 'mitigated': they ask that")

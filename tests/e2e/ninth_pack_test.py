@@ -52,7 +52,7 @@ class NewPack:
 
 
 def pack_of(words: list[str]) -> NewPack:
-    name, _, file = words[words.index("--upstream") + 1].partition("=")
+    name, _, file = words[2].partition("=")
     upstream, _, version = name.partition("@")
     return NewPack(tuple(words), words[1], upstream, version, file)
 
@@ -198,7 +198,7 @@ def save_edits(desk: Desk, pack: NewPack, folder: Path) -> Path:
     for name, lines, words in (
         ("wrong", RIGHT.replace("2", "3"), ["--out", folder / "candidate"]),
         ("right", RIGHT, ["--name", "0001-double-every-row"]),
-        ("mutant", FIRST_ROW_LEFT, ["--mutant", "first-row-left"]),
+        ("mutant", FIRST_ROW_LEFT, ["--name", "mutant-first-row-left"]),
     ):
         tree = folder / name
         desk.must("patch", "new", pack.slug, tree)
@@ -225,7 +225,7 @@ def write_first_files(desk: Desk, packs: tuple[NewPack, ...]) -> None:
     assert subprocess.run(pages, env=desk.env | {"PATCHBENCH_BUILD": str(BIN.parent)}).returncode == 0
     desk.build(packs[0])
     unfilled = desk.run("reproduce", packs[0].slug)
-    assert unfilled.returncode == 3 and f"repro/{packs[0].slug}/repro.cpp: write inputs()" in unfilled.stderr
+    assert unfilled.returncode == 5 and f"repro/{packs[0].slug}/repro.cpp: write inputs()" in unfilled.stderr
 
 
 def fill_cells(desk: Desk, pack: NewPack, folder: Path) -> Path:

@@ -49,7 +49,7 @@ def changed(records: list[str], pattern: str, by: str) -> str:
 
 def test_a_verdict_comes_out_again(tmp_path: Path, run: tuple[str, list[str]]) -> None:
     listed = imported(tmp_path, *run[1])
-    status, document = answer(tmp_path, "replay", next(row["record"] for row in listed if row["type"] == "verdict"))
+    status, document = answer(tmp_path, "ledger", "replay", next(row["record"] for row in listed if row["type"] == "verdict"))
     assert (status, document["same"], document["verdict"]) == (0, True, "as recorded"), document
     assert [o["replayed"] for o in document["observations"]] == ["bitwise"] * 2
     after = json.loads(start(tmp_path, "--json", "ledger", "list").stdout)["unsigned_imports"]
@@ -65,7 +65,7 @@ TAMPERED = {
 @pytest.mark.parametrize("what", TAMPERED)
 def test_a_tampered_record_differs(tmp_path: Path, run: tuple[str, list[str]], what: str) -> None:
     listed = imported(tmp_path, changed(run[1], *TAMPERED[what]))
-    status, document = answer(tmp_path, "replay", listed[0]["record"])
+    status, document = answer(tmp_path, "ledger", "replay", listed[0]["record"])
     assert (status, document["same"]) == (1, False)
     assert [o["replayed"] for o in document["observations"]] == ["differs"] and document["observations"][0]["why"]
 
@@ -84,10 +84,10 @@ def test_what_is_not_here_is_not_runnable(tmp_path: Path, run: tuple[str, list[s
     if subject == "model" and what in ("edit", "environment"):
         pytest.skip("a model runs no release")
     listed = imported(tmp_path, changed(records, *LOST[what]))
-    done = start(tmp_path, "replay", listed[0]["record"])
+    done = start(tmp_path, "ledger", "replay", listed[0]["record"])
     assert (done.returncode, done.stdout) == (4, "") and what in done.stderr.splitlines()[-1], done.stderr
 
 
 def test_bad_words_are_usage(tmp_path: Path) -> None:
-    done = start(tmp_path, "replay", "deadbeefdeadbeef")
+    done = start(tmp_path, "ledger", "replay", "deadbeefdeadbeef")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "no record 'deadbeefdeadbeef'" in done.stderr

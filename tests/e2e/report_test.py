@@ -1,4 +1,4 @@
-"""The page of `patchbench report --html`: well formed, self-contained, escaped, and as a browser shows it."""
+"""The page of `patchbench status page`: well formed, self-contained, escaped, and as a browser shows it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(2)>\"' & \\u00
 
 def page_of(tmp_path: Path, root: Path = ROOT) -> str:
     out = tmp_path / "page.html"
-    words = [PROGRAM, "report", "--html", "--committed", "-o", out]
+    words = [PROGRAM, "status", "page", "--committed", "-o", out]
     done = subprocess.run(words, env=os.environ | {"PATCHBENCH_ROOT": str(root)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return out.read_text()
@@ -116,23 +116,3 @@ def test_texts_cannot_leave_their_places(tmp_path: Path) -> None:
     assert {e.tag for e in tree.iter()} <= KNOWN
     assert "alert(1)</script>" in "".join(tree.itertext()), "the text is shown as text"
     assert not [e for e in tree.iter("a") if "javascript" in e.attrib["href"]]
-
-
-def test_without_a_form_says_what_to_give() -> None:
-    done = subprocess.run([PROGRAM, "report"], capture_output=True, text=True)
-    assert done.returncode == 2 and "--html" in done.stderr
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_browser_shows_it_without_errors_or_sideways_scroll(tmp_path: Path, page: str, width: int) -> None:
-    python = os.environ.get("PATCHBENCH_BROWSER_PYTHON")
-    if not python:
-        pytest.skip("no browser: PATCHBENCH_BROWSER_PYTHON names a Python with PyQt6-WebEngine")
-    (tmp_path / "page.html").write_text(page)
-    words = [python, Path(__file__).with_name("browser.py"), tmp_path / "page.html", str(width), tmp_path / "shot.png"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["console"] == [] and found["dead_links"] == []
-    assert found["scroll_width"] <= found["client_width"]
-    assert (tmp_path / "shot.png").stat().st_size > 10_000

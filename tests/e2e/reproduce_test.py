@@ -68,18 +68,18 @@ def test_a_first_run_waits_for_no_image_where_bubblewrap_serves(run, tmp_path: P
     ],
 )
 def test_three_states_of_a_release_are_told_apart(run, version: str, wanted: str, bisect_status: int) -> None:
-    words = ["reproduce", SLUG, "--upstream", version, *FEW]
+    words = ["reproduce", SLUG, version, *FEW]
     shown = run(*words)
     assert (sentinel(shown), shown.returncode) == (wanted, 0), shown.stdout + shown.stderr
     is_hit = bisect_status == 1
     assert f"liger-kernel {version} {'has the bug' if is_hit else 'is right'}" in shown.stdout
     assert shown.stdout.splitlines()[-1].startswith(f"next: patchbench {'validate' if is_hit else 'status windows'} {SLUG}")
-    assert run(*words, "--exit-code").returncode == bisect_status
+    assert run(*words, "--bisect").returncode == bisect_status
     assert run("ledger", "verify").returncode == 0
 
 
 def test_alias_of_the_second_class_is_printed(run) -> None:
-    assert "REDUCTION_IGNORED" in run("reproduce", SLUG, "--upstream", "0.6.2", *FEW).stdout
+    assert "REDUCTION_IGNORED" in run("reproduce", SLUG, "0.6.2", *FEW).stdout
 
 
 def test_json_is_one_document_that_cites_its_record(run) -> None:
@@ -186,7 +186,7 @@ def test_git_bisect_finds_the_commit_that_brought_the_bug(run, tmp_path: Path) -
     bad = commit(None, "more words")
     git("bisect", "start", bad, good)
     env = {**os.environ, "PATCHBENCH_ROOT": str(ROOT), "PATCHBENCH_LEDGER": str(tmp_path / "bisect.db")}
-    words = [str(PROGRAM), "reproduce", SLUG, "--upstream", "path:.", "--exit-code", *FEW]
+    words = [str(PROGRAM), "reproduce", SLUG, "path:.", "--bisect", *FEW]
     found = subprocess.run(["git", "bisect", "run", *words], cwd=clone, env=env, capture_output=True, text=True, timeout=600)
     assert found.returncode == 0, found.stdout + found.stderr
     assert f"{culprit} is the first bad commit" in found.stdout
@@ -196,13 +196,13 @@ def test_git_bisect_finds_the_commit_that_brought_the_bug(run, tmp_path: Path) -
     ("words", "status", "said"),
     [
         (["reproduce", "liger_flce_non_bwd"], 2, "did you mean liger_flce_none_bwd"),
-        (["reproduce", SLUG, "--upstream", "0.8.55"], 2, "0.8.5"),
+        (["reproduce", SLUG, "0.8.55"], 2, "0.8.5"),
         (["reproduce", SLUG, "--case", "none_randm"], 2, "none_random"),
         (["reproduce", SLUG, "--subject", "patchd"], 2, "patched"),
         (["reproduce", SLUG, "--device", "gpu"], 2, "cpu nor cuda:N"),
         (["reproduce", SLUG, "--device", "cuda:9"], 4, "try --device cpu"),
         (["reproduce", SLUG, "--sandbox", "padman"], 2, "podman"),
-        (["reproduce", SLUG, "--upstream", "path:/nowhere"], 2, "/nowhere"),
+        (["reproduce", SLUG, "path:/nowhere"], 2, "/nowhere"),
         (["reproduce", SLUG, "--python", "/nowhere"], 2, "/nowhere"),
         (["reproduce", SLUG, "--python", sys.executable], 4, "liger-kernel is not installed there"),
         (["reproduce"], 2, "name one pack"),
@@ -219,7 +219,7 @@ def test_wrong_words_are_one_clear_line(run, words: list[str], status: int, said
     lines = [line for line in result.stderr.splitlines() if not line.removeprefix("patchbench: ").startswith(progress)]
     assert len(lines) == 1 and said in lines[0], result.stderr
     if words[0] == "reproduce":
-        assert run(*words, "--exit-code").returncode == 200
+        assert run(*words, "--bisect").returncode == 200
 
 
 def test_plan_starts_nothing(run, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from scan_test import FLCE, document, install, released, scan
 
 
 def test_the_table_is_that_of_the_archives() -> None:
-    done = subprocess.run([PROGRAM, "--json", "pins", "functions"], capture_output=True, text=True, check=False)
+    done = subprocess.run([PROGRAM, "--json", "env", "pins", "functions"], capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)
     if not found["read"]:
         pytest.skip("no archive is in the cache")

@@ -26,13 +26,13 @@ def test_the_release_declines_without_a_word_and_asserts(tmp_path: Path) -> None
 
 
 def test_another_project_asserts_in_its_wrapper(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "reproduce", SLUG, "--of", "nemo-automodel")
+    status, document = answer(tmp_path, "reproduce", SLUG, "nemo-automodel")
     assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(shape_asserted)"), document["why"]
     assert seen(document, "upstream")["automodel_native"] == "absent"
 
 
 def test_tilelang_is_judged_by_megatrons_kernels_the_backward_included(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "reproduce", SLUG, "--of", "tilelang", "--case", "lowers_backward_rope_free", "--case", "native")
+    status, document = answer(tmp_path, "reproduce", SLUG, "tilelang", "--case", "lowers_backward_rope_free", "--case", "native")
     assert (status, document["sentinel"]) == (0, "BUG_REPRODUCED(lowering_fails)"), document["why"]
     assert seen(document, "upstream") == {"lowers_backward_rope_free": "lowering_fails", "native": "absent"}
 
@@ -58,7 +58,7 @@ def test_a_nearly_right_edit_is_red(tmp_path: Path, mutant: str, case: str, foun
 
 
 def test_a_release_without_the_kernels_has_no_verdict(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "reproduce", SLUG, "--upstream", "0.18.2", "--case", "declined_128_64", "--case", "native")
+    status, document = answer(tmp_path, "reproduce", SLUG, "0.18.2", "--case", "declined_128_64", "--case", "native")
     assert status == 3 and seen(document, "upstream") == {"declined_128_64": "unsupported", "native": "unsupported"}
 
 

@@ -50,12 +50,12 @@ def start(*words: str | Path) -> None:
 
 def edited_tree(folder: Path, slug: str, upstream: str, version: str) -> Path:
     """The pin with the pack's edits: what holds the package, one folder down in an sdist."""
-    start("patch", "new", slug, folder, "--upstream", upstream, "--at", version)
+    start("patch", "new", slug, f"{upstream}@{version}", folder)
     return next(root for root in (folder, *folder.iterdir()) if (root / UPSTREAMS[upstream]["package"]).is_dir())
 
 
 def take_edits_back(tree: Path, slug: str, upstream: str, mails: Path) -> None:
-    start("patch", "export", slug, mails, "--upstream", upstream)
+    start("patch", "export", slug, upstream, mails)
     for mail in sorted(mails.rglob("*.patch"), reverse=True):
         # The mail has the layout of the clone; a wheel's root is the package's.
         text = re.sub(r"([ab])/src/", r"\1/", mail.read_text())

@@ -41,10 +41,10 @@ def columns(line: str) -> int:
         ["status"],
         ["status", "--by", "repository"],
         ["status", SLUG],
-        ["status", "--windows"],
+        ["status", "windows"],
         ["status", "--since", "2026-11-21"],
-        ["lifecycle"],
-        ["window", SLUG, "--show"],
+        ["status", "due"],
+        ["status", "windows", SLUG],
     ],
 )
 def test_fits_eighty_columns_of_a_terminal(tmp_path: Path, words: list[str]) -> None:
@@ -55,7 +55,7 @@ def test_fits_eighty_columns_of_a_terminal(tmp_path: Path, words: list[str]) -> 
 
 
 def test_the_window_is_computed_from_the_records(run) -> None:
-    windows = json.loads(run("--json", "window", SLUG, "--show").stdout)["windows"]
+    windows = json.loads(run("--json", "status", "windows", SLUG).stdout)["windows"]
     assert {w["device"].split(" (")[0] for w in windows} == {"cpu", "NVIDIA H200"}
     for w in windows:
         seen = [(i["class"], i["first_bad"], i["last_bad"], i["has_gap"]) for i in w["intervals"]]
@@ -69,16 +69,16 @@ def test_the_window_is_computed_from_the_records(run) -> None:
 
 
 def test_what_is_never_released_has_a_window_over_its_commits(run) -> None:
-    windows = json.loads(run("--json", "window", "sparse_mla_dims", "--show").stdout)["windows"]
+    windows = json.loads(run("--json", "status", "windows", "sparse_mla_dims").stdout)["windows"]
     (slime,) = [w for w in windows if w["upstream"] == "slime"]
     assert [r["version"][:14] for r in slime["releases"]] == ["git:624b824a89"] and slime["intervals"][0]["class"] == "shape_asserted"
-    assert "slime, 1 locked commits" in run("window", "sparse_mla_dims", "--show").stdout
-    assert "git:624b824a89</b>" in run("report", "--html").stdout
+    assert "slime, 1 locked commits" in run("status", "windows", "sparse_mla_dims").stdout
+    assert "git:624b824a89</b>" in run("status", "page").stdout
 
 
 def test_the_window_tells_where_memory_went_up_and_came_down(run) -> None:
     """Liger's loss over 0.6.2 to 0.8.2 held about three times what it does before and after, on the reduction that is right, too."""
-    windows = {w["device"].split(" (")[0]: w for w in json.loads(run("--json", "window", SLUG, "--show").stdout)["windows"]}
+    windows = {w["device"].split(" (")[0]: w for w in json.loads(run("--json", "status", "windows", SLUG).stdout)["windows"]}
     assert "costs" not in windows["cpu"]  # an interpreter's peak says nothing
     costs = windows["NVIDIA H200"]["costs"]
     assert [r["version"] for r in costs["releases"]] == [r["version"] for r in windows["NVIDIA H200"]["releases"]]
@@ -120,13 +120,12 @@ def test_an_unsigned_import_stands_apart_and_never_counts(run, tmp_path: Path) -
 
 
 def test_since_tells_what_changed_and_exits_with_it(run) -> None:
-    late = run("status", "--since", "2999-01-01", "--exit-code")
+    late = run("status", "--since", "2999-01-01")
     assert (late.returncode, late.stdout) == (0, "nothing changed since 2999-01-01\n")
-    early = run("--json", "status", "--since", "2026-01-01", "--exit-code")
+    early = run("--json", "status", "--since", "2026-01-01")
     changes = json.loads(early.stdout)["changes"]
     assert early.returncode == 1 and all(c["before"] == "" for c in changes)
     assert any(c["now"] == "BUG_REPRODUCED(wrong_gradients)" and c["version"] == "0.8.0" for c in changes)
-    assert run("status", "--exit-code").returncode == 200
     assert run("status", "--since", "yesterday").returncode == 2
 
 
@@ -143,7 +142,7 @@ def changed_root(tmp_path: Path, **fields: str) -> Path:
 
 def due(run, root: Path, day: str) -> dict[str, list[str]]:
     """Reasons by what is due; notes, which are not due, among them."""
-    (pack,) = json.loads(run("--json", "lifecycle", SLUG, "--on", day, root=root).stdout)["packs"]
+    (pack,) = json.loads(run("--json", "status", "due", SLUG, "--day", day, root=root).stdout)["packs"]
     assert all(one["what"] == "note" for one in pack["notes"])
     out: dict[str, list[str]] = {}
     for one in pack["due"] + pack["notes"]:
@@ -157,13 +156,13 @@ def test_lifecycle_computes_what_is_due(run, tmp_path: Path) -> None:
     assert "0.8.5 is green on every trigger of 0.8.0" in now["retirement"][0]
     root = changed_root(tmp_path, keep="drop", admission="owed: a number")
     assert {"deletion", "admission"} <= set(due(run, root, "2026-11-22"))
-    (pack,) = json.loads(run("--json", "lifecycle", SLUG, root=root).stdout)["packs"]
+    (pack,) = json.loads(run("--json", "status", "due", SLUG, root=root).stdout)["packs"]
     assert (pack["keep"], pack["admission"], pack["catalog"]["role"]) == ("drop", "owed: a number", "donor")
     for path in (root / f"reports/evidence/{SLUG}").glob("*.jsonl"):
         if path.name != "cpu.jsonl":
             path.unlink()
     assert "retirement" not in due(run, root, "2026-11-22")
-    assert run("lifecycle", SLUG, "--exit-code").returncode == 1
+    assert run("status", "due", SLUG).returncode == 1
 
 
 def test_speed_that_costs_memory_is_a_note_and_no_demotion(run, tmp_path: Path) -> None:
@@ -189,15 +188,15 @@ def test_speed_that_costs_memory_is_a_note_and_no_demotion(run, tmp_path: Path) 
 
 def test_only_the_upstream_that_a_mitigation_acts_on_retires_it(run) -> None:
     """Pack 14: the newest tilelang is green, the newest megatron-core, on which the mitigation acts, is red."""
-    (pack,) = json.loads(run("--json", "lifecycle", "sparse_mla_pdp_precision", "--on", "2026-11-23").stdout)["packs"]
+    (pack,) = json.loads(run("--json", "status", "due", "sparse_mla_pdp_precision", "--day", "2026-11-23").stdout)["packs"]
     assert "retirement" not in {one["what"] for one in pack["due"]}
     (note,) = [one["why"] for one in pack["notes"] if "tilelang" in one["why"]]
     assert note == ("tilelang 0.1.15 is green on every trigger of 0.1.9 (cpu; green since 0.1.11); the mitigation acts on "
                     "megatron-core and stays, red is megatron-core 0.19.2 (cpu)")  # fmt: skip
-    (filing,) = json.loads(run("--json", "filing", "sparse_mla_pdp_precision", "--day", "2026-11-23").stdout)["packs"]
+    (filing,) = json.loads(run("--json", "status", "filing", "sparse_mla_pdp_precision", "--day", "2026-11-23").stdout)["packs"]
     assert not [block for block in filing["blocks"] if "no longer shows it" in block]
     assert "tilelang 0.1.15 no longer shows it: leave it out of the report, which goes to megatron-core" in filing["notes"]
-    liger = json.loads(run("--json", "filing", SLUG, "--day", "2026-11-23").stdout)["packs"][0]
+    liger = json.loads(run("--json", "status", "filing", SLUG, "--day", "2026-11-23").stdout)["packs"][0]
     assert liger["kind"] == "none" or "liger-kernel 0.8.5 no longer shows it" in liger["blocks"]
 
 
@@ -210,7 +209,7 @@ def rows_of_summary(text: str, slug: str) -> dict[tuple[str, str], dict[str, str
 
 def test_a_new_case_with_a_larger_error_is_no_growth(run) -> None:
     """The newest run of 05's op has cases that the two before had not; one of them takes more of its limit than theirs did."""
-    (pack,) = json.loads(run("--json", "lifecycle", "mamba3_mimo_gqa_bwd").stdout)["packs"]
+    (pack,) = json.loads(run("--json", "status", "due", "mamba3_mimo_gqa_bwd").stdout)["packs"]
     assert "demotion" not in {one["what"] for one in pack["due"]}
 
 
@@ -232,7 +231,7 @@ def test_no_regression_names_the_numbers_that_were_compared(run) -> None:
     slug = "sparse_mla_pdp_precision"
     bounds = json.loads((ROOT / f"packs/{slug}/manifest.json").read_text())["bounds"]["lowering"]["ratios_max"]
     said = f"NO_REGRESSION of {', '.join(sorted(bounds))} (case lowering, each at most 1.03 times upstream's)"
-    for words in (["status", slug, "--summary"], ["status", "--markdown"], ["status"], ["claims", slug]):
+    for words in (["status", slug, "--summary"], ["status", "--markdown"], ["status"], ["status", "claims", slug]):
         text = " ".join(run(*words).stdout.replace("`", "").split())
         assert text.count("NO_REGRESSION") == text.count(said) > 0, words
 
@@ -256,7 +255,7 @@ def test_a_plan_counts_what_the_records_know(run, tmp_path: Path) -> None:
 
 
 def test_every_due_record_is_in_the_evidence(run) -> None:
-    digests = {d for p in json.loads(run("--json", "lifecycle").stdout)["packs"] for one in p["due"] for d in one["records"]}
+    digests = {d for p in json.loads(run("--json", "status", "due").stdout)["packs"] for one in p["due"] for d in one["records"]}
     known = {c["verdict"] for c in json.loads(run("--json", "status").stdout)["cells"]}
     assert digests and digests <= known
 
@@ -283,7 +282,7 @@ def test_pins_update_finds_holes_and_what_is_newer(run, tmp_path: Path) -> None:
         wheel("0.7.0.post1", "2026-02-12"),
     ]
     root = changed_root(tmp_path)
-    words = ["--json", "pins", "update", "--offline", index_file(tmp_path, files)]
+    words = ["--json", "env", "pins", "update", "--offline", index_file(tmp_path, files)]
     found = json.loads(run(*words, root=root).stdout)
     proposed = [(p["version"], p["date"], p["is_hole"]) for p in found["releases"]]
     assert proposed == [
@@ -306,7 +305,7 @@ def test_pins_update_finds_holes_and_what_is_newer(run, tmp_path: Path) -> None:
         if line.rstrip(",") not in before.replace(",\n", "\n").splitlines()
     ]
     assert len(added) == 4, added
-    window = json.loads(run("--json", "window", SLUG, "--show", root=root).stdout)["windows"][0]
+    window = json.loads(run("--json", "status", "windows", SLUG, root=root).stdout)["windows"][0]
     assert window["releases"][-1] == {"version": "0.9.0", "state": "not_measured", "verdict": ""}
     again = run(*words[1:], "liger-kernel", root=root).stdout
     assert again == "liger-kernel: the locks hold every final release of the index from 0.3.0 on\n"
@@ -320,7 +319,7 @@ def test_pins_update_names_what_it_cannot_lock(run, tmp_path: Path) -> None:
         wheel("0.9.3", "2026-11-21", filename="liger_kernel-0.9.3.tar.gz"),
     ]
     root = changed_root(tmp_path)
-    words = ["pins", "update", "liger-kernel", "--offline", index_file(tmp_path, files)]
+    words = ["env", "pins", "update", "liger-kernel", "--offline", index_file(tmp_path, files)]
     lines = run(*words, root=root).stdout.splitlines()
     assert [line.split(". ")[0] for line in lines] == [
         "liger-kernel 0.9.2 is not locked (yanked: broken)",
@@ -345,20 +344,21 @@ def test_pins_update_names_what_it_cannot_lock(run, tmp_path: Path) -> None:
 def test_pins_update_says_what_it_did_not_compare(run, tmp_path: Path) -> None:
     offline = ["--offline", index_file(tmp_path, [])]
     assert (
-        run("pins", "update", "triton", *offline).stdout == "triton: not compared, for it has no locked release or no page of the index\n"
+        run("env", "pins", "update", "triton", *offline).stdout
+        == "triton: not compared, for it has no locked release or no page of the index\n"
     )
-    assert "triton" in json.loads(run("--json", "pins", "update", *offline).stdout)["not_compared"]
-    assert json.loads(run("--json", "pins", "update", "slime").stdout)["not_compared"] == ["slime"]
+    assert "triton" in json.loads(run("--json", "env", "pins", "update", *offline).stdout)["not_compared"]
+    assert json.loads(run("--json", "env", "pins", "update", "slime").stdout)["not_compared"] == ["slime"]
 
 
 def test_pins_update_without_a_network_is_one_line(run, tmp_path: Path) -> None:
-    done = run("pins", "update", "liger-kernel", PIP_INDEX_URL="http://127.0.0.1:9/simple", no_proxy="127.0.0.1", http_proxy="")
+    done = run("env", "pins", "update", "liger-kernel", PIP_INDEX_URL="http://127.0.0.1:9/simple", no_proxy="127.0.0.1", http_proxy="")
     assert done.returncode == 4 and done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1 and "--offline" in done.stderr
-    assert run("pins", "update", "--offline", str(tmp_path / "none.json")).returncode == 2
+    assert run("env", "pins", "update", "--offline", str(tmp_path / "none.json")).returncode == 2
     malformed = tmp_path / "bad.json"
     malformed.write_text('{"liger-kernel": {"files": [{"filename": 3}]}}')
-    assert run("pins", "update", "--offline", str(malformed)).returncode == 2
+    assert run("env", "pins", "update", "--offline", str(malformed)).returncode == 2
 
 
 def test_patch_check_finds_where_an_edit_goes_stale(run) -> None:
@@ -384,9 +384,7 @@ def test_patch_check_wants_a_pack_or_all(run) -> None:
     assert run("window").returncode == 2
 
 
-@pytest.mark.parametrize(
-    "words", [["patch", "check", SLUG], ["patch", "rebase", SLUG, "--to", "0.8.1"], ["sweep", "--packs", SLUG, "--plan"]]
-)
+@pytest.mark.parametrize("words", [["patch", "check", SLUG], ["patch", "rebase", SLUG, "0.8.1"], ["sweep", "--packs", SLUG, "--plan"]])
 def test_edits_and_sweeps_end_with_a_sentence_and_the_next_command(run, words: list[str]) -> None:
     sentence, command = run(*words).stdout.splitlines()[-2:]
     assert sentence.endswith(".") and command.startswith("next: patchbench "), (sentence, command)

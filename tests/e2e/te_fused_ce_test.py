@@ -39,7 +39,7 @@ def test_a_release_is_red_in_seven_classes_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_each_class_has_a_window_of_its_own(tmp_path: Path, version: str, wanted: dict[str, str]) -> None:
-    assert of_cases(tmp_path, list(wanted), "--upstream", version) == wanted
+    assert of_cases(tmp_path, list(wanted), version) == wanted
 
 
 def test_the_model_has_the_classes_of_the_red_pin(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_head_over_a_frozen_trunk_trains_with_the_fix_alone(tmp_path: Path) ->
 
 
 def test_goodput_takes_the_reports(runs: Path) -> None:
-    words = [PROGRAM, "--json", "goodput", runs / "raw.json", runs / "patched.json"]
+    words = [PROGRAM, "--json", "job", "goodput", runs / "raw.json", runs / "patched.json"]
     done = subprocess.run(words, env=os.environ | {"PATCHBENCH_ROOT": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     compared = json.loads(done.stdout)

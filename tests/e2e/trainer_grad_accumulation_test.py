@@ -24,7 +24,7 @@ CASES = ("reads_uneven", "unlisted_uneven", "none_uneven", "none_even", "ignores
 )
 def test_each_release_has_its_classes(tmp_path: Path, version: str, found: tuple[str, ...]) -> None:
     chosen = [word for name in CASES for word in ("--case", name)]
-    _, document = answer(tmp_path, "reproduce", SLUG, "--upstream", version, *chosen, "--device", "cpu")
+    _, document = answer(tmp_path, "reproduce", SLUG, version, *chosen, "--device", "cpu")
     assert seen(document, "upstream") == dict(zip(CASES, (*found, "absent"), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""`triage` on logs that torch itself wrote in this test, and on what breaks a reader of logs."""
+"""`job triage` on logs that torch itself wrote in this test, and on what breaks a reader of logs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ for i in range(10):
 
 def triage(*words: str | Path, given: bytes | None = None) -> tuple[int, dict]:
     """Exit status and report."""
-    done = subprocess.run([PROGRAM, "--json", "triage", *words], env=ENV, input=given, capture_output=True, timeout=300)
+    done = subprocess.run([PROGRAM, "--json", "job", "triage", *words], env=ENV, input=given, capture_output=True, timeout=300)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -128,7 +128,7 @@ def test_a_line_of_ten_megabytes_is_one_line() -> None:
 
 def peak_kib(pieces: Iterator[bytes]) -> int:
     """The most memory that one triage of a pipe took."""
-    process = subprocess.Popen([PROGRAM, "triage", "-"], env=ENV, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([PROGRAM, "job", "triage", "-"], env=ENV, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert process.stdin
     for piece in pieces:
         process.stdin.write(piece)
@@ -148,7 +148,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
 def test_following_tells_an_alert_as_it_comes_and_ends_with_the_report(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("start\n")
-    words = [PROGRAM, "--json", "triage", "--follow", log]
+    words = [PROGRAM, "--json", "job", "triage", "--follow", log]
     with subprocess.Popen(words, env=ENV, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         with open(log, "a") as out:
@@ -168,10 +168,10 @@ def test_following_tells_an_alert_as_it_comes_and_ends_with_the_report(tmp_path:
 
 def test_wrong_words_get_one_line(tmp_path: Path) -> None:
     for words in (["none.log"], [tmp_path], ["--rules", tmp_path / "none.json", "-"]):
-        done = subprocess.run([PROGRAM, "triage", *words], env=ENV, input=b"", capture_output=True, timeout=60)
+        done = subprocess.run([PROGRAM, "job", "triage", *words], env=ENV, input=b"", capture_output=True, timeout=60)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
     bad = tmp_path / "bad.json"
     bad.write_text('{"rules": [{"name": "a", "action": "count", "regex": "(a", "reason": "r"}]}')
-    done = subprocess.run([PROGRAM, "triage", "--rules", bad, "-"], env=ENV, input=b"", capture_output=True, timeout=60)
+    done = subprocess.run([PROGRAM, "job", "triage", "--rules", bad, "-"], env=ENV, input=b"", capture_output=True, timeout=60)
     assert done.returncode == 2 and b"rule a: (a: " in done.stderr
-    assert subprocess.run([PROGRAM, "triage", "-"], env=ENV, input=b"", capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run([PROGRAM, "job", "triage", "-"], env=ENV, input=b"", capture_output=True, timeout=60).returncode == 0

@@ -115,10 +115,10 @@ def test_reproduce_all_goes_on_and_names_it_at_the_end(run) -> None:
     assert sentinels == {"one": "NOT_RUN:upstream_unreachable", "two": "BUG_REPRODUCED(wrong)"}
 
 
-def test_reproduce_all_with_an_exit_code_says_hit_before_unknown(run, tmp_path: Path) -> None:
-    assert run("reproduce", "--all", "--exit-code").returncode == 1
+def test_reproduce_all_for_git_bisect_says_hit_before_unknown(run, tmp_path: Path) -> None:
+    assert run("reproduce", "--all", "--bisect").returncode == 1
     shutil.rmtree(tmp_path / "root/packs/two")
-    assert run("reproduce", "--all", "--exit-code").returncode == 125
+    assert run("reproduce", "--all", "--bisect").returncode == 125
 
 
 def test_window_all_goes_on_and_names_it_at_the_end(run) -> None:
@@ -134,4 +134,4 @@ def test_window_all_goes_on_and_names_it_at_the_end(run) -> None:
 
 def test_one_pack_whose_pin_is_out_of_reach_is_not_runnable(run) -> None:
     assert run("reproduce", "one").returncode == 4
-    assert run("reproduce", "one", "--exit-code").returncode == 200
+    assert run("reproduce", "one", "--bisect").returncode == 200

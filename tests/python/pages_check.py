@@ -26,7 +26,7 @@ LEFT = {
     "./patchbench sweep": "the judge",
     "./patchbench patch": "the releases",
     "./patchbench bundle": "the releases",
-    "./patchbench lint-claims": "what bundle writes",
+    "./patchbench ledger lint": "what bundle writes",
     "ls": "what bundle and patch export write",
 }
 # How the lines of a clone's preparation begin.

@@ -27,15 +27,22 @@ def after_option(file: Path, option: str) -> Iterator[str]:
         yield from (b for a, b in zip(texts, texts[1:], strict=False) if a == option and isinstance(b, str))
 
 
+def words_of_runs(file: Path) -> Iterator[str]:
+    """The texts in a call, a list or a tuple that runs a release."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        items = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [])
+        texts = [item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+        yield from texts if {"reproduce", "validate"} & set(texts) else ()
+
+
 def test_releases_that_tests_name_are_fetched() -> None:
     locked = {r["version"] for upstream in UPSTREAMS.values() for r in upstream["releases"]}
     fetched = {version for versions in needed().values() for version in versions}
     named = {}
     for file in sorted((ROOT / "tests" / "e2e").glob("*_test.py")):
-        for option in ("--upstream", "--upstreams", "--beside"):
-            for text in after_option(file, option):
-                for version in text.rpartition("=")[2].split(","):
-                    named[version] = file.name
+        for text in (*words_of_runs(file), *after_option(file, "--upstreams")):
+            for version in text.rpartition("@")[2].split(","):
+                named[version] = file.name
     assert {"0.18.2", "2.3.1", "0.1.15"} <= set(named)
     assert [(v, file) for v, file in named.items() if v in locked and v not in fetched] == []
 

@@ -48,7 +48,8 @@ class FilingTest : public ::testing::Test {
     repository_.put("packs/other_pack/manifest.json", other);
   }
   sample::Ended filing(const std::string& day = "2026-03-10", bool json = true) {
-    return repository_.run(add_filing_command, {"filing", "some_pack", "--day", day}, json);
+    return repository_.run(add_status_command, {"status", "--day", day, "filing", "some_pack"},
+                           json);
   }
   /// All that blocks the pack, as one text; "" if it can go out.
   std::string blocks(const std::string& day = "2026-03-10") {

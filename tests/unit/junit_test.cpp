@@ -129,7 +129,7 @@ TEST(Markdown, ThePageNamesEverythingThatWasRun) {
         sha256_hex("file 2"), std::string("podman"), std::string("Debian GNU/Linux 12"),
         std::string("3.14e-01"), std::string("1.23e-07"), std::string("2.47e-07"),
         std::string(
-            "./patchbench reproduce liger_flce_none_bwd --upstream 0.8.0 --device cpu --seed 1"),
+            "./patchbench reproduce liger_flce_none_bwd liger-kernel@0.8.0 --device cpu --seed 1"),
         digest}) {
     EXPECT_TRUE(has(page, part)) << part;
   }
@@ -183,7 +183,7 @@ TEST(Markdown, AValidationIsRunAgainByValidate) {
   const std::string page =
       markdown_of_run({{"upstream", sample::context()}}, sample::red_observations(), question,
                       {Sentinel::kFixRejected, "", "red", ""}, "");
-  EXPECT_TRUE(has(page, "./patchbench validate liger_flce_none_bwd --upstream 0.8.0")) << page;
+  EXPECT_TRUE(has(page, "./patchbench validate liger_flce_none_bwd liger-kernel@0.8.0")) << page;
   EXPECT_FALSE(has(page, "--subject"));
 }
 

@@ -155,8 +155,7 @@ TEST_F(LedgerCliTest, MalformedWordsAreOneClearLine) {
         << expect;
   }
   EXPECT_NE(run({"export", "--since", "yesterday"}).error.find("--since"), std::string::npos);
-  EXPECT_NE(run({"export", "--slug", "liger_flce_none_bw"})
-                .error.find("did you mean liger_flce_none_bwd"),
+  EXPECT_NE(run({"export", "liger_flce_none_bw"}).error.find("did you mean liger_flce_none_bwd"),
             std::string::npos);
   EXPECT_NE(run({"show", "xyz"}).error.find("digest"), std::string::npos);
   EXPECT_NE(run({"show", std::string(64, '0')}).error.find("no record"), std::string::npos);
@@ -180,7 +179,7 @@ TEST_F(LedgerCliTest, ExportAndImportGoRound) {
 
 TEST_F(LedgerCliTest, ExportTakesPackAndDate) {
   fill();
-  EXPECT_EQ(run({"export", "--slug", "liger_flce_none_bwd", "--since", "2026-02-03"}).out,
+  EXPECT_EQ(run({"export", "liger_flce_none_bwd", "--since", "2026-02-03"}).out,
             run({"export"}).out);
   EXPECT_NE(run({"export", "--since", "2026-02-03T04:05:07Z"}).error.find("no record matches"),
             std::string::npos);

@@ -50,6 +50,8 @@ class ListCommands : public testing::Test {
     app.fallthrough();
     app.add_flag("--json", context_.json);
     add_list_commands(app, context_);
+    add_status_command(app, context_);
+    add_new_command(app, context_);
     std::vector<std::string> reversed(words.rbegin(), words.rend());
     std::ostringstream out;
     std::streambuf* const before = std::cout.rdbuf(out.rdbuf());
@@ -80,7 +82,7 @@ class ListCommands : public testing::Test {
     EXPECT_EQ(got, read(path));
   }
 
-  const std::string upstream_ = "--upstream=liger-kernel@0.8.0=liger_kernel/ops/utils.py";
+  const std::string upstream_ = "liger-kernel@0.8.0=liger_kernel/ops/utils.py";
   Context context_;
 };
 
@@ -124,13 +126,13 @@ TEST_F(ListCommands, TableShowsWhatWasCounted) {
   where.slug = "some_pack";
   Observation o = sample::observation("upstream", "fp32", CaseRole::kTrigger, Seen::kAbsent);
   o.slug = where.slug;
-  EXPECT_EQ(run({"show", "some_pack", "--table"}),
+  EXPECT_EQ(run({"status", "cases", "some_pack"}),
             "some_pack: no record; run patchbench window some_pack\n");
   o.self_reported["numbers"] = {{"registers", 255}, {"spill_bytes", number_or_name(NAN)}};
   put("reports/evidence/some_pack/cpu.jsonl",
       canonical_json(make_observation_record(where, o).statement) + "\n");
   EXPECT_NE(
-      run({"show", "some_pack", "--table"}).find("absent (registers 255, spill_bytes nan) 0.8.0"),
+      run({"status", "cases", "some_pack"}).find("absent (registers 255, spill_bytes nan) 0.8.0"),
       std::string::npos);
 }
 
@@ -185,12 +187,11 @@ TEST_F(ListCommands, NewRefusesWrongWords) {
             "--number 42: that is some_pack");
   EXPECT_NE(refusal({"new", "ninth_pack", "--number=100", "--title=t", upstream_}).find("/number"),
             std::string::npos);
-  EXPECT_NE(refusal({"new", "ninth_pack", "--title=t", "--upstream=triton@9=a"}).find("9"),
-            std::string::npos);
-  EXPECT_NE(refusal({"new", "ninth_pack", "--title=t", "--upstream=slime=a"})
+  EXPECT_NE(refusal({"new", "ninth_pack", "--title=t", "triton@9=a"}).find("9"), std::string::npos);
+  EXPECT_NE(refusal({"new", "ninth_pack", "--title=t", "slime=a"})
                 .find("write NAME@git:COMMIT=FILE; one of: slime@git:624b824a89"),
             std::string::npos);
-  EXPECT_NE(refusal({"new", "ninth_pack", "--title=t", "--upstream=liger-kernl@0.8.0=a"})
+  EXPECT_NE(refusal({"new", "ninth_pack", "--title=t", "liger-kernl@0.8.0=a"})
                 .find("did you mean liger-kernel?"),
             std::string::npos);
   EXPECT_NE(refusal({"new", "ninth_pack", "--kind=bgu", "--title=t", upstream_}).find("/kind"),

@@ -28,11 +28,11 @@ class NewPackFiles : public testing::Test {
   /// The message that `new` is refused with; "" if it wrote a pack.
   std::string refusal(const std::string& upstream) {
     CLI::App app;
-    add_list_commands(app, context);
+    add_new_command(app, context);
     testing::internal::CaptureStdout();
     std::string message;
     try {
-      app.parse({"--upstream=" + upstream, "--title=a toy's bug", "first_pack", "new"});
+      app.parse({"--title=a toy's bug", upstream, "first_pack", "new"});
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ErrorCode::kUsage);
       message = e.what();
@@ -47,10 +47,10 @@ class NewPackFiles : public testing::Test {
 
 TEST_F(NewPackFiles, NameAloneListsTheNewestReleasesPackage) {
   EXPECT_EQ(refusal("toy"),
-            "--upstream toy: name the files with the bug: --upstream toy@1.1=FILE[,FILE]; "
+            "toy: name the files with the bug: toy@1.1=FILE[,FILE]; "
             "toy/ holds __init__.py, ops/");
   EXPECT_EQ(refusal("toy@1.0="),
-            "--upstream toy@1.0=: name the files with the bug: --upstream toy@1.0=FILE[,FILE]; "
+            "toy@1.0=: name the files with the bug: toy@1.0=FILE[,FILE]; "
             "toy/ holds __init__.py, old.py");
 }
 
@@ -86,8 +86,7 @@ TEST_F(NewPackFiles, DamagedReleaseThatCannotBeFetchedAgainRefusesNoFile) {
 TEST_F(NewPackFiles, ReleaseOutOfReachIsNamedWithoutAList) {
   fs::remove_all(world.cache());
   setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple", 1);
-  EXPECT_EQ(refusal("toy"),
-            "--upstream toy: name the files with the bug: --upstream toy@1.1=FILE[,FILE]");
+  EXPECT_EQ(refusal("toy"), "toy: name the files with the bug: toy@1.1=FILE[,FILE]");
   EXPECT_EQ(refusal("toy=toy/unseen.py"), "");
 }
 

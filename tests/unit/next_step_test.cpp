@@ -59,9 +59,9 @@ TEST(NextStep, AHitReleaseIsNamedInTheCommandWhereItIsNotTheRedPin) {
   patchbench::Setup setup = bench.setup();
   const Outcome hit{.sentinel = Sentinel::kBugReproduced};
   const std::string at_red_pin = next_step(setup, {}, hit);
-  EXPECT_EQ(at_red_pin.find("--upstream"), std::string::npos) << at_red_pin;
+  EXPECT_EQ(at_red_pin.find('@'), std::string::npos) << at_red_pin;
   setup.target.pin->version = "0.8.1";
-  EXPECT_NE(next_step(setup, {}, hit).find("--upstream 0.8.1\n"), std::string::npos);
+  EXPECT_NE(next_step(setup, {}, hit).find("@0.8.1\n"), std::string::npos);
   setup.target.pin.reset();
   EXPECT_NE(next_step(setup, {}, hit).find("next: patchbench status windows"), std::string::npos);
 }
@@ -80,10 +80,10 @@ TEST(NextStep, AWindowSaysHowManyReleasesAreHitAndWhetherTheNewestIs) {
             "next: patchbench status due some_pack\n");
   EXPECT_EQ(next_step_of_window(window_of({"absent", "wrong", "wrong"})),
             "2 of 3 releases of toy have the bug, the newest too.\n"
-            "next: patchbench patch rebase some_pack --upstream toy --to 1.2\n");
+            "next: patchbench patch rebase some_pack toy@1.2\n");
   EXPECT_EQ(next_step_of_window(window_of({"wrong", "unresolved"})),
             "1 of 2 releases of toy has the bug; 1 was not judged.\n"
-            "next: patchbench window some_pack --of toy --resume\n");
+            "next: patchbench window some_pack toy --resume\n");
 }
 
 /// What `patch check` says of one edit written for 1.1, on 1.0, 1.1 and 1.2.
@@ -103,7 +103,7 @@ TEST(NextStep, ACheckOfEditsTellsTheWorstAndNeverCallsTheUnknownCarried) {
     EXPECT_EQ(next_step_of_check(edits), sentence + "\nnext: patchbench " + command + "\n");
   };
   is_said("Every edit applies to the newest version, or a merge carries it there.",
-          "validate some_pack --of toy --upstream 1.2");
+          "validate some_pack toy@1.2");
   edits.push_back(checked("applies", "landed"));
   is_said("Edits whose change the newest version has already: 1 of 2.", "status due some_pack");
   edits.push_back(checked("not_run", "not_run"));
@@ -111,10 +111,10 @@ TEST(NextStep, ACheckOfEditsTellsTheWorstAndNeverCallsTheUnknownCarried) {
   edits.push_back(checked("applies", "file_gone"));
   edits.push_back(checked("applies", "conflict"));
   is_said("Edits that cannot be carried to the newest version: 2 of 5.",
-          "patch rebase some_pack --upstream toy --to 1.2");
+          "patch rebase some_pack toy@1.2");
   edits.push_back(checked("conflict", "applies"));
   is_said("Edits that do not apply to the release they were written for: 1 of 6.",
-          "patch new some_pack DIR --upstream toy");
+          "patch new some_pack toy DIR");
   EXPECT_EQ(next_step_of_check(Json::array()), "");
 }
 
@@ -126,13 +126,13 @@ TEST(NextStep, ARebaseTellsOfTheNewestVersion) {
   };
   EXPECT_EQ(said({"clean"}),
             "The edits are carried to toy 1.0.\n"
-            "next: patchbench validate some_pack --of toy --upstream 1.0\n");
+            "next: patchbench validate some_pack toy@1.0\n");
   EXPECT_EQ(said({"conflict", "clean", "landed"}),
             "The edits reach 2 of 3 releases. toy 1.2 has the change already.\n"
             "next: patchbench status due some_pack\n");
   EXPECT_EQ(said({"clean", "missing_file"}),
             "The edits reach 1 of 2 releases. The edits cannot be carried to toy 1.1.\n"
-            "next: patchbench reproduce some_pack --of toy --upstream 1.1\n");
+            "next: patchbench reproduce some_pack toy@1.1\n");
   EXPECT_EQ(next_step_of_together({{{"clashes", Json::array()}}}),
             "No two packs conflict.\nnext: patchbench patch check --all\n");
   EXPECT_EQ(next_step_of_together({{{"clashes", {{{"one", "a"}, {"other", "b"}}}}}}),

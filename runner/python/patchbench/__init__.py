@@ -7,7 +7,7 @@ from patchbench.claims import ClaimProblem, lint_claims
 from patchbench.edit import Edit, FileEdit
 from patchbench.environment_scan import Answer, Scan, State, scan
 from patchbench.ledger import Ledger, LedgerReport, RecordLine
-from patchbench.program import IntegrityError, NotRunnableError, PatchbenchError, UnresolvedError, UsageError
+from patchbench.program import IntegrityError, InternalError, NotRunnableError, PatchbenchError, UnresolvedError, UsageError
 from patchbench.status import Interval, Pack, Release, Upstream, Verdict, Window, packs, verdicts, windows
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Edit",
     "FileEdit",
     "IntegrityError",
+    "InternalError",
     "Interval",
     "Ledger",
     "LedgerReport",

@@ -32,4 +32,4 @@ def lint_claims(file: PathText | None = None, *, text: str | None = None) -> lis
             with open(written, "w", encoding="utf-8") as out:
                 out.write(text)
             return lint_claims(written)
-    return [ClaimProblem(row["line"], row["what"], row["todo"]) for row in ask(["lint-claims", str(file)], answers=(0, 1))]
+    return [ClaimProblem(row["line"], row["what"], row["todo"]) for row in ask(["ledger", "lint", str(file)], answers=(0, 1))]

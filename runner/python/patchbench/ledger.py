@@ -64,7 +64,7 @@ class Ledger:
 
     @staticmethod
     def _selection(slug: str | None, since: str | None) -> list[str]:
-        return [*([] if slug is None else ["--slug", slug]), *([] if since is None else ["--since", since])]
+        return [*([] if slug is None else [slug]), *([] if since is None else ["--since", since])]
 
     def records(self, slug: str | None = None, since: str | None = None) -> list[RecordLine]:
         """One line a record. `since`: a day or a UTC time. Raises UsageError if none matches."""

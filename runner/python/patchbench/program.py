@@ -24,18 +24,29 @@ class UsageError(PatchbenchError):
 
 
 class UnresolvedError(PatchbenchError):
-    """The work ran and gave no answer: a crash, a time limit, an internal failure (exit status 3)."""
+    """The work ran and gave no answer: a crash, a time limit (exit status 3)."""
 
 
 class NotRunnableError(PatchbenchError):
     """This machine cannot do it: no GPU, no network, no program (exit status 4)."""
 
 
+class InternalError(PatchbenchError):
+    """Our own failure (exit status 5)."""
+
+
 class IntegrityError(PatchbenchError):
     """A digest, a chain or a signature does not hold (exit status 1)."""
 
 
-_ERRORS: dict[int, type[PatchbenchError]] = {1: IntegrityError, 2: UsageError, 3: UnresolvedError, 4: NotRunnableError}
+# Of core/exit_status.h.
+_ERRORS: dict[int, type[PatchbenchError]] = {
+    1: IntegrityError,
+    2: UsageError,
+    3: UnresolvedError,
+    4: NotRunnableError,
+    5: InternalError,
+}
 
 
 def _installed() -> list[Path]:
@@ -85,7 +96,7 @@ def run_bytes(words: Sequence[str], answers: Collection[int] = (0,)) -> bytes:
         raise NotRunnableError(f"{argv[0]}: {e.strerror}; name the program in PATCHBENCH_PROGRAM") from e
     if done.returncode in answers:
         return done.stdout
-    raise _ERRORS.get(done.returncode, UnresolvedError)(_words_of(done.stderr.decode(errors="replace")))
+    raise _ERRORS.get(done.returncode, InternalError)(_words_of(done.stderr.decode(errors="replace")))
 
 
 def ask(words: Sequence[str], answers: Collection[int] = (0,)) -> Any:

@@ -1,4 +1,4 @@
-"""`patchbench mitigations doctor` on environments that are files alone."""
+"""What `scan` answers of each pack, and where the mitigations would act, on environments that are files alone."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ LOCKS = {
 
 def asked(*words: Any, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     """The run, and its document; with a ledger that is not there."""
-    found = subprocess.run([PROGRAM, "--json", "mitigations", "doctor", *map(str, words)], capture_output=True, text=True,
+    found = subprocess.run([PROGRAM, "--json", "scan", *map(str, words)], capture_output=True, text=True,
                            env={**os.environ, "VIRTUAL_ENV": "", "PATCHBENCH_LEDGER": "/nowhere/ledger.db", **env},
                            check=False)  # fmt: skip
-    return found, json.loads(found.stdout) if found.stdout else {"packs": []}
+    return found, json.loads(found.stdout) if found.stdout else {"answers": []}
 
 
-def doctor(*words: Any, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+def packs_of(*words: Any, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     """The run, and its packs by slug; the last answer of a pack that has several."""
     found, document = asked(*words, **env)
-    return found, {one["slug"]: one | {"input": ""} for one in document["packs"]} | {"command": document.get("command")}
+    return found, {one["slug"]: one | {"input": ""} for one in document["answers"]} | {"command": document.get("command")}
 
 
 def answers(*words: Any) -> tuple[int, set[tuple[str, str, str, str]]]:
     """Exit status and (slug, package, version, state) of each answer about what is installed."""
-    found, document = asked(*words, "--exit-code")
+    found, document = asked(*words)
     assert found.stdout, found.stderr
-    rows = {(one["slug"], one["package"], one["version"], one["state"]) for one in document["packs"]}
+    rows = {(one["slug"], one["package"], one["version"], one["state"]) for one in document["answers"]}
     return found.returncode, {row for row in rows if row[3] != "not_installed"}
 
 
@@ -61,7 +61,7 @@ def venv(folder: Path, **packages: str) -> Path:
 @pytest.mark.parametrize("name", LOCKS)
 def test_every_kind_of_lock_is_read(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(LOCKS[name])
-    found, packs = doctor("--lock", tmp_path / name, "--exit-code")
+    found, packs = packs_of(tmp_path / name)
     assert found.returncode == 1, found.stderr
     assert packs["liger_flce_none_bwd"] | {"state": "hit", "why": "wrong_gradients", "acts": True} == packs["liger_flce_none_bwd"]
     assert packs["command"] == "PATCHBENCH_MITIGATE=liger_flce_none_bwd python -m patchbench_mitigations train.py"
@@ -71,19 +71,19 @@ def test_every_kind_of_lock_is_read(tmp_path: Path, name: str) -> None:
 def test_a_venv_is_read_without_being_run(tmp_path: Path) -> None:
     packages = {"megatron_core": "0.19.2", "mamba_ssm": "2.3.2.post1", "liger_kernel": "0.8.5", "transformer_engine": "2.20.2"}
     packages |= {"tilelang": "0.1.15"}
-    found, packs = doctor("--python", venv(tmp_path, **packages))
+    found, packs = packs_of(venv(tmp_path, **packages))
     assert packs["fp8_storage_dispatch"]["acts"] and packs["dsa_graph_capture"]["acts"] and packs["mamba3_mimo_gqa_bwd"]["acts"]
     assert packs["liger_flce_none_bwd"]["state"] == "not_hit"
     assert packs["mamba3_siso_bwd_cse"] | {"state": "hit", "is_harmless": False, "acts": True} == packs["mamba3_siso_bwd_cse"]
     switched_on = packs["command"].partition("PATCHBENCH_MITIGATE=")[2].split()[0].split(",")
     acting = {"dsa_graph_capture", "sparse_mla_dims", "fp8_storage_dispatch", "mamba3_mimo_gqa_bwd", "mamba3_siso_bwd_cse"}
-    assert found.returncode == 0 and acting <= set(switched_on)
-    rows = asked("--python", tmp_path)[1]["packs"]
+    assert found.returncode == 1 and acting <= set(switched_on)
+    rows = asked(tmp_path)[1]["answers"]
     assert set(switched_on) == {row["slug"] for row in rows if row["acts"]}
-    assert doctor(VIRTUAL_ENV=str(tmp_path))[1] == packs
+    assert packs_of(VIRTUAL_ENV=str(tmp_path))[1] == packs
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python").write_text("exit 1")
-    assert doctor("--python", tmp_path / "bin/python")[1] == packs
+    assert packs_of(tmp_path / "bin/python")[1] == packs
 
 
 @pytest.mark.parametrize("data", sorted(DATA.glob("*.json")), ids=lambda path: path.stem)
@@ -98,7 +98,7 @@ def test_what_would_act_is_what_the_package_lets_act(tmp_path: Path, data: Path)
     seen = {version: one.get("seen", "") for version, one in told["releases"].items()}
     for version in [*seen, "99.0", *(f"{version}+local" for version in list(seen)[-1:])]:
         (tmp_path / "requirements.txt").write_text(f"{told['package']}=={version}")
-        rows = asked("--requirements", tmp_path / "requirements.txt")[1]["packs"]
+        rows = asked(tmp_path / "requirements.txt")[1]["answers"]
         (one,) = [row for row in rows if row["slug"] == data.stem and row["version"] == version]
         says = seen.get(version, "unresolved")
         state = {"absent": "not_hit", "unsupported": "not_hit", "unresolved": "unknown"}.get(says, "hit")
@@ -123,7 +123,7 @@ def test_each_upstream_of_a_pack_is_looked_at_alone(tmp_path: Path, package: str
     """With the package whose kernels TileLang builds, where the hit is TileLang's."""
     kernels = "megatron-core==0.19.2\n" if package == "tilelang" else ""
     (tmp_path / "requirements.txt").write_text(f"{package}=={version}\n{kernels}")
-    status, found = answers("--requirements", tmp_path / "requirements.txt")
+    status, found = answers(tmp_path / "requirements.txt")
     assert status == 1 and (slug, package, version, "hit") in found, found
     found = {row for row in found if row[1] == package}
     assert {(row[1], row[2]) for row in found} == {(package, version)}
@@ -132,7 +132,7 @@ def test_each_upstream_of_a_pack_is_looked_at_alone(tmp_path: Path, package: str
 
 def test_a_pack_answers_for_each_of_its_upstreams(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("megatron-core==0.16.1\ntilelang==0.1.15\nnemo-automodel==0.7.0\n")
-    status, found = answers("--requirements", tmp_path / "requirements.txt")
+    status, found = answers(tmp_path / "requirements.txt")
     mine = {row[1:] for row in found if row[0] == "sparse_mla_pdp_precision"}
     assert status == 1
     assert mine == {("megatron-core", "0.16.1", "not_hit"), ("tilelang", "0.1.15", "not_hit"), ("nemo-automodel", "0.7.0", "hit")}
@@ -142,8 +142,8 @@ def test_two_versions_of_one_package_are_two_answers(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("liger-kernel==0.8.0 ; python_version < '3.12'\nliger-kernel==0.8.5\nliger_kernel\n")
     (tmp_path / "uv.lock").write_text("".join(f'[[package]]\nname = "liger-kernel"\nversion = "{v}"\n' for v in ("0.8.0", "0.8.5")))
     both = {("liger_flce_none_bwd", "liger-kernel", "0.8.0", "hit"), ("liger_flce_none_bwd", "liger-kernel", "0.8.5", "not_hit")}
-    for words in (("--requirements", tmp_path / "requirements.txt"), ("--lock", tmp_path / "uv.lock")):
-        status, found = answers(*words)
+    for name in ("requirements.txt", "uv.lock"):
+        status, found = answers(tmp_path / name)
         assert status == 1 and {row for row in found if row[0] == "liger_flce_none_bwd"} == both
 
 
@@ -162,14 +162,14 @@ BUILDS = {
 @pytest.mark.parametrize("name", BUILDS)
 def test_a_build_of_its_own_is_not_taken_for_the_release(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(BUILDS[name])
-    status, found = answers("--lock", tmp_path / name)
-    assert status == 125 and {row[3] for row in found} == {"unknown"}, found
+    status, found = answers(tmp_path / name)
+    assert status == 3 and {row[3] for row in found} == {"unknown"}, found
 
 
 def test_a_url_whose_package_is_not_named_leaves_the_answer_open(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy==2.3.5\nhttps://example.org/megatron.tar.gz\n-e ./vendored\n")
-    found, document = asked("--requirements", tmp_path / "requirements.txt", "--exit-code")
-    assert found.returncode == 125 and document["unread"] == ["https://example.org/megatron.tar.gz", "./vendored"]
+    found, document = asked(tmp_path / "requirements.txt")
+    assert found.returncode == 3 and document["unread"] == ["https://example.org/megatron.tar.gz", "./vendored"]
 
 
 def test_installed_files_decide_where_they_are_recorded(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_installed_files_decide_where_they_are_recorded(tmp_path: Path) -> None:
             path = folder / "lib/python3.12/site-packages" / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        one = doctor("--python", folder)[1]["liger_flce_none_bwd"]
+        one = packs_of(folder)[1]["liger_flce_none_bwd"]
         return one["state"], one["why"], one["acts"]
 
     changed = {file: content.replace(b"grad_output", b"grad_out") + b"\nx = 1\n" for file, content in released.items()}
@@ -203,33 +203,31 @@ def test_installed_files_decide_where_they_are_recorded(tmp_path: Path) -> None:
 def test_what_was_not_measured_or_not_pinned_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "more.txt").write_text("mamba-ssm==2.3.*\ntilelang[dev]==0.1.15; python_version > '3'\n")
     (tmp_path / "requirements.txt").write_text("-r more.txt\nliger-kernel==99.0\n# mamba-ssm==2.3.2.post1\n--no-binary :all:\n")
-    found, packs = doctor("--requirements", tmp_path / "requirements.txt", "--exit-code")
-    assert found.returncode == 125 and packs["command"] == ""
+    found, packs = packs_of(tmp_path / "requirements.txt")
+    assert found.returncode == 3 and packs["command"] == ""
     assert packs["liger_flce_none_bwd"]["next"] == "", "reproduce takes a release that is locked"
     states = {slug: packs[slug]["state"] for slug in ("liger_flce_none_bwd", "mamba3_mimo_gqa_bwd", "sparse_mla_pdp_precision")}
     assert list(states.values()) == ["unknown", "unknown", "not_hit"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("word", "said"),
     [
-        ((), "no venv is active; name one: --python VENV, --lock FILE or --requirements FILE"),
-        (("--python", "nowhere"), "nowhere: is not there; name a venv"),
-        (("--lock", "nowhere.lock"), "nowhere.lock: is not there"),
-        (("--lock", "{empty}"), "names no package; want requirements"),
-        (("--lock", "a", "--python", "b"), "excludes"),
+        ("nowhere", "nowhere: is not there; name a venv"),
+        ("nowhere.lock", "nowhere.lock: is not there"),
+        ("{empty}", "names no package; want requirements"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_one_line(tmp_path: Path, word: str, said: str) -> None:
     (tmp_path / "empty").write_text("# nothing\n")
-    found, _ = doctor(*(word.format(empty=tmp_path / "empty") for word in words))
+    found, _ = packs_of(word.format(empty=tmp_path / "empty"))
     assert found.returncode == 2 and found.stderr.count("\n") == 1 and said in found.stderr, found.stderr
 
 
 def test_the_table_is_one_row_a_line(tmp_path: Path) -> None:
     packages = {"liger_kernel": "0.8.0", "megatron_core": "99.0"}
-    words = [PROGRAM, "mitigations", "doctor", "--python", venv(tmp_path, **packages)]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    words = [PROGRAM, "scan", venv(tmp_path, **packages)]
+    shown = subprocess.run(words, capture_output=True, text=True, check=False).stdout
     num_packs = len(list(ROOT.glob("packs/*/manifest.json")))
     assert "patchbench-mitigations is not among these packages" in shown and shown.split("\n\n")[0].count("\n") == num_packs
     said = "no record: newer than 0.19.2, the newest that was measured"

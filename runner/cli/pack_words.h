@@ -1,0 +1,33 @@
+#pragma once
+#include <CLI/CLI.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/pin_words.h"
+#include "workbench/context.h"
+
+namespace patchbench::cli {
+
+/// The words of `VERB SLUG [[UPSTREAM@]WHICH]…`, or with a folder at their end.
+struct PackWords {
+  std::string slug, folder;
+  std::vector<std::string> words;  ///< [UPSTREAM@]WHICH …
+  PinForm form;
+
+  NamedPins pins(const Context& context) const;
+};
+
+/// Adds the words to a verb. They are looked at before the verb starts, unless `is_other` says then
+/// that they are of another form.
+std::shared_ptr<PackWords> add_pack_words(CLI::App& command, Context& context, PinForm form,
+                                          const std::string& what, const bool* is_other = nullptr);
+
+/// The same with a folder as the last word. `is_all`: the verb takes every pack, too, and then a
+/// folder alone, which leaves `slug` empty.
+std::shared_ptr<PackWords> add_pack_words_and_folder(CLI::App& command, Context& context,
+                                                     const std::string& what,
+                                                     const bool* is_all = nullptr);
+
+}  // namespace patchbench::cli
