@@ -123,7 +123,7 @@ void show_findings(Context& context, const std::vector<job::Finding>& found) {
   context.out() << table.render(table_style(context));
   context.out() << fmt::format("\n{} rules, {} missing or different, {} unknown here{}\n",
                                found.size(), bad, unknown,
-                               bad == 0 ? "" : "; patchbench job env explain RULE says why");
+                               bad == 0 ? "" : "; see patchbench job env explain RULE");
 }
 
 using Choices = std::set<std::string>;

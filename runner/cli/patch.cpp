@@ -336,9 +336,9 @@ void add_save(CLI::App& patch, Context& context) {
   command->add_option("--bug", words->bug, "address of the upstream's report");
   command->add_option(
       "--name", words->name,
-      "0001-row-scale; the series' last name replaces that edit. mutant-NAME is a "
-      "wrong fix on purpose, over the pack's fix where that is shorter; claimed-NAME "
-      "takes all differences from the bare pin, a change as its proposal has it");
+      "0001-row-scale; the series' last name replaces that edit. mutant-NAME: a wrong "
+      "fix on purpose, over the pack's fix where that is shorter. claimed-NAME: all "
+      "differences from the bare pin, a change as its proposal has it");
   command->add_option("--out", words->out, "folder for the .edit (default: patches/<slug>)");
   command->footer(
       "An .edit holds only our lines: moved and re-indented upstream lines become commands. Files "

@@ -57,7 +57,8 @@ void add_shared(CLI::App& command, RunVerbOptions& words) {
       .add_option("--compile-cache", words.run.compile_cache,
                   "a ~/.tilelang: each subject starts with a copy of it and compiles the rest")
       ->check(CLI::ExistingDirectory);
-  command.add_option("--seed", words.seeds, "seed of the inputs, or FIRST-LAST of drawn cases");
+  command.add_option("--seed", words.seeds,
+                     "seed of the inputs, or FIRST-LAST of drawn cases (default: 1)");
   command
       .add_option("--repeat", words.run.choice.repeats, "run N times; mixed results are unresolved")
       ->check(CLI::Range(1, 1000))
@@ -74,14 +75,14 @@ void add_draw(CLI::App& command, RunVerbOptions& words) {
 
 void take_pins(const NamedPins& pins, RunRequest& request) {
   if (!pins.upstream.empty()) request.upstream = pins.upstream;
-  if (!pins.versions.empty()) request.version = pins.versions.front();
+  if (!pins.versions.empty()) request.version = pins.version();
   for (const PinWord& one : pins.companions) request.companions[one.upstream] = one.which;
 }
 
 RunRequest request_of(const Context& context, const RunVerbOptions& words) {
   RunRequest request = words.run;
-  request.slug = words.pack->slug;
-  if (!request.slug.empty()) take_pins(words.pack->pins(context), request);
+  if (words.pack) request.slug = words.pack->slug;
+  if (words.pack && !request.slug.empty()) take_pins(words.pack->pins(context), request);
   if (!words.sandbox.empty()) request.sandbox = exec::sandbox_from(words.sandbox);
   if (!words.seeds.empty()) request.choice.seeds = seeds_of(words.seeds);
   if (!words.axes.empty()) {
@@ -367,9 +368,10 @@ void add_validate(CLI::App& app, Context& context) {
   command->callback([words, &context] {
     RunRequest request = request_of(context, *words);
     request.needs_pin = true;
-    const std::vector<std::string> named = words->pack->pins(context).versions;
-    std::vector<std::optional<std::string>> versions(named.begin(), named.end());
-    if (versions.empty()) versions = {std::nullopt};
+    std::vector<std::optional<std::string>> versions = {request.version};
+    for (const std::string& version : words->pack->pins(context).versions) {
+      if (version != request.version) versions.emplace_back(version);
+    }
     Json documents = Json::array();
     for (const auto& version : versions) {
       request.version = version;
@@ -432,7 +434,7 @@ void add_claim(CLI::App& app, Context& context) {
   command->add_option("--sandbox", words->sandbox, "podman, docker, bwrap or process");
   command->add_option("--python", words->run.python,
                       "use the stack installed for this interpreter or venv");
-  command->add_option("--seed", words->seeds, "seed of the inputs");
+  command->add_option("--seed", words->seeds, "seed of the inputs (default: 1)");
   command->footer(
       "A test is a row of the manifest's scope: the subject that the claim speaks of, what it says "
       "is seen,\nand a contrast subject that shows that the check can come out both ways.\n"
@@ -440,10 +442,8 @@ void add_claim(CLI::App& app, Context& context) {
       "Examples:\n  patchbench claim liger_flce_none_bwd\n"
       "  patchbench claim mamba3_mimo_gqa_bwd groups_raise --sandbox bwrap");
   command->callback([words, given, &context] {
-    RunRequest request = words->run;
+    RunRequest request = request_of(context, *words);
     const std::string name = claim_of(context, *given, request);
-    if (!words->seeds.empty()) request.choice.seeds = seeds_of(words->seeds);
-    if (!words->sandbox.empty()) request.sandbox = exec::sandbox_from(words->sandbox);
     request.needs_pin = true;
     const Manifest manifest = context.manifest(request.slug);
     std::vector<std::string> names;

@@ -22,9 +22,10 @@ std::string release_of(const Setup& setup) {
 /// "patchbench validate SLUG" on the release of this run.
 std::string validate_command(const Setup& setup) {
   std::string words = "patchbench validate " + setup.target.manifest.slug.str();
-  if (setup.target.upstream.name != setup.target.manifest.upstreams.front().name ||
-      setup.target.pin->version != setup.target.upstream.red_pin)
-    words += " " + pin_word(setup.target.upstream.name, setup.target.pin->version);
+  const UpstreamUse& upstream = setup.target.upstream;
+  if (upstream.name != setup.target.manifest.upstreams.front().name ||
+      setup.target.pin->version != upstream.red_pin)
+    words += " " + pin_word(upstream.name, setup.target.pin->version);
   return words;
 }
 

@@ -21,7 +21,6 @@ VERBS = {
     "cli/status.cpp": (["status", LIGER], ["status", "--since", "2026-01-01"]),
     "cli/lifecycle.cpp": (["status", "due"],),
     "cli/scan.cpp": (["scan", "requirements.txt"],),
-    "cli/mitigations.cpp": (["mitigations", "doctor", "--requirements", "requirements.txt"],),
     "cli/doctor.cpp": (["env", "doctor"],),
     "cli/env_policy.cpp": (["job", "env", "check"], ["job", "env", "explain", "allocator"]),
     "cli/cache.cpp": (["env", "cache", "list"],),
@@ -56,7 +55,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def printed(folder: Path, *words: str) -> str:
-    env = environment(folder) | ({"XDG_CACHE_HOME": str(folder / "cache")} if words[0] == "cache" else {})
+    env = environment(folder) | ({"XDG_CACHE_HOME": str(folder / "cache")} if words[:2] == ("env", "cache") else {})
     return subprocess.run([PROGRAM, *words], cwd=folder, env=env, stdout=subprocess.PIPE, text=True).stdout
 
 

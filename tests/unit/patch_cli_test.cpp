@@ -216,7 +216,7 @@ TEST_F(PatchCli, AMutantOfALongFixIsSavedOverIt) {
   const fs::path work = world.folder() / "work";
   run({"new", "toy_one", work.string()});
   ToyWorld::write(work / "toy/a.py", body(ours + "\n    and_wrong()"));
-  run({"save", work.string(), "--mutant", "half", "--subject", "half a fix"});
+  run({"save", work.string(), "--name", "mutant-half", "--subject", "half a fix"});
   const std::string text = ToyWorld::read(patches("toy_one") / "mutant-half.edit");
   EXPECT_NE(text.find("\nOver: 0001-first.edit\n"), std::string::npos) << text;
   EXPECT_EQ(text.find("one()"), std::string::npos) << text;
@@ -225,7 +225,7 @@ TEST_F(PatchCli, AMutantOfALongFixIsSavedOverIt) {
                             "toy/a.py"),
             body(ours + "\n    and_wrong()"));
   const fs::path elsewhere = world.folder() / "elsewhere";
-  run({"save", work.string(), "--mutant", "half", "--subject", "half a fix", "--out",
+  run({"save", work.string(), "--name", "mutant-half", "--subject", "half a fix", "--out",
        elsewhere.string()});
   EXPECT_EQ(ToyWorld::read(elsewhere / "mutant-half.edit").find("Over:"), std::string::npos);
 }
