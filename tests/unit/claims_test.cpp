@@ -18,8 +18,8 @@ class ClaimsTest : public ::testing::Test {
     repository_.replace(sample::PackRepository::kManifest, kDummy, verdict_);
   }
   sample::Ended claims(std::vector<std::string> words = {}, bool json = false) {
-    words.insert(words.begin(), "claims");
-    return repository_.run(add_claims_command, words, json);
+    words.insert(words.begin(), {"status", "claims"});
+    return repository_.run(add_status_command, words, json);
   }
 
   sample::PackRepository repository_;
