@@ -298,6 +298,20 @@ void add_selection(CLI::App& command, LedgerOptions& words) {
   command.add_option("slug", words.slug, "only this pack");
 }
 
+void add_evict_and_keygen(CLI::App& group, const std::shared_ptr<LedgerOptions>& words,
+                          Context& context) {
+  CLI::App* evict_command = add(group, "evict", "take a record out of use by a further record",
+                                [words, &context] { evict(context, *words); });
+  evict_command->add_option("digest", words->digest, "its digest, or the first digits of it")
+      ->required();
+  evict_command->add_option("--why", words->why, "the reason, one line")->required();
+
+  CLI::App* keygen_command = add(group, "keygen", "make an Ed25519 key to sign exports",
+                                 [words, &context] { keygen(context, *words); });
+  keygen_command->add_option("path", words->file, "file of the private key; never overwritten")
+      ->required();
+}
+
 }  // namespace
 
 fs::path trusted_keys_file(const fs::path& named) {
@@ -361,16 +375,7 @@ void add_ledger_command(CLI::App& app, Context& context) {
       "--trusted", words->trusted,
       "trusted_keys.json (default: $XDG_CONFIG_HOME/patchbench/trusted_keys.json if it is there)");
 
-  CLI::App* evict_command = add(*group, "evict", "take a record out of use by a further record",
-                                [words, &context] { evict(context, *words); });
-  evict_command->add_option("digest", words->digest, "its digest, or the first digits of it")
-      ->required();
-  evict_command->add_option("--why", words->why, "the reason, one line")->required();
-
-  CLI::App* keygen_command = add(*group, "keygen", "make an Ed25519 key to sign exports",
-                                 [words, &context] { keygen(context, *words); });
-  keygen_command->add_option("path", words->file, "file of the private key; never overwritten")
-      ->required();
+  add_evict_and_keygen(*group, words, context);
   add_ledger_sign(*group, context);
   add_ledger_replay(*group, context);
   add_ledger_lint(*group, context);

@@ -337,6 +337,42 @@ std::vector<Edit> user_edits(const Context& context, const Setup& setup,
   return edits;
 }
 
+void run_validate(Context& context, const RunVerbOptions& words) {
+  RunRequest request = request_of(context, words);
+  request.needs_pin = true;
+  std::vector<std::optional<std::string>> versions = {request.version};
+  for (const std::string& version : words.pack->pins(context).versions) {
+    if (version != request.version) versions.emplace_back(version);
+  }
+  Json documents = Json::array();
+  for (const auto& version : versions) {
+    request.version = version;
+    const Setup setup = prepare(context, request);
+    Series series = edits_at(context, setup.target);
+    if (!words.edits.empty()) series.edits = user_edits(context, setup, words.edits);
+    const Answer answer = validate(context, setup, series, request.choice);
+    const auto regression =
+        further_answer(context, answer,
+                       regression_question(setup.target.manifest, answer.question,
+                                           observations_of(answer.trials)));
+    documents.push_back(context.json ? answer_json(setup, answer) : Json());
+    if (context.json && regression) documents.back()["regression"] = further_json(*regression);
+    if (!context.json) {
+      context.out() << render_trials(setup, answer.trials, answer.question, answer.outcome,
+                                     table_style(context));
+      if (regression) context.out() << further_text(*regression);
+      context.out() << next_step(setup, answer.question, answer.outcome);
+    }
+    write_reports(words, setup, answer);
+    const bool is_shown = answer.outcome.sentinel && (!regression || regression->outcome.sentinel);
+    const int status = answer.outcome.sentinel == Sentinel::kFixRejected ? kExitNo
+                       : is_shown                                        ? kExitYes
+                                                                         : kExitNoAnswer;
+    context.exit_code = merged_status(context.exit_code, status);
+  }
+  if (context.json) print_json(context, documents.size() > 1 ? documents : documents.at(0));
+}
+
 void add_validate(CLI::App& app, Context& context) {
   auto words = std::make_shared<RunVerbOptions>();
   CLI::App* command = app.add_subcommand(
@@ -365,42 +401,7 @@ void add_validate(CLI::App& app, Context& context) {
       "ratios allow.\nExamples:\n"
       "  patchbench validate liger_flce_none_bwd\n"
       "  patchbench validate liger_flce_none_bwd --edit my.diff --markdown evidence.md");
-  command->callback([words, &context] {
-    RunRequest request = request_of(context, *words);
-    request.needs_pin = true;
-    std::vector<std::optional<std::string>> versions = {request.version};
-    for (const std::string& version : words->pack->pins(context).versions) {
-      if (version != request.version) versions.emplace_back(version);
-    }
-    Json documents = Json::array();
-    for (const auto& version : versions) {
-      request.version = version;
-      const Setup setup = prepare(context, request);
-      Series series = edits_at(context, setup.target);
-      if (!words->edits.empty()) series.edits = user_edits(context, setup, words->edits);
-      const Answer answer = validate(context, setup, series, request.choice);
-      const auto regression =
-          further_answer(context, answer,
-                         regression_question(setup.target.manifest, answer.question,
-                                             observations_of(answer.trials)));
-      documents.push_back(context.json ? answer_json(setup, answer) : Json());
-      if (context.json && regression) documents.back()["regression"] = further_json(*regression);
-      if (!context.json) {
-        context.out() << render_trials(setup, answer.trials, answer.question, answer.outcome,
-                                       table_style(context));
-        if (regression) context.out() << further_text(*regression);
-        context.out() << next_step(setup, answer.question, answer.outcome);
-      }
-      write_reports(*words, setup, answer);
-      const bool is_shown =
-          answer.outcome.sentinel && (!regression || regression->outcome.sentinel);
-      const int status = answer.outcome.sentinel == Sentinel::kFixRejected ? kExitNo
-                         : is_shown                                        ? kExitYes
-                                                                           : kExitNoAnswer;
-      context.exit_code = merged_status(context.exit_code, status);
-    }
-    if (context.json) print_json(context, documents.size() > 1 ? documents : documents.at(0));
-  });
+  command->callback([words, &context] { run_validate(context, *words); });
 }
 
 /// The claim that the words name, "" for all; the others are companions.

@@ -73,5 +73,5 @@ def test_what_has_no_record_gets_no_bundle(tmp_path: Path) -> None:
 
 
 def test_every_cited_record_of_every_claim_resolves(tmp_path: Path) -> None:
-    done = start(tmp_path, "claims")
+    done = start(tmp_path, "status", "claims")
     assert (done.returncode, done.stderr) == (0, "")

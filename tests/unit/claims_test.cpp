@@ -17,9 +17,14 @@ class ClaimsTest : public ::testing::Test {
     repository_.put_evidence("some_pack", records);
     repository_.replace(sample::PackRepository::kManifest, kDummy, verdict_);
   }
-  sample::Ended claims(std::vector<std::string> words = {}, bool json = false) {
-    words.insert(words.begin(), {"status", "claims"});
-    return repository_.run(add_status_command, words, json);
+  sample::Ended claims(const std::vector<std::string>& words = {}, bool json = false) {
+    return status({"claims"}, words, json);
+  }
+  sample::Ended status(std::vector<std::string> question, const std::vector<std::string>& words,
+                       bool json = false) {
+    question.insert(question.begin(), "status");
+    question.insert(question.end(), words.begin(), words.end());
+    return repository_.run(add_status_command, question, json);
   }
 
   sample::PackRepository repository_;
@@ -119,10 +124,10 @@ TEST_F(ClaimsTest, JsonAndMarkdownHoldEveryRow) {
   EXPECT_EQ(got.at("claims").size(), 3u);
   EXPECT_EQ(got.at("claims").at(1).at("records").at(0).at("digest"), verdict_);
   EXPECT_EQ(got.at("counts").at("confirmed"), 1);
-  EXPECT_NE(
-      claims({"--markdown"}).out.find("| `the sum is right on 1.0` | ours | `any` | confirmed |"),
-      std::string::npos);
-  EXPECT_NE(claims({"--markdown"}, true).error.find("choose one"), std::string::npos);
+  EXPECT_NE(status({"--markdown"}, {"claims"})
+                .out.find("| `the sum is right on 1.0` | ours | `any` | confirmed |"),
+            std::string::npos);
+  EXPECT_NE(status({"--markdown"}, {"claims"}, true).error.find("choose one"), std::string::npos);
   EXPECT_NE(claims({"som_pack"}).error.find("did you mean some_pack?"), std::string::npos);
 }
 
