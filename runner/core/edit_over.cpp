@@ -251,7 +251,7 @@ std::string text_of(const std::set<int>& numbers) {
   for (auto at = numbers.begin(); at != numbers.end();) {
     const int first = *at;
     int last = first;
-    while (++at != numbers.end() && *at == last + 1) ++last;
+    for (++at; at != numbers.end() && *at == last + 1; ++at) ++last;
     text += (text.empty() ? "" : " ") + std::to_string(first);
     if (last > first) text += "-" + std::to_string(last);
   }
@@ -430,7 +430,7 @@ std::optional<Edit> over_fix(const Edit& mutant, const std::vector<Edit>& series
 }
 
 Edit load_edit(const fs::path& file) {
-  const Edit edit = parse_edit(read_file(file), file.filename().string());
+  Edit edit = parse_edit(read_file(file), file.filename().string());
   const std::string over = edit.field("Over");
   if (over.empty() && edit.field("Without").empty()) return edit;
   const auto fail = [&](const std::string& reason) { refuse(edit.name + ": Over: " + reason); };

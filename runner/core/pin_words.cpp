@@ -29,12 +29,11 @@ PinWord parse_pin_word(const std::string& word, const std::vector<std::string>& 
   PinWord parsed;
   if (at != std::string::npos) {
     parsed = {name, word.substr(at + 1)};
-  } else if (std::find(upstreams.begin(), upstreams.end(), word) != upstreams.end()) {
-    parsed.upstream = word;
-  } else if (is_place || has_digit(word)) {
-    parsed.which = word;
   } else {
-    parsed.upstream = word;  // every version has a digit
+    // Every version has a digit.
+    const bool is_which = (is_place || has_digit(word)) &&
+                          std::find(upstreams.begin(), upstreams.end(), word) == upstreams.end();
+    (is_which ? parsed.which : parsed.upstream) = word;
   }
   const bool is_cut = at != std::string::npos && (parsed.upstream.empty() || parsed.which.empty());
   if (is_cut || word.empty() || parsed.which == "path:" || parsed.which == "git:")

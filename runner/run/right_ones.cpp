@@ -30,7 +30,7 @@ bool is_recorded(const Context& context, const Setup& setup, const QuestionConte
 }
 
 /// The runs of one subject on one upstream.
-void draw_for(const Context& context, RunRequest request,
+void draw_for(const Context& context, const RunRequest& request,
               const std::function<void(const RightOne&)>& take) {
   const SeedRange all = request.choice.seeds;
   const Subject subject = request.subject;
