@@ -57,8 +57,8 @@ inside() {
   try list patchbench list
   try show patchbench show liger_flce_none_bwd
   try status patchbench status liger_flce_none_bwd
-  try "window --show" patchbench window liger_flce_none_bwd --show
-  try claims patchbench claims
+  try "status windows" patchbench status windows liger_flce_none_bwd
+  try claims patchbench status claims
   for format in osv openvex junit csv json; do try "export $format" patchbench export --format $format -o "/tmp/out-$format"; done
   try "export intoto" sh -c 'patchbench ledger keygen /tmp/key && patchbench export --format intoto --key /tmp/key -o /tmp/out-intoto'
   try "ledger lint" sh -c 'echo "no number here" >/tmp/a.md; patchbench ledger lint /tmp/a.md'

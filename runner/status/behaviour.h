@@ -5,7 +5,7 @@
 
 namespace patchbench {
 
-/// `show SLUG --table`: what each measured version showed on each case, from the newest
+/// `status cases SLUG`: what each measured version showed on each case, from the newest
 /// observations of the ledger and the committed evidence; one table per upstream and device.
 void show_behaviour(const Context& context, const std::string& slug);
 

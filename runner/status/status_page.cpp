@@ -81,7 +81,7 @@ std::string status_markdown(const VerdictIndex& verdicts) {
 namespace {
 
 /// A column of a pack page's table, and the questions of which it shows the verdicts. Claims are in
-/// `patchbench claims`. A model, a mutant or a proposed change would read as the release.
+/// `patchbench status claims`. A model, a mutant or a proposed change would read as the release.
 struct TableColumn {
   std::string_view name;
   std::vector<std::string_view> questions;

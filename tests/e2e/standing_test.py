@@ -1,4 +1,4 @@
-"""Where the packs stand, from the committed evidence: status, window --show, lifecycle, pins update, patch check."""
+"""Where the packs stand, from the committed evidence: status, status windows, env pins update, patch check."""
 
 from __future__ import annotations
 
