@@ -211,10 +211,12 @@ void check_headers(const fs::path& root, std::vector<std::string>& out) {
   }
 }
 
-/// What a subject or a device is, or where a bug stands, is asked of a type, never of its word.
-void check_words(const fs::path& root, std::vector<std::string>& out) {
+/// What a subject, a question or a device is, and the state of a bug, is asked of a type, never of
+/// its word; counts are read from observations, never from a sentence.
+void check_decisions(const fs::path& root, std::vector<std::string>& out) {
   static const std::regex kDecision(
-      R"re((subject|state\.state|release\.state)(\(\))?(\.text\(\))? *[!=]= *"|subject(\.text\(\))?\.starts_with\()re");
+      R"re((subject|state\.state|release\.state)(\(\))?(\.text\(\))? *[!=]= *"|subject(\.text\(\))?\.starts_with\(|question(\.text\(\))?\.(starts|ends)_with\()re"
+      R"re(|question(\.text\(\))? *[!=]= *"|"why", *""\)\.(starts|ends)_with\()re");
   static const std::regex kDevice(R"re(device *[!=]= *"cpu")re");
   for (const char* folder : {"runner", "repro/harness"}) {
     if (!fs::exists(root / folder)) continue;
@@ -271,7 +273,7 @@ std::vector<std::string> violations(const fs::path& root) {
                 {"kernel_test.cpp", "op_test.h", "sm90_emulator.h", "sm90_machine.h"}, packs, out);
   check_orphans(root, "reports/evidence", {"spine", "OWED.md", "judged.json"}, packs, out);
   check_files(root, out);
-  check_words(root, out);
+  check_decisions(root, out);
   check_includes(root, out);
   check_circles(root, out);
   check_headers(root, out);
@@ -465,9 +467,12 @@ TEST_F(Layout, NoWordDecides) {
   put("runner/run/e.h", "if (setup.device != \"cpu\") return;\n");
   put("runner/core/b.h", "if (release.state != \"absent\") return;\n");
   put("runner/core/c.h", "if (o.subject == SubjectKind::kPatched) return;\n");
+  put("runner/run/f.h", "if (finding.question.text().starts_with(\"claim\")) return;\n");
+  put("runner/run/g.h", "if (p.value(\"why\", \"\").ends_with(\", 0 red\")) return;\n");
   put("repro/harness/d.cpp", "if (request.subject.text().starts_with(\"op\")) return;\n");
   expect({"runner/core/b.h: decides by a word", "runner/run/a.h: decides by a word",
-          "runner/run/e.h: decides by a word", "repro/harness/d.cpp: decides by a word"});
+          "runner/run/e.h: decides by a word", "runner/run/f.h: decides by a word",
+          "runner/run/g.h: decides by a word", "repro/harness/d.cpp: decides by a word"});
 }
 
 TEST_F(Layout, RootCmakeStaysShort) {

@@ -36,8 +36,8 @@ def when_imported(name: str, act: Callable[[], Any], package: str = "") -> None:
 
 # No base classes: importlib.abc takes three times as long to import as the rest of this module.
 class _AfterImport:
-    """Finds one module, or those of a package, as the others would, and acts after the execution: a look for its spec alone uses
-    nothing up."""
+    """Finds one module, or a package's modules, with the other finders, and acts after the module was executed. A look for the
+    spec alone does not count as the import."""
 
     def __init__(self, name: str, act: Callable[[], Any], package: str):
         self.name, self.act, self.package, self.thread = name, act, package, threading.local()

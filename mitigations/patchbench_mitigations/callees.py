@@ -40,7 +40,7 @@ def is_foreign(function: Any, names: dict[str, Any]) -> bool:
 
 
 def _ours_over(function: Any) -> Any:
-    """What lies under the replacements of mitigations: one that comes or goes is no change of the user's."""
+    """The function under the replacements of mitigations. A mitigation that comes or goes is not a change by the user."""
     while getattr(function, "__globals__", {}).get("__name__", "").startswith("patchbench_mitigations.") and hasattr(
         function, "__wrapped__"
     ):

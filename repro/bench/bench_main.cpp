@@ -25,20 +25,20 @@ struct Request {
   bool wants_json = false;
 };
 
-Request parse(const Bench& bench, const std::vector<std::string>& words) {
+Request parse(const Bench& bench, const std::vector<std::string>& arguments) {
   Request request{bench.defaults, bench.print_table == nullptr};
   Options& options = request.options;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::string& name = words[i];
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& name = arguments[i];
     if (name == "--json") {
       request.wants_json = true;
       continue;
     }
     const bool is_known =
         name == "--shape" || name == "--repeats" || bench.defaults.own.contains(name);
-    if (!is_known || i + 1 == words.size())
+    if (!is_known || i + 1 == arguments.size())
       throw Error(ErrorCode::kUsage, name + " is unknown or wants a value; see --help");
-    const std::string& value = words[++i];
+    const std::string& value = arguments[++i];
     if (name == "--shape") {
       options.shape = numbers(name, value);
       if (options.shape.size() != bench.defaults.shape.size())
@@ -57,14 +57,14 @@ Request parse(const Bench& bench, const std::vector<std::string>& words) {
   return request;
 }
 
-int run(const Bench& bench, const std::vector<std::string>& words) {
-  if (std::find(words.begin(), words.end(), "--help") != words.end()) {
+int run(const Bench& bench, const std::vector<std::string>& arguments) {
+  if (std::find(arguments.begin(), arguments.end(), "--help") != arguments.end()) {
     std::cout << bench.name << " [--shape " << bench.axes << "] [--repeats N>=" << kLeastRepeats
               << "] [--json]\n"
               << bench.help;
     return 0;
   }
-  const auto [options, wants_json] = parse(bench, words);
+  const auto [options, wants_json] = parse(bench, arguments);
   if (!kHasCuda || bench.measure == nullptr)
     throw Error(ErrorCode::kNotRunnable, "built without CUDA; configure with --preset cuda");
   if (!torch::cuda::is_available())

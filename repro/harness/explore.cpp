@@ -41,7 +41,7 @@ struct Drawn {
   std::unique_ptr<Case> item;
   std::optional<rc::Shrinkable<Json>> tree;
   int64_t num_bytes = 0;  ///< of its inputs
-  Observation seen;
+  Observation observation;
 };
 
 /// A case with what it is judged by.
@@ -312,20 +312,20 @@ class Exploration {
     for (const Prepared& one : batch) {
       const auto found = answers.find(one.handed.name);
       const Answer answer = found == answers.end() ? Answer::unresolved(one.why) : found->second;
-      Observation& seen = one.drawn->seen;
+      Observation& observation = one.drawn->observation;
       one.drawn->num_bytes = bytes_of(one.base.inputs);
-      seen = judge_case(pack_, one.base, request_of(one.drawn->seed), 0, answer, nullptr,
-                        layers_of(one, answer, answers));
-      if (!one.why.empty()) seen.seen = Seen::kUnjudged;
+      observation = judge_case(pack_, one.base, request_of(one.drawn->seed), 0, answer, nullptr,
+                               layers_of(one, answer, answers));
+      if (!one.why.empty()) observation.status = CaseStatus::kUnjudged;
       const bool is_given = !request_.given.empty();
-      seen.drawn = {{"space", is_given ? "given" : spaces_[one.drawn->space].name()},
-                    {"axes", one.drawn->item->axes},
-                    {"properties", properties_of(*one.drawn->item, one.base.inputs)}};
-      if (is_given) seen.drawn["kept"] = true;
+      observation.drawn = {{"space", is_given ? "given" : spaces_[one.drawn->space].name()},
+                           {"axes", one.drawn->item->axes},
+                           {"properties", properties_of(*one.drawn->item, one.base.inputs)}};
+      if (is_given) observation.drawn["kept"] = true;
       if (purpose == Purpose::kDrawn) count(*one.drawn);
-      if (purpose == Purpose::kSmaller) seen.drawn["smaller"] = true;
-      records_.write(seen);
-      if (purpose == Purpose::kDrawn && regions_ && seen.seen == Seen::kAbsent)
+      if (purpose == Purpose::kSmaller) observation.drawn["smaller"] = true;
+      records_.write(observation);
+      if (purpose == Purpose::kDrawn && regions_ && observation.status == CaseStatus::kAbsent)
         try_regions(one, answer);
     }
   }
@@ -352,17 +352,18 @@ class Exploration {
   }
 
   void count(Drawn& one) {
-    const Observation& seen = one.seen;
+    const Observation& observation = one.observation;
     ++reached_[one.space];
-    judged_[one.space] += seen.seen == Seen::kAbsent || seen.is_wrong();
-    unsupported_[one.space] += seen.seen == Seen::kUnsupported;
-    if (!seen.is_wrong()) {
-      const bool has_no_answer = seen.seen == Seen::kUnresolved || seen.seen == Seen::kUnjudged;
-      if (has_no_answer) unanswered_[one.space].emplace(one.item->name + ": " + seen.reason);
+    judged_[one.space] += observation.status == CaseStatus::kAbsent || observation.is_wrong();
+    unsupported_[one.space] += observation.status == CaseStatus::kUnsupported;
+    if (!observation.is_wrong()) {
+      const bool has_no_answer = observation.status == CaseStatus::kUnresolved ||
+                                 observation.status == CaseStatus::kUnjudged;
+      if (has_no_answer) unanswered_[one.space].emplace(one.item->name + ": " + observation.reason);
       return;
     }
     if (++red_[one.space] <= kKept && request_.subject != SubjectKind::kUpstream)
-      one.seen.drawn["kept"] = true;
+      one.observation.drawn["kept"] = true;
   }
 
   void try_regions(const Prepared& one, const Answer& right) {
@@ -373,7 +374,7 @@ class Exploration {
       Request mutated = request_of(one.drawn->seed);
       mutated.subject = request_.subject.region_mutant(region);
       ++tries_[region];
-      if (judge_case(pack_, one.base, mutated, 0, std::move(wrong)).seen != Seen::kPresent)
+      if (judge_case(pack_, one.base, mutated, 0, std::move(wrong)).status != CaseStatus::kPresent)
         continue;
       regions_->caught(region);
       caught_[region] = tries_.at(region);
@@ -390,14 +391,14 @@ class Exploration {
     bool is_done = false;
 
     bool shows_it(const Drawn& child) const {
-      return child.seen.is_wrong() && kind_of(child.seen) == kind;
+      return child.observation.is_wrong() && kind_of(child.observation) == kind;
     }
   };
 
   /// Whether a red case is wrong by its relation alone. Smaller cases of another need no relation,
   /// whose further cases are most of the work.
   bool fails_by_relation(const Drawn& red) const {
-    const Measure* failing = red.seen.failing();
+    const Measure* failing = red.observation.failing();
     if (failing == nullptr) return false;
     const Json relations = spaces_[red.space].relations();
     return std::any_of(relations.begin(), relations.end(),
@@ -410,19 +411,20 @@ class Exploration {
     std::set<std::string> kinds;
     for (const auto& drawn : drawn_) {
       const Drawn& red = *drawn;
-      if (!red.seen.is_wrong() || kinds.size() == kSmallest) continue;
-      if (!kinds.insert(kind_of(red.seen)).second) continue;
-      Smaller smaller{made(red.space, red.seed, red.index, red.item->axes), kind_of(red.seen)};
+      if (!red.observation.is_wrong() || kinds.size() == kSmallest) continue;
+      if (!kinds.insert(kind_of(red.observation)).second) continue;
+      Smaller smaller{made(red.space, red.seed, red.index, red.item->axes),
+                      kind_of(red.observation)};
       smaller.best.tree = red.tree;
       smaller.best.has_relation = fails_by_relation(red);
-      smaller.best.seen = red.seen;
+      smaller.best.observation = red.observation;
       all.push_back(std::move(smaller));
     }
     for (int level = 0; level < kLevels && !is_late(); ++level) step(all, level);
     for (Smaller& one : all) {
-      one.best.seen.drawn.erase("smaller");
-      one.best.seen.drawn["kept"] = one.best.seen.drawn["shrunk"] = true;
-      records_.write(one.best.seen);
+      one.best.observation.drawn.erase("smaller");
+      one.best.observation.drawn["kept"] = one.best.observation.drawn["shrunk"] = true;
+      records_.write(one.best.observation);
     }
   }
 
@@ -516,12 +518,12 @@ class Exploration {
     }
     Sha256 inputs;
     for (const auto& one : drawn_)
-      if (one->space == space) inputs.update(one->seen.inputs_sha256);
+      if (one->space == space) inputs.update(one->observation.inputs_sha256);
     summary.inputs_sha256 = inputs.hex();
-    summary.seen = red_[space] > 0 ? Seen::kPresent : Seen::kAbsent;
+    summary.status = red_[space] > 0 ? CaseStatus::kPresent : CaseStatus::kAbsent;
     if (red_[space] > 0) summary.failure_class = class_of(space);
     if (reached < asked || !unanswered_[space].empty()) {
-      summary.seen = Seen::kUnresolved;
+      summary.status = CaseStatus::kUnresolved;
       summary.failure_class.clear();
       summary.reason =
           reached < asked
@@ -534,7 +536,8 @@ class Exploration {
 
   std::string class_of(std::size_t space) const {
     for (const auto& one : drawn_)
-      if (one->space == space && !one->seen.failure_class.empty()) return one->seen.failure_class;
+      if (one->space == space && !one->observation.failure_class.empty())
+        return one->observation.failure_class;
     return "undeclared";
   }
 

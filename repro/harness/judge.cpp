@@ -110,12 +110,12 @@ void conclude(const Pack& pack, const PreparedCase& prepared, const Request& req
       request.wants_all_layers ? judgement.measures : deciding_only(judgement.measures);
   if (is_truncated_by_interpreter(request, prepared.plain) &&
       !pack.rounds_bf16_on_cpu(*prepared.item)) {
-    observation.seen = Seen::kUnjudged;
+    observation.status = CaseStatus::kUnjudged;
     observation.reason = "interpreter truncates bf16 stores";
     return;
   }
   if (failing == judgement.measures.end()) {
-    observation.seen = Seen::kAbsent;
+    observation.status = CaseStatus::kAbsent;
     return;
   }
   const std::string failure =
@@ -125,7 +125,7 @@ void conclude(const Pack& pack, const PreparedCase& prepared, const Request& req
   if (failure_class.empty()) {
     // Wrong in a way that the pack does not name: red for a fix or a mutant, and no bug of this
     // pack.
-    observation.seen = Seen::kPresent;
+    observation.status = CaseStatus::kPresent;
     observation.failure_class = "undeclared";
     observation.reason = failure;
   } else if (std::find(request.classes.begin(), request.classes.end(), failure_class) ==
@@ -133,7 +133,7 @@ void conclude(const Pack& pack, const PreparedCase& prepared, const Request& req
     observation.reason =
         "failure class '" + failure_class + "' is not in the case file: " + failure;
   } else {
-    observation.seen = Seen::kPresent;
+    observation.status = CaseStatus::kPresent;
     observation.failure_class = failure_class;
   }
 }
@@ -146,7 +146,7 @@ void conclude_error(const Pack& pack, const Case& item, const Request& request,
   const bool is_declared = std::find(request.classes.begin(), request.classes.end(),
                                      failure_class) != request.classes.end();
   if (!is_declared) return;
-  observation.seen = Seen::kPresent;
+  observation.status = CaseStatus::kPresent;
   observation.failure_class = failure_class;
 }
 
@@ -219,13 +219,13 @@ Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Req
   observation.self_reported = std::move(answer.self_reported);
   observation.outside = std::move(answer.outside);
   observation.reason = answer.reason;
-  if (answer.state == Answer::State::kUnsupported) observation.seen = Seen::kUnsupported;
+  if (answer.state == Answer::State::kUnsupported) observation.status = CaseStatus::kUnsupported;
   if (answer.state == Answer::State::kUnresolved && observation.self_reported.contains("exception"))
     conclude_error(pack, item, request, observation);
   if (answer.state != Answer::State::kOutputs) return observation;
   observation.outputs_sha256 = digest_of(answer.outputs);
   if (item.role == CaseRole::kCode) {
-    observation.seen = answer.outputs.empty() ? Seen::kUnresolved : Seen::kUnjudged;
+    observation.status = answer.outputs.empty() ? CaseStatus::kUnresolved : CaseStatus::kUnjudged;
     observation.reason = answer.outputs.empty() ? "no code" : "code: compared, not judged";
     return observation;
   }

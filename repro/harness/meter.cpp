@@ -17,9 +17,9 @@ int64_t status_bytes(const std::string& field) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     if (!line.starts_with(field + ":")) continue;
-    std::istringstream words(line.substr(field.size() + 1));
+    std::istringstream arguments(line.substr(field.size() + 1));
     int64_t kilobytes = 0;
-    words >> kilobytes;
+    arguments >> kilobytes;
     return kilobytes * 1024;
   }
   return 0;

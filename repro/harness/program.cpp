@@ -66,18 +66,18 @@ InProcessSubject find_subject(const Pack& pack, const std::string& name) {
 }
 
 /// Runs a subject of ours; what it throws is an answer, not the end of the run.
-Answer run_in_process(const InProcessSubject& subject, const SubjectCase& asked,
+Answer run_in_process(const InProcessSubject& subject, const SubjectCase& wanted,
                       const std::string& device) {
   Tensors inputs;
-  for (const auto& [name, tensor] : asked.inputs)
+  for (const auto& [name, tensor] : wanted.inputs)
     inputs.emplace(name, view_on(tensor, at::Device(device)));
   const MemoryMeter meter(device);
   const auto started = std::chrono::steady_clock::now();
   Answer answer;
   try {
-    for (auto& [name, tensor] : subject(*asked.item, inputs))
+    for (auto& [name, tensor] : subject(*wanted.item, inputs))
       answer.outputs.emplace(name, tensor.detach().cpu());
-    for (const auto& [name, laid] : asked.bands)
+    for (const auto& [name, laid] : wanted.bands)
       answer.bands.emplace(name, bands_around(inputs.at(name), laid.size(1)).cpu());
     answer.state = Answer::State::kOutputs;
   } catch (const UnsupportedCase& e) {
@@ -185,13 +185,13 @@ class Run {
       wrong.bands = right.bands;
       Request mutated = request_;
       mutated.subject = request_.subject.region_mutant(region);
-      Observation seen = judge_case(pack_, one, mutated, 0, std::move(wrong));
-      if (seen.seen == Seen::kPresent) {
+      Observation observation = judge_case(pack_, one, mutated, 0, std::move(wrong));
+      if (observation.status == CaseStatus::kPresent) {
         regions_->caught(region);
-        records_.write(seen);
+        records_.write(observation);
         passed_.erase(region);
       } else {
-        passed_.insert_or_assign(region, std::move(seen));
+        passed_.insert_or_assign(region, std::move(observation));
       }
     }
   }
@@ -278,9 +278,12 @@ class Run {
     if (is_base(*one.item) && answer.state == Answer::State::kOutputs)
       related_.insert_or_assign(one.item->name, Related{answer.outputs, gradient_times(*one.item)});
     if (request_.corruption != kAllCorruptions) {
-      const Observation seen = judge_case(pack_, one, request_, repeat, answer, base_of(*one.item));
-      records_.write(seen);
-      if (!regions_ || repeat > 0 || !has_regions(*one.item) || seen.seen != Seen::kAbsent) return;
+      const Observation observation =
+          judge_case(pack_, one, request_, repeat, answer, base_of(*one.item));
+      records_.write(observation);
+      if (!regions_ || repeat > 0 || !has_regions(*one.item) ||
+          observation.status != CaseStatus::kAbsent)
+        return;
       if (first_judged_ == nullptr) first_judged_ = one.item;
       try_regions(one, answer);
       return;
@@ -303,8 +306,8 @@ class Run {
   std::map<std::string, Related> related_;  ///< by case: what another case is compared with
 };
 
-void run_words(const std::vector<std::string>& words, const Pack& pack) {
-  const Request request = parse_request(words);
+void run_arguments(const std::vector<std::string>& arguments, const Pack& pack) {
+  const Request request = parse_request(arguments);
   if (request.lists_corruptions) {
     for (const Corruption& corruption : all_corruptions())
       fmt::print("{}\t{}\n", corruption.name, corruption.what);
@@ -329,7 +332,7 @@ void run_words(const std::vector<std::string>& words, const Pack& pack) {
 
 int run_reproducer(int argc, const char* const* argv, const Pack& pack) {
   try {
-    run_words({argv + 1, argv + argc}, pack);
+    run_arguments({argv + 1, argv + argc}, pack);
     return 0;
   } catch (const Error& e) {
     std::cerr << "repro_" << pack.slug() << ": " << e.what() << "\n";

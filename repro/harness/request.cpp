@@ -139,13 +139,13 @@ void read_cases(const std::filesystem::path& file, Request& request) {
     refuse_request(file.string() + ": no case was chosen");
 }
 
-Request parse_request(const std::vector<std::string>& words) {
+Request parse_request(const std::vector<std::string>& arguments) {
   Request request;
   std::filesystem::path cases;
-  std::set<std::string> seen;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::string& flag = words[i];
-    if (!seen.insert(flag).second) refuse_request(flag + " is given twice");
+  std::set<std::string> given;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& flag = arguments[i];
+    if (!given.insert(flag).second) refuse_request(flag + " is given twice");
     if (flag == "--list-corruptions") {
       request.lists_corruptions = true;
     } else if (flag == "--all-layers") {
@@ -154,10 +154,10 @@ Request parse_request(const std::vector<std::string>& words) {
       request.wants_regions = true;
     } else if (std::find(kFlags.begin(), kFlags.end(), flag) == kFlags.end()) {
       refuse_request("unknown word '" + flag + "'" + did_you_mean(flag, kFlags));
-    } else if (++i == words.size()) {
+    } else if (++i == arguments.size()) {
       refuse_request(flag + " wants a value");
     } else {
-      take(flag, words[i], request, cases);
+      take(flag, arguments[i], request, cases);
     }
   }
   if (request.lists_corruptions) return request;
@@ -167,7 +167,7 @@ Request parse_request(const std::vector<std::string>& words) {
   }
   for (const char* flag :
        {"--cases", "--subject", "--device", "--seed", "--work", "--records-fd"}) {
-    if (!seen.contains(flag)) refuse_request(std::string(flag) + " is missing");
+    if (!given.contains(flag)) refuse_request(std::string(flag) + " is missing");
   }
   check_device(request.device);
   if (request.judge_device.empty()) request.judge_device = request.device;

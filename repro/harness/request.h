@@ -52,7 +52,7 @@ struct Request {
 };
 
 /// Parses the words after the program's name. Throws Error(kUsage) with one line.
-Request parse_request(const std::vector<std::string>& words);
+Request parse_request(const std::vector<std::string>& arguments);
 
 /// The cases file: {"slug", "classes", "cases": [{"name", "role", "axes", "judged_on",
 /// "isolated"?}], and, where they are wanted, "waived_regions", "conditions", "spaces" and

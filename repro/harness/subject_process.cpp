@@ -94,7 +94,7 @@ Json outside_of(const exec::Exit& exit, const Json& report) {
 
 /// The last line on stderr, where a Python traceback names its error. For a person; nothing is
 /// decided by it.
-std::string last_words(const exec::Exit& exit) {
+std::string last_lines(const exec::Exit& exit) {
   const std::size_t end = exit.err.find_last_not_of("\n ");
   if (end == std::string::npos) return "";
   const std::size_t begin = exit.err.rfind('\n', end);
@@ -146,21 +146,21 @@ void write_work_folder(const std::filesystem::path& work, const std::string& dev
 
 std::map<std::string, Answer> read_answers(const std::filesystem::path& work,
                                            const std::vector<SubjectCase>& cases) {
-  std::vector<std::string> asked;
+  std::vector<std::string> wanted;
   std::size_t limit = kOutputSlack;
   for (const SubjectCase& one : cases) {
-    asked.push_back(one.item->name);
+    wanted.push_back(one.item->name);
     limit += 4 * static_cast<std::size_t>(one.output_bytes);
     for (const auto& [name, bands] : one.bands) limit += bands.nbytes();
   }
   const SubjectReport report =
-      parse_subject_report(read_untrusted(work / "subject.json", kMaxReport), asked);
+      parse_subject_report(read_untrusted(work / "subject.json", kMaxReport), wanted);
   std::map<std::string, Tensors> outputs =
       by_case(tensors_from_bytes(read_untrusted(work / "outputs.safetensors", limit),
                                  "outputs.safetensors"),
               report);
   std::map<std::string, Answer> answers;
-  for (const std::string& name : asked) {
+  for (const std::string& name : wanted) {
     const auto found = report.cases.find(name);
     if (found == report.cases.end()) {
       answers.emplace(name, Answer::unresolved("subject.json says nothing of this case"));
@@ -242,7 +242,7 @@ std::map<std::string, Answer> run_subject(const SubjectCommand& command,
       why = e.what();
     }
   } else {
-    why = "the subject's process " + why + last_words(exit);
+    why = "the subject's process " + why + last_lines(exit);
   }
   remove_tensors(work);
   for (const SubjectCase& one : cases) {

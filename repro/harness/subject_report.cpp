@@ -102,7 +102,7 @@ CaseReport case_of(const Json& json, const std::string& where) {
 
 }  // namespace
 
-SubjectReport parse_subject_report(std::string_view text, const std::vector<std::string>& asked) {
+SubjectReport parse_subject_report(std::string_view text, const std::vector<std::string>& wanted) {
   const Json json = parse_json(text, "subject.json");
   object(json, "the document", {"package", "versions", "device", "cases"});
   SubjectReport report;
@@ -117,7 +117,7 @@ SubjectReport parse_subject_report(std::string_view text, const std::vector<std:
   report.facts["device"] = word(json["device"], "device");
   if (!json["cases"].is_object()) refuse("cases is no object");
   for (const auto& [name, entry] : json["cases"].items()) {
-    if (std::find(asked.begin(), asked.end(), name) == asked.end()) {
+    if (std::find(wanted.begin(), wanted.end(), name) == wanted.end()) {
       refuse("speaks of a case that was not asked for: '" + printable(name, 40) + "'");
     }
     report.cases.emplace(name, case_of(entry, "cases." + name));

@@ -23,6 +23,6 @@ struct SubjectReport {
 
 /// Reads the untrusted text strictly: unknown or missing keys, wrong types, a case that was not
 /// asked for. Strings are cut to one printable line. Throws Error(kUsage) `subject.json: <reason>`.
-SubjectReport parse_subject_report(std::string_view text, const std::vector<std::string>& asked);
+SubjectReport parse_subject_report(std::string_view text, const std::vector<std::string>& wanted);
 
 }  // namespace patchbench::harness

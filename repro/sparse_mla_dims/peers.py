@@ -258,7 +258,7 @@ def cudnn_frontend() -> Calls:
 
 
 def flash_mla() -> Calls:
-    """The forward of its sparse prefill, for 64 or 128 heads: zeros stand for heads and columns that lack."""
+    """The forward of its sparse prefill, for 64 or 128 heads. Missing heads and columns are filled with zeros."""
     attend = importlib.import_module("flash_mla").flash_mla_sparse_fwd
 
     def forward(o: Operands) -> tuple[torch.Tensor, ...]:

@@ -27,8 +27,8 @@ struct BundleOptions {
 };
 
 /// A body that somebody edited must not be written over.
-fs::path empty_folder(const BundleOptions& words) {
-  const fs::path folder = words.folder.empty() ? "bundle-" + words.slug : words.folder;
+fs::path empty_folder(const BundleOptions& options) {
+  const fs::path folder = options.folder.empty() ? "bundle-" + options.slug : options.folder;
   if (fs::exists(folder) && !(fs::is_directory(folder) && fs::is_empty(folder)))
     throw Error(ErrorCode::kUsage,
                 folder.string() + ": is there and not empty; name another folder");
@@ -67,16 +67,16 @@ std::string lines_of(const std::vector<const Record*>& records) {
   return ledger::pack_rows(rows);
 }
 
-void write_bundle(Context& context, const BundleOptions& words) {
-  const Manifest manifest = context.manifest(words.slug);
-  const fs::path folder = empty_folder(words);
+void write_bundle(Context& context, const BundleOptions& options) {
+  const Manifest manifest = context.manifest(options.slug);
+  const fs::path folder = empty_folder(options);
   const fs::path from =
-      words.body_template.empty() ? context.root / kTemplate : fs::path(words.body_template);
+      options.body_template.empty() ? context.root / kTemplate : fs::path(options.body_template);
   const std::string body_template = read_file(from);
-  const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
+  const ledger::RecordSet record_set(ledger::known(context.ledger, context.root, context.slugs()));
   const fs::path script = context.root / cell_path(manifest.slug, Column::kRepro) / "standalone.py";
   const Pins pins = context.pins();
-  BundleFacts facts{manifest, book, pins, {}, {}, fs::exists(script)};
+  BundleFacts facts{manifest, record_set, pins, {}, {}, fs::exists(script)};
   bundle_body(facts);  // nothing is written for a pack without records
   write_patches(context, folder, facts);
   const BundleBody body = bundle_body(facts);
@@ -87,7 +87,7 @@ void write_bundle(Context& context, const BundleOptions& words) {
   write_whole(folder / "commands.sh", commands);
   write_whole(folder / "records.jsonl", lines_of(body.evidence));
   if (facts.has_script) write_whole(folder / "reproduce.py", read_file(script));
-  const auto problems = report::lint_claims(text, citable_in(book));
+  const auto problems = report::lint_claims(text, citable_in(record_set));
   for (const report::ClaimProblem& p : problems)
     context.err() << fmt::format("patchbench: {}:{}: {}: {}\n", (folder / "body.md").string(),
                                  p.line, shown(p.what), p.todo);
@@ -112,7 +112,7 @@ void write_bundle(Context& context, const BundleOptions& words) {
       facts.has_script ? ", reproduce.py" : "; no stand-alone script is there");
   context.out() << fmt::format(
       "whether it may go out: patchbench status filing {} (kind {}); nothing goes out by itself\n",
-      words.slug, kind);
+      options.slug, kind);
   context.out() << report::closing("Edit body.md, then check its numbers.",
                                    "patchbench ledger lint " + (folder / "body.md").string());
 }
@@ -120,12 +120,12 @@ void write_bundle(Context& context, const BundleOptions& words) {
 }  // namespace
 
 void add_bundle_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<BundleOptions>();
+  auto options = std::make_shared<BundleOptions>();
   CLI::App* command =
       app.add_subcommand("bundle", "write a folder with what an issue or pull request needs");
-  command->add_option("slug", words->slug, "the pack")->required();
-  command->add_option("dir", words->folder, "a new or empty folder (default: bundle-SLUG)");
-  command->add_option("--template", words->body_template,
+  command->add_option("slug", options->slug, "the pack")->required();
+  command->add_option("dir", options->folder, "a new or empty folder (default: bundle-SLUG)");
+  command->add_option("--template", options->body_template,
                       "a mustache template for body.md (default: reports/templates/)");
   command->footer(
       "body.md        what is seen, where, since when, the change, limits, environment;\n"
@@ -138,7 +138,7 @@ void add_bundle_command(CLI::App& app, Context& context) {
       "Exit: 0 done, 1 a number of the template is not held, 3 no record.\n"
       "Examples:\n  patchbench bundle liger_flce_none_bwd\n"
       "  patchbench bundle te_fused_ce /tmp/te-issue");
-  command->callback([words, &context] { write_bundle(context, *words); });
+  command->callback([options, &context] { write_bundle(context, *options); });
 }
 
 }  // namespace patchbench::cli

@@ -38,8 +38,8 @@ std::vector<Damage> verify(const Context& context, int& checked) {
     const exec::Exit exit =
         exec::run({.argv = {"python3", context.root / "env/fetch.py", "verify", folder}});
     if (exit.ok()) continue;
-    const std::string words = exit.error.empty() ? exit.err : exit.error;
-    damaged.push_back({folder, shown(words.substr(0, words.find('\n')))});
+    const std::string options = exit.error.empty() ? exit.err : exit.error;
+    damaged.push_back({folder, shown(options.substr(0, options.find('\n')))});
   }
   return damaged;
 }

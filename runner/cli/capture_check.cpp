@@ -25,8 +25,8 @@ std::pair<std::string, std::vector<std::string>> split(const std::vector<std::st
   return {python, {command.begin() + (names_python ? 1 : 0), command.end()}};
 }
 
-[[noreturn]] void run(const Context& context, const CaptureCheckOptions& words) {
-  const auto [python, target] = split(words.command);
+[[noreturn]] void run(const Context& context, const CaptureCheckOptions& options) {
+  const auto [python, target] = split(options.command);
   if (target.empty())
     throw Error(ErrorCode::kUsage, "capture-check: name a script or MODULE:FUNCTION after python");
   if (exec::find_program(python).empty())
@@ -34,8 +34,8 @@ std::pair<std::string, std::vector<std::string>> split(const std::vector<std::st
   std::vector<std::string> argv = {python,
                                    (context.root / "repro/harness/capture_check.py").string()};
   if (context.json) argv.push_back("--json");
-  if (!words.detectors.empty()) argv.insert(argv.end(), {"--detector", words.detectors});
-  if (!words.within.empty()) argv.insert(argv.end(), {"--within", words.within});
+  if (!options.detectors.empty()) argv.insert(argv.end(), {"--detector", options.detectors});
+  if (!options.within.empty()) argv.insert(argv.end(), {"--within", options.within});
   argv.insert(argv.end(), target.begin(), target.end());
   std::vector<char*> raw;
   for (std::string& word : argv) raw.push_back(word.data());
@@ -47,16 +47,17 @@ std::pair<std::string, std::vector<std::string>> split(const std::vector<std::st
 }  // namespace
 
 void add_capture_check_command(CLI::App& job, Context& context) {
-  auto words = std::make_shared<CaptureCheckOptions>();
+  auto options = std::make_shared<CaptureCheckOptions>();
   CLI::App* command = job.add_subcommand(
       "capture-check", "which lines of your own code would break a CUDA graph capture?");
   command
-      ->add_option("command", words->command, "[PYTHON] SCRIPT ARGS... or [PYTHON] MODULE:FUNCTION")
+      ->add_option("command", options->command,
+                   "[PYTHON] SCRIPT ARGS... or [PYTHON] MODULE:FUNCTION")
       ->required();
   command->add_option(
-      "--detector", words->detectors,
+      "--detector", options->detectors,
       "of reads, fake, capture, sync, with commas (default: all that can run here)");
-  command->add_option("--within", words->within, "only sites in this package or folder");
+  command->add_option("--within", options->within, "only sites in this package or folder");
   command->positionals_at_end();
   command->footer(
       "The interpreter must have torch: it is the one your code runs on. Nothing is sandboxed.\n"
@@ -65,7 +66,7 @@ void add_capture_check_command(CLI::App& job, Context& context) {
       "  patchbench job capture-check --within mypkg -- mypkg.step:forward\n"
       "mypkg.step may define example_inputs(). A function also runs on fake CUDA tensors: that\n"
       "needs no GPU.");
-  command->callback([words, &context] { run(context, *words); });
+  command->callback([options, &context] { run(context, *options); });
 }
 
 }  // namespace patchbench::cli

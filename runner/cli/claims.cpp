@@ -122,19 +122,20 @@ std::string total_line(const Totals& totals) {
 }
 
 void print_claims(Context& context, const std::vector<std::string>& slugs, Form form) {
-  const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
+  const ledger::RecordSet record_set(ledger::known(context.ledger, context.root, context.slugs()));
   Totals totals;
   Json claims = Json::array();
   if (form == Form::kMarkdown) context.out() << "# Claims\n";
   for (const std::string& slug : slugs) {
     const Manifest manifest = context.manifest(slug);
-    for (const std::string& problem : claim_problems(manifest, book))
+    for (const std::string& problem : claim_problems(manifest, record_set))
       totals.problems.push_back(problem);
     std::vector<ClaimRow> rows;
     for (const ScopeRow& scope : manifest.scope) {
       ClaimRow row{&scope, {}};
       for (const std::string& digest : scope.records) {
-        if (const ledger::Entry* entry = book.find(digest)) row.records.push_back(cited_of(*entry));
+        if (const ledger::Entry* entry = record_set.find(digest))
+          row.records.push_back(cited_of(*entry));
       }
       ++totals.by_verdict[scope.verdict];
       ++totals.num_rows;

@@ -35,21 +35,21 @@ struct SyncOptions {
 };
 
 /// Where the copy goes: the folder asked for, or one of this user's own if that one is unfit.
-fs::path destination_of(const Context& context, const SyncOptions& words) {
-  const std::string unfit = job::unfit_destination(words.destination);
-  if (unfit.empty()) return words.destination;
-  if (!words.or_private)
+fs::path destination_of(const Context& context, const SyncOptions& options) {
+  const std::string unfit = job::unfit_destination(options.destination);
+  if (unfit.empty()) return options.destination;
+  if (!options.or_private)
     throw Error(ErrorCode::kNotRunnable,
                 unfit + "; chmod go-w it, or --or-private copies to a folder of your own");
   const fs::path own = context.cache / "compile" /
-                       sha256_hex(fs::absolute(words.destination).string()).substr(0, 16);
+                       sha256_hex(fs::absolute(options.destination).string()).substr(0, 16);
   context.err() << fmt::format("patchbench: {}; goes to {} instead\n", unfit, own.string());
   return own;
 }
 
-void sync(const Context& context, const SyncOptions& words) {
-  const fs::path destination = destination_of(context, words);
-  const job::SyncReport report = job::sync_cache(words.source, destination);
+void sync(const Context& context, const SyncOptions& options) {
+  const fs::path destination = destination_of(context, options);
+  const job::SyncReport report = job::sync_cache(options.source, destination);
   if (context.json) {
     print_json(context, Json{{"destination", fs::absolute(destination).string()},
                              {"copied", report.num_copied},
@@ -81,16 +81,16 @@ void add_compile_cache_command(CLI::App& job, Context& context) {
     print_damage(context, damaged, checked, *remove, "patchbench job cache verify DIR --remove");
   });
   CLI::App* copy = cache->add_subcommand("sync", "bring a compile cache to another folder");
-  auto words = std::make_shared<SyncOptions>();
-  copy->add_option("src", words->source, "the cache as it is")->required();
-  copy->add_option("dst", words->destination, "where only you can write")->required();
-  copy->add_flag("--or-private", words->or_private,
+  auto options = std::make_shared<SyncOptions>();
+  copy->add_option("src", options->source, "the cache as it is")->required();
+  copy->add_option("dst", options->destination, "where only you can write")->required();
+  copy->add_flag("--or-private", options->or_private,
                  "where dst is unfit, copy to a folder of your own and say so");
   copy->footer(
       "Files appear whole or not at all; what matches by SHA-256 is skipped; any number may run "
       "at\n"
       "once. A dst that another user can write to is refused (exit 4): a compile cache is code.");
-  copy->callback([&context, words] { sync(context, *words); });
+  copy->callback([&context, options] { sync(context, *options); });
 }
 
 }  // namespace patchbench::cli

@@ -17,16 +17,16 @@ std::vector<CLI::App*> shown_commands(CLI::App& app) {
 
 /// What may follow a command: its commands and options and, where it takes a pack, the slugs.
 std::string words_after(CLI::App& app, const std::vector<std::string>& slugs) {
-  std::vector<std::string> words;
-  for (const CLI::App* sub : shown_commands(app)) words.push_back(sub->get_name());
+  std::vector<std::string> options;
+  for (const CLI::App* sub : shown_commands(app)) options.push_back(sub->get_name());
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_group().empty()) continue;
-    for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
+    for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
     const std::string name = option->get_name(/*positional=*/true);
     if (option->get_positional() && (name == "slug" || name == "slugs"))
-      words.insert(words.end(), slugs.begin(), slugs.end());
+      options.insert(options.end(), slugs.begin(), slugs.end());
   }
-  return fmt::format("{}", fmt::join(words, " "));
+  return fmt::format("{}", fmt::join(options, " "));
 }
 
 /// The branches of the script, one a command; `path` is " ledger export".

@@ -23,12 +23,12 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The words of `job env check`.
-struct CheckWords {
+struct CheckOptions {
   int pid = 0;
   std::string python;
 };
 
-struct PrintWords {
+struct PrintOptions {
   std::string format = "sh", folder;
 };
 
@@ -68,18 +68,18 @@ void ask_python(const Context& context, const job::Policy& policy, const std::st
   for (const job::Rule& rule : policy.rules) {
     if (rule.kind == job::RuleKind::kTorchConfig) argv.push_back(rule.target);
   }
-  const exec::Exit asked = exec::run({.argv = argv, .timeout = std::chrono::minutes(5)});
-  const Json said = Json::parse(asked.out, nullptr, false);
-  if (asked.ok() && said.is_object()) {
+  const exec::Exit question = exec::run({.argv = argv, .timeout = std::chrono::minutes(5)});
+  const Json said = Json::parse(question.out, nullptr, false);
+  if (question.ok() && said.is_object()) {
     facts.config = said;
     return;
   }
-  const std::size_t end = asked.err.find_last_not_of('\n');
-  const std::size_t begin = asked.err.rfind('\n', end) + 1;
-  throw Error(
-      ErrorCode::kUnresolved,
-      stack.python + ": its torch cannot be asked: " +
-          shown(end == std::string::npos ? asked.error : asked.err.substr(begin, end - begin + 1)));
+  const std::size_t end = question.err.find_last_not_of('\n');
+  const std::size_t begin = question.err.rfind('\n', end) + 1;
+  throw Error(ErrorCode::kUnresolved,
+              stack.python + ": its torch cannot be asked: " +
+                  shown(end == std::string::npos ? question.error
+                                                 : question.err.substr(begin, end - begin + 1)));
 }
 
 job::Policy read_policy(const Context& context) {
@@ -87,8 +87,8 @@ job::Policy read_policy(const Context& context) {
                             read_file(context.root / "env/policy.schema.json"));
 }
 
-std::set<std::string> as_set(const std::vector<std::string>& words) {
-  return {words.begin(), words.end()};
+std::set<std::string> as_set(const std::vector<std::string>& options) {
+  return {options.begin(), options.end()};
 }
 
 Json finding_json(const job::Finding& finding) {
@@ -128,27 +128,27 @@ void show_findings(Context& context, const std::vector<job::Finding>& found) {
 
 using Choices = std::set<std::string>;
 
-void check(Context& context, const CheckWords& words, const Choices& choices) {
+void check(Context& context, const CheckOptions& options, const Choices& choices) {
   const job::Policy policy = read_policy(context);
   policy.check_choices(choices);
   job::Facts facts;
-  facts.environment = environment_of(words.pid == 0 ? static_cast<int>(::getpid()) : words.pid);
-  if (!words.python.empty()) ask_python(context, policy, words.python, facts);
+  facts.environment = environment_of(options.pid == 0 ? static_cast<int>(::getpid()) : options.pid);
+  if (!options.python.empty()) ask_python(context, policy, options.python, facts);
   const std::vector<exec::Gpu> gpus = exec::find_gpus();
   if (!gpus.empty() && !gpus.front().driver.empty()) facts.driver = gpus.front().driver;
   show_findings(context, job::check(policy, facts, choices));
 }
 
-void print(const Context& context, const PrintWords& words, const Choices& choices) {
+void print(const Context& context, const PrintOptions& options, const Choices& choices) {
   static const std::map<std::string, job::Format> formats = {{"sh", job::Format::kSh},
                                                              {"docker", job::Format::kDocker},
                                                              {"slurm", job::Format::kSlurm},
                                                              {"json", job::Format::kJson},
                                                              {"python", job::Format::kPython}};
-  const std::string format = context.json ? "json" : words.format;
-  const std::string folder = words.folder.empty()
+  const std::string format = context.json ? "json" : options.format;
+  const std::string folder = options.folder.empty()
                                  ? (context.cache.parent_path() / "torch-compile").string()
-                                 : words.folder;
+                                 : options.folder;
   context.out() << job::print(read_policy(context), formats.at(format), choices, folder);
 }
 
@@ -204,11 +204,11 @@ void add_job_env_command(CLI::App& job, Context& context) {
       ->delimiter(',')
       ->allow_extra_args(false);
   CLI::App* show = env->add_subcommand("print", "the policy as lines for a job's environment");
-  auto print_words = std::make_shared<PrintWords>();
-  show->add_option("--format", print_words->format, "sh, docker, slurm, json or python")
+  auto print_options = std::make_shared<PrintOptions>();
+  show->add_option("--format", print_options->format, "sh, docker, slurm, json or python")
       ->check(CLI::IsMember({"sh", "docker", "slurm", "json", "python"}))
       ->capture_default_str();
-  show->add_option("--cache", print_words->folder,
+  show->add_option("--cache", print_options->folder,
                    "where the compile caches go (default: $XDG_CACHE_HOME/torch-compile)");
   show->footer(
       "  eval \"$(patchbench job env print)\"                        # a shell\n"
@@ -218,18 +218,18 @@ void add_job_env_command(CLI::App& job, Context& context) {
       "--task-prolog\n"
       "  patchbench job env print --format python                   # the first lines of a script");
   show->callback(
-      [&context, print_words, choices] { print(context, *print_words, as_set(*choices)); });
+      [&context, print_options, choices] { print(context, *print_options, as_set(*choices)); });
 
   CLI::App* look =
       env->add_subcommand("check", "the policy, next to what a process or an environment has");
-  auto words = std::make_shared<CheckWords>();
-  look->add_option("--pid", words->pid, "a running process (default: this environment)")
+  auto options = std::make_shared<CheckOptions>();
+  look->add_option("--pid", options->pid, "a running process (default: this environment)")
       ->check(CLI::PositiveNumber);
-  look->add_option("--python", words->python, "ask the torch of this environment too");
+  look->add_option("--python", options->python, "ask the torch of this environment too");
   look->footer(
       "A process is known by the environment it was started with; what its code sets later is\n"
       "unknown here. Exit: 0 nothing is missing or different, 1 something is.");
-  look->callback([&context, words, choices] { check(context, *words, as_set(*choices)); });
+  look->callback([&context, options, choices] { check(context, *options, as_set(*choices)); });
 
   CLI::App* why = env->add_subcommand("explain", "one rule: what, why, since when, read where");
   auto name = std::make_shared<std::string>();

@@ -36,10 +36,11 @@ struct ExploreOptions {
   std::vector<std::string> pack;  ///< its name and upstream
 };
 
-void run_explore(Context& context, const ExploreOptions& words) {
-  FunctionOptions options = words.search;
-  if (!words.given.empty()) {
-    const std::string text = words.given.starts_with('{') ? words.given : read_file(words.given);
+void run_explore(Context& context, const ExploreOptions& arguments) {
+  FunctionOptions options = arguments.search;
+  if (!arguments.given.empty()) {
+    const std::string text =
+        arguments.given.starts_with('{') ? arguments.given : read_file(arguments.given);
     options.given = Json::array({parse_json(text, "--case")});
     if (!options.given.front().is_object())
       throw Error(ErrorCode::kUsage, "--case: want a JSON object of axes, or a file with one");
@@ -47,11 +48,12 @@ void run_explore(Context& context, const ExploreOptions& words) {
   const FunctionSearch search = search_function(context, options);
   Json document = search_json(options, search);
   if (!context.json) context.out() << search_text(options, search);
-  if (!words.pack.empty() && search.num_red > 0) {
-    document["written"] = write_found_pack(context, words.pack.front(), title_of(options, search),
-                                           words.pack.back(), found_by(options, search));
+  if (!arguments.pack.empty() && search.num_red > 0) {
+    document["written"] =
+        write_found_pack(context, arguments.pack.front(), title_of(options, search),
+                         arguments.pack.back(), found_by(options, search));
     if (!context.json)
-      context.out() << "The first files of the pack " << words.pack.front() << ":\n";
+      context.out() << "The first files of the pack " << arguments.pack.front() << ":\n";
     for (const Json& file : document["written"])
       if (!context.json) context.out() << "  " << file.get<std::string>() << "\n";
   }
@@ -62,10 +64,10 @@ void run_explore(Context& context, const ExploreOptions& words) {
 }  // namespace
 
 void add_explore_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<ExploreOptions>();
+  auto arguments = std::make_shared<ExploreOptions>();
   CLI::App* command = app.add_subcommand(
       "explore", "search your own function for cases in which it differs from a reference");
-  FunctionOptions& search = words->search;
+  FunctionOptions& search = arguments->search;
   command->add_option("function", search.function, "MODULE:FUNCTION that is searched")->required();
   command->add_option("--against", search.reference, "MODULE:FUNCTION that is right")->required();
   command->add_option("--axes", search.axes, "axes.json: the cases and the tensors")->required();
@@ -81,15 +83,15 @@ void add_explore_command(CLI::App& app, Context& context) {
   command->add_option("--seconds", search.seconds, "then the search stops")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  command->add_option("--case", words->given,
+  command->add_option("--case", arguments->given,
                       "judge one case with these axes, JSON or a file: what a search printed");
   command
-      ->add_option("--save-pack", words->pack,
+      ->add_option("--save-pack", arguments->pack,
                    "SLUG NAME[@VERSION]=FILE: where something is red, write the first files of a "
                    "pack for the release that has the function, with cases, space and inputs")
       ->expected(2);
   command->footer(kExploreFooter);
-  command->callback([words, &context] { run_explore(context, *words); });
+  command->callback([arguments, &context] { run_explore(context, *arguments); });
 }
 
 }  // namespace patchbench::cli

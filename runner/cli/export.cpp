@@ -12,9 +12,9 @@
 #include "report/junit.h"
 #include "report/openvex.h"
 #include "report/osv.h"
-#include "status/measured.h"
+#include "status/advisory_releases.h"
 #include "status/newest.h"
-#include "status/threads.h"
+#include "status/upstream_threads.h"
 #include "status/verdict_records.h"
 
 namespace patchbench::cli {
@@ -27,10 +27,11 @@ struct ExportOptions {
   fs::path out, key;
 };
 
-std::vector<report::Advisory> advisories(const Context& context, const ledger::Book& book,
+std::vector<report::Advisory> advisories(const Context& context,
+                                         const ledger::RecordSet& record_set,
                                          const std::vector<std::string>& slugs) {
   const Pins pins = context.pins();
-  const std::vector<Thread> threads = read_threads(context);
+  const std::vector<Thread> threads = read_upstream_threads(context);
   std::vector<report::Advisory> out;
   for (const std::string& slug : slugs) {
     const Manifest manifest = context.manifest(slug);
@@ -50,7 +51,7 @@ std::vector<report::Advisory> advisories(const Context& context, const ledger::B
             advisory.threads.push_back(thread.name);
         }
       }
-      advisory.releases = measured_releases(book, manifest, upstream);
+      advisory.releases = advisory_releases(record_set, manifest, upstream);
       out.push_back(std::move(advisory));
     }
   }
@@ -60,17 +61,17 @@ std::vector<report::Advisory> advisories(const Context& context, const ledger::B
 std::string junit_of(const std::vector<NewestVerdict>& verdicts) {
   std::vector<report::JunitCase> cases;
   for (const NewestVerdict& one : verdicts) {
-    std::string name = one.question();
+    std::string name = one.question_text();
     if (!one.version().empty()) name += fmt::format(" {} {}", one.upstream(), one.version());
-    cases.push_back(report::junit_of_verdict(one.run.slug, name + " on " + one.device(), one.asked,
-                                             one.outcome, one.entry->digest));
+    cases.push_back(report::junit_of_verdict(one.run.slug, name + " on " + one.device(),
+                                             one.question, one.outcome, one.entry->digest));
   }
   return report::junit_xml("patchbench", cases);
 }
 
 Json row_of(const NewestVerdict& one) {
   return {{"slug", one.run.slug},       {"upstream", one.upstream()},
-          {"version", one.version()},   {"question", one.question()},
+          {"version", one.version()},   {"question", one.question_text()},
           {"device", one.device()},     {"sentinel", one.outcome.text()},
           {"why", one.outcome.why},     {"is_isolated", one.run.is_isolated()},
           {"started", one.run.started}, {"verdict", one.entry->digest}};
@@ -93,27 +94,27 @@ std::string csv_of(const std::vector<NewestVerdict>& verdicts) {
   line({"slug", "upstream", "version", "question", "device", "sentinel", "why", "is_isolated",
         "started", "verdict"});
   for (const NewestVerdict& one : verdicts)
-    line({one.run.slug, one.upstream(), one.version(), one.question(), one.device(),
+    line({one.run.slug, one.upstream(), one.version(), one.question_text(), one.device(),
           one.outcome.text(), one.outcome.why, one.run.is_isolated() ? "true" : "false",
           one.run.started, one.entry->digest});
   return text;
 }
 
 /// A run as the public test-result predicate: cases by name, the verdict record by digest.
-Json test_result(const NewestVerdict& one, const ledger::Book& book) {
+Json test_result(const NewestVerdict& one, const ledger::RecordSet& record_set) {
   Json passed = Json::array(), warned = Json::array(), failed = Json::array();
   for (const std::string& digest : cited_by(one.entry->record)) {
-    const ledger::Entry* entry = book.find(digest);
+    const ledger::Entry* entry = record_set.find(digest);
     if (entry == nullptr) continue;
     const Observation o = observation_of(entry->record);
-    const report::JunitStatus status = report::junit_status(o, one.asked);
+    const report::JunitStatus status = report::junit_status(o, one.question);
     Json& names = status == report::JunitStatus::kPassed   ? passed
                   : status == report::JunitStatus::kFailed ? failed
                                                            : warned;
     names.push_back(o.subject.text() + "/" + o.case_name);
   }
   const report::JunitStatus status =
-      report::junit_of_verdict("", "", one.asked, one.outcome, "").status;
+      report::junit_of_verdict("", "", one.question, one.outcome, "").status;
   const Json configuration = Json::array(
       {{{"name", "manifest " + one.run.slug}, {"digest", {{"sha256", one.run.manifest_sha256}}}},
        {{"name", "verdict " + one.outcome.text()}, {"digest", {{"sha256", one.entry->digest}}}}});
@@ -130,8 +131,8 @@ Json test_result(const NewestVerdict& one, const ledger::Book& book) {
             {"failedTests", failed}}}};
 }
 
-std::string intoto_of(const std::vector<NewestVerdict>& verdicts, const ledger::Book& book,
-                      const fs::path& key_file) {
+std::string intoto_of(const std::vector<NewestVerdict>& verdicts,
+                      const ledger::RecordSet& record_set, const fs::path& key_file) {
   if (key_file.empty())
     throw Error(ErrorCode::kUsage,
                 "--format intoto wants --key KEY: an envelope holds a signature (patchbench "
@@ -139,42 +140,43 @@ std::string intoto_of(const std::vector<NewestVerdict>& verdicts, const ledger::
   const ledger::SigningKey key = ledger::SigningKey::load(key_file);
   std::string text;
   for (const NewestVerdict& one : verdicts) {
-    const std::string payload = canonical_json(test_result(one, book));
+    const std::string payload = canonical_json(test_result(one, record_set));
     const ledger::Signature signature = key.sign(payload);
     text += ledger::envelope(payload, signature.key_id, signature.signature) + "\n";
   }
   return text;
 }
 
-std::string exported(const Context& context, const ExportOptions& words) {
-  if (words.format == "verdicts") {
-    if (!words.slug.empty())
+std::string exported(const Context& context, const ExportOptions& options) {
+  if (options.format == "verdicts") {
+    if (!options.slug.empty())
       throw Error(ErrorCode::kUsage, "export --format verdicts has every pack: leave out the slug");
     return table_from_records(context).to_json().dump(1) + "\n";
   }
   const std::vector<std::string> slugs =
-      words.slug.empty() ? context.slugs()
-                         : std::vector<std::string>{context.manifest(words.slug).slug.str()};
-  const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
+      options.slug.empty() ? context.slugs()
+                           : std::vector<std::string>{context.manifest(options.slug).slug.str()};
+  const ledger::RecordSet record_set(ledger::known(context.ledger, context.root, context.slugs()));
   const auto document = [](const Json& json) {
     return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   };
-  if (words.format == "osv") {
+  if (options.format == "osv") {
     Json records = Json::array();
-    for (const report::Advisory& advisory : advisories(context, book, slugs)) {
+    for (const report::Advisory& advisory : advisories(context, record_set, slugs)) {
       Json record = report::osv_record(advisory);
       if (!record.is_null()) records.push_back(std::move(record));
     }
     return document(records);
   }
-  if (words.format == "openvex")
-    return document(report::openvex_document(advisories(context, book, slugs)));
-  const std::vector<NewestVerdict> verdicts = newest_verdicts(book, [&](const NewestVerdict& one) {
-    return std::find(slugs.begin(), slugs.end(), one.run.slug) != slugs.end();
-  });
-  if (words.format == "junit") return junit_of(verdicts);
-  if (words.format == "csv") return csv_of(verdicts);
-  if (words.format == "intoto") return intoto_of(verdicts, book, words.key);
+  if (options.format == "openvex")
+    return document(report::openvex_document(advisories(context, record_set, slugs)));
+  const std::vector<NewestVerdict> verdicts =
+      newest_verdicts(record_set, [&](const NewestVerdict& one) {
+        return std::find(slugs.begin(), slugs.end(), one.run.slug) != slugs.end();
+      });
+  if (options.format == "junit") return junit_of(verdicts);
+  if (options.format == "csv") return csv_of(verdicts);
+  if (options.format == "intoto") return intoto_of(verdicts, record_set, options.key);
   Json rows = Json::array();
   for (const NewestVerdict& one : verdicts) rows.push_back(row_of(one));
   return document(rows);
@@ -183,16 +185,17 @@ std::string exported(const Context& context, const ExportOptions& words) {
 }  // namespace
 
 void add_export_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<ExportOptions>();
+  auto options = std::make_shared<ExportOptions>();
   CLI::App* command =
       app.add_subcommand("export", "what the records show, in forms that other tools read");
-  command->add_option("slug", words->slug, "only this pack");
+  command->add_option("slug", options->slug, "only this pack");
   command
-      ->add_option("--format", words->format, "osv, openvex, junit, intoto, csv, json or verdicts")
+      ->add_option("--format", options->format,
+                   "osv, openvex, junit, intoto, csv, json or verdicts")
       ->required()
       ->check(CLI::IsMember({"osv", "openvex", "junit", "intoto", "csv", "json", "verdicts"}));
-  command->add_option("-o,--output", words->out, "file to write (default: stdout)");
-  command->add_option("--key", words->key, "intoto: an Ed25519 private key (ledger keygen)");
+  command->add_option("-o,--output", options->out, "file to write (default: stdout)");
+  command->add_option("--key", options->key, "intoto: an Ed25519 private key (ledger keygen)");
   command->footer(
       "osv      an array, one record a pack and upstream: PyPI ranges over releases that\n"
       "         were measured; ids are PATCHBENCH-NN-UPSTREAM (not a registered prefix)\n"
@@ -204,17 +207,17 @@ void add_export_command(CLI::App& app, Context& context) {
       "The newest verdict of each question counts; unsigned imports do not.\n"
       "Examples:\n  patchbench export --format csv -o verdicts.csv\n"
       "  patchbench export liger_flce_none_bwd --format osv");
-  command->callback([words, &context] {
-    const std::string text = exported(context, *words);
-    if (words->out.empty()) {
+  command->callback([options, &context] {
+    const std::string text = exported(context, *options);
+    if (options->out.empty()) {
       context.out() << text;
       return;
     }
-    write_whole(words->out, text);
+    write_whole(options->out, text);
     if (context.json) {
-      print_json(context, {{"file", words->out.string()}, {"bytes", text.size()}});
+      print_json(context, {{"file", options->out.string()}, {"bytes", text.size()}});
     } else {
-      context.out() << fmt::format("{}: {} bytes\n", words->out.string(), text.size());
+      context.out() << fmt::format("{}: {} bytes\n", options->out.string(), text.size());
     }
   });
 }

@@ -15,9 +15,9 @@
 #include "ledger/evidence.h"
 #include "report/advisory.h"
 #include "report/table.h"
+#include "status/advisory_releases.h"
 #include "status/claims.h"
-#include "status/measured.h"
-#include "status/threads.h"
+#include "status/upstream_threads.h"
 
 namespace patchbench::cli {
 namespace {
@@ -63,9 +63,9 @@ class Filing {
   Filing(const Context& context, std::string day)
       : context_(context),
         day_(std::move(day)),
-        book_(ledger::known(context.ledger, context.root, context.slugs())),
+        record_set_(ledger::known(context.ledger, context.root, context.slugs())),
         pins_(context.pins()),
-        threads_(read_threads(context)) {
+        upstream_threads_(read_upstream_threads(context)) {
     for (const std::string& slug : context.slugs())
       plans_.push_back(plan_of(context.manifest(slug)));
     for (Plan& plan : plans_) {
@@ -86,7 +86,7 @@ class Filing {
 
  private:
   const Thread* find(const std::string& name) const {
-    for (const Thread& thread : threads_) {
+    for (const Thread& thread : upstream_threads_) {
       if (thread.name == name) return &thread;
     }
     return nullptr;
@@ -95,14 +95,15 @@ class Filing {
   /// Open and closed threads move on; what is merged stays merged.
   bool is_stale(const Thread& thread) const {
     return (thread.state == ThreadState::kOpen || thread.state == ThreadState::kClosed) &&
-           days_between(thread.seen, day_) > kFreshDays;
+           days_between(thread.checked, day_) > kFreshDays;
   }
 
   std::string stale_text(const Thread& thread) const {
     return fmt::format(
         "{}: {} when seen on {}, {} days ago; look again and note it in "
         "env/threads.json",
-        thread.name, thread_state_name(thread.state), thread.seen, days_between(thread.seen, day_));
+        thread.name, thread_state_name(thread.state), thread.checked,
+        days_between(thread.checked, day_));
   }
 
   /// The thread that it goes to.
@@ -123,7 +124,7 @@ class Filing {
       plan.blocks.push_back(
           fmt::format("{}: {} ({}); a {} there is read by nobody, name another "
                       "thread or file anew",
-                      plan.thread, thread_state_name(thread->state), thread->seen, plan.kind));
+                      plan.thread, thread_state_name(thread->state), thread->checked, plan.kind));
     } else if (is_stale(*thread)) {
       plan.blocks.push_back(stale_text(*thread));
     }
@@ -131,7 +132,7 @@ class Filing {
 
   /// Threads about the same thing.
   void check_related(Plan& plan) const {
-    for (const Thread& thread : threads_) {
+    for (const Thread& thread : upstream_threads_) {
       if (thread.name == plan.thread) continue;
       for (const Thread::Relation& pack : thread.packs) {
         if (pack.slug == plan.slug()) check_relation(plan, thread, pack.relation);
@@ -153,28 +154,28 @@ class Filing {
     } else if (is_same && is_stale(thread)) {
       plan.blocks.push_back(stale_text(thread));
     } else if (thread.state == ThreadState::kOpen) {
-      plan.notes.push_back(
-          fmt::format("{} ({}, open on {}): {}", thread.name, relation, thread.seen, thread.about));
+      plan.notes.push_back(fmt::format("{} ({}, open on {}): {}", thread.name, relation,
+                                       thread.checked, thread.about));
     }
   }
 
   /// What the records must show before anything is said.
   void check_records(Plan& plan) const {
-    const std::vector<std::string> problems = claim_problems(plan.manifest, book_);
+    const std::vector<std::string> problems = claim_problems(plan.manifest, record_set_);
     if (!problems.empty())
       plan.blocks.push_back(
           fmt::format("{} cited record(s) do not hold: patchbench status claims {}",
                       problems.size(), plan.slug()));
     bool is_reproduced = false, is_validated = false;
-    for (const auto& [digest, entry] : book_.entries()) {
+    for (const auto& [digest, entry] : record_set_.entries()) {
       if (entry.record.type() != "verdict" || !ledger::counts_for_quorum(entry)) continue;
       const Json& p = entry.record.predicate();
       if (p.at("context").value("slug", "") != plan.slug()) continue;
       const auto sentinel = outcome_of(entry.record).sentinel;
-      const QuestionContext asked = QuestionContext::from_json(p.at("question"));
-      if (!asked.is_red_pin) continue;
+      const QuestionContext question = QuestionContext::from_json(p.at("question"));
+      if (!question.is_red_pin) continue;
       is_reproduced |=
-          sentinel == Sentinel::kBugReproduced && asked.subject == SubjectKind::kUpstream;
+          sentinel == Sentinel::kBugReproduced && question.subject == SubjectKind::kUpstream;
       is_validated |= sentinel == Sentinel::kFixValidated ||
                       sentinel == Sentinel::kEquivalenceShown ||
                       sentinel == Sentinel::kEquivalenceProved;
@@ -193,7 +194,7 @@ class Filing {
   void check_newest(Plan& plan) const {
     for (const UpstreamUse& use : plan.manifest.upstreams) {
       if (use.from_environment) continue;
-      const auto releases = measured_releases(book_, plan.manifest, pins_.upstream(use.name));
+      const auto releases = advisory_releases(record_set_, plan.manifest, pins_.upstream(use.name));
       const auto newest =
           std::find_if(releases.rbegin(), releases.rend(),
                        [](const report::AdvisoryRelease& r) { return !r.states.empty(); });
@@ -269,9 +270,9 @@ class Filing {
 
   const Context& context_;
   std::string day_;
-  ledger::Book book_;
+  ledger::RecordSet record_set_;
   Pins pins_;
-  std::vector<Thread> threads_;
+  std::vector<Thread> upstream_threads_;
   std::vector<Plan> plans_;
   std::vector<std::string> overlaps_;
 };

@@ -54,13 +54,13 @@ void show(const Context& context, const Json& compared) {
                                                 : "no difference beyond the noise of the steps");
 }
 
-void run(const Context& context, const GoodputOptions& words) {
+void run(const Context& context, const GoodputOptions& options) {
   const std::string schema = read_file(context.root / "env/run_report.schema.json");
   const auto read = [&](const std::string& path) {
     return job::RunReport::parse(read_file(path), path, schema);
   };
-  const Json compared = job::compare_runs(read(words.before), read(words.after));
-  if (!words.evidence.empty()) write_evidence(words.evidence, compared);
+  const Json compared = job::compare_runs(read(options.before), read(options.after));
+  if (!options.evidence.empty()) write_evidence(options.evidence, compared);
   if (context.json) {
     print_json(context, compared);
   } else {
@@ -71,14 +71,14 @@ void run(const Context& context, const GoodputOptions& words) {
 }  // namespace
 
 void add_goodput_command(CLI::App& job, Context& context) {
-  auto words = std::make_shared<GoodputOptions>();
+  auto options = std::make_shared<GoodputOptions>();
   CLI::App* command =
       job.add_subcommand("goodput", "what a whole training run gains, from two run reports");
-  command->add_option("before", words->before, "a report (form: env/run_report.schema.json)")
+  command->add_option("before", options->before, "a report (form: env/run_report.schema.json)")
       ->required();
-  command->add_option("after", words->after, "one of the same model, batch and hardware")
+  command->add_option("after", options->after, "one of the same model, batch and hardware")
       ->required();
-  command->add_option("--evidence", words->evidence,
+  command->add_option("--evidence", options->evidence,
                       "write the comparison with the digests of both reports here");
   command->footer(
       "Goodput is tokens that count over the wall time of the run. The interval holds the noise\n"
@@ -86,7 +86,7 @@ void add_goodput_command(CLI::App& job, Context& context) {
       "Exit: 0 compared or unlike runs.\n"
       "Examples:\n  patchbench job goodput before.json after.json\n"
       "  patchbench job goodput before.json after.json --evidence goodput.json");
-  command->callback([words, &context] { run(context, *words); });
+  command->callback([options, &context] { run(context, *options); });
 }
 
 }  // namespace patchbench::cli

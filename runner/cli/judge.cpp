@@ -45,15 +45,15 @@ RecordedRun recorded_run(const std::vector<ledger::Entry>& entries, const std::s
 QuestionContext question_of(const Manifest& manifest, const RecordedRun& run) {
   std::map<SubjectKind, Subject> subjects;  // of each kind the first
   for (const Observation& o : run.observations) subjects.emplace(o.subject.kind(), o.subject);
-  QuestionContext asked;
+  QuestionContext context;
   for (const UpstreamUse& use : manifest.upstreams) {
-    asked.is_red_pin |= run.context->pin.value("upstream", "") == use.name &&
-                        run.context->pin.value("version", "") == use.red_pin;
+    context.is_red_pin |= run.context->pin.value("upstream", "") == use.name &&
+                          run.context->pin.value("version", "") == use.red_pin;
   }
-  asked.classes = manifest.classes_order;
+  context.classes = manifest.classes_order;
   const auto only = [&](Question question, const Subject& subject) {
-    asked.question = question;
-    asked.subject = subject;
+    context.question = question;
+    context.subject = subject;
   };
   if (subjects.contains(SubjectKind::kPatched) && subjects.contains(SubjectKind::kUpstream)) {
     only(validation_of(manifest), SubjectKind::kPatched);
@@ -64,14 +64,14 @@ QuestionContext question_of(const Manifest& manifest, const RecordedRun& run) {
   } else {
     only(Question::kReproduce, run.observations.front().subject);
   }
-  return asked;
+  return context;
 }
 
 }  // namespace
 
 void judge_again(const Context& context, const std::string& id) {
-  const auto book = ledger::Ledger::open(context.ledger);
-  const RecordedRun run = recorded_run(book->all(), id);
+  const auto record_set = ledger::Ledger::open(context.ledger);
+  const RecordedRun run = recorded_run(record_set->all(), id);
   const Manifest manifest = context.manifest(run.context->slug);
   std::vector<QuestionContext> questions = {question_of(manifest, run)};
   if (const auto memory = memory_question(manifest, questions.front(), run.observations))
@@ -81,7 +81,7 @@ void judge_again(const Context& context, const std::string& id) {
   for (const QuestionContext& question : questions) {
     const Outcome outcome = sentinel_of(run.observations, question);
     const Record verdict = make_verdict_record(*run.context, question, outcome, run.digests);
-    book->append({verdict});
+    record_set->append({verdict});
     context.out() << fmt::format("{} {}: {}{}\n", run.context->run_id,
                                  verdict.digest().substr(0, 12), outcome.text(),
                                  outcome.why.empty() ? "" : ": " + outcome.why);

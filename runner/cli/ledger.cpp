@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "cli/commands.h"
-#include "cli/ledger_words.h"
+#include "cli/ledger_options.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/exit_status.h"
@@ -87,14 +87,15 @@ std::string origins_text(const ledger::Origins& origins) {
   return text;
 }
 
-void verify(Context& context, const LedgerOptions& words) {
-  const Expected expected = expected_of(words.expect);
-  const fs::path file = words.file.empty() ? context.ledger : words.file;
+void verify(Context& context, const LedgerOptions& options) {
+  const Expected expected = expected_of(options.expect);
+  const fs::path file = options.file.empty() ? context.ledger : options.file;
   ledger::VerifyReport report;
   std::string contents;
-  if (!words.file.empty() && !is_sqlite(file)) {
-    report = ledger::verify_jsonl(read_file(file), file.string(), trusted_keys_file(words.trusted),
-                                  expected.count, expected.head);
+  if (!options.file.empty() && !is_sqlite(file)) {
+    report =
+        ledger::verify_jsonl(read_file(file), file.string(), trusted_keys_file(options.trusted),
+                             expected.count, expected.head);
   } else {
     Context named = context;
     named.ledger = file;
@@ -125,53 +126,53 @@ void verify(Context& context, const LedgerOptions& words) {
   if (!report.note.empty()) context.err() << "note: " << report.note << "\n";
 }
 
-std::vector<Entry> selected(const Context& context, const LedgerOptions& words) {
-  check_since(words.since);
-  if (!words.slug.empty()) Slug{words.slug};
+std::vector<Entry> selected(const Context& context, const LedgerOptions& options) {
+  check_since(options.since);
+  if (!options.slug.empty()) Slug{options.slug};
   std::vector<Entry> entries;
   std::set<std::string> slugs;
   for (Entry& entry : open_existing(context)->all()) {
     const Json& run = entry.record.predicate().at("context");
     slugs.insert(run.at("slug").get<std::string>());
-    if (!words.slug.empty() && run.at("slug") != words.slug) continue;
-    if (run.at("started").get<std::string>() < words.since) continue;
+    if (!options.slug.empty() && run.at("slug") != options.slug) continue;
+    if (run.at("started").get<std::string>() < options.since) continue;
     entries.push_back(std::move(entry));
   }
   if (entries.empty()) {
-    const bool has_slug = words.slug.empty() || slugs.contains(words.slug);
+    const bool has_slug = options.slug.empty() || slugs.contains(options.slug);
     throw Error(ErrorCode::kUsage,
                 context.ledger.string() + ": no record matches" +
-                    (has_slug ? "" : did_you_mean(words.slug, {slugs.begin(), slugs.end()})));
+                    (has_slug ? "" : did_you_mean(options.slug, {slugs.begin(), slugs.end()})));
   }
   return entries;
 }
 
-void export_records(const Context& context, const LedgerOptions& words) {
-  const std::vector<Entry> entries = selected(context, words);
+void export_records(const Context& context, const LedgerOptions& options) {
+  const std::vector<Entry> entries = selected(context, options);
   const std::string text = ledger::export_jsonl(
-      entries, words.key,
-      words.is_whole ? ledger::EvidenceFormat::kWhole : ledger::EvidenceFormat::kShared);
-  if (words.out.empty()) {
+      entries, options.key,
+      options.is_whole ? ledger::EvidenceFormat::kWhole : ledger::EvidenceFormat::kShared);
+  if (options.out.empty()) {
     context.out() << text;
     return;
   }
-  write_whole(words.out, text);
+  write_whole(options.out, text);
   std::string head;
   for (const Entry& entry : entries) head = chain_next(head, entry.digest);
   if (context.json) {
     context.out()
-        << Json{{"file", words.out.string()}, {"count", entries.size()}, {"head", head}}.dump(2)
+        << Json{{"file", options.out.string()}, {"count", entries.size()}, {"head", head}}.dump(2)
         << "\n";
   } else {
     context.out() << fmt::format(
         "{}: {} records; to check it: patchbench ledger verify FILE --expect {}:{}\n",
-        words.out.string(), entries.size(), entries.size(), head);
+        options.out.string(), entries.size(), entries.size(), head);
   }
 }
 
-void import_records(const Context& context, const LedgerOptions& words) {
+void import_records(const Context& context, const LedgerOptions& options) {
   std::vector<ledger::ImportFile> files;
-  for (const fs::path& file : words.files) {
+  for (const fs::path& file : options.files) {
     if (is_sqlite(file)) {
       throw Error(
           ErrorCode::kUsage,
@@ -181,7 +182,7 @@ void import_records(const Context& context, const LedgerOptions& words) {
     files.push_back({read_file(file), file.string()});
   }
   const auto opened = ledger::Ledger::open(context.ledger);
-  const int num_new = ledger::import_jsonl(*opened, files, trusted_keys_file(words.trusted));
+  const int num_new = ledger::import_jsonl(*opened, files, trusted_keys_file(options.trusted));
   const std::string contents = origins_text(opened->origins());
   if (context.json) {
     print_json(context, {{"ledger", context.ledger.string()}, {"new", num_new}});
@@ -199,9 +200,9 @@ Entry find_one(const ledger::Ledger& opened, const std::string& digest) {
   return std::move(*entry);
 }
 
-void show(const Context& context, const LedgerOptions& words) {
+void show(const Context& context, const LedgerOptions& options) {
   const auto opened = open_existing(context);
-  const Entry entry = find_one(*opened, words.digest);
+  const Entry entry = find_one(*opened, options.digest);
   const bool is_evicted = opened->evicted().contains(entry.digest);
   if (context.json) {
     print_json(context, Json{{"index", entry.index},
@@ -221,17 +222,17 @@ void show(const Context& context, const LedgerOptions& words) {
   print_json(context, entry.record.statement);
 }
 
-void evict(const Context& context, const LedgerOptions& words) {
-  if (words.why.find_first_not_of(" \t\n") == std::string::npos)
+void evict(const Context& context, const LedgerOptions& options) {
+  if (options.why.find_first_not_of(" \t\n") == std::string::npos)
     throw Error(ErrorCode::kUsage, "--why: say why");
   const auto opened = open_existing(context);
-  const Entry entry = find_one(*opened, words.digest);
+  const Entry entry = find_one(*opened, options.digest);
   if (opened->evicted().contains(entry.digest)) {
     throw Error(ErrorCode::kUsage,
                 "record " + entry.digest.substr(0, kListedDigest) + " is evicted already");
   }
   const Record record = ledger::make_evict_record(
-      entry, words.why, std::string("patchbench ") + PATCHBENCH_VERSION, context.now());
+      entry, options.why, std::string("patchbench ") + PATCHBENCH_VERSION, context.now());
   opened->append({record});
   if (context.json) {
     print_json(context, {{"evicted", entry.digest}, {"record", record.digest()}});
@@ -241,16 +242,16 @@ void evict(const Context& context, const LedgerOptions& words) {
   }
 }
 
-void keygen(const Context& context, const LedgerOptions& words) {
-  const ledger::SigningKey key = ledger::SigningKey::create(words.file);
-  const Json entry = ledger::trusted_key_entry(key, words.file.stem().string());
+void keygen(const Context& context, const LedgerOptions& options) {
+  const ledger::SigningKey key = ledger::SigningKey::create(options.file);
+  const Json entry = ledger::trusted_key_entry(key, options.file.stem().string());
   if (context.json) {
     print_json(context, entry);
   } else {
     context.out() << fmt::format(
         "{}: private key, keep it; give this to whoever trusts you, for \"keys\" in their "
         "trusted_keys.json:\n{}\n",
-        words.file.string(), entry.dump());
+        options.file.string(), entry.dump());
   }
 }
 
@@ -269,20 +270,20 @@ report::Table table_of(const std::vector<Entry>& entries, bool (*is_shown)(const
   return table;
 }
 
-void list(const Context& context, const LedgerOptions& words) {
-  const std::vector<Entry> entries = selected(context, words);
+void list(const Context& context, const LedgerOptions& options) {
+  const std::vector<Entry> entries = selected(context, options);
   const report::Table counted = table_of(entries, ledger::counts_for_quorum);
-  const report::Table apart =
+  const report::Table imports =
       table_of(entries, [](const Entry& entry) { return !ledger::counts_for_quorum(entry); });
   if (context.json) {
     print_json(context, {{"records", counted.to_json({"row"})},
-                         {"unsigned_imports", apart.to_json({"row"})}});
+                         {"unsigned_imports", imports.to_json({"row"})}});
     return;
   }
   const report::Style style = table_style(context);
   if (counted.num_rows() > 0) context.out() << counted.render(style);
-  if (apart.num_rows() > 0)
-    context.out() << "unsigned imports (never counted):\n" << apart.render(style);
+  if (imports.num_rows() > 0)
+    context.out() << "unsigned imports (never counted):\n" << imports.render(style);
 }
 
 CLI::App* add(CLI::App& group, const std::string& name, const std::string& help,
@@ -292,23 +293,23 @@ CLI::App* add(CLI::App& group, const std::string& name, const std::string& help,
   return command;
 }
 
-void add_selection(CLI::App& command, LedgerOptions& words) {
-  command.add_option("--since", words.since,
+void add_selection(CLI::App& command, LedgerOptions& options) {
+  command.add_option("--since", options.since,
                      "only runs from this day or time on (2026-01-31, 2026-01-31T12:00:00Z)");
-  command.add_option("slug", words.slug, "only this pack");
+  command.add_option("slug", options.slug, "only this pack");
 }
 
-void add_evict_and_keygen(CLI::App& group, const std::shared_ptr<LedgerOptions>& words,
+void add_evict_and_keygen(CLI::App& group, const std::shared_ptr<LedgerOptions>& options,
                           Context& context) {
   CLI::App* evict_command = add(group, "evict", "take a record out of use by a further record",
-                                [words, &context] { evict(context, *words); });
-  evict_command->add_option("digest", words->digest, "its digest, or the first digits of it")
+                                [options, &context] { evict(context, *options); });
+  evict_command->add_option("digest", options->digest, "its digest, or the first digits of it")
       ->required();
-  evict_command->add_option("--why", words->why, "the reason, one line")->required();
+  evict_command->add_option("--why", options->why, "the reason, one line")->required();
 
   CLI::App* keygen_command = add(group, "keygen", "make an Ed25519 key to sign exports",
-                                 [words, &context] { keygen(context, *words); });
-  keygen_command->add_option("path", words->file, "file of the private key; never overwritten")
+                                 [options, &context] { keygen(context, *options); });
+  keygen_command->add_option("path", options->file, "file of the private key; never overwritten")
       ->required();
 }
 
@@ -327,7 +328,7 @@ fs::path trusted_keys_file(const fs::path& named) {
 }
 
 void add_ledger_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<LedgerOptions>();
+  auto options = std::make_shared<LedgerOptions>();
   CLI::App* group = app.add_subcommand(
       "ledger", "the record of every run: list, verify, replay, export, import, sign");
   group->require_subcommand(1);
@@ -336,46 +337,48 @@ void add_ledger_command(CLI::App& app, Context& context) {
       "Examples:\n  patchbench ledger verify\n  patchbench ledger list\n"
       "  patchbench ledger export -o records.jsonl");
 
-  CLI::App* verify_command = add(
-      *group, "verify", "recompute digests, chain, signatures and every sentinel",
-      [words, &context] { answer_whether_it_holds(context, [&] { verify(context, *words); }); });
-  verify_command->add_option("file", words->file,
+  CLI::App* verify_command =
+      add(*group, "verify", "recompute digests, chain, signatures and every sentinel",
+          [options, &context] {
+            answer_whether_it_holds(context, [&] { verify(context, *options); });
+          });
+  verify_command->add_option("file", options->file,
                              "another ledger, or an exported .jsonl (default: the ledger)");
-  verify_command->add_option("--expect", words->expect,
+  verify_command->add_option("--expect", options->expect,
                              "COUNT:HEAD noted earlier; without it a cut-off end goes unseen");
-  verify_command->add_option("--trusted", words->trusted,
+  verify_command->add_option("--trusted", options->trusted,
                              "trusted_keys.json, to check signatures of a .jsonl");
 
   CLI::App* list_command = add(*group, "list", "one line per record; unsigned imports apart",
-                               [words, &context] { list(context, *words); });
-  add_selection(*list_command, *words);
+                               [options, &context] { list(context, *options); });
+  add_selection(*list_command, *options);
 
   CLI::App* show_command =
-      add(*group, "show", "one record whole", [words, &context] { show(context, *words); });
-  show_command->add_option("digest", words->digest, "its digest, or the first digits of it")
+      add(*group, "show", "one record whole", [options, &context] { show(context, *options); });
+  show_command->add_option("digest", options->digest, "its digest, or the first digits of it")
       ->required();
 
   CLI::App* export_command = add(*group, "export", "records as JSON lines",
-                                 [words, &context] { export_records(context, *words); });
-  add_selection(*export_command, *words);
-  export_command->add_option("--key", words->key,
+                                 [options, &context] { export_records(context, *options); });
+  add_selection(*export_command, *options);
+  export_command->add_option("--key", options->key,
                              "sign what was recorded here with this private key (ledger keygen)");
-  export_command->add_option("-o,--output", words->out, "file to write (default: stdout)");
+  export_command->add_option("-o,--output", options->out, "file to write (default: stdout)");
   export_command->add_flag(
-      "--whole", words->is_whole,
+      "--whole", options->is_whole,
       "each line a whole in-toto Statement (default: what records share is written once)");
 
   CLI::App* import_command =
       add(*group, "import", "take in records of other machines: all of them or none",
-          [words, &context] {
-            answer_whether_it_holds(context, [&] { import_records(context, *words); });
+          [options, &context] {
+            answer_whether_it_holds(context, [&] { import_records(context, *options); });
           });
-  import_command->add_option("files", words->files, "exported .jsonl files")->required();
+  import_command->add_option("files", options->files, "exported .jsonl files")->required();
   import_command->add_option(
-      "--trusted", words->trusted,
+      "--trusted", options->trusted,
       "trusted_keys.json (default: $XDG_CONFIG_HOME/patchbench/trusted_keys.json if it is there)");
 
-  add_evict_and_keygen(*group, words, context);
+  add_evict_and_keygen(*group, options, context);
   add_ledger_sign(*group, context);
   add_ledger_replay(*group, context);
   add_ledger_lint(*group, context);

@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "cli/commands.h"
-#include "cli/ledger_words.h"
+#include "cli/ledger_options.h"
 #include "core/error.h"
 #include "core/exit_status.h"
 #include "core/file_text.h"
@@ -103,27 +103,28 @@ void verify_signature(Context& context, const fs::path& file, const fs::path& tr
 }  // namespace
 
 void add_ledger_sign(CLI::App& group, Context& context) {
-  struct Words {
+  struct Options {
     fs::path file, key, out, trusted;
   };
-  auto words = std::make_shared<Words>();
+  auto options = std::make_shared<Options>();
   CLI::App* command = group.add_subcommand("sign", "in-toto statements as signed DSSE envelopes");
-  command->add_option("file", words->file, "a statement, or one a line")->required();
-  command->add_option("--key", words->key, "an Ed25519 private key (ledger keygen)")->required();
-  command->add_option("-o,--output", words->out, "file to write (default: stdout)");
+  command->add_option("file", options->file, "a statement, or one a line")->required();
+  command->add_option("--key", options->key, "an Ed25519 private key (ledger keygen)")->required();
+  command->add_option("-o,--output", options->out, "file to write (default: stdout)");
   command->footer(
       "Signed is DSSE's pre-authentication encoding of the statement in its RFC 8785 form.\n"
       "To sign records, use ledger export --key.");
-  command->callback([words, &context] { sign(context, words->file, words->key, words->out); });
+  command->callback(
+      [options, &context] { sign(context, options->file, options->key, options->out); });
 
   CLI::App* verify = group.add_subcommand(
       "verify-signature", "whether each DSSE envelope of a file is signed by a trusted key");
-  verify->add_option("file", words->file, "an envelope, or one a line")->required();
-  verify->add_option("--trusted", words->trusted,
+  verify->add_option("file", options->file, "an envelope, or one a line")->required();
+  verify->add_option("--trusted", options->trusted,
                      "trusted_keys.json (default: $XDG_CONFIG_HOME/patchbench/trusted_keys.json)");
   verify->footer("Exit: 0 all are, 1 one is not (named).");
-  verify->callback([words, &context] {
-    verify_signature(context, words->file, trusted_keys_file(words->trusted));
+  verify->callback([options, &context] {
+    verify_signature(context, options->file, trusted_keys_file(options->trusted));
   });
 }
 

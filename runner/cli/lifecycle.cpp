@@ -16,7 +16,7 @@ namespace {
 
 void print_due(Context& context, const std::string& slug, const std::string& today) {
   check_since(today);
-  const VerdictIndex verdicts = index_verdicts(context, {.slug = slug, .before = {}});
+  const PackRecords verdicts = read_pack_records(context, {.slug = slug, .before = {}});
   report::Table table({"pack", "role", "keep", "review on", "due", "why"});
   Json rows = Json::array();
   for (const Manifest& pack : verdicts.packs) {

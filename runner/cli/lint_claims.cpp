@@ -11,9 +11,9 @@
 
 namespace patchbench::cli {
 
-report::FindRecord citable_in(const ledger::Book& book) {
-  return [&book](std::string_view digest) -> const Record* {
-    const ledger::Entry* entry = book.find(digest);
+report::FindRecord citable_in(const ledger::RecordSet& record_set) {
+  return [&record_set](std::string_view digest) -> const Record* {
+    const ledger::Entry* entry = record_set.find(digest);
     return entry != nullptr && ledger::counts_for_quorum(*entry) ? &entry->record : nullptr;
   };
 }
@@ -29,9 +29,10 @@ void add_ledger_lint(CLI::App& ledger, Context& context) {
                   "(line, number, what to do).\n"
                   "Example: patchbench ledger lint issue.md");
   command->callback([file, &context] {
-    const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
+    const ledger::RecordSet record_set(
+        ledger::known(context.ledger, context.root, context.slugs()));
     const std::vector<report::ClaimProblem> problems =
-        report::lint_claims(read_file(*file), citable_in(book));
+        report::lint_claims(read_file(*file), citable_in(record_set));
     context.exit_code = problems.empty() ? kExitYes : kExitNo;
     Json rows = Json::array();
     for (const report::ClaimProblem& p : problems) {

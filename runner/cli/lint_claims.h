@@ -1,11 +1,11 @@
 #pragma once
-#include "ledger/book.h"
+#include "ledger/record_set.h"
 #include "report/claim_lint.h"
 #include "workbench/context.h"
 
 namespace patchbench::cli {
 
-/// The records that a body may cite: all but unsigned imports. `book` must outlive it.
-report::FindRecord citable_in(const ledger::Book& book);
+/// The records that a body may cite: all but unsigned imports. `record_set` must outlive it.
+report::FindRecord citable_in(const ledger::RecordSet& record_set);
 
 }  // namespace patchbench::cli

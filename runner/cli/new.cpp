@@ -157,22 +157,22 @@ std::string repository_of(std::string url) {
 }
 
 /// Writes the first files of a pack; returns it and their paths.
-std::pair<NewPack, Json> write_pack(const Context& context, const NewOptions& words) {
-  NewPack pack{.slug = Slug(words.slug),
+std::pair<NewPack, Json> write_pack(const Context& context, const NewOptions& options) {
+  NewPack pack{.slug = Slug(options.slug),
                .number = 0,
-               .title = words.title,
-               .kind = words.kind,
+               .title = options.title,
+               .kind = options.kind,
                .upstreams = {},
                .repository = "",
-               .found = words.found};
+               .found = options.found};
   const std::vector<std::string> known = context.slugs();
-  if (std::find(known.begin(), known.end(), words.slug) != known.end()) {
+  if (std::find(known.begin(), known.end(), options.slug) != known.end()) {
     throw Error(ErrorCode::kUsage,
-                "the pack " + words.slug + " is there already; patchbench show " + words.slug);
+                "the pack " + options.slug + " is there already; patchbench show " + options.slug);
   }
-  pack.number = choose_number(context, words.number);
+  pack.number = choose_number(context, options.number);
   const Pins pins = context.pins();
-  for (const std::string& text : words.upstreams)
+  for (const std::string& text : options.upstreams)
     pack.upstreams.push_back(read_upstream(text, context, pins));
   pack.repository = repository_of(pins.upstream(pack.upstreams.front().name).url);
   const std::map<std::string, std::string> files = skeleton_of(pack, review_day());
@@ -184,13 +184,13 @@ std::pair<NewPack, Json> write_pack(const Context& context, const NewOptions& wo
   return {pack, written};
 }
 
-void make_pack(const Context& context, const NewOptions& words) {
-  const auto [pack, written] = write_pack(context, words);
+void make_pack(const Context& context, const NewOptions& options) {
+  const auto [pack, written] = write_pack(context, options);
   if (context.json) {
-    print_json(context, {{"slug", words.slug}, {"number", pack.number}, {"written", written}});
+    print_json(context, {{"slug", options.slug}, {"number", pack.number}, {"written", written}});
     return;
   }
-  context.out() << fmt::format("{} is pack {:02}. Written:\n", words.slug, pack.number);
+  context.out() << fmt::format("{} is pack {:02}. Written:\n", options.slug, pack.number);
   for (const Json& file : written) context.out() << fmt::format("  {}\n", file.get<std::string>());
   context.out()
       << "Each fails by name until it is filled in; layout_test holds the table's rules.\n";
@@ -200,26 +200,26 @@ void make_pack(const Context& context, const NewOptions& words) {
 
 Json write_found_pack(const Context& context, const std::string& slug, const std::string& title,
                       const std::string& upstream, const FoundInputs& found) {
-  NewOptions words;
-  words.slug = slug;
-  words.title = title;
-  words.upstreams = {upstream};
-  words.found = found;
-  return write_pack(context, words).second;
+  NewOptions options;
+  options.slug = slug;
+  options.title = title;
+  options.upstreams = {upstream};
+  options.found = found;
+  return write_pack(context, options).second;
 }
 
 void add_new_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<NewOptions>();
+  auto options = std::make_shared<NewOptions>();
   CLI::App* command =
       app.add_subcommand("new", "write the first files of a pack; edits no file that is there");
-  command->add_option("slug", words->slug, "lower-case words joined by _")->required();
-  command->add_option("--title", words->title, "one line, at most 100 characters")->required();
-  command->add_option("--number", words->number,
+  command->add_option("slug", options->slug, "lower-case words joined by _")->required();
+  command->add_option("--title", options->title, "one line, at most 100 characters")->required();
+  command->add_option("--number", options->number,
                       "the pack's number (default: one above the highest)");
-  command->add_option("--kind", words->kind, "bug, refactor, memory or claim");
+  command->add_option("--kind", options->kind, "bug, refactor, memory or claim");
   command
       ->add_option(
-          "upstream", words->upstreams,
+          "upstream", options->upstreams,
           "NAME[@VERSION]=FILE[,FILE…]: the release that has the bug (default: the newest in "
           "env/pins.json) and the files; a NAME or a folder alone lists files; once an upstream")
       ->required();
@@ -229,7 +229,7 @@ void add_new_command(CLI::App& app, Context& context) {
       "      --title \"The gradient of row 1 is lost\"\n"
       "  patchbench new my_saving liger-kernel=liger_kernel/ops/dyt.py --kind memory \\\n"
       "      --title \"Logits are kept twice\"");
-  command->callback([words, &context] { make_pack(context, *words); });
+  command->callback([options, &context] { make_pack(context, *options); });
 }
 
 }  // namespace patchbench::cli

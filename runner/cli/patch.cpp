@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "cli/commands.h"
-#include "cli/pack_words.h"
+#include "cli/pack_arguments.h"
 #include "core/edit_make.h"
 #include "core/edit_over.h"
 #include "core/error.h"
@@ -24,15 +24,15 @@ namespace {
 namespace fs = std::filesystem;
 
 struct PatchOptions {
-  std::shared_ptr<PackWords> pack;
+  std::shared_ptr<PackArguments> pack;
   std::string folder, subject, description, bug, name, out;
   bool is_all = false;
 };
 
 /// The series at the version that the words name.
-PackSeries series_of(const Context& context, const PatchOptions& words) {
-  const NamedPins pins = words.pack->pins(context);
-  return find_series(context, words.pack->slug, pins.upstream, pins.version());
+PackSeries series_of(const Context& context, const PatchOptions& options) {
+  const NamedPins pins = options.pack->pins(context);
+  return find_series(context, options.pack->slug, pins.upstream, pins.version());
 }
 
 fs::path patches_folder(const Context& context, const Slug& slug) {
@@ -62,20 +62,20 @@ std::string dashed(const std::string& subject) {
   return out.empty() ? "change" : out;
 }
 
-void run_new(const Context& context, const PatchOptions& words) {
-  const PackSeries pack = series_of(context, words);
+void run_new(const Context& context, const PatchOptions& options) {
+  const PackSeries pack = series_of(context, options);
   git::Store store(context.cache, context.root);
   const std::vector<Edit> series = carried_series(pack, store);
   const git::Checkout checkout = store.materialize(pack.at, series);
   git::make_work_folder(
-      words.pack->folder, checkout,
-      {words.pack->slug, pack.upstream.name, pack.at.version, "", names_of(series)});
-  const git::WorkFolder work = git::read_work_folder(words.pack->folder);
-  const fs::path package = fs::absolute(words.pack->folder) / work.prefix;
+      options.pack->folder, checkout,
+      {options.pack->slug, pack.upstream.name, pack.at.version, "", names_of(series)});
+  const git::WorkFolder work = git::read_work_folder(options.pack->folder);
+  const fs::path package = fs::absolute(options.pack->folder) / work.prefix;
   if (context.json) {
-    print_json(context, {{"folder", fs::absolute(words.pack->folder).string()},
+    print_json(context, {{"folder", fs::absolute(options.pack->folder).string()},
                          {"package", package.lexically_normal().string()},
-                         {"slug", words.pack->slug},
+                         {"slug", options.pack->slug},
                          {"upstream", work.upstream},
                          {"version", work.version},
                          {"series", work.series}});
@@ -84,28 +84,28 @@ void run_new(const Context& context, const PatchOptions& words) {
   context.out() << fmt::format(
       "{}: {} {} with {} edit(s) of {}\nedit under {}, then: patchbench patch save {} --subject "
       "\"...\"\n",
-      words.pack->folder, work.upstream, work.version, series.size(), words.pack->slug,
-      package.lexically_normal().string(), words.pack->folder);
+      options.pack->folder, work.upstream, work.version, series.size(), options.pack->slug,
+      package.lexically_normal().string(), options.pack->folder);
 }
 
 /// The name of the edit to write, and how many edits of the series stand before it.
-struct PatchPlace {
+struct PatchTarget {
   std::string name;
   size_t num_before = 0;
 };
 
-PatchPlace place_of(const PatchOptions& words, const std::vector<Edit>& series,
-                    const std::vector<std::string>& in_folder) {
+PatchTarget place_of(const PatchOptions& options, const std::vector<Edit>& series,
+                     const std::vector<std::string>& in_folder) {
   for (const std::string kind : {"mutant-", "claimed-"}) {
-    if (words.name.starts_with(kind))
-      return {kind + dashed(words.name.substr(kind.size())) + ".edit", 0};
+    if (options.name.starts_with(kind))
+      return {kind + dashed(options.name.substr(kind.size())) + ".edit", 0};
   }
-  if (words.name.empty()) {
+  if (options.name.empty()) {
     int last = 0;
     for (const Edit& edit : series) last = std::max(last, std::stoi(edit.name.substr(0, 4)));
-    return {fmt::format("{:04}-{}.edit", last + 1, dashed(words.subject)), in_folder.size()};
+    return {fmt::format("{:04}-{}.edit", last + 1, dashed(options.subject)), in_folder.size()};
   }
-  const std::string name = words.name.ends_with(".edit") ? words.name : words.name + ".edit";
+  const std::string name = options.name.ends_with(".edit") ? options.name : options.name + ".edit";
   const auto found = std::find(in_folder.begin(), in_folder.end(), name);
   if (found == in_folder.end()) return {name, in_folder.size()};
   if (found + 1 != in_folder.end()) {
@@ -117,7 +117,7 @@ PatchPlace place_of(const PatchOptions& words, const std::vector<Edit>& series,
 }
 
 /// Fills the header: what the words say, else what the edit had, else what a fresh one has.
-void complete_header(const Context& context, Edit& edit, const PatchOptions& words,
+void complete_header(const Context& context, Edit& edit, const PatchOptions& options,
                      const PackSeries& pack, const Edit* old) {
   const auto choose = [&](const std::string& key, const std::string& said,
                           const std::string& fresh) {
@@ -126,13 +126,13 @@ void complete_header(const Context& context, Edit& edit, const PatchOptions& wor
     if (!value.empty()) edit.set_field(key, value);
   };
   edit.header.clear();
-  choose("Subject", words.subject, "");
-  choose("Description", words.description, words.subject);
+  choose("Subject", options.subject, "");
+  choose("Description", options.description, options.subject);
   edit.set_field("Upstream", pack.upstream.name);
   edit.set_field("Base", pack.at.version);
   choose("Origin", "", "vendor");
   choose("Author", "", "");
-  choose("Bug", words.bug, "");
+  choose("Bug", options.bug, "");
   choose("Forwarded", "", "no");
   choose("Applied-Upstream", "", "");
   edit.set_field("License", pack.upstream.license);
@@ -160,11 +160,11 @@ void print_saved(const Context& context, const Json& saved) {
   }
 }
 
-void run_save(const Context& context, const PatchOptions& words) {
-  const git::WorkFolder work = git::read_work_folder(words.folder);
+void run_save(const Context& context, const PatchOptions& options) {
+  const git::WorkFolder work = git::read_work_folder(options.folder);
   const PackSeries pack = find_series(context, work.slug, work.upstream, work.version);
-  if (pack.at.version != pack.base.version && words.out.empty()) {
-    throw Error(ErrorCode::kUsage, words.folder + " was opened at " + pack.at.version +
+  if (pack.at.version != pack.base.version && options.out.empty()) {
+    throw Error(ErrorCode::kUsage, options.folder + " was opened at " + pack.at.version +
                                        "; patches/" + work.slug + " rests on the tested release " +
                                        pack.base.version + ": give --out DIR to keep an edit for " +
                                        pack.at.version);
@@ -179,16 +179,16 @@ void run_save(const Context& context, const PatchOptions& words) {
       throw Error(ErrorCode::kUsage, name + ": is no longer in the series; open a new folder");
     applied.push_back(*edit);
   }
-  const PatchPlace place = place_of(words, series, work.series);
+  const PatchTarget place = place_of(options, series, work.series);
   const std::vector<Edit> before(applied.begin(),
                                  applied.begin() + static_cast<std::ptrdiff_t>(place.num_before));
-  Edit edit = git::edit_from_folder(fs::path(words.folder) / work.prefix, pack.at, store,
+  Edit edit = git::edit_from_folder(fs::path(options.folder) / work.prefix, pack.at, store,
                                     place.name, before);
   const auto old = std::find_if(series.begin(), series.end(),
                                 [&](const Edit& e) { return e.name == place.name; });
-  complete_header(context, edit, words, pack, old == series.end() ? nullptr : &*old);
+  complete_header(context, edit, options, pack, old == series.end() ? nullptr : &*old);
   const fs::path path =
-      (words.out.empty() ? patches_folder(context, pack.manifest.slug) : fs::path(words.out)) /
+      (options.out.empty() ? patches_folder(context, pack.manifest.slug) : fs::path(options.out)) /
       place.name;
   const bool is_alone = place.name.starts_with("mutant-") || place.name.starts_with("claimed-");
   if (old == series.end() && fs::exists(path) && !is_alone) {
@@ -209,7 +209,7 @@ void run_save(const Context& context, const PatchOptions& words) {
   }
   const Edit saved = parse_edit(format_edit(edit), edit.name);
   std::optional<Edit> over;
-  if (place.name.starts_with("mutant-") && words.out.empty())
+  if (place.name.starts_with("mutant-") && options.out.empty())
     over = over_fix(saved, pack.series.edits);
   write_whole(path, format_edit(over.value_or(saved)));
   print_saved(
@@ -217,11 +217,11 @@ void run_save(const Context& context, const PatchOptions& words) {
       {{"file", path.string()}, {"name", place.name}, {"files", files}, {"copied", copied}});
 }
 
-void run_show(const Context& context, const PatchOptions& words) {
-  const PackSeries pack = series_of(context, words);
+void run_show(const Context& context, const PatchOptions& options) {
+  const PackSeries pack = series_of(context, options);
   git::Store store(context.cache, context.root);
   std::vector<Edit> shown_edits = carried_series(pack, store), before;
-  if (words.is_all && pack.at.version == pack.base.version) {
+  if (options.is_all && pack.at.version == pack.base.version) {
     for (const auto* lone : {&pack.series.mutants, &pack.series.claimed})
       shown_edits.insert(shown_edits.end(), lone->begin(), lone->end());
   }
@@ -244,50 +244,50 @@ void run_show(const Context& context, const PatchOptions& words) {
   }
   if (context.json) print_json(context, rows);
   if (!context.json && shown_edits.empty())
-    context.out() << words.pack->slug << ": no edits for " << pack.upstream.name << "\n";
+    context.out() << options.pack->slug << ": no edits for " << pack.upstream.name << "\n";
 }
 
-void run_apply(const Context& context, const PatchOptions& words) {
-  const PackSeries pack = series_of(context, words);
+void run_apply(const Context& context, const PatchOptions& options) {
+  const PackSeries pack = series_of(context, options);
   git::Store store(context.cache, context.root);
   const std::vector<Edit> series = carried_series(pack, store);
   if (series.empty())
-    throw Error(ErrorCode::kUsage, words.pack->slug + ": no edits to apply for " +
+    throw Error(ErrorCode::kUsage, options.pack->slug + ": no edits to apply for " +
                                        pack.upstream.name + " " + pack.at.version);
   const std::string prefix =
-      git::prefix_of_folder(words.pack->folder, pack.upstream.package, pack.upstream.git_prefix);
+      git::prefix_of_folder(options.pack->folder, pack.upstream.package, pack.upstream.git_prefix);
   std::vector<std::string> changed;
   try {
-    changed = git::apply_to_folder(fs::path(words.pack->folder) / prefix, series);
+    changed = git::apply_to_folder(fs::path(options.pack->folder) / prefix, series);
   } catch (const Error& e) {
     throw Error(e.code(),
                 std::string(e.what()) +
                     "; nothing was changed; a version after the pack carries the series to it");
   }
   if (context.json) {
-    print_json(context, {{"folder", fs::absolute(words.pack->folder).string()},
+    print_json(context, {{"folder", fs::absolute(options.pack->folder).string()},
                          {"edits", names_of(series)},
                          {"changed", changed}});
     return;
   }
-  context.out() << fmt::format("{}: {} edit(s) for {} {} applied\n", words.pack->folder,
+  context.out() << fmt::format("{}: {} edit(s) for {} {} applied\n", options.pack->folder,
                                series.size(), pack.upstream.name, pack.at.version);
   for (const std::string& path : changed) context.out() << "  " << prefix << path << "\n";
 }
 
-void run_export(const Context& context, const PatchOptions& words) {
-  const NamedPins pins = words.is_all ? NamedPins{} : words.pack->pins(context);
+void run_export(const Context& context, const PatchOptions& options) {
+  const NamedPins pins = options.is_all ? NamedPins{} : options.pack->pins(context);
   git::Store store(context.cache, context.root);
   Json rows = Json::array();
   for (const std::string& slug :
-       words.is_all ? context.slugs() : std::vector<std::string>{words.pack->slug}) {
+       options.is_all ? context.slugs() : std::vector<std::string>{options.pack->slug}) {
     const Manifest manifest = context.manifest(slug);
     for (const UpstreamUse& use : manifest.upstreams) {
       if (!pins.upstream.empty() && use.name != pins.upstream) continue;
       const PackSeries pack = find_series(context, slug, use.name, pins.version());
       const fs::path folder = manifest.upstreams.size() > 1
-                                  ? fs::path(words.pack->folder) / slug / use.name
-                                  : fs::path(words.pack->folder) / slug;
+                                  ? fs::path(options.pack->folder) / slug / use.name
+                                  : fs::path(options.pack->folder) / slug;
       const std::vector<std::string> names = export_series(pack, store, folder);
       if (names.empty()) continue;
       rows.push_back({{"slug", slug},
@@ -312,34 +312,34 @@ void run_export(const Context& context, const PatchOptions& words) {
 }
 
 void add_new(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<PatchOptions>();
+  auto options = std::make_shared<PatchOptions>();
   CLI::App* command = patch.add_subcommand(
       "new", "open a folder with the upstream at the pin, the series applied, to edit in");
-  words->pack = add_pack_words_and_folder(
+  options->pack = add_pack_arguments_and_folder(
       *command, context, "[UPSTREAM@]WHICH (default: the tested release), then a new folder");
   command->footer(
       "The folder is a git repository with one commit: `git diff` there shows what you changed.\n"
       "Examples:\n  patchbench patch new liger_flce_none_bwd /tmp/liger\n"
       "  $EDITOR /tmp/liger/liger_kernel/ops/fused_linear_cross_entropy.py\n"
       "  patchbench patch save /tmp/liger --subject \"scale each row by its own gradient\"");
-  command->callback([words, &context] { run_new(context, *words); });
+  command->callback([options, &context] { run_new(context, *options); });
 }
 
 void add_save(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<PatchOptions>();
+  auto options = std::make_shared<PatchOptions>();
   CLI::App* command =
       patch.add_subcommand("save", "write what was changed in a folder of `patch new` as an .edit");
-  command->add_option("dir", words->folder, "the folder that `patch new` opened")->required();
-  command->add_option("--subject", words->subject, "one line that says what the edit does");
-  command->add_option("--description", words->description,
+  command->add_option("dir", options->folder, "the folder that `patch new` opened")->required();
+  command->add_option("--subject", options->subject, "one line that says what the edit does");
+  command->add_option("--description", options->description,
                       "why it is right (default: the subject)");
-  command->add_option("--bug", words->bug, "address of the upstream's report");
+  command->add_option("--bug", options->bug, "address of the upstream's report");
   command->add_option(
-      "--name", words->name,
+      "--name", options->name,
       "0001-row-scale; the series' last name replaces that edit. mutant-NAME: a wrong "
       "fix on purpose, over the pack's fix where that is shorter. claimed-NAME: all "
       "differences from the bare pin, a change as its proposal has it");
-  command->add_option("--out", words->out, "folder for the .edit (default: patches/<slug>)");
+  command->add_option("--out", options->out, "folder for the .edit (default: patches/<slug>)");
   command->footer(
       "An .edit holds only our lines: moved and re-indented upstream lines become commands. Files "
       "of the\n"
@@ -350,29 +350,29 @@ void add_save(CLI::App& patch, Context& context) {
       "  patchbench patch save /tmp/half --name mutant-first-row-only --subject \"scales the first "
       "row "
       "only\"");
-  command->callback([words, &context] { run_save(context, *words); });
+  command->callback([options, &context] { run_save(context, *options); });
 }
 
 void add_show(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<PatchOptions>();
+  auto options = std::make_shared<PatchOptions>();
   CLI::App* command = patch.add_subcommand(
       "show", "print the series as unified diffs (upstream context: not to be committed)");
-  words->pack =
-      add_pack_words(*command, context, {.takes_companions = false, .instead = "one version alone"},
-                     "[UPSTREAM@]WHICH (default: the tested release)");
+  options->pack = add_pack_arguments(*command, context,
+                                     {.takes_companions = false, .instead = "one version alone"},
+                                     "[UPSTREAM@]WHICH (default: the tested release)");
   command->get_option("slug")->required();
-  command->add_flag("--mutants", words->is_all, "the mutants too");
+  command->add_flag("--mutants", options->is_all, "the mutants too");
   command->footer(
       "Examples:\n  patchbench patch show liger_flce_none_bwd\n  patchbench patch show "
       "liger_flce_none_bwd 0.7.0");
-  command->callback([words, &context] { run_show(context, *words); });
+  command->callback([options, &context] { run_show(context, *options); });
 }
 
 void add_apply(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<PatchOptions>();
+  auto options = std::make_shared<PatchOptions>();
   CLI::App* command = patch.add_subcommand(
       "apply", "apply the series to your own tree: all of it or nothing, never with fuzz");
-  words->pack = add_pack_words_and_folder(
+  options->pack = add_pack_arguments_and_folder(
       *command, context,
       "[UPSTREAM@]WHICH (default: the tested release), then a clone, or the folder that holds the "
       "package (site-packages)");
@@ -380,22 +380,22 @@ void add_apply(CLI::App& patch, Context& context) {
       "Examples:\n  patchbench patch apply liger_flce_none_bwd 0.8.1 ~/src/Liger-Kernel\n"
       "Each file must be the whole file the edit was made for (by git blob id); else nothing is "
       "written.");
-  command->callback([words, &context] { run_apply(context, *words); });
+  command->callback([options, &context] { run_apply(context, *options); });
 }
 
 void add_export(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<PatchOptions>();
+  auto options = std::make_shared<PatchOptions>();
   CLI::App* command = patch.add_subcommand(
       "export", "write mails that git am takes, and a quilt series file, in the git layout");
-  words->pack = add_pack_words_and_folder(
+  options->pack = add_pack_arguments_and_folder(
       *command, context, "[UPSTREAM@]WHICH (default: the tested release), then a folder",
-      &words->is_all);
-  command->add_flag("--all", words->is_all, "every pack that has edits: --all DIR");
+      &options->is_all);
+  command->add_flag("--all", options->is_all, "every pack that has edits: --all DIR");
   command->footer(
       "Examples:\n  patchbench patch export liger_flce_none_bwd /tmp/out\n"
       "  cd Liger-Kernel && git checkout v0.8.0 && git am /tmp/out/liger_flce_none_bwd/*.patch\n"
       "  patchbench patch export --all /tmp/out");
-  command->callback([words, &context] { run_export(context, *words); });
+  command->callback([options, &context] { run_export(context, *options); });
 }
 
 }  // namespace

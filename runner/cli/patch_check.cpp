@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "cli/commands.h"
-#include "cli/pack_words.h"
+#include "cli/pack_arguments.h"
 #include "cli/patch_together.h"
 #include "core/error.h"
 #include "core/exit_status.h"
@@ -23,15 +23,15 @@ namespace patchbench::cli {
 namespace {
 
 struct PatchCheckOptions {
-  std::shared_ptr<PackWords> pack;
+  std::shared_ptr<PackArguments> pack;
   bool is_all = false, with_sides = false, with_commits = false;
 };
 
 /// The releases, oldest first; with commits the named ones of env/pins.json stand among them by
 /// date.
-std::vector<Pin> versions_of(const Upstream& upstream, const PatchCheckOptions& words) {
+std::vector<Pin> versions_of(const Upstream& upstream, const PatchCheckOptions& options) {
   std::vector<Pin> versions = upstream.releases;
-  if (!words.with_commits) return versions;
+  if (!options.with_commits) return versions;
   versions.insert(versions.end(), upstream.commits.begin(), upstream.commits.end());
   std::stable_sort(versions.begin(), versions.end(),
                    [](const Pin& one, const Pin& other) { return one.date < other.date; });
@@ -96,12 +96,12 @@ State state_of(const Edit& edit, const git::Rebase& rebase, const std::string& v
 
 /// The edits that were written for one base, each on top of those before it, over the versions.
 void check_series(const std::vector<Edit>& edits, const Pin& base, const PackSeries& pack,
-                  const PatchCheckOptions& words, git::Store& store, Reach& reach,
+                  const PatchCheckOptions& options, git::Store& store, Reach& reach,
                   std::vector<Checked>& out) {
   const std::size_t first = out.size();
   for (const Edit& edit : edits)
     out.push_back({pack.manifest.slug.str(), pack.upstream.name, edit.name, base.version, {}});
-  for (const Pin& release : versions_of(pack.upstream, words)) {
+  for (const Pin& release : versions_of(pack.upstream, options)) {
     std::vector<Edit> before_base, before_release;
     const bool is_here = reach.has(base) && reach.has(release);
     for (std::size_t i = 0; i < edits.size(); ++i) {
@@ -120,7 +120,7 @@ void check_series(const std::vector<Edit>& edits, const Pin& base, const PackSer
 }
 
 std::vector<Checked> check_pack(const Context& context, const PackSeries& pack,
-                                const PatchCheckOptions& words, git::Store& store, Reach& reach) {
+                                const PatchCheckOptions& options, git::Store& store, Reach& reach) {
   const git::Series all = git::load_series(
       context.root / cell_path(pack.manifest.slug, Column::kPatches), pack.upstream.name);
   std::vector<std::pair<std::string, std::vector<Edit>>> by_base;
@@ -131,7 +131,7 @@ std::vector<Checked> check_pack(const Context& context, const PackSeries& pack,
   }
   std::vector<Checked> out;
   for (const auto& [base, edits] : by_base)
-    check_series(edits, resolve_version(context, pack.upstream.name, base), pack, words, store,
+    check_series(edits, resolve_version(context, pack.upstream.name, base), pack, options, store,
                  reach, out);
   return out;
 }
@@ -239,12 +239,12 @@ void print_checked(const Context& context, const std::vector<Checked>& all, bool
 }
 
 /// Packs that share an upstream, over its versions: which pairs conflict, and where.
-Json check_together(const Context& context, const PatchCheckOptions& words, git::Store& store,
+Json check_together(const Context& context, const PatchCheckOptions& options, git::Store& store,
                     Reach& reach) {
   Json rows = Json::array();
   for (const auto& [upstream, packs] : packs_by_upstream(context, "")) {
     if (packs.size() < 2) continue;
-    for (const Pin& release : versions_of(packs.front().upstream, words)) {
+    for (const Pin& release : versions_of(packs.front().upstream, options)) {
       exec::progress("together on " + upstream + " " + release.version);
       std::vector<PackSeries> there;  // with the edits that were written for this release
       Json not_tried = Json::array();
@@ -297,17 +297,17 @@ void print_together(const Context& context, const Json& rows) {
   }
 }
 
-void run_check(Context& context, const PatchCheckOptions& words) {
+void run_check(Context& context, const PatchCheckOptions& options) {
   git::Store store(context.cache, context.root);
   Reach reach(store);
   std::vector<Checked> all;
-  const std::string slug = words.pack->slug;
-  const std::string only = slug.empty() ? "" : words.pack->pins(context).upstream;
+  const std::string slug = options.pack->slug;
+  const std::string only = slug.empty() ? "" : options.pack->pins(context).upstream;
   for (const auto& [upstream, packs] : packs_by_upstream(context, only)) {
     for (const PackSeries& pack : packs) {
       if (!slug.empty() && pack.manifest.slug.str() != slug) continue;
       exec::progress("checking " + pack.manifest.slug.str() + " on " + upstream);
-      for (Checked& checked : check_pack(context, pack, words, store, reach))
+      for (Checked& checked : check_pack(context, pack, options, store, reach))
         all.push_back(std::move(checked));
     }
   }
@@ -317,7 +317,8 @@ void run_check(Context& context, const PatchCheckOptions& words) {
       if (state.version == checked.base && is_stale) context.exit_code = kExitNo;
     }
   }
-  const Json together = words.is_all ? check_together(context, words, store, reach) : Json::array();
+  const Json together =
+      options.is_all ? check_together(context, options, store, reach) : Json::array();
   Json edits = Json::array();
   for (const Checked& checked : all) edits.push_back(checked_json(checked));
   if (context.json) {
@@ -327,28 +328,28 @@ void run_check(Context& context, const PatchCheckOptions& words) {
     return;
   }
   if (all.empty()) context.out() << "no pack has edits for this\n";
-  print_checked(context, all, words.with_sides);
-  if (words.is_all) print_together(context, together);
+  print_checked(context, all, options.with_sides);
+  if (options.is_all) print_together(context, together);
   context.out() << not_run_text(reach.missing()) << next_step_of_check(edits);
 }
 
 }  // namespace
 
 void add_patch_check(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<PatchCheckOptions>();
+  auto options = std::make_shared<PatchCheckOptions>();
   CLI::App* command = patch.add_subcommand(
       "check", "which edits have gone stale: each over every locked release of its upstream");
-  words->pack = add_pack_words(
+  options->pack = add_pack_arguments(
       *command, context,
       {.max_versions = 0,
        .takes_companions = false,
        .instead = "every release is tried; patchbench patch rebase SLUG WHICH tries one"},
       "one of the pack's upstreams (default: all)");
-  command->add_flag("--all", words->is_all,
+  command->add_flag("--all", options->is_all,
                     "every pack, and those that share an upstream together");
-  command->add_flag("--commits", words->with_commits,
+  command->add_flag("--commits", options->with_commits,
                     "the named commits of env/pins.json, too (needs the git upstream)");
-  command->add_flag("--sides", words->with_sides, "print both sides of every conflict");
+  command->add_flag("--sides", options->with_sides, "print both sides of every conflict");
   command->footer(
       "applies: the files are those the edit was written for. rebased: a three-way merge carries "
       "it.\nlanded: upstream has made the same change. conflict: file and lines of the release, "
@@ -359,10 +360,10 @@ void add_patch_check(CLI::App& patch, Context& context) {
       "Exit: 1 if an edit no longer applies to its own base.\n"
       "Examples:\n  patchbench patch check --all\n  patchbench patch check liger_flce_none_bwd "
       "--sides");
-  command->callback([words, &context] {
-    if (words->is_all != words->pack->slug.empty())
+  command->callback([options, &context] {
+    if (options->is_all != options->pack->slug.empty())
       throw Error(ErrorCode::kUsage, "patch check wants a pack, or --all without one");
-    run_check(context, *words);
+    run_check(context, *options);
   });
 }
 

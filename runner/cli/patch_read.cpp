@@ -43,21 +43,22 @@ void print_edit(const Context& context, const Edit& edit) {
 }
 
 /// The bytes of one file of the edit, from the bytes that it was written for.
-std::string edited(const Edit& edit, const ReadOptions& words) {
+std::string edited(const Edit& edit, const ReadOptions& options) {
   std::vector<std::string> paths;
   for (const FileEdit& file : edit.files) {
-    if (file.path == words.file)
-      return apply_file_edit(file, words.base.empty() ? "" : read_file(words.base));
+    if (file.path == options.file)
+      return apply_file_edit(file, options.base.empty() ? "" : read_file(options.base));
     paths.push_back(file.path);
   }
-  throw Error(ErrorCode::kUsage, fmt::format("{} does not change '{}'{}", edit.name,
-                                             shown(words.file), did_you_mean(words.file, paths)));
+  throw Error(ErrorCode::kUsage,
+              fmt::format("{} does not change '{}'{}", edit.name, shown(options.file),
+                          did_you_mean(options.file, paths)));
 }
 
-void read_edit(const Context& context, const ReadOptions& words) {
-  const Edit edit = load_edit(words.edit);
-  if (words.file.empty()) return print_edit(context, edit);
-  const std::string text = edited(edit, words);
+void read_edit(const Context& context, const ReadOptions& options) {
+  const Edit edit = load_edit(options.edit);
+  if (options.file.empty()) return print_edit(context, edit);
+  const std::string text = edited(edit, options);
   if (context.json) {
     // Bytes that are not UTF-8 would not come through as JSON text.
     throw Error(ErrorCode::kUsage, "patch read --file writes the file's bytes: leave out --json");
@@ -68,15 +69,15 @@ void read_edit(const Context& context, const ReadOptions& words) {
 }  // namespace
 
 void add_patch_read(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<ReadOptions>();
+  auto options = std::make_shared<ReadOptions>();
   CLI::App* command =
       patch.add_subcommand("read", "one .edit file: its header and files, checked; no upstream");
-  command->add_option("edit", words->edit, "an .edit file")->required();
+  command->add_option("edit", options->edit, "an .edit file")->required();
   CLI::Option* file = command->add_option(
-      "--file", words->file, "apply the edit to this file of it, and write the bytes to stdout");
-  command->add_option("--base", words->base, "the file as released (none: the edit makes it)")
+      "--file", options->file, "apply the edit to this file of it, and write the bytes to stdout");
+  command->add_option("--base", options->base, "the file as released (none: the edit makes it)")
       ->needs(file);
-  command->callback([words, &context] { read_edit(context, *words); });
+  command->callback([options, &context] { read_edit(context, *options); });
 }
 
 }  // namespace patchbench::cli

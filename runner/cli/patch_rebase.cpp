@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "cli/commands.h"
-#include "cli/pack_words.h"
+#include "cli/pack_arguments.h"
 #include "cli/patch_together.h"
 #include "core/error.h"
 #include "core/exit_status.h"
@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct PatchRebaseOptions {
-  std::shared_ptr<PackWords> pack;
+  std::shared_ptr<PackArguments> pack;
   std::string out;
   bool is_together = false;
 };
@@ -109,9 +109,9 @@ report::Table table_of(const std::vector<RebaseRow>& rows, const PackSeries& pac
   return table;
 }
 
-void run_rebase(Context& context, const PatchRebaseOptions& words) {
-  const std::string slug = words.pack->slug;
-  const NamedPins pins = words.pack->pins(context);
+void run_rebase(Context& context, const PatchRebaseOptions& options) {
+  const std::string slug = options.pack->slug;
+  const NamedPins pins = options.pack->pins(context);
   const PackSeries pack = find_series(context, slug, pins.upstream, "");
   if (pack.series.edits.empty())
     throw Error(ErrorCode::kUsage,
@@ -124,7 +124,7 @@ void run_rebase(Context& context, const PatchRebaseOptions& words) {
               : std::vector{resolve_version(context, pack.upstream.name, pins.version())}) {
     if (is_all) exec::progress("carrying " + slug + " to " + to.version);
     rows.push_back(rebase_row(pack, to, store));
-    if (!words.out.empty()) write_row(rows.back(), words.out);
+    if (!options.out.empty()) write_row(rows.back(), options.out);
   }
   const Breaks breaks = is_all ? breaks_of(rows, pack.base.version) : Breaks{};
   if (!is_all && !rows.front().is_carried()) context.exit_code = kExitNo;
@@ -143,22 +143,22 @@ void run_rebase(Context& context, const PatchRebaseOptions& words) {
 }
 
 /// The one word that may follow --together, with or without its version.
-PinWord together_word(const Context& context, const PackWords& words) {
-  if (words.slug.empty()) return {};
+PinWord together_word(const Context& context, const PackArguments& options) {
+  if (options.slug.empty()) return {};
   std::vector<std::string> upstreams;
   const Pins pins = context.pins();
   for (const auto& [name, upstream] : pins.all()) upstreams.push_back(name);
-  const PinWord named = parse_pin_word(words.slug, upstreams, "env/pins.json");
-  if (named.upstream.empty() || !words.words.empty())
+  const PinWord named = parse_pin_word(options.slug, upstreams, "env/pins.json");
+  if (named.upstream.empty() || !options.options.empty())
     throw Error(ErrorCode::kUsage, "patch rebase --together wants UPSTREAM[@WHICH], or no word");
   return named;
 }
 
 /// Every red pin (or the one version asked for) of every upstream that packs have edits for.
-std::vector<Together> all_together(const Context& context, const PatchRebaseOptions& words,
+std::vector<Together> all_together(const Context& context, const PatchRebaseOptions& options,
                                    git::Store& store) {
   std::vector<Together> groups;
-  const PinWord named = together_word(context, *words.pack);
+  const PinWord named = together_word(context, *options.pack);
   for (const auto& [upstream, list] : packs_by_upstream(context, named.upstream)) {
     std::map<std::string, Pin> versions;
     for (const PackSeries& pack : list) {
@@ -171,11 +171,11 @@ std::vector<Together> all_together(const Context& context, const PatchRebaseOpti
   return groups;
 }
 
-void run_together(const Context& context, const PatchRebaseOptions& words) {
+void run_together(const Context& context, const PatchRebaseOptions& options) {
   git::Store store(context.cache, context.root);
   Json rows = Json::array();
   report::Table table({"upstream", "version", "packs", "result", "where"});
-  for (const Together& group : all_together(context, words, store)) {
+  for (const Together& group : all_together(context, options, store)) {
     const std::vector<git::Clash>& clashes = group.clashes;
     Json pairs = Json::array(), slugs = Json::array();
     for (const auto& [slug, edits] : group.series) slugs.push_back(slug);
@@ -212,28 +212,28 @@ void run_together(const Context& context, const PatchRebaseOptions& words) {
 }  // namespace
 
 void add_patch_rebase(CLI::App& patch, Context& context) {
-  auto words = std::make_shared<PatchRebaseOptions>();
+  auto options = std::make_shared<PatchRebaseOptions>();
   CLI::App* command = patch.add_subcommand(
       "rebase",
       "carry the series to other versions by three-way merge, or say exactly where it cannot be");
-  words->pack = add_pack_words(*command, context,
-                               {.takes_companions = false, .instead = "one version, or none: all"},
-                               "[UPSTREAM@]WHICH (default: every release)", &words->is_together);
-  command->add_flag("--together", words->is_together,
+  options->pack = add_pack_arguments(
+      *command, context, {.takes_companions = false, .instead = "one version, or none: all"},
+      "[UPSTREAM@]WHICH (default: every release)", &options->is_together);
+  command->add_flag("--together", options->is_together,
                     "which pairs of packs conflict; instead of the pack UPSTREAM[@WHICH] (default: "
                     "every upstream at its tested releases)");
-  command->add_option("--write", words->out, "save the carried edits under DIR/<version>/")
+  command->add_option("--write", options->out, "save the carried edits under DIR/<version>/")
       ->excludes("--together");
   command->footer(
       "States: clean, landed (upstream has made the same change), conflict, missing_file.\n"
       "Exit 1 where one version ends in a conflict or a missing file.\n"
       "Examples:\n  patchbench patch rebase liger_flce_none_bwd 0.8.1 --write /tmp/edits\n"
       "  patchbench patch rebase liger_flce_none_bwd\n  patchbench patch rebase --together");
-  command->callback([words, &context] {
-    if (words->is_together) return run_together(context, *words);
-    if (words->pack->slug.empty())
+  command->callback([options, &context] {
+    if (options->is_together) return run_together(context, *options);
+    if (options->pack->slug.empty())
       throw Error(ErrorCode::kUsage, "patch rebase wants a pack, or --together");
-    run_rebase(context, *words);
+    run_rebase(context, *options);
   });
 }
 

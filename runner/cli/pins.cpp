@@ -159,24 +159,24 @@ std::string with_new_locks(std::string text, const Pins& before,
   return text;
 }
 
-void run_update(Context& context, const PinsOptions& words) {
+void run_update(Context& context, const PinsOptions& options) {
   const Pins pins = context.pins();
   std::vector<std::string> projects;
-  std::vector<const Upstream*> asked;
-  if (!words.upstream.empty()) {
-    asked = {&pins.upstream(words.upstream)};
+  std::vector<const Upstream*> question;
+  if (!options.upstream.empty()) {
+    question = {&pins.upstream(options.upstream)};
   } else {
-    for (const auto& [name, upstream] : pins.all()) asked.push_back(&upstream);
+    for (const auto& [name, upstream] : pins.all()) question.push_back(&upstream);
   }
   Result result;
-  std::erase_if(asked, [&](const Upstream* upstream) {
-    if (upstream->releases.empty() && !words.upstream.empty())
+  std::erase_if(question, [&](const Upstream* upstream) {
+    if (upstream->releases.empty() && !options.upstream.empty())
       result.not_compared.push_back(upstream->name);
     return upstream->releases.empty();
   });
-  for (const Upstream* upstream : asked) projects.push_back(upstream->releases.back().project);
-  const Json pages = asked.empty() ? Json() : index_pages(context, words.offline, projects);
-  for (const Upstream* upstream : asked) {
+  for (const Upstream* upstream : question) projects.push_back(upstream->releases.back().project);
+  const Json pages = question.empty() ? Json() : index_pages(context, options.offline, projects);
+  for (const Upstream* upstream : question) {
     const std::string& project = upstream->releases.back().project;
     if (!pages.is_object() || !pages.contains(project)) {
       result.not_compared.push_back(upstream->name);
@@ -186,7 +186,7 @@ void run_update(Context& context, const PinsOptions& words) {
                              .found = compare_with_index(*upstream, pages.at(project)),
                              .packs = packs_on(context, upstream->name)});
   }
-  if (words.is_written) {
+  if (options.is_written) {
     const fs::path path = context.root / "env/pins.json";
     const std::string text = read_file(path), changed = with_new_locks(text, pins, result.looked);
     result.is_written = changed != text;
@@ -202,7 +202,7 @@ void run_update(Context& context, const PinsOptions& words) {
 }  // namespace
 
 void add_pins_command(CLI::App& env, Context& context) {
-  auto words = std::make_shared<PinsOptions>();
+  auto options = std::make_shared<PinsOptions>();
   CLI::App* group = env.add_subcommand("pins", "the locked releases of the upstreams");
   group->require_subcommand(1);
   group->footer(
@@ -210,10 +210,10 @@ void add_pins_command(CLI::App& env, Context& context) {
       "  patchbench env pins functions\n");
   CLI::App* command = group->add_subcommand(
       "update", "compare the locks with the package index and propose lines for what they lack");
-  command->add_option("upstream", words->upstream, "only this one");
-  command->add_option("--offline", words->offline,
+  command->add_option("upstream", options->upstream, "only this one");
+  command->add_option("--offline", options->offline,
                       "read the index from FILE: {project: its PEP 691 JSON page}");
-  command->add_flag("--write", words->is_written, "put the lines into env/pins.json");
+  command->add_flag("--write", options->is_written, "put the lines into env/pins.json");
   command->footer(
       "Final and post releases count: those after the oldest locked one by version, and those\n"
       "after the newest locked one by day. A proposed release has the same kind of file as the\n"
@@ -221,7 +221,7 @@ void add_pins_command(CLI::App& env, Context& context) {
       "reported until it is locked or listed under \"left_out\". A locked release that is yanked\n"
       "is reported and stays locked. Nothing is downloaded but the index pages.\n"
       "Exit: 4 the index is out of reach.");
-  command->callback([words, &context] { run_update(context, *words); });
+  command->callback([options, &context] { run_update(context, *options); });
   add_pins_functions(*group, context);
 }
 

@@ -46,9 +46,9 @@ std::map<std::string, Wanted> wanted_of(const Context& context, const std::strin
 }
 
 /// What env/fetch.py prints.
-std::string fetched(const Context& context, const std::vector<std::string>& words) {
+std::string fetched(const Context& context, const std::vector<std::string>& options) {
   std::vector<std::string> argv = {"python3", (context.root / "env/fetch.py").string()};
-  argv.insert(argv.end(), words.begin(), words.end());
+  argv.insert(argv.end(), options.begin(), options.end());
   const exec::Exit done = exec::run({.argv = argv});
   if (!done.ok())
     throw Error(ErrorCode::kNotRunnable, "pins functions: " + one_line(done.err, 300));
@@ -58,17 +58,17 @@ std::string fetched(const Context& context, const std::vector<std::string>& word
 /// The texts of one version's files. Nothing where it is not in the cache and `words` do not ask
 /// to fetch.
 std::optional<Texts> texts_of(const Context& context, const Pin& pin, const Wanted& files,
-                              const FunctionsOptions& words) {
+                              const FunctionsOptions& options) {
   Texts texts;
   if (pin.kind == PinKind::kGit) {
-    if (!words.is_written) return std::nullopt;
+    if (!options.is_written) return std::nullopt;
     git::Store store(context.cache, context.root);
     for (const auto& [file, names] : files) texts[file] = store.read(pin, file);
     return texts;
   }
   fs::path archive = context.cache / "files" / pin.sha256 / pin.filename;
   if (!fs::exists(archive)) {
-    if (!words.is_written) return std::nullopt;
+    if (!options.is_written) return std::nullopt;
     archive = fetched(context, {"file", pin.project, pin.filename, pin.sha256});
   }
   std::vector<std::string> read = {"read", archive.string()};
@@ -89,7 +89,7 @@ struct Read {
 
 /// Every version that `scan` answers for.
 Read read_versions(const Context& context, const std::map<std::string, Wanted>& wanted,
-                   const FunctionsOptions& words) {
+                   const FunctionsOptions& options) {
   const Pins pins = context.pins();
   Read read;
   std::set<std::pair<std::string, std::string>> versions;
@@ -103,7 +103,7 @@ Read read_versions(const Context& context, const std::map<std::string, Wanted>& 
   for (const auto& [upstream, version] : versions) {
     const Wanted& files = wanted.at(upstream);
     const std::optional<Texts> texts =
-        texts_of(context, pins.resolve(upstream, version), files, words);
+        texts_of(context, pins.resolve(upstream, version), files, options);
     ++(texts ? read.num_versions : read.num_left_out);
     if (!texts) continue;
     for (const auto& [file, names] : files) {
@@ -116,40 +116,41 @@ Read read_versions(const Context& context, const std::map<std::string, Wanted>& 
   return read;
 }
 
-void run_functions(Context& context, const FunctionsOptions& words) {
+void run_functions(Context& context, const FunctionsOptions& options) {
   const fs::path path = context.root / "env/functions.json";
-  const std::map<std::string, Wanted> wanted = wanted_of(context, words.upstream);
+  const std::map<std::string, Wanted> wanted = wanted_of(context, options.upstream);
   if (wanted.empty())
-    throw Error(ErrorCode::kUsage, "pins functions: no pack names functions of " + words.upstream);
+    throw Error(ErrorCode::kUsage,
+                "pins functions: no pack names functions of " + options.upstream);
   FunctionTable table = FunctionTable::parse(file_text(path).value_or("{}"), path.string());
-  const Read read = read_versions(context, wanted, words);
+  const Read read = read_versions(context, wanted, options);
   const std::vector<std::string> differences = table.differences(read.table);
-  if (words.is_written) {
+  if (options.is_written) {
     for (const auto& [upstream, files] : wanted) table.replace(upstream, read.table);
     write_whole(path, table.text());
   }
-  context.exit_code = differences.empty() || words.is_written ? kExitYes : kExitNo;
+  context.exit_code = differences.empty() || options.is_written ? kExitYes : kExitNo;
   if (context.json) {
     return print_json(context, {{"read", read.num_versions},
                                 {"not_cached", read.num_left_out},
                                 {"differences", differences},
-                                {"written", words.is_written}});
+                                {"written", options.is_written}});
   }
   for (const std::string& one : differences)
-    context.out() << (words.is_written ? "written: " : "differs: ") << one << "\n";
+    context.out() << (options.is_written ? "written: " : "differs: ") << one << "\n";
   context.out() << fmt::format("{} versions read, {} not in the cache, {} digests {}\n",
                                read.num_versions, read.num_left_out, differences.size(),
-                               words.is_written ? "written" : "differ");
+                               options.is_written ? "written" : "differ");
 }
 
 }  // namespace
 
 void add_pins_functions(CLI::App& pins, Context& context) {
-  auto words = std::make_shared<FunctionsOptions>();
+  auto options = std::make_shared<FunctionsOptions>();
   CLI::App* command = pins.add_subcommand(
       "functions", "compare the digests of the packs' functions with the archives in the cache");
-  command->add_option("upstream", words->upstream, "only this one");
-  command->add_flag("--write", words->is_written,
+  command->add_option("upstream", options->upstream, "only this one");
+  command->add_flag("--write", options->is_written,
                     "read every version, fetch what is not in the cache, and write "
                     "env/functions.json");
   command->footer(
@@ -157,7 +158,7 @@ void add_pins_functions(CLI::App& pins, Context& context) {
       "Without --write nothing is fetched: a version that is not in the cache, and every commit,\n"
       "is left out.\n"
       "Exit: 0 all equal or written, 1 a digest differs, 4 an archive cannot be had.");
-  command->callback([words, &context] { run_functions(context, *words); });
+  command->callback([options, &context] { run_functions(context, *options); });
 }
 
 }  // namespace patchbench::cli

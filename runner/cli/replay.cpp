@@ -11,8 +11,8 @@
 #include "core/exit_status.h"
 #include "core/replay.h"
 #include "exec/progress.h"
-#include "ledger/book.h"
 #include "ledger/evidence.h"
+#include "ledger/record_set.h"
 #include "report/table.h"
 #include "run/questions.h"
 #include "status/table_style.h"
@@ -54,8 +54,8 @@ void add_part(Recorded& recorded, const Record& observation) {
 }
 
 Recorded recorded_at(const Context& context, const std::string& prefix) {
-  const ledger::Book book(ledger::known(context.ledger, context.root, context.slugs()));
-  const ledger::Entry* entry = book.find(prefix);
+  const ledger::RecordSet record_set(ledger::known(context.ledger, context.root, context.slugs()));
+  const ledger::Entry* entry = record_set.find(prefix);
   if (entry == nullptr)
     throw Error(ErrorCode::kUsage, "replay: no record '" + shown(prefix) +
                                        "' in the ledger or the committed evidence; give 4 or more "
@@ -71,7 +71,7 @@ Recorded recorded_at(const Context& context, const std::string& prefix) {
                 "replay: a " + type + " record is no run; give a verdict or an observation");
   recorded.verdict = entry->record;
   for (const std::string& digest : cited_by(entry->record)) {
-    const ledger::Entry* cited = book.find(digest);
+    const ledger::Entry* cited = record_set.find(digest);
     if (cited == nullptr)
       throw Error(ErrorCode::kUsage, "replay: observation " + digest.substr(0, 16) +
                                          ", which the verdict cites, is not here; import it");
@@ -285,19 +285,20 @@ void replay(Context& context, const std::string& digest, const std::string& sand
 }  // namespace
 
 void add_ledger_replay(CLI::App& ledger, Context& context) {
-  struct Words {
+  struct Options {
     std::string digest, sandbox;
     bool judges = false;
   };
-  auto words = std::make_shared<Words>();
+  auto options = std::make_shared<Options>();
   CLI::App* command = ledger.add_subcommand(
       "replay", "make a recorded run again and compare its numbers with the record");
   command
-      ->add_option("record", words->digest, "digest of a verdict or an observation (or its start)")
+      ->add_option("record", options->digest,
+                   "digest of a verdict or an observation (or its start)")
       ->required();
-  command->add_flag("--judge", words->judges,
+  command->add_flag("--judge", options->judges,
                     "RECORD is a run id: compute its verdict again from its observations");
-  command->add_option("--sandbox", words->sandbox,
+  command->add_option("--sandbox", options->sandbox,
                       "another sandbox than the recorded one: podman, docker, bwrap or process");
   command->footer(
       "From the record come the release by its digest, the edits by theirs, cases, seed, repeats,\n"
@@ -311,9 +312,9 @@ void add_ledger_replay(CLI::App& ledger, Context& context) {
       "edit, case or environment). patchbench ledger list shows the records.\n"
       "Examples:\n  patchbench ledger replay 3f9a0c\n  patchbench ledger replay 3f9a0c --sandbox "
       "bwrap");
-  command->callback([words, &context] {
-    if (words->judges) return judge_again(context, words->digest);
-    replay(context, words->digest, words->sandbox);
+  command->callback([options, &context] {
+    if (options->judges) return judge_again(context, options->digest);
+    replay(context, options->digest, options->sandbox);
   });
 }
 

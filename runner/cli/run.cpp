@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "cli/commands.h"
-#include "cli/pack_words.h"
+#include "cli/pack_arguments.h"
 #include "core/edit_over.h"
 #include "core/error.h"
 #include "core/exit_status.h"
@@ -36,39 +36,40 @@ namespace fs = std::filesystem;
 /// The options of all commands that run a subject.
 struct RunVerbOptions {
   RunRequest run;
-  std::shared_ptr<PackWords> pack;
+  std::shared_ptr<PackArguments> pack;
   std::string sandbox, seeds, axes, junit, markdown;
   std::vector<std::string> edits;
   bool all = false, plan = false, is_bisect = false, commits = false, resume = false,
        explain = false;
 };
 
-void add_shared(CLI::App& command, RunVerbOptions& words) {
-  command.add_option("--case", words.run.choice.cases, "only this case (repeatable)")
+void add_shared(CLI::App& command, RunVerbOptions& options) {
+  command.add_option("--case", options.run.choice.cases, "only this case (repeatable)")
       ->allow_extra_args(false);
-  command.add_option("--device", words.run.device,
+  command.add_option("--device", options.run.device,
                      "cpu or cuda:N (default: a GPU if there is one)");
-  command.add_option("--sandbox", words.sandbox,
+  command.add_option("--sandbox", options.sandbox,
                      "podman, docker, bwrap or process (default: the strongest usable)");
   command.add_option(
-      "--python", words.run.python,
+      "--python", options.run.python,
       "use the stack installed for this interpreter or venv; alone: judge its release");
   command
-      .add_option("--compile-cache", words.run.compile_cache,
+      .add_option("--compile-cache", options.run.compile_cache,
                   "a ~/.tilelang: each subject starts with a copy of it and compiles the rest")
       ->check(CLI::ExistingDirectory);
-  command.add_option("--seed", words.seeds,
+  command.add_option("--seed", options.seeds,
                      "seed of the inputs, or FIRST-LAST of drawn cases (default: 1)");
   command
-      .add_option("--repeat", words.run.choice.repeats, "run N times; mixed results are unresolved")
+      .add_option("--repeat", options.run.choice.repeats,
+                  "run N times; mixed results are unresolved")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
 }
 
 /// How many cases are drawn, where that can be said.
-void add_draw(CLI::App& command, RunVerbOptions& words) {
+void add_draw(CLI::App& command, RunVerbOptions& options) {
   command
-      .add_option("--draw", words.run.choice.num_drawn,
+      .add_option("--draw", options.run.choice.num_drawn,
                   "cases to draw from the pack's spaces (default: the manifest's counts; 0: none)")
       ->check(CLI::Range(0, 100000));
 }
@@ -79,15 +80,15 @@ void take_pins(const NamedPins& pins, RunRequest& request) {
   for (const PinWord& one : pins.companions) request.companions[one.upstream] = one.which;
 }
 
-RunRequest request_of(const Context& context, const RunVerbOptions& words) {
-  RunRequest request = words.run;
-  if (words.pack) request.slug = words.pack->slug;
-  if (words.pack && !request.slug.empty()) take_pins(words.pack->pins(context), request);
-  if (!words.sandbox.empty()) request.sandbox = exec::sandbox_from(words.sandbox);
-  if (!words.seeds.empty()) request.choice.seeds = seeds_of(words.seeds);
-  if (!words.axes.empty()) {
-    request.choice.given = {
-        parse_json(words.axes.starts_with('{') ? words.axes : read_file(words.axes), "--axes")};
+RunRequest request_of(const Context& context, const RunVerbOptions& options) {
+  RunRequest request = options.run;
+  if (options.pack) request.slug = options.pack->slug;
+  if (options.pack && !request.slug.empty()) take_pins(options.pack->pins(context), request);
+  if (!options.sandbox.empty()) request.sandbox = exec::sandbox_from(options.sandbox);
+  if (!options.seeds.empty()) request.choice.seeds = seeds_of(options.seeds);
+  if (!options.axes.empty()) {
+    request.choice.given = {parse_json(
+        options.axes.starts_with('{') ? options.axes : read_file(options.axes), "--axes")};
     if (!request.choice.given.front().is_object())
       throw Error(ErrorCode::kUsage, "--axes: want a JSON object of axes, or a file with one");
   }
@@ -98,8 +99,8 @@ RunRequest request_of(const Context& context, const RunVerbOptions& words) {
 std::optional<bool> is_red_where_drawn(const Answer& answer) {
   bool is_red = false;
   for (const Observation& o : observations_of(answer.trials)) {
-    if (o.seen != Seen::kPresent && o.seen != Seen::kAbsent) return std::nullopt;
-    is_red |= o.seen == Seen::kPresent;
+    if (o.status != CaseStatus::kPresent && o.status != CaseStatus::kAbsent) return std::nullopt;
+    is_red |= o.status == CaseStatus::kPresent;
   }
   return is_red;
 }
@@ -123,7 +124,7 @@ int status_of(const Answer& answer) {
   return is_answered ? kExitYes : kExitNoAnswer;
 }
 
-void write_reports(const RunVerbOptions& words, const Setup& setup, const Answer& answer) {
+void write_reports(const RunVerbOptions& options, const Setup& setup, const Answer& answer) {
   const std::vector<Observation> all = observations_of(answer.trials);
   std::vector<report::SubjectRun> runs;
   for (const Trial& trial : answer.trials) {
@@ -135,11 +136,11 @@ void write_reports(const RunVerbOptions& words, const Setup& setup, const Answer
     std::ofstream out(path);
     if (!(out << text).flush()) throw Error(ErrorCode::kUsage, path + ": cannot be written");
   };
-  if (!words.junit.empty())
-    write(words.junit, report::junit_of_run(setup.target.manifest.slug.str(), all, answer.question,
-                                            answer.outcome, answer.digest));
-  if (!words.markdown.empty() && !runs.empty()) {
-    write(words.markdown,
+  if (!options.junit.empty())
+    write(options.junit, report::junit_of_run(setup.target.manifest.slug.str(), all,
+                                              answer.question, answer.outcome, answer.digest));
+  if (!options.markdown.empty() && !runs.empty()) {
+    write(options.markdown,
           report::markdown_of_run(runs, all, answer.question, answer.outcome, answer.digest));
   }
 }
@@ -153,9 +154,9 @@ Json further_json(const Answer& answer) {
 }
 
 std::string further_text(const Answer& answer) {
-  const std::string asked = question_name(answer.question.question);
-  return (answer.outcome.sentinel ? "" : asked + ": ") +
-         described(answer.outcome, answer.question) + ": " + answer.outcome.why + "\n";
+  const std::string name = question_name(answer.question.question);
+  return (answer.outcome.sentinel ? "" : name + ": ") + described(answer.outcome, answer.question) +
+         ": " + answer.outcome.why + "\n";
 }
 
 /// What a run of one pack came to: its JSON document (with --json) and the exit code.
@@ -165,7 +166,7 @@ struct Reported {
   std::optional<NotRun> not_run;
 };
 
-Reported reproduce_one(const Context& context, const RunVerbOptions& words,
+Reported reproduce_one(const Context& context, const RunVerbOptions& options,
                        const RunRequest& request) {
   try {
     const Setup setup = prepare(context, request);
@@ -174,25 +175,25 @@ Reported reproduce_one(const Context& context, const RunVerbOptions& words,
         context, answer,
         memory_question(setup.target.manifest, answer.question, observations_of(answer.trials)));
     Reported reported{{}, status_of(answer)};
-    if (words.is_bisect) reported.status = bisect_status(answer);
+    if (options.is_bisect) reported.status = bisect_status(answer);
     const Json explained =
-        words.explain ? explanations(setup, request.subject, answer.trials) : Json();
-    if (words.explain && answer.question.num_drawn > 0)
+        options.explain ? explanations(setup, request.subject, answer.trials) : Json();
+    if (options.explain && answer.question.num_drawn > 0)
       record_explained(context, answer, explained);
     if (context.json) {
       reported.document = answer_json(setup, answer);
       if (memory) reported.document["memory"] = further_json(*memory);
-      if (words.explain) reported.document["explained"] = explained;
+      if (options.explain) reported.document["explained"] = explained;
     } else {
       context.out() << render_trials(setup, answer.trials, answer.question, answer.outcome,
                                      table_style(context));
       if (memory) context.out() << further_text(*memory);
-      if (words.explain) context.out() << explanation_text(explained);
+      if (options.explain) context.out() << explanation_text(explained);
       context.out() << next_step(setup, answer.question, answer.outcome);
     }
     return reported;
   } catch (const Error& e) {
-    if (e.code() != ErrorCode::kNotRunnable || (words.is_bisect && !words.all)) throw;
+    if (e.code() != ErrorCode::kNotRunnable || (options.is_bisect && !options.all)) throw;
     const std::string name = request.slug + (request.upstream ? " on " + *request.upstream : "");
     const NotRun part = not_run(name, e);
     const std::string sentinel = "NOT_RUN:" + reason_name(part.reason);
@@ -204,7 +205,7 @@ Reported reproduce_one(const Context& context, const RunVerbOptions& words,
              {"upstream", request.upstream.value_or("")},
              {"sentinel", sentinel},
              {"why", part.why}},
-            words.is_bisect ? +kBisectCannotJudge : +kExitNotHere,
+            options.is_bisect ? +kBisectCannotJudge : +kExitNotHere,
             part};
   }
 }
@@ -216,13 +217,13 @@ int merged_bisect_status(int one, int other) {
 
 /// One run for each pack and upstream that is asked for; packs that have no such subject go to
 /// `without`.
-std::vector<RunRequest> runs_of(const Context& context, const RunVerbOptions& words,
+std::vector<RunRequest> runs_of(const Context& context, const RunVerbOptions& options,
                                 const RunRequest& request, std::vector<std::string>& without) {
   std::vector<std::string> slugs =
-      words.all ? context.slugs() : std::vector<std::string>{request.slug};
+      options.all ? context.slugs() : std::vector<std::string>{request.slug};
   std::vector<RunRequest> runs;
   for (const std::string& slug : slugs) {
-    if (words.all && !has_subject(context.manifest(slug), request.subject)) {
+    if (options.all && !has_subject(context.manifest(slug), request.subject)) {
       without.push_back(slug);
       continue;
     }
@@ -231,7 +232,7 @@ std::vector<RunRequest> runs_of(const Context& context, const RunVerbOptions& wo
     // One pack: its first upstream, or the one named. All: every upstream of each; a mitigation
     // acts on one.
     for (const UpstreamUse& use : context.manifest(slug).upstreams) {
-      if (!words.all || request.upstream || request.subject == SubjectKind::kMitigated) break;
+      if (!options.all || request.upstream || request.subject == SubjectKind::kMitigated) break;
       if (use.from_environment) continue;
       if (runs.back().upstream) runs.push_back(runs.back());
       runs.back().upstream = use.name;
@@ -240,12 +241,12 @@ std::vector<RunRequest> runs_of(const Context& context, const RunVerbOptions& wo
   return runs;
 }
 
-void run_reproduce(Context& context, const RunVerbOptions& words) {
-  if (words.all == !words.pack->slug.empty())
+void run_reproduce(Context& context, const RunVerbOptions& options) {
+  if (options.all == !options.pack->slug.empty())
     throw Error(ErrorCode::kUsage, "reproduce: name one pack, or --all");
-  const RunRequest request = request_of(context, words);
+  const RunRequest request = request_of(context, options);
   std::vector<std::string> without;
-  const std::vector<RunRequest> runs = runs_of(context, words, request, without);
+  const std::vector<RunRequest> runs = runs_of(context, options, request, without);
   if (runs.empty())
     throw Error(ErrorCode::kUsage, fmt::format("no pack has a subject '{}'", request.subject));
   if (!without.empty())
@@ -253,50 +254,50 @@ void run_reproduce(Context& context, const RunVerbOptions& words) {
   Json documents = Json::array();
   std::vector<NotRun> missing;
   for (const RunRequest& one : runs) {
-    if (words.plan) {
+    if (options.plan) {
       documents.push_back(preview_of(context, one));
       if (!context.json) context.out() << preview_text(documents.back());
       continue;
     }
-    const Reported reported = reproduce_one(context, words, one);
+    const Reported reported = reproduce_one(context, options, one);
     documents.push_back(reported.document);
     if (reported.not_run) missing.push_back(*reported.not_run);
     // With --all a pack that cannot run here is an answer in the list, not the end of it.
-    if (words.is_bisect)
+    if (options.is_bisect)
       context.exit_code = merged_bisect_status(context.exit_code, reported.status);
-    else if (!words.all || reported.status == kExitNoAnswer)
+    else if (!options.all || reported.status == kExitNoAnswer)
       context.exit_code = std::max(context.exit_code, reported.status);
   }
-  if (context.json) print_json(context, words.all ? documents : documents.at(0));
-  if (!context.json && words.all) context.out() << not_run_text(missing);
+  if (context.json) print_json(context, options.all ? documents : documents.at(0));
+  if (!context.json && options.all) context.out() << not_run_text(missing);
 }
 
 void add_reproduce(CLI::App& app, Context& context) {
-  auto words = std::make_shared<RunVerbOptions>();
+  auto options = std::make_shared<RunVerbOptions>();
   CLI::App* command =
       app.add_subcommand("reproduce", "run the reproducer on a real release: is it hit?");
-  words->pack = add_pack_words(
+  options->pack = add_pack_arguments(
       *command, context, {.instead = "one release alone; patchbench window runs all"},
       "[UPSTREAM@]WHICH (default: the tested release), companions after it");
   command
-      ->add_option("--subject", words->run.subject,
+      ->add_option("--subject", options->run.subject,
                    "upstream | patched | mitigated[:<mode>] | op | model | mutant:<name> | "
                    "claimed:<name>")
       ->capture_default_str();
-  command->add_flag("--all", words->all, "every pack");
-  command->add_flag("--plan", words->plan, "say what would be fetched and used, and stop");
-  command->add_flag("--explore", words->run.choice.explores,
+  command->add_flag("--all", options->all, "every pack");
+  command->add_flag("--plan", options->plan, "say what would be fetched and used, and stop");
+  command->add_flag("--explore", options->run.choice.explores,
                     "draw cases beyond the declared ones, and make the red ones small");
-  add_draw(*command, *words);
-  command->add_option("--axes", words->axes,
+  add_draw(*command, *options);
+  command->add_option("--axes", options->axes,
                       "judge one case with these axes, JSON or a file: what --explore printed");
-  command->add_flag("--explain", words->explain,
+  command->add_flag("--explain", options->explain,
                     "which condition on axes and inputs separates the red cases from the green "
                     "ones; with --explore it is recorded");
-  command->add_flag("--bisect", words->is_bisect,
+  command->add_flag("--bisect", options->is_bisect,
                     "exit as git bisect run wants it: 0 absent, 1 present, 125 cannot be judged, "
                     "200 our failure");
-  add_shared(*command, *words);
+  add_shared(*command, *options);
   command->footer(
       "--all goes on past what cannot be run here, a git pin out of reach for one, and names it "
       "at\n"
@@ -307,7 +308,7 @@ void add_reproduce(CLI::App& app, Context& context) {
       "  patchbench reproduce liger_flce_none_bwd 0.8.5\n"
       "  patchbench reproduce fp8_storage_dispatch --subject mitigated:dequantize\n"
       "  git bisect run /abs/patchbench reproduce liger_flce_none_bwd path:. --bisect");
-  command->callback([words, &context] { run_reproduce(context, *words); });
+  command->callback([options, &context] { run_reproduce(context, *options); });
 }
 
 /// The edits a user names: .edit files or folders of them, unified diffs, git:<commit>, path:DIR.
@@ -337,11 +338,11 @@ std::vector<Edit> user_edits(const Context& context, const Setup& setup,
   return edits;
 }
 
-void run_validate(Context& context, const RunVerbOptions& words) {
-  RunRequest request = request_of(context, words);
+void run_validate(Context& context, const RunVerbOptions& options) {
+  RunRequest request = request_of(context, options);
   request.needs_pin = true;
   std::vector<std::optional<std::string>> versions = {request.version};
-  for (const std::string& version : words.pack->pins(context).versions) {
+  for (const std::string& version : options.pack->pins(context).versions) {
     if (version != request.version) versions.emplace_back(version);
   }
   Json documents = Json::array();
@@ -349,7 +350,7 @@ void run_validate(Context& context, const RunVerbOptions& words) {
     request.version = version;
     const Setup setup = prepare(context, request);
     Series series = edits_at(context, setup.target);
-    if (!words.edits.empty()) series.edits = user_edits(context, setup, words.edits);
+    if (!options.edits.empty()) series.edits = user_edits(context, setup, options.edits);
     const Answer answer = validate(context, setup, series, request.choice);
     const auto regression =
         further_answer(context, answer,
@@ -363,7 +364,7 @@ void run_validate(Context& context, const RunVerbOptions& words) {
       if (regression) context.out() << further_text(*regression);
       context.out() << next_step(setup, answer.question, answer.outcome);
     }
-    write_reports(words, setup, answer);
+    write_reports(options, setup, answer);
     const bool is_shown = answer.outcome.sentinel && (!regression || regression->outcome.sentinel);
     const int status = answer.outcome.sentinel == Sentinel::kFixRejected ? kExitNo
                        : is_shown                                        ? kExitYes
@@ -374,44 +375,44 @@ void run_validate(Context& context, const RunVerbOptions& words) {
 }
 
 void add_validate(CLI::App& app, Context& context) {
-  auto words = std::make_shared<RunVerbOptions>();
+  auto options = std::make_shared<RunVerbOptions>();
   CLI::App* command = app.add_subcommand(
       "validate", "unpatched red, patched green, every mutant red: does the fix hold?");
-  words->pack = add_pack_words(
+  options->pack = add_pack_arguments(
       *command, context, {.max_versions = 2, .instead = "two versions at most"},
       "[UPSTREAM@]WHICH (default: the tested release), a second WHICH on which the fix must hold "
       "as well, companions");
   command
-      ->add_option("--edit", words->edits,
+      ->add_option("--edit", options->edits,
                    "your candidate instead of ours: .edit, unified diff, DIR of .edit, "
                    "git:<commit>, path:DIR")
       ->allow_extra_args(false);
-  add_draw(*command, *words);
-  command->add_option("--junit", words->junit, "write JUnit XML here");
-  command->add_option("--markdown", words->markdown, "write the evidence page here");
+  add_draw(*command, *options);
+  command->add_option("--junit", options->junit, "write JUnit XML here");
+  command->add_option("--markdown", options->markdown, "write the evidence page here");
   command
-      ->add_option("-j,--jobs", words->run.jobs,
+      ->add_option("-j,--jobs", options->run.jobs,
                    "subjects at a time, 8 GiB each (64 on a GPU): what compiles long gains")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  add_shared(*command, *words);
+  add_shared(*command, *options);
   command->footer(
       "Exit: 0 only on FIX_VALIDATED (of a refactor EQUIVALENCE_SHOWN or _PROVED), 1 on "
       "FIX_REJECTED,\n3 where neither could be shown, or the edit costs more than the manifest's "
       "ratios allow.\nExamples:\n"
       "  patchbench validate liger_flce_none_bwd\n"
       "  patchbench validate liger_flce_none_bwd --edit my.diff --markdown evidence.md");
-  command->callback([words, &context] { run_validate(context, *words); });
+  command->callback([options, &context] { run_validate(context, *options); });
 }
 
 /// The claim that the words name, "" for all; the others are companions.
-std::string claim_of(const Context& context, const std::vector<std::string>& words,
+std::string claim_of(const Context& context, const std::vector<std::string>& options,
                      RunRequest& request) {
   std::string name;
   std::vector<std::string> upstreams;
   for (const UpstreamUse& use : context.manifest(request.slug).upstreams)
     upstreams.push_back(use.name);
-  for (const std::string& word : words) {
+  for (const std::string& word : options) {
     if (word.find('@') != std::string::npos) {
       const PinWord one = parse_pin_word(word, upstreams, request.slug);
       request.companions[one.upstream] = one.which;
@@ -423,27 +424,27 @@ std::string claim_of(const Context& context, const std::vector<std::string>& wor
 }
 
 void add_claim(CLI::App& app, Context& context) {
-  auto words = std::make_shared<RunVerbOptions>();
+  auto options = std::make_shared<RunVerbOptions>();
   auto given = std::make_shared<std::vector<std::string>>();
   CLI::App* command = app.add_subcommand(
       "claim", "test what a pack claims: CLAIM_CONFIRMED or CLAIM_REFUTED, with a contrast");
-  command->add_option("slug", words->run.slug, "the pack (patchbench list)")->required();
+  command->add_option("slug", options->run.slug, "the pack (patchbench list)")->required();
   command->add_option("claim", *given,
                       "one claim (default: all that have a test), companions as UPSTREAM@WHICH");
-  command->add_option("--device", words->run.device,
+  command->add_option("--device", options->run.device,
                       "cpu or cuda:N (default: a GPU if there is one)");
-  command->add_option("--sandbox", words->sandbox, "podman, docker, bwrap or process");
-  command->add_option("--python", words->run.python,
+  command->add_option("--sandbox", options->sandbox, "podman, docker, bwrap or process");
+  command->add_option("--python", options->run.python,
                       "use the stack installed for this interpreter or venv");
-  command->add_option("--seed", words->seeds, "seed of the inputs (default: 1)");
+  command->add_option("--seed", options->seeds, "seed of the inputs (default: 1)");
   command->footer(
       "A test is a row of the manifest's scope: the subject that the claim speaks of, what it says "
       "is seen,\nand a contrast subject that shows that the check can come out both ways.\n"
       "Exit: 0 every claim was decided either way, 3 one was not.\n"
       "Examples:\n  patchbench claim liger_flce_none_bwd\n"
       "  patchbench claim mamba3_mimo_gqa_bwd groups_raise --sandbox bwrap");
-  command->callback([words, given, &context] {
-    RunRequest request = request_of(context, *words);
+  command->callback([options, given, &context] {
+    RunRequest request = request_of(context, *options);
     const std::string name = claim_of(context, *given, request);
     request.needs_pin = true;
     const Manifest manifest = context.manifest(request.slug);
@@ -477,53 +478,54 @@ void add_claim(CLI::App& app, Context& context) {
 }
 
 void add_window(CLI::App& app, Context& context) {
-  auto words = std::make_shared<RunVerbOptions>();
+  auto options = std::make_shared<RunVerbOptions>();
   CLI::App* command = app.add_subcommand(
       "window", "measure every locked release; bisect commits inside measured edges");
-  words->pack = add_pack_words(
+  options->pack = add_pack_arguments(
       *command, context,
       {.max_versions = 0, .instead = "a window has every release; patchbench reproduce runs one"},
       "one of the pack's upstreams (default: the first), companions after it");
   command->add_flag(
-      "--all", words->all,
+      "--all", options->all,
       "every pack and upstream, resumed from the records: run it again after a break");
-  command->add_flag("--plan", words->plan,
+  command->add_flag("--plan", options->plan,
                     "how many releases the records know and which would be run; nothing is run");
-  command->add_flag("--commits", words->commits,
+  command->add_flag("--commits", options->commits,
                     "bisect the commits inside each measured edge (needs the git upstream)");
   command->add_flag(
-      "--resume", words->resume,
+      "--resume", options->resume,
       "take releases already judged on these cases and such a device from the records");
-  add_shared(*command, *words);
+  add_shared(*command, *options);
   command->footer(
       "A git pin out of reach is named at the end, NOT_RUN:upstream_unreachable, and is no "
       "failure.\n"
       "Exit: 0 every release was judged, 3 one was not.\nExamples:\n"
       "  patchbench window liger_flce_none_bwd --resume\n"
       "  patchbench window --all --device cpu --plan\n  patchbench window --all --device cpu");
-  command->callback([words, &context] {
-    if (words->all == !words->pack->slug.empty())
+  command->callback([options, &context] {
+    if (options->all == !options->pack->slug.empty())
       throw Error(ErrorCode::kUsage, "window: name one pack, or --all");
-    words->run.needs_pin = true;
-    const RunRequest request = request_of(context, *words);
-    if (words->plan) {
+    options->run.needs_pin = true;
+    const RunRequest request = request_of(context, *options);
+    if (options->plan) {
       const Json plans = plan_windows(context, request);
       return context.json ? print_json(context, plans) : print_plans(context, plans);
     }
     WindowAnswer answer =
-        words->all ? measure_all_windows(context, request)
-                   : measure_window(context, request,
-                                    {.bisect_commits = words->commits, .resume = words->resume});
+        options->all
+            ? measure_all_windows(context, request)
+            : measure_window(context, request,
+                             {.bisect_commits = options->commits, .resume = options->resume});
     if (context.json) {
       print_json(context, answer.document);
-    } else if (!words->all) {
+    } else if (!options->all) {
       print_window(context, answer.document);
     }
     if (!context.json) {
       context.out() << not_run_text(answer.not_run)
-                    << (words->all ? report::closing("The records have these windows.",
-                                                     "patchbench status windows")
-                                   : next_step_of_window(answer.document));
+                    << (options->all ? report::closing("The records have these windows.",
+                                                       "patchbench status windows")
+                                     : next_step_of_window(answer.document));
     }
     context.exit_code = answer.status;
   });

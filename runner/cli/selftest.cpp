@@ -12,9 +12,9 @@
 #include "core/error.h"
 #include "core/exit_status.h"
 #include "report/table.h"
+#include "run/control_draws.h"
 #include "run/drawn.h"
 #include "run/names.h"
-#include "run/right_ones.h"
 #include "run/self_test.h"
 
 namespace patchbench::cli {
@@ -95,14 +95,14 @@ class Conditions {
 void draw_for_right(Context& context, const RunRequest& request) {
   Conditions conditions(request.choice.conditions);
   std::string closing = "The judge raised no false alarm.";
-  draw_for_right_ones(context, request, [&](const RightOne& one) {
+  draw_controls(context, request, [&](const ControlDraw& one) {
     context.out() << fmt::format("{}{}{}: {}\n", one.slug, one.version.empty() ? "" : " ",
                                  one.version, one.answer.outcome.why)
                   << drawn_text(one.setup, one.answer.trials);
     for (const Observation& o : observations_of(one.answer.trials)) {
-      const int status = o.seen == Seen::kPresent  ? kExitNo
-                         : o.seen == Seen::kAbsent ? kExitYes
-                                                   : kExitNoAnswer;
+      const int status = o.status == CaseStatus::kPresent  ? kExitNo
+                         : o.status == CaseStatus::kAbsent ? kExitYes
+                                                           : kExitNoAnswer;
       if (status == kExitNo)
         closing = "The judge raised a false alarm.";
       else if (status == kExitNoAnswer && context.exit_code == kExitYes)
@@ -124,25 +124,25 @@ void draw_for_right(Context& context, const RunRequest& request) {
 }  // namespace
 
 void add_selftest_command(CLI::App& env, Context& context) {
-  auto words = std::make_shared<SelftestOptions>();
+  auto options = std::make_shared<SelftestOptions>();
   CLI::App* command = env.add_subcommand(
       "selftest", "try to fool the judge on this machine; sentinels need it green");
-  command->add_option("slug", words->run.slug, "one pack (default: all that are built)");
-  command->add_option("--device", words->run.device, "cpu or cuda:N");
-  command->add_option("--sandbox", words->sandbox, "podman, docker, bwrap or process");
-  command->add_option("--seed", words->seeds,
+  command->add_option("slug", options->run.slug, "one pack (default: all that are built)");
+  command->add_option("--device", options->run.device, "cpu or cuda:N");
+  command->add_option("--sandbox", options->sandbox, "podman, docker, bwrap or process");
+  command->add_option("--seed", options->seeds,
                       "FIRST-LAST: instead draw cases of these seeds for right releases and ops, "
                       "and count false alarms; resumed from the ledger");
   command
-      ->add_option("--draw", words->run.choice.num_drawn,
+      ->add_option("--draw", options->run.choice.num_drawn,
                    "with --seed: cases of each seed (default: the manifest's counts)")
       ->check(CLI::Range(1, 100000));
   command
-      ->add_option("--where", words->run.choice.conditions,
+      ->add_option("--where", options->run.choice.conditions,
                    "with --seed: a condition on axes and properties of inputs (repeatable): "
                    "would a result that is 1 % off there be seen?")
       ->allow_extra_args(false);
-  command->add_option("--python", words->run.python,
+  command->add_option("--python", options->run.python,
                       "the stack installed for this interpreter or venv");
   command->footer(
       "Exit: 0 the judge holds, or no drawn case of a right subject was red and each --where was "
@@ -151,20 +151,20 @@ void add_selftest_command(CLI::App& env, Context& context) {
       "Examples:\n  patchbench env selftest liger_flce_none_bwd\n"
       "  patchbench env selftest --seed 1-100 --draw 20\n"
       "  patchbench env selftest liger_flce_none_bwd --seed 1 --where 'tokens > 64 and bias'");
-  command->callback([words, &context] {
-    RunRequest request = words->run;
-    if (!words->sandbox.empty()) request.sandbox = exec::sandbox_from(words->sandbox);
-    if (words->seeds.empty() && !request.choice.conditions.empty())
+  command->callback([options, &context] {
+    RunRequest request = options->run;
+    if (!options->sandbox.empty()) request.sandbox = exec::sandbox_from(options->sandbox);
+    if (options->seeds.empty() && !request.choice.conditions.empty())
       throw Error(ErrorCode::kUsage, "env selftest --where wants --seed, as --seed 1");
     for (const std::string& text : request.choice.conditions) Condition{text};
-    if (!words->seeds.empty()) request.choice.seeds = seeds_of(words->seeds);
+    if (!options->seeds.empty()) request.choice.seeds = seeds_of(options->seeds);
     const std::vector<std::string> slugs =
         request.slug.empty() ? context.slugs() : std::vector<std::string>{request.slug};
     int ran = 0;
     for (const std::string& slug : slugs) {
       request.slug = slug;
-      if (words->run.slug.empty() && context.manifest(slug).waived(Column::kRepro)) continue;
-      words->seeds.empty() ? test_judge(context, request) : draw_for_right(context, request);
+      if (options->run.slug.empty() && context.manifest(slug).waived(Column::kRepro)) continue;
+      options->seeds.empty() ? test_judge(context, request) : draw_for_right(context, request);
       ++ran;
     }
     if (ran == 0) throw Error(ErrorCode::kNotRunnable, "selftest: no reproducer is built here");

@@ -8,7 +8,7 @@
 #include "cli/commands.h"
 #include "core/digest.h"
 #include "core/error.h"
-#include "core/pin_words.h"
+#include "core/pin_arguments.h"
 #include "exec/image.h"
 #include "exec/process.h"
 #include "exec/progress.h"
@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct StageOptions {
-  std::vector<std::string> words;
+  std::vector<std::string> options;
   std::string device = "cuda:0";
   bool window = false, container = false;
 };
@@ -44,8 +44,8 @@ struct StagedPack {
 };
 
 /// The words but the last one: SLUG [[UPSTREAM@]WHICH]… SLUG …
-std::vector<StagedPack> packs_of(const Context& context, const std::vector<std::string>& words) {
-  if (words.size() < 2)
+std::vector<StagedPack> packs_of(const Context& context, const std::vector<std::string>& options) {
+  if (options.size() < 2)
     throw Error(ErrorCode::kUsage,
                 "stage: want SLUG [[UPSTREAM@]WHICH] ... DIR: the folder is the last word");
   const std::vector<std::string> known = context.slugs();
@@ -56,7 +56,7 @@ std::vector<StagedPack> packs_of(const Context& context, const std::vector<std::
     packs.back().pins = named_pins(packs.back().manifest, pins, {.max_versions = pins.size()});
     pins.clear();
   };
-  for (const std::string& word : std::vector(words.begin(), words.end() - 1)) {
+  for (const std::string& word : std::vector(options.begin(), options.end() - 1)) {
     if (!packs.empty() && std::find(known.begin(), known.end(), word) == known.end()) {
       if (word.find("path:") != std::string::npos)
         throw Error(ErrorCode::kUsage,
@@ -128,7 +128,7 @@ void carry_bundle(const Context& context, const fs::path& folder) {
 }
 
 /// The script that runs the plan: everything it calls is this program, carried along.
-std::string run_script(const StageOptions& words, const std::vector<std::string>& commands) {
+std::string run_script(const StageOptions& options, const std::vector<std::string>& commands) {
   std::string text =
       "#!/bin/sh\n"
       "# Runs the staged plan with an installed Python that has torch; leaves records.jsonl for "
@@ -160,7 +160,7 @@ std::string run_script(const StageOptions& words, const std::vector<std::string>
     text += fmt::format(
         "patchbench {} --python \"$python\" --device \"${{PATCHBENCH_DEVICE:-{}}}\" || {{ s=$?; [ "
         "$s -gt $status ] && status=$s; }}\n",
-        command, words.device);
+        command, options.device);
   }
   text +=
       "patchbench ledger export -o \"$here/records.jsonl\" && echo \"stage: wrote "
@@ -169,7 +169,7 @@ std::string run_script(const StageOptions& words, const std::vector<std::string>
 }
 
 /// The releases that a pack's runs need, into the staged cache; returns the commands that run them.
-std::vector<std::string> carry_releases(const Context& context, const StageOptions& words,
+std::vector<std::string> carry_releases(const Context& context, const StageOptions& options,
                                         const StagedPack& pack, const fs::path& staged_cache) {
   const Pins pins = context.pins();
   const Manifest& manifest = pack.manifest;
@@ -180,7 +180,7 @@ std::vector<std::string> carry_releases(const Context& context, const StageOptio
     const std::vector<std::string> versions = pack.versions_of(use.name);
     if ((use.from_environment || use.stands_alone) && use.name != of && versions.empty()) continue;
     std::vector<Pin> needed = {pins.resolve(use.name, use.red_pin)};
-    if (words.window) needed = pins.upstream(use.name).releases;
+    if (options.window) needed = pins.upstream(use.name).releases;
     for (const std::string& version : versions) needed.push_back(pins.resolve(use.name, version));
     for (const Pin& pin : needed) {
       exec::progress("staging " + pin.upstream + " " + pin.version);
@@ -197,7 +197,7 @@ std::vector<std::string> carry_releases(const Context& context, const StageOptio
     for (const std::string& version : versions)
       commands.push_back("reproduce " + slug + " " + pin_word(use.name, version));
     commands.push_back("validate " + named);
-    if (words.window) commands.push_back("window " + named);
+    if (options.window) commands.push_back("window " + named);
   }
   for (const char* subject : {"op", "mitigated"}) {
     if (!has_subject(manifest, subject)) continue;
@@ -208,14 +208,14 @@ std::vector<std::string> carry_releases(const Context& context, const StageOptio
   return commands;
 }
 
-void stage(const Context& context, const StageOptions& words) {
-  const std::vector<StagedPack> packs = packs_of(context, words.words);
-  const fs::path folder = fs::absolute(words.words.back());
+void stage(const Context& context, const StageOptions& options) {
+  const std::vector<StagedPack> packs = packs_of(context, options.options);
+  const fs::path folder = fs::absolute(options.options.back());
   if (fs::exists(folder) && !fs::is_empty(folder)) {
     throw Error(ErrorCode::kUsage, folder.string() + ": is not empty; name a new folder");
   }
   for (const StagedPack& pack : packs)
-    require_device(words.device, context.bin / ("repro_" + pack.manifest.slug.str()));
+    require_device(options.device, context.bin / ("repro_" + pack.manifest.slug.str()));
   std::vector<std::string> commands;
   std::vector<fs::path> programs = {context.bin / "patchbench", context.bin / "patchbench-sandbox"};
   for (const char* part : {"env", "packs", "patches", "mitigations", "repro/bench", "repro/harness",
@@ -233,13 +233,13 @@ void stage(const Context& context, const StageOptions& words) {
     programs.push_back(context.bin / ("repro_" + slug));
     if (fs::exists(context.bin / ("bench_" + slug)))
       programs.push_back(context.bin / ("bench_" + slug));
-    for (std::string& command : carry_releases(context, words, pack, staged_cache))
+    for (std::string& command : carry_releases(context, options, pack, staged_cache))
       commands.push_back(std::move(command));
   }
-  if (words.container) carry_bundle(context, staged_cache / "bundle");
+  if (options.container) carry_bundle(context, staged_cache / "bundle");
   for (const char* name : {"bwrap", "runc"}) {
     const fs::path program = exec::find_program(name);
-    if (!program.empty() && (words.container || program.filename() != "runc"))
+    if (!program.empty() && (options.container || program.filename() != "runc"))
       programs.push_back(program);
   }
   for (const fs::path& program : programs) {
@@ -247,7 +247,7 @@ void stage(const Context& context, const StageOptions& words) {
     for (const fs::path& library : carried_libraries(program))
       copy_into(fs::canonical(library), folder / "lib" / library.filename());
   }
-  std::ofstream(folder / "run") << run_script(words, commands);
+  std::ofstream(folder / "run") << run_script(options, commands);
   fs::permissions(folder / "run", fs::perms::owner_all | fs::perms::group_read |
                                       fs::perms::group_exec | fs::perms::others_read |
                                       fs::perms::others_exec);
@@ -260,26 +260,27 @@ void stage(const Context& context, const StageOptions& words) {
 }  // namespace
 
 void add_stage_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<StageOptions>();
+  auto options = std::make_shared<StageOptions>();
   CLI::App* command = app.add_subcommand(
       "stage", "write a folder that runs on a machine without network, git or containers");
   command
-      ->add_option("slugs", words->words,
+      ->add_option("slugs", options->options,
                    "SLUG [[UPSTREAM@]WHICH] ...: packs, after each the releases on which it is "
                    "reproduced, too; the last word is the new folder")
       ->required();
-  command->parse_complete_callback([words, &context] { (void)packs_of(context, words->words); });
-  command->add_flag("--window", words->window, "also measure every locked release");
-  command->add_flag("--container", words->container,
+  command->parse_complete_callback(
+      [options, &context] { (void)packs_of(context, options->options); });
+  command->add_flag("--window", options->window, "also measure every locked release");
+  command->add_flag("--container", options->container,
                     "also carry the base image and runc: subjects there run in a container where "
                     "root runs the folder, else in bubblewrap");
-  command->add_option("--device", words->device, "device there")->capture_default_str();
+  command->add_option("--device", options->device, "device there")->capture_default_str();
   command->footer(
       "Examples:\n  patchbench stage liger_flce_none_bwd te_fused_ce /tmp/stage --container\n  "
       "patchbench stage liger_flce_none_bwd 0.8.5 /tmp/stage --window\n"
       "  scp -r /tmp/stage gpu: && ssh gpu /tmp/stage/run && scp gpu:/tmp/stage/records.jsonl .\n"
       "  patchbench ledger import records.jsonl");
-  command->callback([words, &context] { stage(context, *words); });
+  command->callback([options, &context] { stage(context, *options); });
 }
 
 }  // namespace patchbench::cli

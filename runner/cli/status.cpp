@@ -15,10 +15,10 @@
 #include "report/table.h"
 #include "run/window_run.h"
 #include "status/agreement.h"
-#include "status/behaviour.h"
+#include "status/case_matrix.h"
+#include "status/pack_records.h"
 #include "status/status_page.h"
 #include "status/table_style.h"
-#include "status/verdict_index.h"
 
 namespace patchbench::cli {
 namespace {
@@ -45,35 +45,37 @@ std::string when(const std::string& started) {
   return ::isatty(STDOUT_FILENO) == 1 ? age_of(started) : started.substr(0, 10);
 }
 
-Json votes_json(const std::vector<Votes>& votes) {
+Json agreement_json(const std::vector<Agreement>& agreements) {
   Json list = Json::array();
-  for (const Votes& vote : votes)
+  for (const Agreement& vote : agreements)
     list.push_back({{"sentinel", vote.sentinel}, {"device", vote.device}, {"runs", vote.runs}});
   return list;
 }
 
-Place red_pin_of(const Manifest& pack, const UpstreamUse& use) {
+VerdictKey red_pin_of(const Manifest& pack, const UpstreamUse& use) {
   return {pack.slug.str(), use.name, use.red_pin, "", "reproduce"};
 }
 
 /// What else holds at the red pin: "FIX_VALIDATED cpu, H200 with tilelang 0.1.15 · OP_VALIDATED
 /// cpu".
-std::string holds_text(const VerdictIndex& verdicts, const Manifest& pack, const UpstreamUse& use) {
+std::string holds_text(const PackRecords& verdicts, const Manifest& pack, const UpstreamUse& use) {
   std::map<std::string, std::vector<std::string>> devices_of;
-  for (const auto& [place, devices] : verdicts.board.places()) {
-    const bool runs_no_release = place.version == "-" && &use == &pack.upstreams.front();
+  for (const auto& [key, devices] : verdicts.verdict_index.by_key()) {
+    const bool runs_no_release = key.version == "-" && &use == &pack.upstreams.front();
     const bool is_here =
-        runs_no_release || (place.upstream == use.name && place.version == use.red_pin);
-    const bool is_quorum = place.asked == "reproduce" && place.beside.empty();
-    if (place.slug != pack.slug.str() || !is_here || is_quorum) continue;
+        runs_no_release || (key.upstream == use.name && key.version == use.red_pin);
+    const bool is_quorum = key.question.is(Question::kReproduce) && key.companions.empty();
+    if (key.slug != pack.slug.str() || !is_here || is_quorum) continue;
     // " with tilelang 0.1.15", where that is not the usual one
-    const std::string companions = version_text({"", "", "", place.beside, ""});
+    const std::string companions = version_text({"", "", "", key.companions, ""});
     for (const auto& [device, cell] : devices) {
       const Finding* finding = cell.newest();
       if (finding == nullptr) continue;
-      const bool is_of_another = is_of_bug(finding->outcome()) && place.asked != "reproduce";
+      const bool is_of_another =
+          is_of_bug(finding->outcome()) && !key.question.is(Question::kReproduce);
       std::vector<std::string>& list =
-          devices_of[(is_of_another ? place.asked + ": " : "") + marked(verdicts, *finding)];
+          devices_of[(is_of_another ? key.question.text() + ": " : "") +
+                     marked(verdicts, *finding)];
       const std::string where = short_device(device) + companions;
       if (std::find(list.begin(), list.end(), where) == list.end()) list.push_back(where);
     }
@@ -85,10 +87,10 @@ std::string holds_text(const VerdictIndex& verdicts, const Manifest& pack, const
 }
 
 /// Tiers with the same window share a line.
-std::map<std::string, std::string> windows_by_text(const std::vector<TierWindow>& windows,
+std::map<std::string, std::string> windows_by_text(const std::vector<DeviceClassWindow>& windows,
                                                    const UpstreamUse& use) {
   std::map<std::string, std::string> tiers_of;
-  for (const TierWindow& window : windows) {
+  for (const DeviceClassWindow& window : windows) {
     if (window.upstream != use.name) continue;
     std::string& tiers = tiers_of[window_text(window)];
     tiers += (tiers.empty() ? "" : ", ") + short_device(window.device);
@@ -96,10 +98,11 @@ std::map<std::string, std::string> windows_by_text(const std::vector<TierWindow>
   return tiers_of;
 }
 
-std::string newest_run(const Board& board, const Manifest& pack, const UpstreamUse& use) {
+std::string newest_run(const VerdictIndex& verdict_index, const Manifest& pack,
+                       const UpstreamUse& use) {
   std::string newest;
-  for (const auto& [place, devices] : board.places()) {
-    if (place.slug != pack.slug.str() || place.upstream != use.name) continue;
+  for (const auto& [key, devices] : verdict_index.by_key()) {
+    if (key.slug != pack.slug.str() || key.upstream != use.name) continue;
     for (const auto& [device, cell] : devices) {
       if (const Finding* finding = cell.newest()) newest = std::max(newest, finding->made.date);
     }
@@ -108,23 +111,25 @@ std::string newest_run(const Board& board, const Manifest& pack, const UpstreamU
 }
 
 /// Green or red where every run says the same, yellow where they differ.
-report::Color color_of(const std::vector<Votes>& votes) {
+report::Color color_of(const std::vector<Agreement>& agreements) {
   std::set<report::Color> colors;
-  for (const Votes& vote : votes) colors.insert(color_of(Outcome::from_text(vote.sentinel)));
+  for (const Agreement& vote : agreements)
+    colors.insert(color_of(Outcome::from_text(vote.sentinel)));
   return colors.size() == 1 ? *colors.begin() : report::Color::kYellow;
 }
 
 /// What is known of one pack on one upstream, as lines under a heading.
-std::string block(const VerdictIndex& verdicts, const Manifest& pack, const UpstreamUse& use,
+std::string block(const PackRecords& verdicts, const Manifest& pack, const UpstreamUse& use,
                   const report::Style& style) {
   constexpr const char* kLead = "   {:<10}";
   const auto line = [&](const char* what, const std::string& text) {
     return text.empty() ? "" : report::paragraph(fmt::format(fmt::runtime(kLead), what), text);
   };
-  const Place red = red_pin_of(pack, use);
-  const std::string newest = newest_run(verdicts.board, pack, use);
-  const std::vector<Votes> votes = quorum_of(verdicts.board, red);
-  std::string out = report::colored(line("tested", votes_text(votes)), color_of(votes), style);
+  const VerdictKey red = red_pin_of(pack, use);
+  const std::string newest = newest_run(verdicts.verdict_index, pack, use);
+  const std::vector<Agreement> agreements = quorum_of(verdicts.verdict_index, red);
+  std::string out =
+      report::colored(line("tested", agreement_text(agreements)), color_of(agreements), style);
   const char* what = "window";
   for (const auto& [text, tiers] : windows_by_text(windows_of(verdicts, pack), use)) {
     out += line(what, tiers + ": " + text);
@@ -136,15 +141,17 @@ std::string block(const VerdictIndex& verdicts, const Manifest& pack, const Upst
     out += line(what, text);
     what = "";
   }
-  const std::string apart = votes_text(votes_apart(verdicts.board, red));
-  out += line("apart", apart.empty() ? "" : apart + ": unsigned imports, never counted");
+  const std::string unsigned_text =
+      agreement_text(unsigned_agreements(verdicts.verdict_index, red));
+  out += line("apart",
+              unsigned_text.empty() ? "" : unsigned_text + ": unsigned imports, never counted");
   out += line("newest", newest.empty() ? "" : when(newest));
   return out.empty() ? "   no record\n" : out;
 }
 
-void print_overview(const Context& context, const VerdictIndex& verdicts,
-                    const StatusOptions& words) {
-  if (words.by == "pack") {
+void print_overview(const Context& context, const PackRecords& verdicts,
+                    const StatusOptions& options) {
+  if (options.by == "pack") {
     for (const Manifest& pack : verdicts.packs) {
       for (const UpstreamUse& use : pack.upstreams) {
         if (use.from_environment) continue;
@@ -175,36 +182,37 @@ void print_overview(const Context& context, const VerdictIndex& verdicts,
 
 /// Neighbouring releases of which the same was found are one row.
 struct Run {
-  std::string asked, device, first, last, verdict, started;
+  std::string question, device, first, last, verdict, started;
   int num = 0;
   report::Color color = report::Color::kNone;
 };
 
-std::vector<Run> runs_of(const VerdictIndex& verdicts, const Manifest& pack,
+std::vector<Run> runs_of(const PackRecords& verdicts, const Manifest& pack,
                          const UpstreamUse& use) {
   std::map<std::string, std::size_t> position;
   for (const Pin& pin : verdicts.pins.upstream(use.name).releases)
     position.insert({pin.version, position.size()});
   using Key = std::tuple<std::string, std::string, std::size_t, std::string>;
   std::map<Key, Run> rows;  // question, device, position, version
-  for (const auto& [place, devices] : verdicts.board.places()) {
-    const bool runs_no_release = place.version == "-" && &use == &pack.upstreams.front();
-    if (place.slug != pack.slug.str() || (place.upstream != use.name && !runs_no_release)) continue;
-    const auto at = place.beside.empty() ? position.find(place.version) : position.end();
+  for (const auto& [key, devices] : verdicts.verdict_index.by_key()) {
+    const bool runs_no_release = key.version == "-" && &use == &pack.upstreams.front();
+    if (key.slug != pack.slug.str() || (key.upstream != use.name && !runs_no_release)) continue;
+    const auto at = key.companions.empty() ? position.find(key.version) : position.end();
     const std::size_t index = at == position.end() ? position.size() : at->second;
     for (const auto& [device, cell] : devices) {
-      const Finding* finding = cell.newest() != nullptr ? cell.newest() : cell.newest_apart();
-      rows[{place.asked, device, index, version_text(place)}] = {
-          place.asked,      device, version_text(place),         "", marked(verdicts, *finding),
-          finding->started, 1,      color_of(finding->outcome())};
+      const Finding* finding = cell.newest() != nullptr ? cell.newest() : cell.newest_unsigned();
+      rows[{key.question.text(), device, index, version_text(key)}] = {
+          key.question.text(), device, version_text(key),           "", marked(verdicts, *finding),
+          finding->started,    1,      color_of(finding->outcome())};
     }
   }
   std::vector<Run> runs;
   for (const auto& [key, row] : rows) {
     const bool is_release = std::get<2>(key) < position.size();
     Run* last = runs.empty() ? nullptr : &runs.back();
-    if (is_release && last != nullptr && last->asked == row.asked && last->device == row.device &&
-        last->verdict == row.verdict && position.contains(last->first)) {
+    if (is_release && last != nullptr && last->question == row.question &&
+        last->device == row.device && last->verdict == row.verdict &&
+        position.contains(last->first)) {
       last->last = row.first;
       last->started = std::min(last->started, row.started);
       ++last->num;
@@ -215,7 +223,7 @@ std::vector<Run> runs_of(const VerdictIndex& verdicts, const Manifest& pack,
   return runs;
 }
 
-void print_details(const Context& context, const VerdictIndex& verdicts, const Manifest& pack) {
+void print_details(const Context& context, const PackRecords& verdicts, const Manifest& pack) {
   for (const UpstreamUse& use : pack.upstreams) {
     if (use.from_environment) continue;
     context.out() << fmt::format("{} · {} {}\n", pack.slug.str(), use.name, use.red_pin)
@@ -224,7 +232,7 @@ void print_details(const Context& context, const VerdictIndex& verdicts, const M
     for (const Run& run : runs_of(verdicts, pack, use)) {
       // A commit's first twelve digits name it well enough here.
       const std::string first = run.first.starts_with("git:") ? run.first.substr(0, 16) : run.first;
-      table.add({run.asked, short_device(run.device),
+      table.add({run.question, short_device(run.device),
                  run.num == 1 ? first : fmt::format("{}-{} ({})", first, run.last, run.num),
                  run.verdict, when(run.started)});
       table.color(3, run.color);
@@ -234,9 +242,9 @@ void print_details(const Context& context, const VerdictIndex& verdicts, const M
   }
 }
 
-void print_windows(const Context& context, const VerdictIndex& verdicts) {
+void print_windows(const Context& context, const PackRecords& verdicts) {
   for (const Manifest& pack : verdicts.packs) {
-    const std::vector<TierWindow> windows = windows_of(verdicts, pack);
+    const std::vector<DeviceClassWindow> windows = windows_of(verdicts, pack);
     for (const UpstreamUse& use : pack.upstreams) {
       if (use.from_environment) continue;
       context.out() << render_windows(verdicts, pack, use, windows, table_style(context)) << "\n";
@@ -244,16 +252,16 @@ void print_windows(const Context& context, const VerdictIndex& verdicts) {
   }
 }
 
-Json cells_json(const Board& board) {
+Json cells_json(const VerdictIndex& verdict_index) {
   Json rows = Json::array();
-  for (const auto& [place, devices] : board.places()) {
+  for (const auto& [key, devices] : verdict_index.by_key()) {
     for (const auto& [device, cell] : devices) {
-      for (const Finding* finding : {cell.newest(), cell.newest_apart()}) {
+      for (const Finding* finding : {cell.newest(), cell.newest_unsigned()}) {
         if (finding == nullptr) continue;
-        rows.push_back({{"slug", place.slug},
-                        {"upstream", place.upstream},
-                        {"version", version_text(place)},
-                        {"question", place.asked},
+        rows.push_back({{"slug", key.slug},
+                        {"upstream", key.upstream},
+                        {"version", version_text(key)},
+                        {"question", key.question.text()},
                         {"device", device},
                         {"sentinel", finding->sentinel},
                         {"started", finding->started},
@@ -266,31 +274,32 @@ Json cells_json(const Board& board) {
   return rows;
 }
 
-Json packs_json(const VerdictIndex& verdicts) {
+Json packs_json(const PackRecords& verdicts) {
   Json packs = Json::array();
   for (const Manifest& pack : verdicts.packs) {
-    const std::vector<TierWindow> windows = windows_of(verdicts, pack);
+    const std::vector<DeviceClassWindow> windows = windows_of(verdicts, pack);
     for (const UpstreamUse& use : pack.upstreams) {
       if (use.from_environment) continue;
-      const Place red = red_pin_of(pack, use);
+      const VerdictKey red = red_pin_of(pack, use);
       Json tiers = Json::array(), disagreements = Json::array();
-      for (const TierWindow& window : windows) {
+      for (const DeviceClassWindow& window : windows) {
         if (window.upstream == use.name) tiers.push_back(window_json(window));
       }
-      for (const Disagreement& one : disagreements_of(verdicts.board)) {
-        if (one.place.slug == pack.slug.str() && one.place.upstream == use.name)
-          disagreements.push_back({{"version", version_text(one.place)},
-                                   {"question", one.place.asked},
-                                   {"votes", votes_json(one.votes)}});
+      for (const Disagreement& one : disagreements_of(verdicts.verdict_index)) {
+        if (one.key.slug == pack.slug.str() && one.key.upstream == use.name)
+          disagreements.push_back({{"version", version_text(one.key)},
+                                   {"question", one.key.question.text()},
+                                   {"votes", agreement_json(one.agreements)}});
       }
-      packs.push_back({{"slug", pack.slug.str()},
-                       {"number", pack.number},
-                       {"upstream", use.name},
-                       {"red_pin", use.red_pin},
-                       {"quorum", votes_json(quorum_of(verdicts.board, red))},
-                       {"unsigned_imports", votes_json(votes_apart(verdicts.board, red))},
-                       {"windows", tiers},
-                       {"disagreements", disagreements}});
+      packs.push_back(
+          {{"slug", pack.slug.str()},
+           {"number", pack.number},
+           {"upstream", use.name},
+           {"red_pin", use.red_pin},
+           {"quorum", agreement_json(quorum_of(verdicts.verdict_index, red))},
+           {"unsigned_imports", agreement_json(unsigned_agreements(verdicts.verdict_index, red))},
+           {"windows", tiers},
+           {"disagreements", disagreements}});
     }
   }
   return packs;
@@ -301,80 +310,82 @@ void print_legend(const Context& context) {
   if (!context.plain) context.out() << report::paragraph("", verdict_legend());
 }
 
-/// What changed since a time: places that are new, or say something else than before.
-void print_changes(Context& context, const VerdictIndex& verdicts, const StatusOptions& words) {
-  const Board before = board_of(verdicts, {.slug = words.slug, .before = words.since});
-  const std::vector<Change> changes = changes_between(before, verdicts.board);
+/// What changed since a time: keys that are new, or have another answer than before.
+void print_changes(Context& context, const PackRecords& verdicts, const StatusOptions& options) {
+  const VerdictIndex before =
+      verdict_index_of(verdicts, {.slug = options.slug, .before = options.since});
+  const std::vector<Change> changes = changes_between(before, verdicts.verdict_index);
   if (!changes.empty()) context.exit_code = kExitNo;
   Json rows = Json::array();
   report::Table table({"pack", "version", "question", "device", "before", "now"});
   for (const Change& change : changes) {
-    rows.push_back({{"slug", change.place.slug},
-                    {"upstream", change.place.upstream},
-                    {"version", version_text(change.place)},
-                    {"question", change.place.asked},
+    rows.push_back({{"slug", change.key.slug},
+                    {"upstream", change.key.upstream},
+                    {"version", version_text(change.key)},
+                    {"question", change.key.question.text()},
                     {"device", change.device},
                     {"before", change.before},
                     {"now", change.now},
                     {"verdict", change.digest}});
-    table.add({change.place.slug, version_text(change.place), change.place.asked,
+    table.add({change.key.slug, version_text(change.key), change.key.question.text(),
                short_device(change.device), change.before.empty() ? "unknown" : change.before,
                change.now});
     table.color(5, color_of(Outcome::from_text(change.now)));
   }
   if (context.json) {
-    print_json(context, {{"since", words.since}, {"changes", rows}});
+    print_json(context, {{"since", options.since}, {"changes", rows}});
   } else if (changes.empty()) {
-    context.out() << "nothing changed since " << words.since << "\n";
+    context.out() << "nothing changed since " << options.since << "\n";
   } else {
     context.out() << table.render(table_style(context));
     print_legend(context);
   }
 }
 
-void run_status(Context& context, const StatusOptions& words) {
-  if (!words.since.empty()) check_since(words.since);
-  const bool is_committed = words.markdown || words.summary;
-  const VerdictIndex verdicts =
-      index_verdicts(context, {.slug = words.slug, .before = {}, .with_ledger = !is_committed});
-  if (words.summary) {
-    context.out() << (words.slug.empty() ? pack_table(verdicts) : tested_release_table(verdicts));
-  } else if (words.markdown) {
+void run_status(Context& context, const StatusOptions& options) {
+  if (!options.since.empty()) check_since(options.since);
+  const bool is_committed = options.markdown || options.summary;
+  const PackRecords verdicts = read_pack_records(
+      context, {.slug = options.slug, .before = {}, .with_ledger = !is_committed});
+  if (options.summary) {
+    context.out() << (options.slug.empty() ? pack_table(verdicts) : tested_release_table(verdicts));
+  } else if (options.markdown) {
     context.out() << status_markdown(verdicts);
-  } else if (!words.since.empty()) {
-    print_changes(context, verdicts, words);
+  } else if (!options.since.empty()) {
+    print_changes(context, verdicts, options);
   } else if (context.json) {
-    context.out()
-        << Json{{"packs", packs_json(verdicts)}, {"cells", cells_json(verdicts.board)}}.dump(2)
-        << "\n";
-  } else if (words.windows) {
+    context.out() << Json{{"packs", packs_json(verdicts)},
+                          {"cells", cells_json(verdicts.verdict_index)}}
+                         .dump(2)
+                  << "\n";
+  } else if (options.windows) {
     print_windows(context, verdicts);
-  } else if (!words.slug.empty()) {
+  } else if (!options.slug.empty()) {
     print_details(context, verdicts, verdicts.packs.front());
     print_legend(context);
   } else {
-    print_overview(context, verdicts, words);
+    print_overview(context, verdicts, options);
     print_legend(context);
   }
 }
 
-/// Options of `status` that its questions do not take are not left unread.
-void check_words(const CLI::App& command, const StatusOptions& words) {
-  const std::vector<CLI::App*> questions = command.get_subcommands();
-  const std::string question = questions.empty() ? "" : questions.front()->get_name();
-  const bool has_day = question == "due" || question == "filing";
+/// Options of `status` that its parts do not take are not left unread.
+void check_options(const CLI::App& command, const StatusOptions& options) {
+  const std::vector<CLI::App*> parts = command.get_subcommands();
+  const std::string part = parts.empty() ? "" : parts.front()->get_name();
+  const bool has_day = part == "due" || part == "filing";
   std::string wrong;
-  if (!words.day.empty() && !has_day) wrong = "--day";
-  if (words.markdown && !question.empty() && question != "claims") wrong = "--markdown";
-  if (words.summary && !question.empty()) wrong = "--summary";
-  if (!words.since.empty() && !question.empty()) wrong = "--since";
+  if (!options.day.empty() && !has_day) wrong = "--day";
+  if (options.markdown && !part.empty() && part != "claims") wrong = "--markdown";
+  if (options.summary && !part.empty()) wrong = "--summary";
+  if (!options.since.empty() && !part.empty()) wrong = "--since";
   if (!wrong.empty())
     throw Error(ErrorCode::kUsage,
-                fmt::format("status {}: {} says nothing here; see --help", question, wrong));
+                fmt::format("status {}: {} says nothing here; see --help", part, wrong));
 }
 
 /// The questions of `status` that have words of their own.
-void add_questions(CLI::App& status, const StatusOptions& words, Context& context) {
+void add_questions(CLI::App& status, const StatusOptions& options, Context& context) {
   auto slug = std::make_shared<std::string>();
   CLI::App* windows = status.add_subcommand(
       "windows", "of each kind of device: first bad, last bad, first good, gaps");
@@ -387,31 +398,31 @@ void add_questions(CLI::App& status, const StatusOptions& words, Context& contex
   });
   CLI::App* cases = status.add_subcommand("cases", "what each measured version shows on each case");
   cases->add_option("slug", *slug, "the pack")->required();
-  cases->callback([slug, &context] { show_behaviour(context, *slug); });
-  add_claims_command(status, context, words.markdown);
-  add_due_command(status, context, words.day);
-  add_filing_command(status, context, words.day);
+  cases->callback([slug, &context] { show_case_matrix(context, *slug); });
+  add_claims_command(status, context, options.markdown);
+  add_due_command(status, context, options.day);
+  add_filing_command(status, context, options.day);
   add_page_command(status, context);
 }
 
 }  // namespace
 
 void add_status_command(CLI::App& app, Context& context) {
-  auto words = std::make_shared<StatusOptions>();
+  auto options = std::make_shared<StatusOptions>();
   CLI::App* command =
       app.add_subcommand("status", "where each pack stands on each upstream version, from records");
-  command->add_option("slug", words->slug, "only this pack, with every question and version");
-  command->add_option("--by", words->by, "pack or repository: what comes first")
+  command->add_option("slug", options->slug, "only this pack, with every question and version");
+  command->add_option("--by", options->by, "pack or repository: what comes first")
       ->check(CLI::IsMember({"pack", "repository"}))
       ->capture_default_str();
   command->add_option(
-      "--since", words->since,
+      "--since", options->since,
       "only what changed since this day or time (2026-01-31, 2026-01-31T12:00:00Z); exit 1 if "
       "something did");
-  command->add_flag("--markdown", words->markdown,
+  command->add_flag("--markdown", options->markdown,
                     "reports/STATUS.md, from committed evidence alone; of claims: as tables for a "
                     "page");
-  command->add_flag("--summary", words->summary,
+  command->add_flag("--summary", options->summary,
                     "a row for each pack, or for each run of one, from committed evidence");
   command->footer(
       "\"red (class) on H200 ×2\": two runs that count (made here, committed, or signed by a "
@@ -420,12 +431,12 @@ void add_status_command(CLI::App& app, Context& context) {
       "  patchbench status --by repository\n  patchbench status liger_flce_none_bwd\n"
       "  patchbench status windows liger_flce_none_bwd\n"
       "  patchbench status --since 2026-11-01   # for cron");
-  command->add_option("--day", words->day,
+  command->add_option("--day", options->day,
                       "of due and filing: the day that counts as today, YYYY-MM-DD");
-  add_questions(*command, *words, context);
-  command->parse_complete_callback([words, command] { check_words(*command, *words); });
-  command->callback([words, command, &context] {
-    if (command->get_subcommands().empty()) run_status(context, *words);
+  add_questions(*command, *options, context);
+  command->parse_complete_callback([options, command] { check_options(*command, *options); });
+  command->callback([options, command, &context] {
+    if (command->get_subcommands().empty()) run_status(context, *options);
   });
 }
 

@@ -45,7 +45,7 @@ Json sweep_json(const SweepFolder& sweep) {
     if (const auto result = sweep.result(i)) cells.back().update(*result);
   }
   return {{"dir", sweep.path().string()},
-          {"executor", sweep.plan().words.executor},
+          {"executor", sweep.plan().options.executor},
           {"is_cancelled", sweep.is_cancelled()},
           {"counts", counts},
           {"cells", cells}};
@@ -86,31 +86,31 @@ struct SweepOptions {
   bool is_detached = false, is_plan = false;
 };
 
-void add_words(CLI::App& command, SweepOptions& words) {
-  command.add_option("--packs", words.sweep.packs, "which packs (default: all)")->delimiter(',');
+void add_options(CLI::App& command, SweepOptions& options) {
+  command.add_option("--packs", options.sweep.packs, "which packs (default: all)")->delimiter(',');
   command
-      .add_option("--upstreams", words.sweep.upstreams,
+      .add_option("--upstreams", options.sweep.upstreams,
                   "red, all, versions or NAME@VERSION, where NAME@all too (default: red)")
       ->delimiter(',');
   command
-      .add_option("--devices", words.sweep.devices,
+      .add_option("--devices", options.sweep.devices,
                   "cpu, cuda or a GPU type such as h200 (default: cpu)")
       ->delimiter(',');
-  command.add_option("--executor", words.sweep.executor, "local or slurm")->capture_default_str();
-  command.add_option("--dir", words.dir,
+  command.add_option("--executor", options.sweep.executor, "local or slurm")->capture_default_str();
+  command.add_option("--dir", options.dir,
                      "folder of the sweep; with Slurm one that every node sees (default: beside "
                      "the ledger)");
-  command.add_option("--workers", words.sweep.workers, "cells at once (default: half the cores)")
+  command.add_option("--workers", options.sweep.workers, "cells at once (default: half the cores)")
       ->check(CLI::Range(1, 10000));
-  command.add_option("--retries", words.sweep.retries, "how often a cell that broke runs again")
+  command.add_option("--retries", options.sweep.retries, "how often a cell that broke runs again")
       ->capture_default_str()
       ->check(CLI::Range(0, 100));
-  command.add_option("--seed", words.sweep.seed, "seed of the inputs")->capture_default_str();
-  command.add_option("--sandbox", words.sweep.sandbox, "podman, docker, bwrap or process");
-  command.add_option("--sbatch", words.sweep.sbatch,
+  command.add_option("--seed", options.sweep.seed, "seed of the inputs")->capture_default_str();
+  command.add_option("--sandbox", options.sweep.sandbox, "podman, docker, bwrap or process");
+  command.add_option("--sbatch", options.sweep.sbatch,
                      "a further word for sbatch, such as --partition=long (repeatable)");
-  command.add_flag("--detach", words.is_detached, "leave once Slurm has the jobs");
-  command.add_flag("--plan", words.is_plan, "list the cells, and stop");
+  command.add_flag("--detach", options.is_detached, "leave once Slurm has the jobs");
+  command.add_flag("--plan", options.is_plan, "list the cells, and stop");
   command.footer(
       "One cell is one `reproduce`. The same words again take a sweep up: what has a result or is\n"
       "answered by the ledger is not run. On Slurm each cell is a task of an array job, on a GPU "
@@ -132,11 +132,11 @@ std::string command_of(const SweepPlanOptions& sweep) {
   return command + (sweep.executor == "local" ? "" : " --executor " + sweep.executor);
 }
 
-void start(Context& context, const SweepOptions& words) {
-  const SweepPlan plan = plan_sweep(context, words.sweep);
-  if (words.is_detached && words.sweep.executor != "slurm")
+void start(Context& context, const SweepOptions& options) {
+  const SweepPlan plan = plan_sweep(context, options.sweep);
+  if (options.is_detached && options.sweep.executor != "slurm")
     throw Error(ErrorCode::kUsage, "sweep: --detach is for --executor slurm");
-  if (words.is_plan) {
+  if (options.is_plan) {
     Json cells = Json::array();
     report::Table table({"pack", "upstream", "version", "device"});
     for (const SweepCell& c : plan.cells) {
@@ -147,14 +147,14 @@ void start(Context& context, const SweepOptions& words) {
     context.out() << table.render(table_style(context))
                   << report::closing(
                          fmt::format("Cells that would run: {}. Nothing ran.", plan.cells.size()),
-                         command_of(words.sweep));
+                         command_of(options.sweep));
     return;
   }
   const SweepFolder sweep =
-      SweepFolder::create(SweepFolder::path_for(context, plan, words.dir), plan);
-  const std::size_t num_left = run_sweep(context, sweep, words.is_detached);
+      SweepFolder::create(SweepFolder::path_for(context, plan, options.dir), plan);
+  const std::size_t num_left = run_sweep(context, sweep, options.is_detached);
   show(context, sweep);
-  if (num_left == 0 || words.is_detached) return;
+  if (num_left == 0 || options.is_detached) return;
   context.err() << fmt::format(
       "patchbench: {} cells have no result; logs in {}; the same words again "
       "take it up\n",
@@ -166,13 +166,13 @@ void start(Context& context, const SweepOptions& words) {
 
 void add_sweep_command(CLI::App& app, Context& context) {
   CLI::App* command = app.add_subcommand("sweep", "a matrix of runs, here or on a Slurm cluster");
-  auto words = std::make_shared<SweepOptions>();
-  add_words(*command, *words);
+  auto options = std::make_shared<SweepOptions>();
+  add_options(*command, *options);
   command->add_subcommand("status", "how far each cell of --dir, or of the last sweep, is")
-      ->callback([words, &context] { show(context, SweepFolder::open(context, words->dir)); });
+      ->callback([options, &context] { show(context, SweepFolder::open(context, options->dir)); });
   CLI::App* cancel = command->add_subcommand("cancel", "end a sweep; what has ended stays");
-  cancel->callback([words, &context] {
-    const SweepFolder sweep = SweepFolder::open(context, words->dir);
+  cancel->callback([options, &context] {
+    const SweepFolder sweep = SweepFolder::open(context, options->dir);
     if (!cancel_sweep(sweep))
       throw Error(ErrorCode::kUnresolved,
                   "sweep: Slurm's controller does not answer; try again, or scancel");
@@ -181,11 +181,11 @@ void add_sweep_command(CLI::App& app, Context& context) {
   CLI::App* cell = command->add_subcommand("cell", "run one cell (what a task of a sweep starts)");
   auto number = std::make_shared<std::size_t>(0);
   cell->add_option("number", *number, "which")->required();
-  cell->callback([words, number, &context] {
-    run_cell(context, SweepFolder::open(context, words->dir), *number);
+  cell->callback([options, number, &context] {
+    run_cell(context, SweepFolder::open(context, options->dir), *number);
   });
-  command->callback([command, words, &context] {
-    if (command->get_subcommands().empty()) start(context, *words);
+  command->callback([command, options, &context] {
+    if (command->get_subcommands().empty()) start(context, *options);
   });
 }
 

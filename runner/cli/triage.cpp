@@ -62,7 +62,7 @@ bool is_replaced(const Log& log) {
 }
 
 void show_alert(const Context& context, const job::Alert& alert) {
-  context.out() << fmt::format("{}:{}: {} (rank {})\n", alert.place.file, alert.place.line,
+  context.out() << fmt::format("{}:{}: {} (rank {})\n", alert.location.file, alert.location.line,
                                alert.rule, alert.rank);
   for (const std::string& line : alert.before) context.out() << fmt::format("    {}\n", line);
   context.out() << fmt::format("  > {}\n", alert.text);
@@ -75,8 +75,8 @@ void show_new(const Context& context, job::Triage& triage) {
     if (context.json) {
       const Json line = {{"alert", alert.rule},
                          {"rank", alert.rank},
-                         {"file", alert.place.file},
-                         {"line", alert.place.line},
+                         {"file", alert.location.file},
+                         {"line", alert.location.line},
                          {"text", alert.text}};
       context.out() << line.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
     } else {
@@ -195,16 +195,16 @@ void show_report(const Context& context, const Json& report) {
                                report.at("num_unknown").dump(), report.at("unknown").size());
 }
 
-void run(Context& context, const TriageOptions& words) {
+void run(Context& context, const TriageOptions& options) {
   const job::Policy policy =
       job::Policy::parse(read_file(context.root / "env/policy.json"), "env/policy.json",
                          read_file(context.root / "env/policy.schema.json"));
   job::Triage triage(
-      read_rules(context, words.rules), policy.budgets,
-      {.torch_version = words.torch, .today = context.today(), .is_hung = words.is_hung});
+      read_rules(context, options.rules), policy.budgets,
+      {.torch_version = options.torch, .today = context.today(), .is_hung = options.is_hung});
   std::vector<Log> logs;
-  for (const std::string& name : words.logs) logs.push_back({name, open_log(name)});
-  if (words.follow) {
+  for (const std::string& name : options.logs) logs.push_back({name, open_log(name)});
+  if (options.follow) {
     follow(context, logs, triage);
   } else {
     for (Log& log : logs) {
@@ -220,11 +220,12 @@ void run(Context& context, const TriageOptions& words) {
   report["num_cut_lines"] = num_cut;
   context.exit_code = report.at("num_alerts") == 0 ? kExitYes : kExitNo;
   if (context.json) {
-    context.out() << report.dump(words.follow ? -1 : 2, ' ', false, Json::error_handler_t::replace)
+    context.out() << report.dump(options.follow ? -1 : 2, ' ', false,
+                                 Json::error_handler_t::replace)
                   << "\n";
     return;
   }
-  if (words.follow) {
+  if (options.follow) {
     show_new(context, triage);
   } else {
     for (const job::Alert& alert : triage.take_alerts()) show_alert(context, alert);
@@ -237,17 +238,17 @@ void run(Context& context, const TriageOptions& words) {
 }  // namespace
 
 void add_triage_command(CLI::App& job, Context& context) {
-  auto words = std::make_shared<TriageOptions>();
+  auto options = std::make_shared<TriageOptions>();
   CLI::App* command =
       job.add_subcommand("triage", "training logs: what to ignore, what to count, what to act on");
-  command->add_option("log", words->logs, "files, or - for standard input")->required();
+  command->add_option("log", options->logs, "files, or - for standard input")->required();
   command->add_option(
-      "--rules", words->rules,
+      "--rules", options->rules,
       "your own rules (form: env/triage.schema.json); they decide before the built-in ones");
-  command->add_option("--torch", words->torch, "the logs' torch version, for rules of some only");
-  command->add_flag("--follow", words->follow,
+  command->add_option("--torch", options->torch, "the logs' torch version, for rules of some only");
+  command->add_flag("--follow", options->follow,
                     "go on as the logs grow; SIGINT or SIGTERM ends with the report");
-  command->add_flag("--hung", words->is_hung, "the job hung: say what each rank did last");
+  command->add_flag("--hung", options->is_hung, "the job hung: say what each rank did last");
   command->footer(
       "Exit: 0 no alert, 1 alerts.\n"
       "Ranks are told by [rank3]:, [default3]:, `3: ` or the path (.../3/stderr.log).\n"
@@ -255,7 +256,7 @@ void add_triage_command(CLI::App& job, Context& context) {
       "the budgets of env/policy.json. Built-in rules: env/triage.json.\n"
       "Examples:\n  patchbench job triage train.log\n"
       "  cat train.log | patchbench job triage - --hung");
-  command->callback([words, &context] { run(context, *words); });
+  command->callback([options, &context] { run(context, *options); });
 }
 
 }  // namespace patchbench::cli

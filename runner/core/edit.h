@@ -65,7 +65,7 @@ struct FileEdit {
 ///
 /// Hunks are the commands of the fix as one edit against the release, numbered from 1: file after
 /// file in the order of their paths, in a file in the order of the script. A section's Blob,
-/// Result, Mode and Final-Newline are those of the expanded edit, its script is for the fixed file.
+/// Result, Mode and Final-Newline are of the expanded edit; the script is for the fixed file.
 /// A file without a section is as the fix leaves it, or as released if all its hunks are left out.
 struct Edit {
   std::string name;  ///< file name, e.g. 0001-row-broadcast.edit

@@ -7,7 +7,7 @@
 namespace patchbench {
 namespace {
 
-std::string asked_of(const QuestionContext& question) {
+std::string text_of(const QuestionContext& question) {
   if (question.question == Question::kReproduce && question.subject != SubjectKind::kUpstream)
     return question.subject.text();
   if (question.question == Question::kClaim)
@@ -19,32 +19,42 @@ std::string asked_of(const QuestionContext& question) {
 
 }  // namespace
 
+QuestionKey::QuestionKey(std::string text) : text_(std::move(text)) {
+  const std::size_t space = text_.find(' ');
+  if (space != std::string::npos) name_ = text_.substr(space + 1);
+  question_ = find_question(question_text());
+}
+
+QuestionKey::QuestionKey(const QuestionContext& context) : QuestionKey(text_of(context)) {}
+
 Finding finding_of(const Record& verdict, const std::string& digest) {
   if (verdict.type() != "verdict")
     throw Error(ErrorCode::kUsage, "a record of type " + verdict.type() + " states no finding");
   const Json& p = verdict.predicate();
   const RunContext run = RunContext::from_json(p.at("context"));
-  const Json beside = run.pin.is_object() ? run.pin.value("beside", Json()) : Json();
-  return {.slug = run.slug,
-          .upstream = run.pin.value("upstream", ""),
-          .version = run.pin.value("version", "-"),
-          .beside = beside.is_object() && !beside.empty() ? canonical_json(beside) : "",
-          .asked = asked_of(QuestionContext::from_json(p.at("question"))),
-          .device = run.machine.value("device", "cpu"),
-          .sentinel = p.at("sentinel").get<std::string>(),
-          .started = run.started,
-          .manifest_sha256 = run.manifest_sha256,
-          .digest = digest,
-          .is_isolated = run.is_isolated(),
-          .made = {run.started, 0, digest}};
+  const Json companions = run.pin.is_object() ? run.pin.value("beside", Json()) : Json();
+  return {
+      .slug = run.slug,
+      .upstream = run.pin.value("upstream", ""),
+      .version = run.pin.value("version", "-"),
+      .companions = companions.is_object() && !companions.empty() ? canonical_json(companions) : "",
+      .question = QuestionKey(QuestionContext::from_json(p.at("question"))),
+      .device = run.machine.value("device", "cpu"),
+      .sentinel = p.at("sentinel").get<std::string>(),
+      .started = run.started,
+      .manifest_sha256 = run.manifest_sha256,
+      .digest = digest,
+      .is_isolated = run.is_isolated(),
+      .made = {run.started, 0, digest}};
 }
 
-std::string described(const Outcome& outcome, const QuestionContext& question) {
+std::string described(const Outcome& outcome, const QuestionContext& question, RunAge age) {
   if (outcome.sentinel && is_of_all_cases(*outcome.sentinel)) {
     if (!question.has_regions) return outcome.text() + " (older run)";
-    return outcome.text() + (question.num_drawn > 0
-                                 ? fmt::format(" ({} random cases)", question.num_drawn)
-                                 : " (no random cases)");
+    return outcome.text() +
+           (question.num_drawn > 0 ? fmt::format(" ({} random cases", question.num_drawn)
+                                   : " (no random cases") +
+           (age == RunAge::kOlder ? ", older run)" : ")");
   }
   if (outcome.sentinel != Sentinel::kNoRegression) return outcome.text();
   std::string text;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/record.h"
@@ -15,15 +16,41 @@ struct Made {
   auto operator<=>(const Made&) const = default;
 };
 
-/// A verdict record in short: what was asked of which version on which device, and what came out.
+/// What a verdict answers: a question, and of which subject, mitigation mode or claim. Ordered by
+/// its text: "reproduce", "validate", "claim NAME", "mitigation MODE", or the subject whose
+/// reproduction it is.
+class QuestionKey {
+ public:
+  QuestionKey(std::string text = "reproduce");  // NOLINT(google-explicit-constructor)
+  QuestionKey(const char* text)
+      : QuestionKey(std::string(text)) {}  // NOLINT(google-explicit-constructor)
+  explicit QuestionKey(const QuestionContext& context);
+  const std::string& text() const { return text_; }
+  /// Whether it is this question: of the release alone, if it is a reproduction.
+  bool is(Question question) const { return question_ == question; }
+  /// The mode of a mitigation, "" where it chose; the name of a claim.
+  const std::string& name() const { return name_; }
+  /// The question's name without the mode or claim; of a reproduction's subject its word.
+  std::string question_text() const { return text_.substr(0, text_.find(' ')); }
+
+  friend auto operator<=>(const QuestionKey& a, const QuestionKey& b) {
+    return a.text_ <=> b.text_;
+  }
+  friend bool operator==(const QuestionKey& a, const QuestionKey& b) { return a.text_ == b.text_; }
+
+ private:
+  std::string text_, name_;
+  std::optional<Question> question_;  ///< nullopt: a reproduction of another subject
+};
+
+/// A verdict record in short: a question about a version on a device, and its answer.
 struct Finding {
   std::string slug;
   std::string upstream;  ///< "" where no release ran (an op, a model)
   std::string version;   ///< "-" where no release ran
   /// The companions of the release: RFC 8785 text of {upstream: version}; may be "".
-  std::string beside;
-  /// "reproduce", "validate", "claim NAME", "mitigation MODE", or the subject asked about.
-  std::string asked;
+  std::string companions;
+  QuestionKey question;
   std::string device;    ///< "cpu", "NVIDIA H200 (sm_90)"
   std::string sentinel;  ///< Outcome::text
   std::string started, manifest_sha256, digest;
@@ -42,8 +69,11 @@ Finding finding_of(const Record& verdict, const std::string& digest);
 /// since it says nothing of any other: "NO_REGRESSION of registers, spills (case lowering, each at
 /// most 1.03 times upstream's)". What was earned when nobody asked whether the cases look at the
 /// regions of the inputs says so: "FIX_VALIDATED (older run)"; else how many cases were drawn
-/// beyond the declared ones: "FIX_VALIDATED (100 random cases)".
-std::string described(const Outcome& outcome, const QuestionContext& question);
+/// beyond the declared ones: "FIX_VALIDATED (100 random cases)", and whether the manifest has
+/// changed since: "FIX_VALIDATED (100 random cases, older run)".
+enum class RunAge { kCurrent, kOlder };
+std::string described(const Outcome& outcome, const QuestionContext& question,
+                      RunAge age = RunAge::kCurrent);
 /// The same of a verdict record.
 std::string described(const Record& verdict);
 

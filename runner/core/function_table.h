@@ -28,7 +28,7 @@ class FunctionTable {
   /// A digest or kAbsent; "" where the version was not read.
   std::string find(const std::string& upstream, const std::string& version, const std::string& file,
                    const std::string& entry) const;
-  /// Puts what `other` has of an upstream in place of what is here.
+  /// Replaces the rows of an upstream by the rows of `other`.
   void replace(const std::string& upstream, const FunctionTable& other);
   /// "<file> <entry>: <version>" of each digest of `read` that is another here, or is not here.
   std::vector<std::string> differences(const FunctionTable& read) const;

@@ -3,45 +3,45 @@
 namespace patchbench {
 
 std::optional<QuestionContext> memory_question(const Manifest& manifest, const QuestionContext& op,
-                                               const std::vector<Observation>& seen) {
+                                               const std::vector<Observation>& observations) {
   if (op.question != Question::kOp) return std::nullopt;
   const auto peak_of = [](const Observation& o) {
     const bool is_counted = o.counts && o.subject == SubjectKind::kOp && o.outside.is_object();
     return is_counted ? o.outside.value("peak_bytes", 0.0) : 0.0;
   };
-  for (const Observation& o : seen) {
+  for (const Observation& o : observations) {
     const auto bound = manifest.bounds.find(o.case_name);
     const double peak = peak_of(o);
     if (peak <= 0 || bound == manifest.bounds.end() || !bound->contains("peak_bytes_max")) continue;
-    QuestionContext asked = op;
-    asked.question = Question::kMemory;
-    asked.bound_bytes = bound->at("peak_bytes_max").get<double>();
-    asked.measured_bytes = peak;
+    QuestionContext question = op;
+    question.question = Question::kMemory;
+    question.bound_bytes = bound->at("peak_bytes_max").get<double>();
+    question.measured_bytes = peak;
     const Json growth = bound->value("growth_max", Json());
-    if (growth.is_null()) return asked;
-    asked.bound_growth = growth["times"].get<double>();
-    for (const Observation& half : seen) {
+    if (growth.is_null()) return question;
+    question.bound_growth = growth["times"].get<double>();
+    for (const Observation& half : observations) {
       if (half.case_name == growth["over"].get<std::string>() && peak_of(half) > 0)
-        asked.measured_growth = peak / peak_of(half);
+        question.measured_growth = peak / peak_of(half);
     }
-    return asked;
+    return question;
   }
   return std::nullopt;
 }
 
 std::optional<QuestionContext> regression_question(const Manifest& manifest,
                                                    const QuestionContext& validation,
-                                                   const std::vector<Observation>& seen) {
+                                                   const std::vector<Observation>& observations) {
   if (validation.subject != SubjectKind::kPatched) return std::nullopt;
-  QuestionContext asked = validation;
-  asked.question = Question::kRegression;
-  for (const Observation& o : seen) {
+  QuestionContext question = validation;
+  question.question = Question::kRegression;
+  for (const Observation& o : observations) {
     const auto bound = manifest.bounds.find(o.case_name);
     if (bound != manifest.bounds.end() && bound->contains("ratios_max"))
-      asked.ratios_max[o.case_name] = bound->at("ratios_max");
+      question.ratios_max[o.case_name] = bound->at("ratios_max");
   }
-  if (asked.ratios_max.empty()) return std::nullopt;
-  return asked;
+  if (question.ratios_max.empty()) return std::nullopt;
+  return question;
 }
 
 }  // namespace patchbench

@@ -15,8 +15,8 @@ Json judged_part(Json manifest);
 /// every release.
 std::string judged_digest(Json manifest);
 
-/// Judged digests by the digest of the manifest's bytes: those of the tree, and those that records
-/// name (reports/evidence/judged.json, made from git's history by judged_test).
+/// Judged digests by the digest of the manifest's bytes: the tree's manifests, and the older ones
+/// that records name (reports/evidence/judged.json, made from git's history by judged_test).
 class JudgedDigests {
  public:
   /// {"judged": [[judged digest, manifest digests…], …], "unknown": [manifest digests]}. Throws

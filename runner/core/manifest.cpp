@@ -91,7 +91,7 @@ class Builder {
   }
 
   void read_upstreams() {
-    std::set<std::string> seen;
+    std::set<std::string> known;
     const Json& rows = document_.at("upstreams");
     for (size_t i = 0; i < rows.size(); ++i) {
       UpstreamUse use{rows[i].at("name"),
@@ -102,7 +102,7 @@ class Builder {
                       rows[i].value("functions", std::map<std::string, std::vector<std::string>>()),
                       rows[i].value("not_python", "")};
       const std::string pointer = item("/upstreams", i);
-      if (!seen.insert(use.name).second) fail(pointer + "/name", "this upstream stands twice");
+      if (!known.insert(use.name).second) fail(pointer + "/name", "this upstream stands twice");
       for (size_t k = 0; k < use.files.size(); ++k)
         check_path(use.files[k], item(pointer + "/files", k));
       for (const auto& [file, names] : use.functions) check_path(file, pointer + "/functions");
@@ -311,10 +311,10 @@ class Builder {
         fail("/explore/fixed", "no upstream \"" + shown(name) + "\" in this manifest");
     }
     const Json rows = explore.value("spaces", Json::array());
-    std::set<std::string> seen;
+    std::set<std::string> known;
     for (size_t i = 0; i < rows.size(); ++i) {
       const std::string pointer = item("/explore/spaces", i);
-      if (!seen.insert(word(pointer + "/name")).second)
+      if (!known.insert(word(pointer + "/name")).second)
         fail(pointer + "/name", "this space stands twice");
       SpaceRow row;
       row.body = {{"name", rows[i].at("name")}};

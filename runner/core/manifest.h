@@ -62,7 +62,7 @@ struct UpstreamUse {
   /// be one of an older release alone.
   std::map<std::string, std::vector<std::string>> functions;
   std::string not_python;  ///< why no functions are listed: the code is not Python; may be empty
-  /// `files` and those of `functions`, sorted.
+  /// `files` and the files of `functions`, sorted.
   std::vector<std::string> code_files() const;
 };
 
@@ -148,7 +148,7 @@ struct Manifest {
   std::vector<Waiver> waivers;
   std::vector<RegionWaiver> waived_regions;
   std::string sha256;  ///< of the file's bytes
-  std::string judged;  ///< of what can change a verdict (core/judged.h)
+  std::string judged;  ///< the judged digest (core/judged.h)
 
   /// The waiver of a column, or nullopt.
   std::optional<std::string> waived(Column column) const;

@@ -14,8 +14,8 @@ namespace {
 constexpr std::size_t kMaxReasonBytes = 400;
 constexpr uint64_t kMaxSeed = uint64_t{1} << 53;
 constexpr std::string_view kNoEffectStart = "corruption ";
-constexpr std::array<const char*, 5> kSeenNames = {"present", "absent", "unjudged", "unsupported",
-                                                   "unresolved"};
+constexpr std::array<const char*, 5> kCaseStatusNames = {"present", "absent", "unjudged",
+                                                         "unsupported", "unresolved"};
 
 /// What an observation is called in the messages about it, as far as it can be told.
 std::string where_of(const Json& json) {
@@ -68,11 +68,11 @@ void check_consistent(const Observation& o, const FieldReader& fields) {
     fields.fail("\"subject\" and \"case\" must not be empty");
   if (!Device::parse(o.device))
     fields.fail("\"device\" must be cpu or cuda:N, got '" + shown(o.device) + "'");
-  if ((o.seen == Seen::kPresent) == o.failure_class.empty()) {
+  if ((o.status == CaseStatus::kPresent) == o.failure_class.empty()) {
     fields.fail("\"class\" stands where \"seen\" is \"present\" and only there");
   }
-  if (o.seen != Seen::kPresent && o.seen != Seen::kAbsent && o.reason.empty()) {
-    fields.fail("\"seen\" is \"" + seen_name(o.seen) + "\", which needs a \"reason\"");
+  if (o.status != CaseStatus::kPresent && o.status != CaseStatus::kAbsent && o.reason.empty()) {
+    fields.fail("\"seen\" is \"" + case_status_name(o.status) + "\", which needs a \"reason\"");
   }
   if ((o.role == CaseRole::kDrawn) == o.drawn.empty())
     fields.fail("\"drawn\" stands where \"role\" is \"drawn\" and only there");
@@ -99,15 +99,18 @@ std::optional<double> Observation::number(const std::string& name) const {
   return found->get<double>();
 }
 
-std::string seen_name(Seen seen) { return kSeenNames.at(static_cast<std::size_t>(seen)); }
+std::string case_status_name(CaseStatus status) {
+  return kCaseStatusNames.at(static_cast<std::size_t>(status));
+}
 
-Seen seen_from(std::string_view name) {
-  for (std::size_t i = 0; i < kSeenNames.size(); ++i) {
-    if (name == kSeenNames.at(i)) return static_cast<Seen>(i);
+CaseStatus case_status_from(std::string_view name) {
+  for (std::size_t i = 0; i < kCaseStatusNames.size(); ++i) {
+    if (name == kCaseStatusNames.at(i)) return static_cast<CaseStatus>(i);
   }
   const std::string word = shown(name);
-  throw Error(ErrorCode::kUsage, "'" + word + "' is nothing that can be seen" +
-                                     did_you_mean(word, {kSeenNames.begin(), kSeenNames.end()}));
+  throw Error(ErrorCode::kUsage,
+              "'" + word + "' is nothing that can be seen" +
+                  did_you_mean(word, {kCaseStatusNames.begin(), kCaseStatusNames.end()}));
 }
 
 std::string one_line(std::string_view text, std::size_t max_bytes) {
@@ -129,10 +132,13 @@ std::string one_line(std::string_view text, std::size_t max_bytes) {
 }
 
 Json Observation::to_json() const {
-  Json json = {{"slug", slug},           {"subject", subject.text()},
-               {"case", case_name},      {"role", role_name(role)},
-               {"device", device},       {"seed", seed},
-               {"seen", seen_name(seen)}};
+  Json json = {{"slug", slug},
+               {"subject", subject.text()},
+               {"case", case_name},
+               {"role", role_name(role)},
+               {"device", device},
+               {"seed", seed},
+               {"seen", case_status_name(status)}};
   if (repeat != 0) json["repeat"] = repeat;
   if (!failure_class.empty()) json["class"] = failure_class;
   if (!reason.empty()) json["reason"] = one_line(reason, kMaxReasonBytes);
@@ -157,14 +163,14 @@ Observation Observation::from_json(const Json& json) {
     o.role = role_from(fields.text("role"));
     o.device = fields.text("device");
     o.seed = fields.count("seed", kMaxSeed);
-    o.seen = seen_from(fields.text("seen"));
+    o.status = case_status_from(fields.text("seen"));
     if (fields.has("repeat")) {
       o.repeat = static_cast<int>(fields.count("repeat", 1'000'000));
       if (o.repeat == 0) fields.fail("\"repeat\" is 0; leave it out");
     }
     o.failure_class = fields.optional_text("class");
     o.reason = fields.optional_text("reason");
-    if (o.seen == Seen::kUnresolved && o.reason.starts_with(kNoEffectStart))
+    if (o.status == CaseStatus::kUnresolved && o.reason.starts_with(kNoEffectStart))
       o.unresolved = Unresolved::kNoEffect;
     if (fields.has("counts")) {
       o.counts = fields.boolean("counts");

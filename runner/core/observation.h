@@ -11,16 +11,16 @@
 namespace patchbench {
 
 /// What was seen of the bug in one subject × case × seed.
-enum class Seen {
+enum class CaseStatus {
   kPresent,      ///< a failure; `failure_class` names it, or is "undeclared"
   kAbsent,       ///< judged, and right
   kUnjudged,     ///< measured, but this machine cannot judge it (bf16 under the interpreter)
   kUnsupported,  ///< the subject cannot run the case (old API, no GPU); reason given
   kUnresolved,   ///< crash, time-out, missing or malformed outputs
 };
-std::string seen_name(Seen seen);
+std::string case_status_name(CaseStatus status);
 /// Throws Error(kUsage) with did-you-mean.
-Seen seen_from(std::string_view name);
+CaseStatus case_status_from(std::string_view name);
 
 /// Why an answer is missing, as far as a rule asks for it.
 enum class Unresolved {
@@ -52,7 +52,7 @@ struct Observation {
   std::string device;  ///< "cpu", "cuda:0"
   uint64_t seed = 0;   ///< at most 2^53, so that JSON holds it
   int repeat = 0;
-  Seen seen = Seen::kUnresolved;
+  CaseStatus status = CaseStatus::kUnresolved;
   std::string failure_class;                   ///< set iff present
   std::string reason;                          ///< one line for unjudged, unsupported, unresolved
   Unresolved unresolved = Unresolved::kOther;  ///< read from `reason`, which a record holds
@@ -73,11 +73,11 @@ struct Observation {
   bool is_passing() const { return drawn.is_object() && !is_summary() && !drawn.contains("kept"); }
   /// Whether the subject raised where the pack says nothing of raising.
   bool has_raised() const {
-    return seen == Seen::kUnresolved && self_reported.is_object() &&
+    return status == CaseStatus::kUnresolved && self_reported.is_object() &&
            self_reported.contains("exception");
   }
   /// Red, or raised: wrong where the subject has to be right.
-  bool is_wrong() const { return seen == Seen::kPresent || has_raised(); }
+  bool is_wrong() const { return status == CaseStatus::kPresent || has_raised(); }
   /// The first measure that fails; null where none does.
   const Measure* failing() const;
   /// What the subject counted under that name; nullopt where it did not.

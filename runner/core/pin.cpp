@@ -131,11 +131,11 @@ Pin read_commit(Fields fields, const Upstream& upstream) {
   return pin;
 }
 
-LeftOut read_left_out(Fields fields, const std::set<std::string>& seen) {
+LeftOut read_left_out(Fields fields, const std::set<std::string>& known) {
   LeftOut one{.version = fields.text("version"), .reason = fields.text("reason")};
   fields.no_others();
   if (one.reason.empty()) fields.fail("a release is left out for a reason", "reason");
-  if (seen.contains(one.version))
+  if (known.contains(one.version))
     fields.fail("version " + one.version + " is locked or left out already", "version");
   return one;
 }
@@ -154,12 +154,12 @@ Upstream read_upstream(const std::string& name, Fields fields, const std::string
     fields.fail("must be empty or end in \"/\"", "git_prefix");
   }
   const Json& releases = fields.array("releases");
-  std::set<std::string> seen;
+  std::set<std::string> known;
   for (size_t i = 0; i < releases.size(); ++i) {
     const Fields row(releases[i], fields.below("releases") + "/" + std::to_string(i), path, lines);
     upstream.releases.push_back(read_release(row, upstream, project));
     const Pin& pin = upstream.releases.back();
-    if (!seen.insert(pin.version).second)
+    if (!known.insert(pin.version).second)
       row.fail("version " + pin.version + " stands twice", "version");
     if (i > 0 && pin.date < upstream.releases[i - 1].date)
       row.fail("the oldest release comes first", "date");
@@ -167,14 +167,14 @@ Upstream read_upstream(const std::string& name, Fields fields, const std::string
   const Json& left_out = fields.optional_array("left_out");
   for (size_t i = 0; i < left_out.size(); ++i) {
     const Fields row(left_out[i], fields.below("left_out") + "/" + std::to_string(i), path, lines);
-    upstream.left_out.push_back(read_left_out(row, seen));
-    seen.insert(upstream.left_out.back().version);
+    upstream.left_out.push_back(read_left_out(row, known));
+    known.insert(upstream.left_out.back().version);
   }
   const Json& commits = fields.array("commits");
   for (size_t i = 0; i < commits.size(); ++i) {
     const Fields row(commits[i], fields.below("commits") + "/" + std::to_string(i), path, lines);
     upstream.commits.push_back(read_commit(row, upstream));
-    if (!seen.insert(upstream.commits.back().commit).second)
+    if (!known.insert(upstream.commits.back().commit).second)
       row.fail("this commit stands twice", "commit");
   }
   fields.no_others();

@@ -127,7 +127,7 @@ class Lexer {
     return true;
   }
 
-  /// One token, or one piece of what is between tokens.
+  /// One token, or one piece of white space, comment or line joining.
   void step() {
     const char c = peek(0);
     if (is_space(c)) {

@@ -26,7 +26,7 @@ struct PythonToken {
 };
 
 /// A Python source as tokens. Comments, blank lines, line joining and the width of spaces leave
-/// none. Tokens are those of Python 3.14, which takes every source that 3.8 and later take.
+/// none. The tokenizer follows Python 3.14, which takes every source that 3.8 and later take.
 struct PythonTokens {
   std::string text;  ///< the source without a byte order mark, each line end a line feed
   std::vector<PythonToken> tokens;

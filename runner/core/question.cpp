@@ -17,10 +17,15 @@ constexpr std::array kQuestionNames = {"reproduce",   "validate",   "op",
 
 std::string question_name(Question q) { return kQuestionNames.at(static_cast<std::size_t>(q)); }
 
-Question question_from(std::string_view name) {
+std::optional<Question> find_question(std::string_view name) {
   for (std::size_t i = 0; i < kQuestionNames.size(); ++i) {
     if (name == kQuestionNames.at(i)) return static_cast<Question>(i);
   }
+  return std::nullopt;
+}
+
+Question question_from(std::string_view name) {
+  if (const std::optional<Question> question = find_question(name)) return *question;
   throw Error(ErrorCode::kUsage, fmt::format("'{}' is no question", shown(name)));
 }
 
@@ -46,7 +51,7 @@ Json QuestionContext::to_json() const {
   if (question == Question::kClaim) {
     if (!claim.empty()) json["claim"] = claim;
     json["contrast"] = contrast.text();
-    json["expects"] = seen_name(expects);
+    json["expects"] = case_status_name(expects);
     json["failure_class"] = failure_class;
   }
   if (!program.is_null()) json["program"] = program;
@@ -95,7 +100,7 @@ QuestionContext QuestionContext::from_json(const Json& json) {
     context.claim = json.value("claim", "");
     context.contrast = json.value("contrast", "");
     context.failure_class = json.value("failure_class", "");
-    context.expects = seen_from(json.value("expects", "absent"));
+    context.expects = case_status_from(json.value("expects", "absent"));
     context.program = json.value("program", Json());
     check_program(context.program);
     return context;

@@ -1,5 +1,6 @@
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,8 @@ enum class Question {
   kDrawn,  ///< what drawn cases show, by themselves: earns nothing
 };
 std::string question_name(Question question);
+std::optional<Question> find_question(std::string_view name);
+/// Throws Error(kUsage).
 Question question_from(std::string_view name);
 
 /// What the predicates need besides the observations; the verdict record has all of it.
@@ -40,10 +43,10 @@ struct QuestionContext {
   double bound_growth = 0, measured_growth = 0;  ///< kMemory: over half the length; 0: not bounded
   /// kRegression: case -> number -> how often upstream's the edit's may be.
   std::map<std::string, std::map<std::string, double>> ratios_max;
-  std::string claim;                       ///< kClaim: the test's name in the manifest
-  Subject contrast = SubjectKind::kOther;  ///< kClaim: `subject` is the one it speaks of
-  std::string failure_class;               ///< kClaim
-  Seen expects = Seen::kAbsent;            ///< kClaim: absent, or present in `failure_class`
+  std::string claim;                         ///< kClaim: the test's name in the manifest
+  Subject contrast = SubjectKind::kOther;    ///< kClaim: `subject` is the one it speaks of
+  std::string failure_class;                 ///< kClaim
+  CaseStatus expects = CaseStatus::kAbsent;  ///< kClaim: absent, or present in `failure_class`
   /// kMitigation: what its program came to (run/mitigation_program.h); null in verdicts that were
   /// made before there were programs, of a named mode, and where only some cases were asked for.
   Json program;

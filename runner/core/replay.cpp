@@ -15,8 +15,8 @@ bool is_near(double recorded, double now, double limit) {
   return std::fabs(recorded - now) <= limit;
 }
 
-std::string seen_text(const Observation& o) {
-  return seen_name(o.seen) + (o.failure_class.empty() ? "" : " " + o.failure_class);
+std::string status_text(const Observation& o) {
+  return case_status_name(o.status) + (o.failure_class.empty() ? "" : " " + o.failure_class);
 }
 
 /// "" or what differs between two measures of one tensor.
@@ -51,8 +51,8 @@ Replayed compare_replay(const Observation& recorded, const Observation& now, Det
     return Replayed{Replayed::How::kDiffers, std::move(why)};
   };
   if (recorded.inputs_sha256 != now.inputs_sha256) return differs("its inputs are others");
-  if (seen_text(recorded) != seen_text(now))
-    return differs(seen_text(recorded) + " recorded, " + seen_text(now) + " now" +
+  if (status_text(recorded) != status_text(now))
+    return differs(status_text(recorded) + " recorded, " + status_text(now) + " now" +
                    (now.reason.empty() ? "" : ": " + now.reason));
   if (recorded.measures.size() != now.measures.size())
     return differs(

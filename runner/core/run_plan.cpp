@@ -205,12 +205,12 @@ std::vector<std::string> few_cases_for(const RunTarget& target, const Subject& s
 }
 
 QuestionContext question_for(const RunTarget& target, Question question, const Subject& subject) {
-  QuestionContext asked;
-  asked.question = question;
-  asked.subject = subject;
-  asked.is_red_pin = target.is_red_pin();
-  asked.classes = target.manifest.classes_order;
-  return asked;
+  QuestionContext context;
+  context.question = question;
+  context.subject = subject;
+  context.is_red_pin = target.is_red_pin();
+  context.classes = target.manifest.classes_order;
+  return context;
 }
 
 RunPlan plan_reproduction(const RunTarget& target, const Subject& subject, const Series& series,
@@ -267,7 +267,7 @@ RunPlan plan_claim(const RunTarget& target, const ClaimTest& test, const Series&
   RunPlan plan{.question = question_for(target, Question::kClaim, test.subject)};
   plan.question.claim = test.name;
   plan.question.contrast = test.contrast;
-  plan.question.expects = seen_from(test.expects);
+  plan.question.expects = case_status_from(test.expects);
   plan.question.failure_class = test.failure_class;
   for (const Subject& subject : {test.subject, test.contrast})
     plan.steps.push_back(step_of(target, Question::kClaim, subject,
@@ -319,14 +319,14 @@ SelfTestSteps plan_self_test(const RunTarget& target) {
 }
 
 std::vector<PlanStep> further_steps(const RunTarget& target, const RunPlan& plan,
-                                    const std::vector<Observation>& seen) {
+                                    const std::vector<Observation>& observations) {
   const Question question = plan.question.question;
   const Subject& subject = plan.question.subject;
   const bool is_asked = question == Question::kMitigation || question == Question::kValidate ||
                         question == Question::kEquivalence;
   if (!is_asked || subject.is_in_process() || !target.pin) return {};
   std::map<uint64_t, std::vector<Json>> by_seed;
-  for (const Observation& o : seen) {
+  for (const Observation& o : observations) {
     const bool is_drawn = o.role == CaseRole::kDrawn && !o.is_summary() && o.subject == subject;
     if (!is_drawn || !o.is_wrong()) continue;
     std::vector<Json>& axes = by_seed[o.seed];

@@ -24,7 +24,7 @@ struct SeedRange {
 
 /// What a user may choose about the cases of a question.
 struct CaseChoice {
-  std::vector<std::string> cases;  ///< by name; empty: those of the subject
+  std::vector<std::string> cases;  ///< by name; empty: all cases of the subject
   std::vector<Json> given;         ///< axes that are judged instead of cases
   SeedRange seeds;                 ///< of the drawn cases; the declared ones take the first
   int repeats = 1;
@@ -101,8 +101,8 @@ struct RunPlan {
 
 /// Whether the subject's tree has edits of the pack.
 bool has_edits(const Subject& subject);
-/// The edits that a subject's tree has: those of the series for `patched`, one of the mutants or of
-/// the claimed changes for these, else none. Throws Error(kUsage) with did-you-mean.
+/// The edits of a subject's tree: the series for `patched`, the one edit of a mutant or of a
+/// claimed change, else none. Throws Error(kUsage) with did-you-mean.
 std::vector<Edit> edits_of(const Series& series, const Subject& subject, const std::string& slug);
 /// "mutant:half" of mutant-half.edit, "claimed:once" of claimed-once.edit.
 Subject subject_of(const Edit& lone);
@@ -149,7 +149,7 @@ RunTarget target_in_process(const RunTarget& target);
 /// another release, the one that the pack calls fixed, or without one the release as it is. What is
 /// red there, too, is another defect (core/sentinel.h).
 std::vector<PlanStep> further_steps(const RunTarget& target, const RunPlan& plan,
-                                    const std::vector<Observation>& seen);
+                                    const std::vector<Observation>& observations);
 
 /// What the judge of a step reads: cases, spaces, classes, waived regions.
 Json cases_document(const RunTarget& target, const PlanStep& step);

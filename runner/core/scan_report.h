@@ -91,7 +91,7 @@ struct ScanReport {
   std::string command() const;
   /// Whether the packages are all known, and no pack asks about one of them.
   bool asks_nothing() const;
-  /// "pip install 'a==2' 'b==3'": the right releases of what is hit; "" without one.
+  /// "pip install 'a==2' 'b==3'": a right release of each package that is hit; "" without one.
   std::string upgrade_command() const;
 };
 

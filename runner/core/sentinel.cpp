@@ -49,7 +49,7 @@ std::vector<Observation> fold_repeats(const std::vector<Observation>& observatio
   for (const auto& [key, group] : groups) {
     Observation one = *group.front();
     const auto same = [&](const Observation* o) {
-      return o->seen == one.seen && o->failure_class == one.failure_class;
+      return o->status == one.status && o->failure_class == one.failure_class;
     };
     const auto same_inputs = [&](const Observation* o) {
       return o->inputs_sha256 == one.inputs_sha256;
@@ -58,7 +58,7 @@ std::vector<Observation> fold_repeats(const std::vector<Observation>& observatio
       return o->outputs_sha256 == one.outputs_sha256;
     };
     const auto unresolve = [&](Unresolved why, std::string reason) {
-      one.seen = Seen::kUnresolved;
+      one.status = CaseStatus::kUnresolved;
       one.failure_class.clear();
       one.unresolved = why;
       one.reason = std::move(reason);
@@ -70,7 +70,7 @@ std::vector<Observation> fold_repeats(const std::vector<Observation>& observatio
       unresolve(Unresolved::kOther, "its repeats had different inputs");
     } else if (!std::all_of(group.begin(), group.end(), same)) {
       const auto present = std::count_if(group.begin(), group.end(), [](const Observation* o) {
-        return o->seen == Seen::kPresent;
+        return o->status == CaseStatus::kPresent;
       });
       unresolve(Unresolved::kFlaky,
                 fmt::format("flaky: present in {}/{} repeats", present, group.size()));
@@ -88,22 +88,22 @@ std::string expectation_name(Expectation e) {
 std::string verdict_name(Verdict v) { return kVerdictNames.at(static_cast<std::size_t>(v)); }
 std::string sentinel_name(Sentinel s) { return kSentinelNames.at(static_cast<std::size_t>(s)); }
 
-Verdict verdict_of(Seen seen, Expectation expectation) {
-  switch (seen) {
-    case Seen::kUnjudged:
+Verdict verdict_of(CaseStatus observations, Expectation expectation) {
+  switch (observations) {
+    case CaseStatus::kUnjudged:
       return Verdict::kUnjudged;
-    case Seen::kUnsupported:
+    case CaseStatus::kUnsupported:
       return Verdict::kUnsupported;
-    case Seen::kUnresolved:
+    case CaseStatus::kUnresolved:
       return Verdict::kUnresolved;
-    case Seen::kPresent:
+    case CaseStatus::kPresent:
       return expectation == Expectation::kPresent  ? Verdict::kReproduced
              : expectation == Expectation::kAbsent ? Verdict::kNotFixed
-                                                   : Verdict::kSeenPresent;
-    case Seen::kAbsent:
+                                                   : Verdict::kObservedPresent;
+    case CaseStatus::kAbsent:
       return expectation == Expectation::kPresent  ? Verdict::kUnexpectedlyAbsent
              : expectation == Expectation::kAbsent ? Verdict::kValidated
-                                                   : Verdict::kSeenAbsent;
+                                                   : Verdict::kObservedAbsent;
   }
   throw Error(ErrorCode::kInternal, "an observation outside its enum");
 }
@@ -145,24 +145,25 @@ Outcome Outcome::from_text(const std::string& text) {
 
 namespace {
 
-Outcome outcome_of_all(const std::vector<Observation>& seen, const QuestionContext& context) {
+Outcome outcome_of_all(const std::vector<Observation>& observations,
+                       const QuestionContext& context) {
   switch (context.question) {
     case Question::kReproduce:
-      return rules::reproduced(rules::of_subject(seen, context.subject), context);
+      return rules::reproduced(rules::of_subject(observations, context.subject), context);
     case Question::kValidate:
-      return rules::validated(seen, context);
+      return rules::validated(observations, context);
     case Question::kOp:
-      return rules::op_right(seen, context);
+      return rules::op_right(observations, context);
     case Question::kMitigation:
-      return rules::mitigated(seen, context);
+      return rules::mitigated(observations, context);
     case Question::kMemory:
-      return rules::memory_saved(seen, context);
+      return rules::memory_saved(observations, context);
     case Question::kClaim:
-      return rules::claimed(seen, context);
+      return rules::claimed(observations, context);
     case Question::kEquivalence:
-      return rules::equivalent(seen, context);
+      return rules::equivalent(observations, context);
     case Question::kRegression:
-      return rules::not_regressed(seen, context);
+      return rules::not_regressed(observations, context);
     case Question::kDrawn:
       throw Error(ErrorCode::kInternal, "drawn cases are not folded");
   }

@@ -18,14 +18,14 @@ enum class Verdict {
   kValidated,           ///< absent, as expected
   kUnexpectedlyAbsent,  ///< absent where present was expected: a finding, never a pass
   kNotFixed,            ///< present where absent was expected
-  kSeenPresent,         ///< present, nothing expected
-  kSeenAbsent,          ///< absent, nothing expected
+  kObservedPresent,     ///< present, nothing expected
+  kObservedAbsent,      ///< absent, nothing expected
   kUnjudged,
   kUnsupported,
   kUnresolved,
 };
 std::string verdict_name(Verdict verdict);
-Verdict verdict_of(Seen seen, Expectation expectation);
+Verdict verdict_of(CaseStatus observations, Expectation expectation);
 
 /// The closed set of named outcomes.
 enum class Sentinel {

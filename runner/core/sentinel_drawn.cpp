@@ -10,8 +10,8 @@ namespace {
 
 /// Whether a release that is not under test is wrong on the same inputs in a way that is not the
 /// pack's.
-bool is_other_defect(const Observations& seen, const Observation& red) {
-  return std::any_of(seen.begin(), seen.end(), [&](const Observation& o) {
+bool is_other_defect(const Observations& observations, const Observation& red) {
+  return std::any_of(observations.begin(), observations.end(), [&](const Observation& o) {
     if (o.case_name != red.case_name || o.seed != red.seed) return false;
     if (o.inputs_sha256 != red.inputs_sha256) return false;
     if (o.subject == SubjectKind::kFixed) return o.is_wrong();
@@ -22,18 +22,19 @@ bool is_other_defect(const Observations& seen, const Observation& red) {
 
 }  // namespace
 
-Outcome explored(const Observations& seen, const QuestionContext& context, Outcome earned) {
+Outcome explored(const Observations& observations, const QuestionContext& context, Outcome earned) {
   if (context.num_drawn == 0) return earned;
   int num_drawn = 0, num_red = 0, num_other = 0;
   const Observation* red = nullptr;
-  for (const Observation& o : seen) {
+  for (const Observation& o : observations) {
     if (o.role != CaseRole::kDrawn || o.subject != context.subject) continue;
     if (o.is_summary()) {
-      if (o.seen == Seen::kUnresolved) return none(fmt::format("{}: {}", o.case_name, o.reason));
+      if (o.status == CaseStatus::kUnresolved)
+        return none(fmt::format("{}: {}", o.case_name, o.reason));
       num_drawn += o.drawn.value("asked", 0);
       num_red += o.drawn.value("red", 0);
     } else if (o.is_wrong()) {
-      const bool is_other = is_other_defect(seen, o);
+      const bool is_other = is_other_defect(observations, o);
       if (is_other) num_other += !o.drawn.contains("shrunk");
       // The smallest says most.
       if (!is_other && (red == nullptr || o.drawn.contains("shrunk"))) red = &o;
@@ -56,17 +57,18 @@ Outcome explored(const Observations& seen, const QuestionContext& context, Outco
   return earned;
 }
 
-Outcome drawn(const Observations& seen, const QuestionContext& context) {
+Outcome drawn(const Observations& observations, const QuestionContext& context) {
   int num = 0, red = 0;
-  for (const Observation& o : of_subject(seen, context.subject)) {
+  for (const Observation& o : of_subject(observations, context.subject)) {
     if (o.role != CaseRole::kDrawn || o.drawn.contains("shrunk")) continue;
     if (o.is_summary()) {
-      if (o.seen == Seen::kUnresolved) return none(fmt::format("{}: {}", o.case_name, o.reason));
+      if (o.status == CaseStatus::kUnresolved)
+        return none(fmt::format("{}: {}", o.case_name, o.reason));
       num += o.drawn.value("asked", 0);
       red += o.drawn.value("red", 0);
     } else if (context.num_drawn == 0) {
       ++num;
-      red += o.seen == Seen::kPresent;
+      red += o.status == CaseStatus::kPresent;
     }
   }
   return none(fmt::format("{} drawn cases, {} red", num, red));

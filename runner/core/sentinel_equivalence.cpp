@@ -7,9 +7,9 @@
 
 namespace patchbench::rules {
 
-Outcome equivalent(const Observations& seen, const QuestionContext& context) {
+Outcome equivalent(const Observations& observations, const QuestionContext& context) {
   const std::set<CaseRole> values = {CaseRole::kSilent, CaseRole::kControl};
-  const Edited run = edited(seen, context);
+  const Edited run = edited(observations, context);
   if (run.failed) return *run.failed;
   const Compared outputs = compared(run.upstream, run.patched, values);
   if (!outputs.differs.empty()) {
@@ -17,10 +17,12 @@ Outcome equivalent(const Observations& seen, const QuestionContext& context) {
             outputs.differs + ": its outputs differ from upstream's bit for bit", ""};
   }
   if (!outputs.missing.empty()) return none(outputs.missing + ": not compared");
-  if (const std::string why = mutants_hold(seen, SubjectKind::kMutant, run.upstream, values);
+  if (const std::string why =
+          mutants_hold(observations, SubjectKind::kMutant, run.upstream, values);
       !why.empty())
     return none(why);
-  if (const std::string why = regions_hold(seen, context, run.upstream, values); !why.empty())
+  if (const std::string why = regions_hold(observations, context, run.upstream, values);
+      !why.empty())
     return none(why);
   const std::string shown =
       fmt::format("{} cases green, outputs of {} equal bit for bit, every mutant caught",

@@ -7,8 +7,8 @@
 
 namespace patchbench::rules {
 
-Outcome memory_saved(const Observations& seen, const QuestionContext& context) {
-  Outcome green = op_right(seen, context);
+Outcome memory_saved(const Observations& observations, const QuestionContext& context) {
+  Outcome green = op_right(observations, context);
   if (!green.sentinel) return green;
   if (context.bound_bytes <= 0 || context.measured_bytes <= 0)
     return none("no bound or no measured peak");

@@ -7,13 +7,14 @@
 
 namespace patchbench::rules {
 
-Outcome not_regressed(const Observations& seen, const QuestionContext& context) {
-  const Observations upstream = of_subject(seen, SubjectKind::kUpstream);
-  const Observations patched = of_subject(seen, SubjectKind::kPatched);
-  if (const std::string why = inputs_differ(upstream, seen); !why.empty()) return none(why);
+Outcome not_regressed(const Observations& observations, const QuestionContext& context) {
+  const Observations upstream = of_subject(observations, SubjectKind::kUpstream);
+  const Observations patched = of_subject(observations, SubjectKind::kPatched);
+  if (const std::string why = inputs_differ(upstream, observations); !why.empty()) return none(why);
   Keys must;
   for (const Observation& o : upstream) {
-    if (o.role != CaseRole::kTrigger && o.seen == Seen::kAbsent) must.insert({o.case_name, o.seed});
+    if (o.role != CaseRole::kTrigger && o.status == CaseStatus::kAbsent)
+      must.insert({o.case_name, o.seed});
   }
   const GreenCheck green = green_on(patched, must);
   std::string figures, caught;
@@ -25,7 +26,7 @@ Outcome not_regressed(const Observations& seen, const QuestionContext& context) 
       const std::string what = before.case_name + " " + name;
       if (!base) return none(what + ": upstream reports no such number");
       std::optional<double> edited;
-      for (const Observation& o : seen) {
+      for (const Observation& o : observations) {
         if (o.case_name != before.case_name || o.seed != before.seed) continue;
         if (o.subject == SubjectKind::kPatched) edited = o.number(name);
         if (o.subject == SubjectKind::kMutant && o.number(name) > ratio_max * *base)

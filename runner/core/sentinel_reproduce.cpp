@@ -13,7 +13,7 @@ namespace {
 std::string class_shown(const Observations& observations, const QuestionContext& context) {
   for (const std::string& name : context.classes) {
     for (const Observation& o : observations) {
-      if (o.seen == Seen::kPresent && o.failure_class == name) return name;
+      if (o.status == CaseStatus::kPresent && o.failure_class == name) return name;
     }
   }
   return "";
@@ -21,30 +21,33 @@ std::string class_shown(const Observations& observations, const QuestionContext&
 
 }  // namespace
 
-Outcome reproduced(const Observations& seen, const QuestionContext& context) {
+Outcome reproduced(const Observations& observations, const QuestionContext& context) {
   int present = 0, absent = 0, triggers = 0;
-  for (const Observation& o : seen) {
-    if (o.seen == Seen::kUnresolved) return none("unresolved: " + named(o));
-    if (o.seen == Seen::kPresent && std::find(context.classes.begin(), context.classes.end(),
-                                              o.failure_class) == context.classes.end()) {
+  for (const Observation& o : observations) {
+    if (o.status == CaseStatus::kUnresolved) return none("unresolved: " + named(o));
+    if (o.status == CaseStatus::kPresent &&
+        std::find(context.classes.begin(), context.classes.end(), o.failure_class) ==
+            context.classes.end()) {
       return none(fmt::format("{}: failure class '{}' is not declared", named(o), o.failure_class));
     }
   }
-  const std::string shown = class_shown(seen, context);
+  const std::string shown = class_shown(observations, context);
   const bool is_primary = context.classes.empty() || shown == context.classes.front();
-  for (const Observation& o : seen) {
+  for (const Observation& o : observations) {
     if (o.role == CaseRole::kTrigger) {
       ++triggers;
-      present += o.seen == Seen::kPresent;
-      absent += o.seen == Seen::kAbsent;
-    } else if (o.seen == Seen::kPresent && (o.role == CaseRole::kControl || is_primary)) {
+      present += o.status == CaseStatus::kPresent;
+      absent += o.status == CaseStatus::kAbsent;
+    } else if (o.status == CaseStatus::kPresent && (o.role == CaseRole::kControl || is_primary)) {
       return none(fmt::format("{} is red, which must be right everywhere", named(o)));
-    } else if (o.role == CaseRole::kControl && o.seen != Seen::kAbsent) {
-      return none(fmt::format("control {} is {}: {}", o.case_name, seen_name(o.seen), o.reason));
+    } else if (o.role == CaseRole::kControl && o.status != CaseStatus::kAbsent) {
+      return none(
+          fmt::format("control {} is {}: {}", o.case_name, case_status_name(o.status), o.reason));
     }
   }
-  const bool has_control = std::any_of(
-      seen.begin(), seen.end(), [](const Observation& o) { return o.role == CaseRole::kControl; });
+  const bool has_control =
+      std::any_of(observations.begin(), observations.end(),
+                  [](const Observation& o) { return o.role == CaseRole::kControl; });
   if (triggers == 0) return none("no trigger case was run");
   if (!has_control)
     return none("no control case was run: a red trigger alone may be a broken set-up");

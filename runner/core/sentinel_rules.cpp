@@ -34,7 +34,7 @@ Compared compared(const Observations& upstream, const Observations& subject,
   for (const Observation& o : subject) others[{o.case_name, o.seed}] = &o;
   Compared result;
   for (const Observation& o : upstream) {
-    if (!roles.contains(o.role) || o.seen == Seen::kUnsupported) continue;
+    if (!roles.contains(o.role) || o.status == CaseStatus::kUnsupported) continue;
     const auto at = others.find({o.case_name, o.seed});
     if (at == others.end() || o.outputs_sha256.empty() || at->second->outputs_sha256.empty()) {
       result.missing = o.case_name;
@@ -47,10 +47,10 @@ Compared compared(const Observations& upstream, const Observations& subject,
   return result;
 }
 
-std::string mutants_hold(const Observations& seen, SubjectKind kind, const Observations& upstream,
-                         const std::set<CaseRole>& roles) {
+std::string mutants_hold(const Observations& observations, SubjectKind kind,
+                         const Observations& upstream, const std::set<CaseRole>& roles) {
   std::map<Subject, bool> red;
-  for (const Observation& o : seen) {
+  for (const Observation& o : observations) {
     if (o.subject.kind() != kind || o.subject.is_region_mutant()) continue;
     // A spoiling that changed nothing (a factor on values that are all 0) left the right answer: no
     // mutant on this case.
@@ -58,24 +58,26 @@ std::string mutants_hold(const Observations& seen, SubjectKind kind, const Obser
     // A spoiled output that the judge turned away as no answer at all (a tensor missing, a wrong
     // shape) was caught too. Of an edit that is not known: it may have crashed for a reason of the
     // machine.
-    const bool refused =
-        kind == SubjectKind::kOpMutant && o.seen == Seen::kUnresolved && !o.outputs_sha256.empty();
-    red[o.subject] |= o.role == CaseRole::kTrigger && (o.seen == Seen::kPresent || refused);
+    const bool refused = kind == SubjectKind::kOpMutant && o.status == CaseStatus::kUnresolved &&
+                         !o.outputs_sha256.empty();
+    red[o.subject] |= o.role == CaseRole::kTrigger && (o.status == CaseStatus::kPresent || refused);
     if (o.unresolved == Unresolved::kFlaky) return named(o);
   }
   if (red.empty()) return "no mutant was run: a check that cannot fail shows nothing";
   for (const auto& [subject, is_red] : red) {
-    const bool is_other = !compared(upstream, of_subject(seen, subject), roles).differs.empty();
+    const bool is_other =
+        !compared(upstream, of_subject(observations, subject), roles).differs.empty();
     if (!is_red && !is_other) return subject.text() + " was not caught";
   }
   return "";
 }
 
-std::string regions_hold(const Observations& seen, const QuestionContext& context,
+std::string regions_hold(const Observations& observations, const QuestionContext& context,
                          const Observations& upstream, const std::set<CaseRole>& roles) {
-  for (const Observation& o : seen) {
-    if (!context.has_regions || !o.subject.is_region_mutant() || o.seen == Seen::kPresent) continue;
-    const bool is_reached = o.seen != Seen::kUnsupported;
+  for (const Observation& o : observations) {
+    if (!context.has_regions || !o.subject.is_region_mutant() || o.status == CaseStatus::kPresent)
+      continue;
+    const bool is_reached = o.status != CaseStatus::kUnsupported;
     if (is_reached && !compared(upstream, {o}, roles).differs.empty()) continue;
     if (is_reached || !context.is_partial)
       return fmt::format("{} was not caught: {}", o.subject,
@@ -88,9 +90,10 @@ GreenCheck green_on(const Observations& subject, const Keys& must) {
   Keys answered;
   GreenCheck check;
   for (const Observation& o : subject) {
-    if (o.seen == Seen::kAbsent) answered.insert({o.case_name, o.seed});
-    if (o.seen == Seen::kUnresolved && check.unanswered.empty()) check.unanswered = named(o);
-    if (o.seen != Seen::kPresent || !check.red.empty()) continue;
+    if (o.status == CaseStatus::kAbsent) answered.insert({o.case_name, o.seed});
+    if (o.status == CaseStatus::kUnresolved && check.unanswered.empty())
+      check.unanswered = named(o);
+    if (o.status != CaseStatus::kPresent || !check.red.empty()) continue;
     check.red = fmt::format("{} is red ({})", named(o), o.failure_class);
     if (const Measure* worst = o.failing())
       check.red += fmt::format(", {} {} error {:.3g} > {:.3g}", worst->tensor, worst->layer,
@@ -103,14 +106,14 @@ GreenCheck green_on(const Observations& subject, const Keys& must) {
   return check;
 }
 
-std::string inputs_differ(const Observations& upstream, const Observations& seen) {
+std::string inputs_differ(const Observations& upstream, const Observations& observations) {
   std::map<std::pair<std::string, uint64_t>, std::string> given;
   for (const Observation& o : upstream) given[{o.case_name, o.seed}] = o.inputs_sha256;
-  for (const Observation& o : seen) {
+  for (const Observation& o : observations) {
     const bool is_compared = o.subject == SubjectKind::kPatched ||
                              o.subject == SubjectKind::kMitigated || o.subject.is_lone_edit();
     const auto at = given.find({o.case_name, o.seed});
-    if (!is_compared || at == given.end() || o.seen == Seen::kUnsupported) continue;
+    if (!is_compared || at == given.end() || o.status == CaseStatus::kUnsupported) continue;
     if (o.inputs_sha256 != at->second)
       return o.subject.text() + " " + o.case_name + ": its inputs are not those of upstream";
   }

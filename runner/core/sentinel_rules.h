@@ -31,11 +31,11 @@ Compared compared(const Observations& upstream, const Observations& subject,
 /// Whether every mutant of a kind, except region mutants, is red on at least one judged trigger,
 /// or other than upstream on a case of `roles`, where outputs are compared; "" or the reason why
 /// not.
-std::string mutants_hold(const Observations& seen, SubjectKind kind,
+std::string mutants_hold(const Observations& observations, SubjectKind kind,
                          const Observations& upstream = {}, const std::set<CaseRole>& roles = {});
 /// Whether every region mutant was caught: red on a case, or other than upstream on a case of
 /// `roles`, where outputs are compared; "" or the first that was not.
-std::string regions_hold(const Observations& seen, const QuestionContext& context,
+std::string regions_hold(const Observations& observations, const QuestionContext& context,
                          const Observations& upstream = {}, const std::set<CaseRole>& roles = {});
 
 /// Green where it must be: a subject on every case in `must`; "" or the first that is not.
@@ -47,7 +47,7 @@ GreenCheck green_on(const Observations& subject, const Keys& must);
 
 /// A comparison of two subjects says something only where both were given the same inputs: "" or
 /// the first case, of any subject that runs upstream code, in which they differ.
-std::string inputs_differ(const Observations& upstream, const Observations& seen);
+std::string inputs_differ(const Observations& upstream, const Observations& observations);
 
 /// What is asked of an edit before anything else: upstream red, and `patched`, given the same
 /// inputs, green on every case that upstream answered, but for triggers that it passed.
@@ -56,21 +56,21 @@ struct Edited {
   std::size_t num_green = 0;
   std::optional<Outcome> failed;  ///< the outcome where that does not hold
 };
-Edited edited(const Observations& seen, const QuestionContext& context);
+Edited edited(const Observations& observations, const QuestionContext& context);
 
 /// What drawn cases leave of an outcome that the declared ones earned (sentinel.h).
-Outcome explored(const Observations& seen, const QuestionContext& context, Outcome earned);
+Outcome explored(const Observations& observations, const QuestionContext& context, Outcome earned);
 /// What drawn cases show by themselves: no sentinel; `why` counts them.
-Outcome drawn(const Observations& seen, const QuestionContext& context);
+Outcome drawn(const Observations& observations, const QuestionContext& context);
 
 /// The questions, one a file: sentinel_reproduce.cpp, sentinel_validate.cpp, ...
-Outcome reproduced(const Observations& seen, const QuestionContext& context);
-Outcome validated(const Observations& seen, const QuestionContext& context);
-Outcome equivalent(const Observations& seen, const QuestionContext& context);
-Outcome op_right(const Observations& seen, const QuestionContext& context);
-Outcome mitigated(const Observations& seen, const QuestionContext& context);
-Outcome memory_saved(const Observations& seen, const QuestionContext& context);
-Outcome not_regressed(const Observations& seen, const QuestionContext& context);
-Outcome claimed(const Observations& seen, const QuestionContext& context);
+Outcome reproduced(const Observations& observations, const QuestionContext& context);
+Outcome validated(const Observations& observations, const QuestionContext& context);
+Outcome equivalent(const Observations& observations, const QuestionContext& context);
+Outcome op_right(const Observations& observations, const QuestionContext& context);
+Outcome mitigated(const Observations& observations, const QuestionContext& context);
+Outcome memory_saved(const Observations& observations, const QuestionContext& context);
+Outcome not_regressed(const Observations& observations, const QuestionContext& context);
+Outcome claimed(const Observations& observations, const QuestionContext& context);
 
 }  // namespace patchbench::rules

@@ -10,17 +10,18 @@ namespace {
 
 /// kOp and kMitigation: the subject green on every case it was given that is judged here, mutants
 /// red (op only).
-Outcome subject_green(const Observations& seen, const QuestionContext& context, Sentinel sentinel) {
+Outcome subject_green(const Observations& observations, const QuestionContext& context,
+                      Sentinel sentinel) {
   Keys must, lacking;
-  const Observations subject = of_subject(seen, context.subject);
+  const Observations subject = of_subject(observations, context.subject);
   // What the release has not cannot be mitigated.
-  for (const Observation& o : of_subject(seen, SubjectKind::kUpstream))
-    if (o.seen == Seen::kUnsupported) lacking.insert({o.case_name, o.seed});
+  for (const Observation& o : of_subject(observations, SubjectKind::kUpstream))
+    if (o.status == CaseStatus::kUnsupported) lacking.insert({o.case_name, o.seed});
   bool has_trigger = false;
   for (const Observation& o : subject) {
     const bool is_trigger = o.role == CaseRole::kTrigger;
     if (lacking.contains({o.case_name, o.seed})) continue;
-    if (o.seen != Seen::kUnsupported || is_trigger) must.insert({o.case_name, o.seed});
+    if (o.status != CaseStatus::kUnsupported || is_trigger) must.insert({o.case_name, o.seed});
     has_trigger |= is_trigger;
   }
   if (!has_trigger) return none("no trigger case was run");
@@ -29,21 +30,22 @@ Outcome subject_green(const Observations& seen, const QuestionContext& context, 
   if (!green.unanswered.empty()) return none(green.unanswered);
   std::set<std::string> mended, left;
   if (sentinel == Sentinel::kOpValidated) {
-    if (const std::string why = mutants_hold(seen, SubjectKind::kOpMutant); !why.empty())
+    if (const std::string why = mutants_hold(observations, SubjectKind::kOpMutant); !why.empty())
       return none(why);
   } else {
-    const Observations upstream = of_subject(seen, SubjectKind::kUpstream);
+    const Observations upstream = of_subject(observations, SubjectKind::kUpstream);
     const Outcome red = reproduced(upstream, context);
     if (red.sentinel != Sentinel::kBugReproduced)
       return none("unmitigated upstream is not red here (" + red.why + ")");
-    if (const std::string why = inputs_differ(upstream, seen); !why.empty()) return none(why);
+    if (const std::string why = inputs_differ(upstream, observations); !why.empty())
+      return none(why);
     for (const Observation& o : upstream) {
-      if (o.role == CaseRole::kTrigger && o.seen == Seen::kPresent)
+      if (o.role == CaseRole::kTrigger && o.status == CaseStatus::kPresent)
         (must.contains({o.case_name, o.seed}) ? mended : left).insert(o.case_name);
     }
     if (mended.empty()) return none("no trigger that is red on upstream was run");
   }
-  if (const std::string why = regions_hold(seen, context); !why.empty()) return none(why);
+  if (const std::string why = regions_hold(observations, context); !why.empty()) return none(why);
   const std::string rest =
       fmt::format("{}{}", left.empty() ? "" : "; left: ", fmt::join(left, ", "));
   return {sentinel, "", fmt::format("{} cases green{}", must.size(), rest), ""};
@@ -74,12 +76,12 @@ Outcome programmed(const Json& program, Outcome earned) {
 
 }  // namespace
 
-Outcome op_right(const Observations& seen, const QuestionContext& context) {
-  return subject_green(seen, context, Sentinel::kOpValidated);
+Outcome op_right(const Observations& observations, const QuestionContext& context) {
+  return subject_green(observations, context, Sentinel::kOpValidated);
 }
 
-Outcome mitigated(const Observations& seen, const QuestionContext& context) {
-  Outcome outcome = subject_green(seen, context, Sentinel::kMitigationVerified);
+Outcome mitigated(const Observations& observations, const QuestionContext& context) {
+  Outcome outcome = subject_green(observations, context, Sentinel::kMitigationVerified);
   if (outcome.sentinel && !context.program.is_null())
     outcome = programmed(context.program, std::move(outcome));
   if (outcome.sentinel) outcome.argument = context.subject.mode();

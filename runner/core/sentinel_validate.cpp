@@ -7,9 +7,9 @@
 
 namespace patchbench::rules {
 
-Edited edited(const Observations& seen, const QuestionContext& context) {
-  Edited run = {of_subject(seen, SubjectKind::kUpstream), of_subject(seen, SubjectKind::kPatched),
-                0, std::nullopt};
+Edited edited(const Observations& observations, const QuestionContext& context) {
+  Edited run = {of_subject(observations, SubjectKind::kUpstream),
+                of_subject(observations, SubjectKind::kPatched), 0, std::nullopt};
   const Outcome red = reproduced(run.upstream, context);
   if (red.sentinel != Sentinel::kBugReproduced) {
     run.failed = none("unpatched upstream is not red here, so a green patch shows nothing (" +
@@ -18,12 +18,12 @@ Edited edited(const Observations& seen, const QuestionContext& context) {
   }
   Keys must;
   for (const Observation& o : run.upstream) {
-    const bool is_passed = o.seen == Seen::kAbsent && o.role != CaseRole::kTrigger;
-    if (o.seen == Seen::kPresent || is_passed) must.insert({o.case_name, o.seed});
+    const bool is_passed = o.status == CaseStatus::kAbsent && o.role != CaseRole::kTrigger;
+    if (o.status == CaseStatus::kPresent || is_passed) must.insert({o.case_name, o.seed});
   }
   run.num_green = must.size();
   const GreenCheck green = green_on(run.patched, must);
-  if (const std::string why = inputs_differ(run.upstream, seen); !why.empty())
+  if (const std::string why = inputs_differ(run.upstream, observations); !why.empty())
     run.failed = none(why);
   else if (!green.red.empty())
     run.failed = Outcome{Sentinel::kFixRejected, "", green.red, ""};
@@ -32,8 +32,8 @@ Edited edited(const Observations& seen, const QuestionContext& context) {
   return run;
 }
 
-Outcome validated(const Observations& seen, const QuestionContext& context) {
-  const Edited run = edited(seen, context);
+Outcome validated(const Observations& observations, const QuestionContext& context) {
+  const Edited run = edited(observations, context);
   if (run.failed) return *run.failed;
   const Compared code = compared(run.upstream, run.patched, {CaseRole::kCode});
   if (!code.differs.empty() || !code.missing.empty()) {
@@ -41,10 +41,10 @@ Outcome validated(const Observations& seen, const QuestionContext& context) {
                 ": nothing shows that its code is upstream's");
   }
   if (const std::string why =
-          mutants_hold(seen, SubjectKind::kMutant, run.upstream, {CaseRole::kCode});
+          mutants_hold(observations, SubjectKind::kMutant, run.upstream, {CaseRole::kCode});
       !why.empty())
     return none(why);
-  if (const std::string why = regions_hold(seen, context); !why.empty()) return none(why);
+  if (const std::string why = regions_hold(observations, context); !why.empty()) return none(why);
   return {Sentinel::kFixValidated, "",
           fmt::format("{} cases green, every mutant red", run.num_green), ""};
 }

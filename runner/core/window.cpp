@@ -21,7 +21,7 @@ bool has_no_such_code(const std::vector<Observation>& observations) {
   bool is_any = false;
   for (const Observation& o : observations) {
     if (o.role != CaseRole::kTrigger || !o.counts) continue;
-    if (o.seen != Seen::kUnsupported) return false;
+    if (o.status != CaseStatus::kUnsupported) return false;
     is_any = true;
   }
   return is_any;
@@ -56,26 +56,26 @@ std::vector<Interval> intervals_of(const std::vector<ReleaseState>& releases) {
 
 std::vector<ReleaseState> states_in_class(
     const std::string& failure_class, const std::vector<ReleaseState>& releases,
-    const std::map<std::string, std::vector<Observation>>& seen) {
+    const std::map<std::string, std::vector<Observation>>& observations) {
   const auto is_counted = [](const Observation& o) {
     return o.role == CaseRole::kTrigger && o.counts && o.subject == SubjectKind::kUpstream;
   };
   std::set<std::string> cases;  // that show the class in some release
-  for (const auto& [version, observations] : seen) {
-    for (const Observation& o : observations) {
-      if (is_counted(o) && o.seen == Seen::kPresent && o.failure_class == failure_class)
+  for (const auto& [version, of_version] : observations) {
+    for (const Observation& o : of_version) {
+      if (is_counted(o) && o.status == CaseStatus::kPresent && o.failure_class == failure_class)
         cases.insert(o.case_name);
     }
   }
   std::vector<ReleaseState> states = releases;
   for (ReleaseState& release : states) {
-    const auto found = seen.find(release.version);
-    if (release.state.is_open() || found == seen.end()) continue;
+    const auto found = observations.find(release.version);
+    if (release.state.is_open() || found == observations.end()) continue;
     bool is_present = false, is_answered = false;
     for (const Observation& o : found->second) {
       if (!is_counted(o) || !cases.contains(o.case_name)) continue;
-      is_present |= o.seen == Seen::kPresent && o.failure_class == failure_class;
-      is_answered |= o.seen != Seen::kUnsupported;
+      is_present |= o.status == CaseStatus::kPresent && o.failure_class == failure_class;
+      is_answered |= o.status != CaseStatus::kUnsupported;
     }
     release.state = is_present                     ? BugState(failure_class)
                     : is_answered || cases.empty() ? BugState(BugStatus::kAbsent)

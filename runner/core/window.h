@@ -39,6 +39,6 @@ std::vector<Interval> intervals_of(const std::vector<ReleaseState>& releases);
 /// no answer to any case that shows it in another release; absent else. Open releases stay open.
 std::vector<ReleaseState> states_in_class(
     const std::string& failure_class, const std::vector<ReleaseState>& releases,
-    const std::map<std::string, std::vector<Observation>>& seen);
+    const std::map<std::string, std::vector<Observation>>& observations);
 
 }  // namespace patchbench

@@ -21,45 +21,45 @@ namespace fs = std::filesystem;
 constexpr int kStatusFd = 3;
 
 /// /usr, the links or folders next to it that belong to it, and what the dynamic linker reads.
-void add_system(Words& words) {
-  append(words, {"--ro-bind", "/usr", "/usr"});
+void add_system(Arguments& arguments) {
+  append(arguments, {"--ro-bind", "/usr", "/usr"});
   for (const char* name : {"/bin", "/sbin", "/lib", "/lib32", "/lib64"}) {
     std::error_code ignored;
     if (fs::is_symlink(name, ignored)) {
-      append(words, {"--symlink", fs::read_symlink(name).string(), name});
+      append(arguments, {"--symlink", fs::read_symlink(name).string(), name});
     } else if (fs::is_directory(name, ignored)) {
-      append(words, {"--ro-bind", name, name});
+      append(arguments, {"--ro-bind", name, name});
     }
   }
   for (const char* name : {"/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu"}) {
-    append(words, {"--ro-bind-try", name, name});
+    append(arguments, {"--ro-bind-try", name, name});
   }
 }
 
 /// Names for the subject's uid, which the host does not know (getpass.getuser asks for them).
-void add_user_names(Words& words, const fs::path& folder) {
+void add_user_names(Arguments& arguments, const fs::path& folder) {
   std::ofstream(folder / "passwd")
       << "root:x:0:0::/nonexistent:/bin/false\npatchbench-runtime:x:" << kSubjectUid << ":"
       << kSubjectUid << "::/.pb/work/home:/bin/false\n";
   std::ofstream(folder / "group") << "root:x:0:\npatchbench-runtime:x:" << kSubjectUid << ":\n";
-  append(words, {"--ro-bind", folder / "passwd", "/etc/passwd", "--ro-bind", folder / "group",
-                 "/etc/group"});
+  append(arguments, {"--ro-bind", folder / "passwd", "/etc/passwd", "--ro-bind", folder / "group",
+                     "/etc/group"});
 }
 
-void add_gpu(Words& words) {
-  for (const fs::path& node : gpu_device_nodes()) append(words, {"--dev-bind", node, node});
+void add_gpu(Arguments& arguments) {
+  for (const fs::path& node : gpu_device_nodes()) append(arguments, {"--dev-bind", node, node});
   // CUDA and NCCL read the bus topology here.
-  append(words, {"--ro-bind", "/sys", "/sys"});
+  append(arguments, {"--ro-bind", "/sys", "/sys"});
 }
 
 /// Run by root, the subject's uid is root's outside: files of /proc/sys would be its own to write.
 /// cuInit fails (304, driver 580) where /proc is read-only as a whole, so with a GPU what acts on
 /// the machine is covered file by file, as OCI runtimes do.
-void protect_proc(Words& words, bool wants_gpu) {
-  if (!wants_gpu) return append(words, {"--remount-ro", "/proc"});
+void protect_proc(Arguments& arguments, bool wants_gpu) {
+  if (!wants_gpu) return append(arguments, {"--remount-ro", "/proc"});
   for (const char* name : {"/proc/acpi", "/proc/asound", "/proc/bus", "/proc/driver", "/proc/fs",
                            "/proc/irq", "/proc/scsi", "/proc/sys", "/proc/sysrq-trigger"})
-    append(words, {"--ro-bind-try", name, name});
+    append(arguments, {"--ro-bind-try", name, name});
 }
 
 bool is_below(const fs::path& path, const fs::path& folder) {
@@ -67,45 +67,45 @@ bool is_below(const fs::path& path, const fs::path& folder) {
   return !relative.empty() && *relative.begin() != "..";
 }
 
-Words bubblewrap_command(const SandboxSpec& spec, const EngineSettings& settings,
-                         const std::string& bwrap) {
-  Words words = {bwrap,
-                 "--unshare-user",
-                 "--unshare-ipc",
-                 "--unshare-pid",
-                 "--unshare-net",
-                 "--unshare-uts",
-                 "--unshare-cgroup-try",
-                 "--die-with-parent",
-                 "--new-session",
-                 "--hostname",
-                 "sandbox",
-                 "--uid",
-                 std::to_string(kSubjectUid),
-                 "--gid",
-                 std::to_string(kSubjectUid),
-                 "--clearenv",
-                 "--json-status-fd",
-                 std::to_string(kStatusFd)};
-  words.insert(words.end(), settings.options.begin(), settings.options.end());
-  add_system(words);
-  append(words, {"--proc", "/proc", "--dev", "/dev"});
+Arguments bubblewrap_command(const SandboxSpec& spec, const EngineSettings& settings,
+                             const std::string& bwrap) {
+  Arguments arguments = {bwrap,
+                         "--unshare-user",
+                         "--unshare-ipc",
+                         "--unshare-pid",
+                         "--unshare-net",
+                         "--unshare-uts",
+                         "--unshare-cgroup-try",
+                         "--die-with-parent",
+                         "--new-session",
+                         "--hostname",
+                         "sandbox",
+                         "--uid",
+                         std::to_string(kSubjectUid),
+                         "--gid",
+                         std::to_string(kSubjectUid),
+                         "--clearenv",
+                         "--json-status-fd",
+                         std::to_string(kStatusFd)};
+  arguments.insert(arguments.end(), settings.options.begin(), settings.options.end());
+  add_system(arguments);
+  append(arguments, {"--proc", "/proc", "--dev", "/dev"});
   for (const char* scratch : {"/tmp", "/dev/shm"})
-    append(words, {"--size", kScratchBytes, "--tmpfs", scratch});
-  add_user_names(words, spec.report.parent_path());
-  if (spec.wants_gpu) add_gpu(words);
+    append(arguments, {"--size", kScratchBytes, "--tmpfs", scratch});
+  add_user_names(arguments, spec.report.parent_path());
+  if (spec.wants_gpu) add_gpu(arguments);
   for (const fs::path& folder : interpreter_folders(spec.python))
-    append(words, {"--ro-bind", folder, folder});
+    append(arguments, {"--ro-bind", folder, folder});
   for (const Mount& mount : spec.mounts) {
-    append(words,
+    append(arguments,
            {mount.is_writable ? "--bind" : "--ro-bind", fs::absolute(mount.host), mount.inside});
   }
-  protect_proc(words, spec.wants_gpu);
-  append(words, {"--remount-ro", "/dev", "--remount-ro", "/"});
-  for (const auto& [name, value] : spec.env) append(words, {"--setenv", name, value});
-  append(words, {"--chdir", spec.cwd, "--"});
-  words.insert(words.end(), spec.argv.begin(), spec.argv.end());
-  return words;
+  protect_proc(arguments, spec.wants_gpu);
+  append(arguments, {"--remount-ro", "/dev", "--remount-ro", "/"});
+  for (const auto& [name, value] : spec.env) append(arguments, {"--setenv", name, value});
+  append(arguments, {"--chdir", spec.cwd, "--"});
+  arguments.insert(arguments.end(), spec.argv.begin(), spec.argv.end());
+  return arguments;
 }
 
 /// bwrap's account: a line {"exit-code": N} once the subject ran, nothing of the kind if it could
@@ -134,15 +134,15 @@ std::string first_line(const fs::path& file) {
 
 std::set<fs::path> interpreter_folders(const std::string& python) {
   if (python.empty() || is_below(python, "/usr") || is_below(python, "/bin")) return {};
-  const Exit asked = run({.argv = {python, "-I", "-c",
-                                   "import os, sys\nfor p in [sys.prefix, sys.base_prefix, "
-                                   "os.path.dirname(os.path.dirname(os.path.realpath(sys."
-                                   "executable)))] + sys.path: print(p)"}});
-  if (!asked.ok())
+  const Exit question = run({.argv = {python, "-I", "-c",
+                                      "import os, sys\nfor p in [sys.prefix, sys.base_prefix, "
+                                      "os.path.dirname(os.path.dirname(os.path.realpath(sys."
+                                      "executable)))] + sys.path: print(p)"}});
+  if (!question.ok())
     throw Error(ErrorCode::kNotRunnable, python + ": not an interpreter that runs here");
   const char* home = std::getenv("HOME");
   std::set<fs::path> folders;
-  std::istringstream lines(asked.out);
+  std::istringstream lines(question.out);
   for (std::string line; std::getline(lines, line);) {
     std::error_code ignored;
     if (line.empty() || line == "/" || is_below("/usr", line) || is_below(line, "/usr")) continue;

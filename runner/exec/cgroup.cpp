@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// A mounted hierarchy and a process's place in it.
-struct Place {
+struct CgroupPath {
   fs::path mount, path;  ///< path is relative to mount
 };
 
@@ -67,7 +67,7 @@ fs::path mount_of(const std::string& controller) {
   return {};
 }
 
-std::optional<Place> place_of(const std::string& process, const std::string& controller) {
+std::optional<CgroupPath> place_of(const std::string& process, const std::string& controller) {
   const fs::path mount = mount_of(controller);
   if (mount.empty()) return std::nullopt;
   std::ifstream in("/proc/" + process + "/cgroup");
@@ -76,7 +76,7 @@ std::optional<Place> place_of(const std::string& process, const std::string& con
     if (second == std::string::npos) continue;
     const std::string names = line.substr(first + 1, second - first - 1);
     if (controller.empty() ? line.starts_with("0::") : has_word(names, controller)) {
-      return Place{mount, fs::path(line.substr(second + 1)).relative_path()};
+      return CgroupPath{mount, fs::path(line.substr(second + 1)).relative_path()};
     }
   }
   return std::nullopt;

@@ -45,15 +45,15 @@ class Container {
 
   /// Kills and removes it with its volumes; a missing container is not a failure.
   void remove() const {
-    Words words = {"rm", "--force", "--volumes"};
+    Arguments arguments = {"rm", "--force", "--volumes"};
     // Podman gives ten seconds of grace, which a container without an init spends in full.
-    if (kind_ == SandboxKind::kPodman) append(words, {"--time", "0"});
-    words.push_back(name_);
-    static_cast<void>(engine(words));
+    if (kind_ == SandboxKind::kPodman) append(arguments, {"--time", "0"});
+    arguments.push_back(name_);
+    static_cast<void>(engine(arguments));
   }
 
  private:
-  Exit engine(const Words& words) const { return run_engine(kind_, settings_, words); }
+  Exit engine(const Arguments& arguments) const { return run_engine(kind_, settings_, arguments); }
 
   SandboxKind kind_;
   EngineSettings settings_;
@@ -71,71 +71,72 @@ std::string mount_word(const Mount& mount) {
                      mount.is_writable ? "" : ",readonly");
 }
 
-void add_gpu(Words& words, SandboxKind kind) {
-  if (has_gpu_cdi()) return append(words, {"--device", "nvidia.com/gpu=all"});
+void add_gpu(Arguments& arguments, SandboxKind kind) {
+  if (has_gpu_cdi()) return append(arguments, {"--device", "nvidia.com/gpu=all"});
   if (kind == SandboxKind::kDocker && !find_program("nvidia-container-runtime").empty())
-    return append(words, {"--gpus", "all"});
-  for (const fs::path& node : gpu_device_nodes()) append(words, {"--device", node});
+    return append(arguments, {"--gpus", "all"});
+  for (const fs::path& node : gpu_device_nodes()) append(arguments, {"--device", node});
   for (const fs::path& library : gpu_driver_libraries())
-    append(words,
+    append(arguments,
            {"--mount", mount_word({library, fs::path(kDriverFolder) / library.filename(), false})});
-  append(words, {"--env", fmt::format("{}={}", kDriverFolderVariable, kDriverFolder)});
+  append(arguments, {"--env", fmt::format("{}={}", kDriverFolderVariable, kDriverFolder)});
 }
 
-void add_limits(Words& words, const SandboxSpec& spec, const EngineSettings& settings) {
+void add_limits(Arguments& arguments, const SandboxSpec& spec, const EngineSettings& settings) {
   if (settings.limits_memory) {
     const std::string bytes = std::to_string(spec.memory_bytes);
     // The same figure: memory and swap together, so no swap.
-    append(words, {"--memory", bytes, "--memory-swap", bytes});
+    append(arguments, {"--memory", bytes, "--memory-swap", bytes});
   }
   if (settings.limits_processes)
-    append(words, {"--pids-limit", std::to_string(spec.max_processes)});
+    append(arguments, {"--pids-limit", std::to_string(spec.max_processes)});
   if (spec.kind == SandboxKind::kPodman) {
-    append(words, {"--timeout",
-                   std::to_string(static_cast<int64_t>(std::ceil(spec.timeout_s + kEngineGrace)))});
+    append(arguments,
+           {"--timeout",
+            std::to_string(static_cast<int64_t>(std::ceil(spec.timeout_s + kEngineGrace)))});
   }
 }
 
-Words container_command(const SandboxSpec& spec, const EngineSettings& settings,
-                        const std::string& name) {
-  Words words = {find_program(sandbox_name(spec.kind))};
-  words.insert(words.end(), settings.global.begin(), settings.global.end());
-  append(words, {"run",
-                 "--name",
-                 name,
-                 "--pull",
-                 "never",
-                 "--network",
-                 "none",
-                 "--read-only",
-                 "--cap-drop",
-                 "ALL",
-                 "--security-opt",
-                 "no-new-privileges",
-                 "--log-driver",
-                 "none",
-                 "--ipc",
-                 "private",
-                 "--hostname",
-                 "sandbox",
-                 "--shm-size",
-                 "64m",
-                 "--tmpfs",
-                 "/tmp:rw,size=64m,mode=1777,nosuid,nodev"});
+Arguments container_command(const SandboxSpec& spec, const EngineSettings& settings,
+                            const std::string& name) {
+  Arguments arguments = {find_program(sandbox_name(spec.kind))};
+  arguments.insert(arguments.end(), settings.global.begin(), settings.global.end());
+  append(arguments, {"run",
+                     "--name",
+                     name,
+                     "--pull",
+                     "never",
+                     "--network",
+                     "none",
+                     "--read-only",
+                     "--cap-drop",
+                     "ALL",
+                     "--security-opt",
+                     "no-new-privileges",
+                     "--log-driver",
+                     "none",
+                     "--ipc",
+                     "private",
+                     "--hostname",
+                     "sandbox",
+                     "--shm-size",
+                     "64m",
+                     "--tmpfs",
+                     "/tmp:rw,size=64m,mode=1777,nosuid,nodev"});
   if (spec.kind == SandboxKind::kPodman) {
     // Podman alone hands the host's proxy variables in and makes more writable folders unless told
     // not to.
-    append(words, {"--http-proxy=false", "--read-only-tmpfs=false", "--security-opt",
-                   "label=disable", "--no-hosts"});
+    append(arguments, {"--http-proxy=false", "--read-only-tmpfs=false", "--security-opt",
+                       "label=disable", "--no-hosts"});
   }
-  words.insert(words.end(), settings.options.begin(), settings.options.end());
-  add_limits(words, spec, settings);
-  if (spec.wants_gpu) add_gpu(words, spec.kind);
-  for (const Mount& mount : spec.mounts) append(words, {"--mount", mount_word(mount)});
-  for (const auto& [key, value] : spec.env) append(words, {"--env", key + "=" + value});
-  append(words, {"--workdir", spec.cwd, "--entrypoint", spec.argv.at(0), spec.image});
-  words.insert(words.end(), spec.argv.begin() + 1, spec.argv.end());
-  return words;
+  arguments.insert(arguments.end(), settings.options.begin(), settings.options.end());
+  add_limits(arguments, spec, settings);
+  if (spec.wants_gpu) add_gpu(arguments, spec.kind);
+  for (const Mount& mount : spec.mounts) append(arguments, {"--mount", mount_word(mount)});
+  for (const auto& [key, value] : spec.env) append(arguments, {"--env", key + "=" + value});
+  append(arguments, {"--workdir", spec.cwd, "--entrypoint", spec.argv.at(0), spec.image});
+  arguments.insert(arguments.end(), spec.argv.begin() + 1, spec.argv.end());
+  return arguments;
 }
 
 /// Watches the container's group from outside; keeps the highest figures seen, since the group is

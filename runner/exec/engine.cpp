@@ -39,7 +39,7 @@ Json EngineSettings::to_json() const {
 }
 
 EngineSettings EngineSettings::from_json(const Json& json) {
-  return {json.at("global").get<Words>(), json.at("options").get<Words>(),
+  return {json.at("global").get<Arguments>(), json.at("options").get<Arguments>(),
           json.at("limits_memory").get<bool>(), json.at("limits_processes").get<bool>(),
           json.at("version").get<std::string>()};
 }
@@ -51,11 +51,11 @@ fs::path default_cache() {
   return fs::path(home != nullptr ? home : "/nonexistent") / ".cache" / "patchbench";
 }
 
-Exit run_engine(SandboxKind kind, const EngineSettings& settings, const Words& words,
+Exit run_engine(SandboxKind kind, const EngineSettings& settings, const Arguments& arguments,
                 std::chrono::seconds patience) {
-  Words argv = {sandbox_name(kind)};
+  Arguments argv = {sandbox_name(kind)};
   argv.insert(argv.end(), settings.global.begin(), settings.global.end());
-  argv.insert(argv.end(), words.begin(), words.end());
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
   return run({.argv = argv, .timeout = patience});
 }
 

@@ -12,9 +12,9 @@
 
 namespace patchbench::exec {
 
-using Words = std::vector<std::string>;
-inline void append(Words& words, std::initializer_list<std::string> more) {
-  words.insert(words.end(), more);
+using Arguments = std::vector<std::string>;
+inline void append(Arguments& arguments, std::initializer_list<std::string> more) {
+  arguments.insert(arguments.end(), more);
 }
 
 /// The last line of a log, as a message shows it; "no message" of an empty one.
@@ -43,7 +43,7 @@ std::filesystem::path default_cache();
 
 /// Runs podman or docker with the settings' global options before `words`.
 Exit run_engine(SandboxKind kind, const EngineSettings& settings,
-                const std::vector<std::string>& words,
+                const std::vector<std::string>& arguments,
                 std::chrono::seconds patience = std::chrono::seconds(60));
 
 /// The fields of a report that follow from how the watched child ended.

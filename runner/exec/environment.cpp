@@ -107,11 +107,11 @@ Json locked_packages(const fs::path& site) {
 }
 
 std::vector<Gpu> ask_nvidia_smi() {
-  const Exit asked =
+  const Exit question =
       run({.argv = {"nvidia-smi", "--query-gpu=index,name,driver_version,compute_cap,memory.total",
                     "--format=csv,noheader,nounits"},
            .timeout = std::chrono::seconds(30)});
-  return asked.ok() ? gpus_from_csv(asked.out) : std::vector<Gpu>{};
+  return question.ok() ? gpus_from_csv(question.out) : std::vector<Gpu>{};
 }
 
 std::vector<Gpu> ask_proc() {
@@ -167,10 +167,10 @@ Environment host_environment(const fs::path& python) {
     throw Error(ErrorCode::kUsage,
                 python.string() + ": neither an interpreter nor a virtual environment");
   interpreter = fs::absolute(interpreter);
-  const Exit asked =
+  const Exit question =
       run({.argv = {interpreter, "-I", "-c", kAskPackages}, .timeout = std::chrono::seconds(60)});
-  const Json said = Json::parse(asked.out, nullptr, false);
-  if (!asked.ok() || !said.is_object())
+  const Json said = Json::parse(question.out, nullptr, false);
+  if (!question.ok() || !said.is_object())
     throw Error(ErrorCode::kUsage,
                 interpreter.string() + ": is no Python that can tell its packages");
   Environment environment{
@@ -184,17 +184,17 @@ Environment host_environment(const fs::path& python) {
 
 fs::path host_folder(const Environment& environment, const std::string& name) {
   if (environment.python.empty()) return "";
-  const Exit asked = run({.argv = {environment.python, "-I", "-c", kAskFolder, name},
-                          .timeout = std::chrono::seconds(60)});
-  return asked.out.substr(0, asked.out.find('\n'));
+  const Exit question = run({.argv = {environment.python, "-I", "-c", kAskFolder, name},
+                             .timeout = std::chrono::seconds(60)});
+  return question.out.substr(0, question.out.find('\n'));
 }
 
 Json host_file_digests(const Environment& environment, const std::vector<std::string>& files) {
   std::vector<std::string> argv = {environment.python, "-I", "-c", kAskFiles};
   argv.insert(argv.end(), files.begin(), files.end());
-  const Exit asked = run({.argv = argv, .timeout = std::chrono::seconds(60)});
-  Json digests = Json::parse(asked.out, nullptr, false);
-  if (!asked.ok() || !digests.is_object())
+  const Exit question = run({.argv = argv, .timeout = std::chrono::seconds(60)});
+  Json digests = Json::parse(question.out, nullptr, false);
+  if (!question.ok() || !digests.is_object())
     throw Error(ErrorCode::kUsage, environment.python + ": cannot be asked for its files");
   return digests;
 }

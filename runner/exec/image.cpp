@@ -25,12 +25,12 @@ namespace fs = std::filesystem;
 
 /// Where a recipe's results are: named by what the recipe says, so that a changed recipe is a new
 /// image.
-struct ImagePlace {
+struct ImageFolder {
   fs::path recipe, record, tree, tar;
 };
 
-ImagePlace image_place(const std::string& name, const fs::path& cache, const fs::path& root) {
-  ImagePlace place;
+ImageFolder image_folder(const std::string& name, const fs::path& cache, const fs::path& root) {
+  ImageFolder place;
   place.recipe = root / "env/images" / name;
   std::string all;
   for (const char* file : {"build.sh", "packages.txt", "../tree_digest.py"}) {
@@ -47,7 +47,7 @@ ImagePlace image_place(const std::string& name, const fs::path& cache, const fs:
   return place;
 }
 
-std::optional<BaseImage> recorded(SandboxKind kind, const ImagePlace& place) {
+std::optional<BaseImage> recorded(SandboxKind kind, const ImageFolder& place) {
   const Json json = Json::parse(file_text(place.record).value_or(""), nullptr, false);
   if (!json.is_object() || !json.contains("ids") || !json["ids"].contains(sandbox_name(kind)))
     return std::nullopt;
@@ -70,7 +70,7 @@ class BuildLock {
 };
 
 /// Runs the recipe; returns its last words as key=value pairs.
-Json build(const ImagePlace& place) {
+Json build(const ImageFolder& place) {
   if (::geteuid() != 0)
     throw Error(
         ErrorCode::kNotRunnable,
@@ -100,7 +100,7 @@ Json build(const ImagePlace& place) {
   return result;
 }
 
-std::string import(SandboxKind kind, const EngineSettings& settings, const ImagePlace& place) {
+std::string import(SandboxKind kind, const EngineSettings& settings, const ImageFolder& place) {
   const Exit imported =
       run_engine(kind, settings,
                  {"import", place.tar.string(),
@@ -121,11 +121,11 @@ std::string import(SandboxKind kind, const EngineSettings& settings, const Image
 
 std::optional<BaseImage> find_base_image(SandboxKind kind, const std::string& name,
                                          const fs::path& cache, const fs::path& root) {
-  auto found = recorded(kind, image_place(name, cache, root));
+  auto found = recorded(kind, image_folder(name, cache, root));
   if (!found) return std::nullopt;
-  const Exit asked = run_engine(kind, engine_settings(kind, cache),
-                                {"image", "inspect", "--format", "{{.Id}}", found->id});
-  if (!asked.ok()) return std::nullopt;
+  const Exit question = run_engine(kind, engine_settings(kind, cache),
+                                   {"image", "inspect", "--format", "{{.Id}}", found->id});
+  if (!question.ok()) return std::nullopt;
   return found;
 }
 
@@ -133,11 +133,11 @@ void export_base_image(SandboxKind kind, const BaseImage& image, const fs::path&
                        const fs::path& cache) {
   const EngineSettings settings = engine_settings(kind, cache);
   const std::string name = fmt::format("patchbench-export-{}", ::getpid());
-  const auto engine = [&](const std::vector<std::string>& words) {
-    const Exit done = run_engine(kind, settings, words, std::chrono::minutes(10));
+  const auto engine = [&](const std::vector<std::string>& arguments) {
+    const Exit done = run_engine(kind, settings, arguments, std::chrono::minutes(10));
     if (!done.ok())
       throw Error(ErrorCode::kNotRunnable,
-                  fmt::format("{} {}: {}", sandbox_name(kind), words[0],
+                  fmt::format("{} {}: {}", sandbox_name(kind), arguments[0],
                               shown(done.err.substr(0, done.err.find('\n')) + done.error)));
   };
   engine({"create", "--name", name, image.id, "true"});
@@ -153,7 +153,7 @@ void export_base_image(SandboxKind kind, const BaseImage& image, const fs::path&
 BaseImage ensure_base_image(SandboxKind kind, const std::string& name, const fs::path& cache,
                             const fs::path& root) {
   if (const auto found = find_base_image(kind, name, cache, root)) return *found;
-  const ImagePlace place = image_place(name, cache, root);
+  const ImageFolder place = image_folder(name, cache, root);
   fs::create_directories(place.record.parent_path());
   const BuildLock lock(place.record.string() + ".lock");
   if (const auto found = find_base_image(kind, name, cache, root)) return *found;

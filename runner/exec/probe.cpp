@@ -86,9 +86,9 @@ SandboxSpec probe_spec(SandboxKind kind, const fs::path& folder) {
 std::string failure_of(const SandboxReport& report, const fs::path& log) {
   if (report.engine_failed || report.timed_out) return report.error;
   if (report.exit_code == 0 && report.signal == 0) return "";
-  const std::string words = file_text(log).value_or("");
+  const std::string arguments = file_text(log).value_or("");
   return fmt::format("a trivial command ended with {}: {}", report.exit_code,
-                     shown(words.substr(0, words.find('\n'))));
+                     shown(arguments.substr(0, arguments.find('\n'))));
 }
 
 /// An image of nothing but mount points and the links of a merged /usr; the host's /usr goes in by
@@ -108,9 +108,10 @@ std::string import_probe_image(SandboxKind kind, const fs::path& folder) {
   const Exit imported =
       run_engine(kind, {}, {"import", tar.string(), "localhost/patchbench-probe:latest"});
   if (!imported.ok()) {
-    const std::string words = imported.error + imported.err;
-    throw Error(ErrorCode::kNotRunnable, fmt::format("{} import: {}", sandbox_name(kind),
-                                                     shown(words.substr(0, words.find('\n')))));
+    const std::string arguments = imported.error + imported.err;
+    throw Error(ErrorCode::kNotRunnable,
+                fmt::format("{} import: {}", sandbox_name(kind),
+                            shown(arguments.substr(0, arguments.find('\n')))));
   }
   const auto end = imported.out.find_last_not_of('\n');
   const auto begin = imported.out.find_last_of('\n', end);
@@ -119,7 +120,7 @@ std::string import_probe_image(SandboxKind kind, const fs::path& folder) {
 }
 
 /// Ways to give the subject a uid that is not root; the work folder must be writable by it.
-std::vector<Words> user_choices(SandboxKind kind) {
+std::vector<Arguments> user_choices(SandboxKind kind) {
   const std::string subject = fmt::format("{0}:{0}", kSubjectUid);
   const std::string own = fmt::format("{}:{}", ::geteuid(), ::getegid());
   if (::geteuid() == 0) return {{"--user", subject}};
@@ -129,21 +130,21 @@ std::vector<Words> user_choices(SandboxKind kind) {
 }
 
 /// Limits at or under our own: engines raise them by default, which not every machine allows.
-Words lowered_ulimits() {
-  Words words;
+Arguments lowered_ulimits() {
+  Arguments arguments;
   for (const auto& [name, which] :
        {std::pair<const char*, __rlimit_resource>{"nofile", RLIMIT_NOFILE},
         {"nproc", RLIMIT_NPROC}}) {
     rlimit own{};
     ::getrlimit(which, &own);
     const auto value = std::min<rlim_t>(own.rlim_max, 4096);
-    words.insert(words.end(), {"--ulimit", fmt::format("{0}={1}:{1}", name, value)});
+    arguments.insert(arguments.end(), {"--ulimit", fmt::format("{0}={1}:{1}", name, value)});
   }
-  return words;
+  return arguments;
 }
 
-std::vector<Words> runtime_choices(SandboxKind kind) {
-  std::vector<Words> choices = {{}};
+std::vector<Arguments> runtime_choices(SandboxKind kind) {
+  std::vector<Arguments> choices = {{}};
   for (const char* name : {"runc", "crun"}) {
     if (kind == SandboxKind::kPodman && !find_program(name).empty())
       choices.push_back({"--runtime", name});
@@ -172,29 +173,29 @@ FoundEngine try_container(SandboxKind kind, const fs::path& cache) {
     return {{},
             fmt::format("not installed; apt-get install {}",
                         kind == SandboxKind::kPodman ? "podman runc" : "docker.io")};
-  const Exit asked =
+  const Exit question =
       run({.argv = kind == SandboxKind::kPodman
-                       ? Words{"podman", "version", "--format", "{{.Client.Version}}"}
-                       : Words{"docker", "version", "--format", "{{.Server.Version}}"},
+                       ? Arguments{"podman", "version", "--format", "{{.Client.Version}}"}
+                       : Arguments{"docker", "version", "--format", "{{.Server.Version}}"},
            .timeout = std::chrono::seconds(20)});
-  if (!asked.ok())
+  if (!question.ok())
     return {{},
             fmt::format("{} does not answer: {}", name,
-                        shown(asked.err.substr(0, asked.err.find('\n'))))};
+                        shown(question.err.substr(0, question.err.find('\n'))))};
   const Scratch scratch(cache);
   SandboxSpec spec = probe_spec(kind, scratch.folder());
   spec.mounts.push_back({"/usr", "/usr", false});
   FoundEngine found;
   spec.image = import_probe_image(kind, scratch.folder());
-  for (const Words& runtime : runtime_choices(kind)) {
-    for (const Words& user : user_choices(kind)) {
-      for (const Words& ulimits : {lowered_ulimits(), Words{}}) {
+  for (const Arguments& runtime : runtime_choices(kind)) {
+    for (const Arguments& user : user_choices(kind)) {
+      for (const Arguments& ulimits : {lowered_ulimits(), Arguments{}}) {
         EngineSettings settings{.global = runtime, .options = user};
         settings.options.insert(settings.options.end(), ulimits.begin(), ulimits.end());
         found.failure = failure_of(run_in_container(spec, settings), spec.log);
         if (!found.failure.empty()) continue;
         find_limits(spec, settings);
-        settings.version = asked.out.substr(0, asked.out.find('\n'));
+        settings.version = question.out.substr(0, question.out.find('\n'));
         static_cast<void>(run_engine(kind, {}, {"rmi", "--force", spec.image}));
         return {settings, ""};
       }
@@ -209,7 +210,7 @@ FoundEngine try_bubblewrap(const fs::path& cache) {
   const Scratch scratch(cache);
   const SandboxSpec spec = probe_spec(SandboxKind::kBubblewrap, scratch.folder());
   FoundEngine found;
-  for (const Words& options : {Words{"--disable-userns"}, Words{}}) {
+  for (const Arguments& options : {Arguments{"--disable-userns"}, Arguments{}}) {
     EngineSettings settings{.options = options};
     const SandboxReport report = run_in_bubblewrap(spec, settings);
     found.failure = failure_of(report, spec.log);

@@ -32,7 +32,7 @@ Json bind_mount(const fs::path& host, const std::string& inside, bool is_writabl
           {"options", {"bind", is_writable ? "rw" : "ro", "nosuid", "nodev"}}};
 }
 
-Json memory_mount(const char* inside, const Words& options) {
+Json memory_mount(const char* inside, const Arguments& options) {
   return {{"destination", inside}, {"type", "tmpfs"}, {"source", "tmpfs"}, {"options", options}};
 }
 
@@ -88,7 +88,7 @@ std::optional<Bundle> find_bundle(const fs::path& cache) {
 }
 
 Json runc_config(const SandboxSpec& spec, const Bundle& bundle) {
-  Words env;
+  Arguments env;
   if (spec.wants_gpu) env.push_back(fmt::format("{}={}", kDriverFolderVariable, kDriverFolder));
   for (const auto& [name, value] : spec.env) env.push_back(fmt::format("{}={}", name, value));
   const Json user = {{"uid", kSubjectUid}, {"gid", kSubjectUid}};

@@ -34,9 +34,9 @@ struct Prepared {
   pid_t parent = 0;
 };
 
-std::vector<char*> pointers(const std::vector<std::string>& words) {
+std::vector<char*> pointers(const std::vector<std::string>& arguments) {
   std::vector<char*> list;
-  for (const std::string& word : words) list.push_back(const_cast<char*>(word.c_str()));
+  for (const std::string& word : arguments) list.push_back(const_cast<char*>(word.c_str()));
   list.push_back(nullptr);
   return list;
 }

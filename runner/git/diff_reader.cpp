@@ -279,10 +279,10 @@ Edit edit_from_diff(std::string_view diff, const Pin& pin, Store& store, const s
              {"Upstream", pin.upstream},
              {"Base", pin.version}},
             {}};
-  std::set<std::string> seen;
+  std::set<std::string> known;
   for (const FilePatch& patch : patches) {
     const std::string path = paths.map(patch, name);
-    if (!seen.insert(path).second) {
+    if (!known.insert(path).second) {
       throw Error(ErrorCode::kUsage,
                   name + ":" + std::to_string(patch.line) + ": " + path + " stands twice");
     }

@@ -52,7 +52,7 @@ Json unknown_json(const std::map<std::string, Cluster>& unknown) {
     list.push_back({{"shape", shape},
                     {"count", cluster->count},
                     {"ranks", cluster->ranks},
-                    {"first", place_json(cluster->first)},
+                    {"first", location_json(cluster->first)},
                     {"example", cluster->example}});
   }
   return list;

@@ -19,7 +19,7 @@ struct TriageOptions {
 };
 
 /// Where a line stands.
-struct LinePlace {
+struct LogLocation {
   std::string file;
   int64_t line = 0;
 };
@@ -27,7 +27,7 @@ struct LinePlace {
 /// Something a person should look at, with lines of the same rank around it.
 struct Alert {
   std::string rule, rank, text;
-  LinePlace place;
+  LogLocation location;
   std::vector<std::string> before, after;
 };
 

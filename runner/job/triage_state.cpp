@@ -174,7 +174,7 @@ void Triage::State::note_sign(Sign sign, std::size_t pattern, const LineInHand& 
   const std::string_view text = line.text;
   const auto activity = [&](const char* what) {
     line.rank->activity = what;
-    line.rank->activity_place = {file->name, line.number};
+    line.rank->activity_location = {file->name, line.number};
   };
   if (sign == Sign::kStep) {
     const auto value = number_after(text, rules.step_times[pattern].after);
@@ -225,10 +225,10 @@ std::string Triage::State::frame_of(const LineInHand& line) const {
 }
 
 void Triage::State::count_frame_break(const std::string& site, const LineInHand& line) {
-  std::set<std::string>& seen = frame_breaks[line.rank->name];
+  std::set<std::string>& known = frame_breaks[line.rank->name];
   const auto budget = static_cast<std::size_t>(budgets.graph_breaks_per_rank);
-  if (seen.size() >= kMostSites || !seen.insert(frame_of(line) + " " + site).second) return;
-  if (seen.size() != budget + 1) return;
+  if (known.size() >= kMostSites || !known.insert(frame_of(line) + " " + site).second) return;
+  if (known.size() != budget + 1) return;
   Alert alert = alert_at(line, "graph_break_total");
   alert.text =
       fmt::format("more than {} graph breaks over all sites of one rank; {}", budget, alert.text);
@@ -280,7 +280,7 @@ Alert Triage::State::alert_at(const LineInHand& line, const std::string& rule) c
   Alert alert{.rule = rule,
               .rank = line.rank->name,
               .text = clean(line.text),
-              .place = {file->name, line.number}};
+              .location = {file->name, line.number}};
   lines_before(line.before, alert.rank, file->rank, alert.before);
   std::vector<std::string> earlier;
   if (alert.before.size() < kContextLines)
@@ -301,7 +301,7 @@ void Triage::State::raise(Alert alert, const LineInHand& line) {
 }
 
 void Triage::State::add_context_after(Alert& alert, std::string_view rest) const {
-  if (alert.place.file != file->name) return;
+  if (alert.location.file != file->name) return;
   rest = rest.substr(0, kContextBytes);
   while (alert.after.size() < kContextLines) {
     const std::size_t end = rest.find('\n');
@@ -344,7 +344,8 @@ Json Triage::State::hang_json() const {
     is_any_compiling |= !rank.activity.empty();
     is_any_past |= rank.activity.empty();
     if (!rank.activity.empty())
-      by_rank[name] = {{"activity", rank.activity}, {"last", place_json(rank.activity_place)}};
+      by_rank[name] = {{"activity", rank.activity},
+                       {"last", location_json(rank.activity_location)}};
   }
   const std::string cause = is_any_tuning                     ? "autotune"
                             : is_any_compiling && is_any_past ? "ranks"
@@ -352,11 +353,13 @@ Json Triage::State::hang_json() const {
   return {{"cause", cause}, {"last_activity", by_rank}};
 }
 
-Json place_json(const LinePlace& place) { return {{"file", place.file}, {"line", place.line}}; }
+Json location_json(const LogLocation& location) {
+  return {{"file", location.file}, {"line", location.line}};
+}
 
 Json alert_json(const Alert& alert) {
-  return {{"rule", alert.rule},       {"rank", alert.rank},       {"text", alert.text},
-          {"file", alert.place.file}, {"line", alert.place.line}, {"before", alert.before},
+  return {{"rule", alert.rule},          {"rank", alert.rank},          {"text", alert.text},
+          {"file", alert.location.file}, {"line", alert.location.line}, {"before", alert.before},
           {"after", alert.after}};
 }
 

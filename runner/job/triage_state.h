@@ -47,14 +47,14 @@ struct RankState {
   std::string record;        ///< prefix of the log record that the last warning belongs to
   std::string record_shape;  ///< the unknown shape it was counted under, "" if a rule decided
   std::string activity;      ///< "compile" or "autotune" since the last step, "" if none
-  LinePlace activity_place;
+  LogLocation activity_location;
 };
 
 /// An unknown warning.
 struct Cluster {
   int64_t count = 0;
   std::map<std::string, int64_t> ranks;
-  LinePlace first;
+  LogLocation first;
   std::string example;
 };
 
@@ -70,7 +70,7 @@ struct LineInHand {
 using SiteCounts = std::map<std::string, std::map<std::string, int64_t>>;
 
 /// A place and an alert as `Triage::finish` writes them.
-Json place_json(const LinePlace& place);
+Json location_json(const LogLocation& location);
 Json alert_json(const Alert& alert);
 
 struct Triage::State {

@@ -13,7 +13,7 @@ namespace {
 
 /// The columns of table `findings` between the first and the last two.
 std::array<const std::string*, 10> texts_of(const Finding& f) {
-  return {&f.slug,   &f.upstream, &f.version, &f.beside,          &f.asked,
+  return {&f.slug,   &f.upstream, &f.version, &f.companions,      &f.question.text(),
           &f.device, &f.sentinel, &f.started, &f.manifest_sha256, &f.digest};
 }
 
@@ -30,8 +30,8 @@ Finding read(SQLite::Statement& query) {
   return {.slug = text(0),
           .upstream = text(1),
           .version = text(2),
-          .beside = text(3),
-          .asked = text(4),
+          .companions = text(3),
+          .question = text(4),
           .device = text(5),
           .sentinel = text(6),
           .started = text(7),

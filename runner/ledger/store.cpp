@@ -149,7 +149,7 @@ std::string uri_of(const fs::path& path) {
 }
 
 /// On a read-only file system. There SQLite reads a file in WAL mode only as one that nobody
-/// changes, and then it does not look at a log beside it: with one, records would be missing.
+/// changes, and ignores the log file next to it. If there is a log, records would be missing.
 SQLite::Database open_to_read(const fs::path& path) {
   const fs::path log = path.string() + "-wal";
   std::error_code none;

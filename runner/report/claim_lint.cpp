@@ -132,7 +132,7 @@ class Splitter {
         fence_.reset();
         is_new_ = true;
       } else if (!is_code(*fence_)) {
-        add(number, line, Place::kAlone);
+        add(number, line, VerdictKey::kAlone);
       }
       return;
     }
@@ -156,21 +156,21 @@ class Splitter {
     const bool is_alone = line[begin] == '#' || line[begin] == '|';
     std::string shown(line);
     std::fill_n(shown.begin(), marker, ' ');
-    add(number, shown, is_alone ? Place::kAlone : Place::kFlowing);
+    add(number, shown, is_alone ? VerdictKey::kAlone : VerdictKey::kFlowing);
   }
 
   /// A comment ends with the line that holds its "-->"; what stands behind that is seen.
   void leave_comment(int number, std::string_view line) {
     const std::size_t end = line.find("-->");
     is_in_comment_ = end == line.npos;
-    if (!is_in_comment_) add(number, line.substr(end + 3), Place::kAlone);
+    if (!is_in_comment_) add(number, line.substr(end + 3), VerdictKey::kAlone);
   }
 
-  enum class Place { kFlowing, kAlone };
-  void add(int number, std::string_view line, Place place) {
-    if (is_new_ || place == Place::kAlone || blocks_.empty()) blocks_.emplace_back();
+  enum class VerdictKey { kFlowing, kAlone };
+  void add(int number, std::string_view line, VerdictKey place) {
+    if (is_new_ || place == VerdictKey::kAlone || blocks_.empty()) blocks_.emplace_back();
     blocks_.back().lines.push_back({number, std::string(line)});
-    is_new_ = place == Place::kAlone;
+    is_new_ = place == VerdictKey::kAlone;
   }
 
   std::vector<Block> blocks_;

@@ -126,7 +126,7 @@ std::string junit_xml(const std::string& suite, const std::vector<JunitCase>& ca
 }
 
 JunitStatus junit_status(const Observation& observation, const QuestionContext& question) {
-  const Verdict verdict = verdict_of(observation.seen, expectation_of(observation, question));
+  const Verdict verdict = verdict_of(observation.status, expectation_of(observation, question));
   switch (verdict) {
     case Verdict::kReproduced:
     case Verdict::kValidated:
@@ -134,9 +134,9 @@ JunitStatus junit_status(const Observation& observation, const QuestionContext& 
     case Verdict::kUnexpectedlyAbsent:
     case Verdict::kNotFixed:
       return JunitStatus::kFailed;
-    case Verdict::kSeenPresent:
+    case Verdict::kObservedPresent:
       return observation.subject.is_mutant() ? JunitStatus::kPassed : JunitStatus::kFailed;
-    case Verdict::kSeenAbsent:
+    case Verdict::kObservedAbsent:
       return observation.subject.is_mutant() ? JunitStatus::kSkipped : JunitStatus::kPassed;
     case Verdict::kUnjudged:
     case Verdict::kUnsupported:
@@ -168,15 +168,17 @@ std::string junit_of_run(const std::string& slug, const std::vector<Observation>
     JunitCase c{.group = slug + "." + o.subject.text(),
                 .name = std::move(name),
                 .status = junit_status(o, question),
-                .verdict = verdict_name(verdict_of(o.seen, expectation_of(o, question))),
+                .verdict = verdict_name(verdict_of(o.status, expectation_of(o, question))),
                 .reason = o.reason.empty() ? measure_text(o) : o.reason};
-    if (c.status == JunitStatus::kSkipped && o.subject.is_mutant() && o.seen == Seen::kAbsent)
+    if (c.status == JunitStatus::kSkipped && o.subject.is_mutant() &&
+        o.status == CaseStatus::kAbsent)
       c.reason = "this case does not tell the mutant apart";
     if (o.outside.is_object() && o.outside.contains("wall_s") && o.outside["wall_s"].is_number()) {
       c.seconds = o.outside["wall_s"].get<double>();
     }
-    c.properties = {
-        {"device", o.device}, {"seed", std::to_string(o.seed)}, {"seen", seen_name(o.seen)}};
+    c.properties = {{"device", o.device},
+                    {"seed", std::to_string(o.seed)},
+                    {"seen", case_status_name(o.status)}};
     if (!o.failure_class.empty()) c.properties.emplace_back("class", o.failure_class);
     cases.push_back(std::move(c));
   }

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/pin_words.h"
+#include "core/pin_arguments.h"
 
 namespace patchbench::report {
 namespace {
@@ -59,11 +59,11 @@ std::string case_table(const std::vector<Observation>& observations,
             : code_span(m->tensor + " " + m->layer + (m->where.empty() ? "" : " " + m->where));
     if (!o.reason.empty()) note += (note.empty() ? "" : " ") + code_span(o.reason);
     if (!o.counts) note += " (shown only: not judged on this device)";
-    std::string seen = seen_name(o.seen);
-    if (!o.failure_class.empty()) seen += " " + code_span(o.failure_class);
+    std::string status = case_status_name(o.status);
+    if (!o.failure_class.empty()) status += " " + code_span(o.failure_class);
     rows.push_back({code_span(o.subject.text()), code_span(o.case_name), role_name(o.role),
-                    expectation_name(expectation), seen,
-                    verdict_name(verdict_of(o.seen, expectation)), number(&Measure::got),
+                    expectation_name(expectation), status,
+                    verdict_name(verdict_of(o.status, expectation)), number(&Measure::got),
                     number(&Measure::plain), number(&Measure::limit), note});
   }
   return markdown_table({"subject", "case", "role", "expected", "seen", "verdict", "error", "plain",

@@ -28,11 +28,11 @@ std::string notes_of(const AdvisoryRelease& release) {
   if (release.states.empty()) return "not measured";
   std::vector<std::string> parts;
   for (const DeviceState& s : release.states) {
-    const std::string seen = s.state == BugStatus::kAbsent ? "BUG_ABSENT"
-                             : s.state == BugStatus::kUnresolved
-                                 ? "no sentinel"
-                                 : "BUG_REPRODUCED(" + s.state.text() + ")";
-    parts.push_back(fmt::format("{} on {}, record {}", seen, s.device, s.digest.substr(0, 16)));
+    const std::string status = s.state == BugStatus::kAbsent ? "BUG_ABSENT"
+                               : s.state == BugStatus::kUnresolved
+                                   ? "no sentinel"
+                                   : "BUG_REPRODUCED(" + s.state.text() + ")";
+    parts.push_back(fmt::format("{} on {}, record {}", status, s.device, s.digest.substr(0, 16)));
   }
   return fmt::format("{}", fmt::join(parts, "; "));
 }

@@ -37,12 +37,13 @@ std::string with_marks(const std::string& text, const std::vector<std::string>& 
   return marks.empty() ? text : fmt::format("{} ({})", text, fmt::join(marks, ", "));
 }
 
-std::string cell_html(const PagePack& pack, const PageTier& tier, const PageCell& cell) {
+std::string cell_html(const PagePack& pack, const PageDeviceClass& device_class,
+                      const PageCell& cell) {
   const Look look = look_of(pack, cell.state);
-  const std::string title =
-      with_marks(fmt::format("{} {} on {}: {}{}{}", tier.upstream, cell.version, tier.device,
-                             cell.state, cell.date.empty() ? "" : ", ", cell.date),
-                 cell.marks);
+  const std::string title = with_marks(
+      fmt::format("{} {} on {}: {}{}{}", device_class.upstream, cell.version, device_class.device,
+                  cell.state, cell.date.empty() ? "" : ", ", cell.date),
+      cell.marks);
   const std::string body = fmt::format(
       "<b>{} {}</b><span>{}{}</span>", look.sign, html_text(short_version(cell.version)),
       cell.date.empty() ? "no run" : html_text(cell.date), cell.marks.empty() ? "" : " *");
@@ -52,9 +53,10 @@ std::string cell_html(const PagePack& pack, const PageTier& tier, const PageCell
   return fmt::format("<a {} href=\"#{}\">{}</a>", attributes, record_id(cell.record), body);
 }
 
-std::string tier_row(const PagePack& pack, const PageTier& tier, const std::string& who) {
+std::string device_class_row(const PagePack& pack, const PageDeviceClass& device_class,
+                             const std::string& who) {
   std::string cells;
-  for (const PageCell& cell : tier.cells) cells += cell_html(pack, tier, cell);
+  for (const PageCell& cell : device_class.cells) cells += cell_html(pack, device_class, cell);
   return fmt::format(
       "<div class=\"row\"><div class=\"who\">{}</div><div class=\"cells\">{}</div></div>", who,
       cells);
@@ -64,8 +66,8 @@ std::string tier_row(const PagePack& pack, const PageTier& tier, const std::stri
 std::string key_of(const PagePack& pack) {
   std::string out;
   std::set<BugState> shown;
-  for (const PageTier& tier : pack.tiers) {
-    for (const PageCell& cell : tier.cells) {
+  for (const PageDeviceClass& device_class : pack.tiers) {
+    for (const PageCell& cell : device_class.cells) {
       if (!shown.insert(cell.state).second) continue;
       out += fmt::format("{}{} {}", out.empty() ? "" : " · ", look_of(pack, cell.state).sign,
                          html_text(cell.state.text()));
@@ -88,10 +90,11 @@ std::string matrix(const Page& page) {
           "<div class=\"row\"><div class=\"who\"><b>{}</b></div><div>not measured</div></div>",
           link_to(pack_id(pack), name));
     }
-    for (const PageTier& tier : pack.tiers) {
-      out += tier_row(pack, tier,
-                      fmt::format("<b>{}</b>{} · {}", link_to(pack_id(pack), name),
-                                  html_text(tier.upstream), html_text(tier.device)));
+    for (const PageDeviceClass& device_class : pack.tiers) {
+      out += device_class_row(
+          pack, device_class,
+          fmt::format("<b>{}</b>{} · {}", link_to(pack_id(pack), name),
+                      html_text(device_class.upstream), html_text(device_class.device)));
     }
   }
   return out + "</section>";
@@ -136,8 +139,9 @@ std::string facts(const PagePack& pack) {
                       pack.manifest.classes.at(name));
   for (const UpstreamUse& use : pack.manifest.upstreams)
     upstreams.push_back(use.name + ", tested release " + use.red_pin);
-  for (const PageTier& tier : pack.tiers)
-    windows.push_back(tier.upstream + " on " + tier.device + ": " + tier.window);
+  for (const PageDeviceClass& device_class : pack.tiers)
+    windows.push_back(device_class.upstream + " on " + device_class.device + ": " +
+                      device_class.window);
   const Json& lifecycle = pack.manifest.lifecycle;
   if (lifecycle.is_object() && !lifecycle.empty()) {
     life = {"keep: " + lifecycle.at("keep").get<std::string>() + ", review on " +
@@ -146,9 +150,9 @@ std::string facts(const PagePack& pack) {
   }
   life.insert(life.end(), pack.due.begin(), pack.due.end());
   return "<dl>" + fact("Upstream", upstreams) + fact("Classes", classes) + fact("Window", windows) +
-         fact("At the tested release", pack.quorum) + fact("Unsigned imports", pack.apart) +
-         fact("Mitigation", pack.mitigation) + filing_html(pack.manifest.filing) +
-         fact("Lifecycle", life) + "</dl>";
+         fact("At the tested release", pack.quorum) +
+         fact("Unsigned imports", pack.unsigned_imports) + fact("Mitigation", pack.mitigation) +
+         filing_html(pack.manifest.filing) + fact("Lifecycle", life) + "</dl>";
 }
 
 std::string td(const std::string& heading, const std::string& markup) {
@@ -180,7 +184,7 @@ std::string record_table(const PagePack& pack) {
   for (const PageRecord& record : pack.records) {
     rows += fmt::format("<tr id=\"{}\">", record_id(record.digest)) +
             td("record", "<code>" + html_text(record.digest.substr(0, 16)) + "</code>") +
-            td("question", html_text(record.asked)) + td("version", html_text(record.version)) +
+            td("question", html_text(record.question)) + td("version", html_text(record.version)) +
             td("device", html_text(record.device)) + td("verdict", html_text(record.verdict)) +
             td("day", html_text(record.date)) +
             td("marks", html_text(fmt::format("{}", fmt::join(record.marks, ", ")))) + "</tr>";
@@ -196,13 +200,14 @@ std::string record_table(const PagePack& pack) {
 std::string charts(const PagePack& pack) {
   std::string out;
   std::set<std::string> done;
-  for (const PageTier& first : pack.tiers) {
+  for (const PageDeviceClass& first : pack.tiers) {
     if (!done.insert(first.upstream).second) continue;
     std::vector<std::string> releases;
     for (const PageCell& cell : first.cells) releases.push_back(short_version(cell.version));
     std::vector<ChartSeries> series;
-    for (const PageTier& tier : pack.tiers) {
-      if (tier.upstream == first.upstream) series.push_back({tier.device, tier.errors});
+    for (const PageDeviceClass& device_class : pack.tiers) {
+      if (device_class.upstream == first.upstream)
+        series.push_back({device_class.device, device_class.errors});
     }
     const std::string chart = error_chart(releases, series);
     if (chart.empty()) continue;
@@ -220,8 +225,9 @@ std::string pack_section(const PagePack& pack) {
                   html_text(pack.manifest.slug.str()), html_text(pack.manifest.title));
   for (const std::string& line : pack.disagreements)
     out += element("p", "Disagreement: " + line, "class=\"warn\"");
-  for (const PageTier& tier : pack.tiers)
-    out += tier_row(pack, tier, html_text(tier.upstream + " · " + tier.device));
+  for (const PageDeviceClass& device_class : pack.tiers)
+    out += device_class_row(pack, device_class,
+                            html_text(device_class.upstream + " · " + device_class.device));
   if (!pack.tiers.empty()) out += key_of(pack);
   return out + facts(pack) + charts(pack) + scope_table(pack) + record_table(pack) + "</section>";
 }
@@ -250,26 +256,26 @@ Json page_json(const Page& page) {
   Json packs = Json::array();
   for (const PagePack& pack : page.packs) {
     Json tiers = Json::array(), records = Json::array(), bars = Json::array();
-    for (const PageTier& tier : pack.tiers) {
+    for (const PageDeviceClass& device_class : pack.tiers) {
       Json cells = Json::array(), errors = Json::array();
-      for (const PageCell& cell : tier.cells)
+      for (const PageCell& cell : device_class.cells)
         cells.push_back({{"version", cell.version},
                          {"state", cell.state.text()},
                          {"date", cell.date},
                          {"verdict", cell.record},
                          {"marks", cell.marks}});
-      for (const ChartPoint& point : tier.errors)
-        errors.push_back({{"version", tier.cells.at(point.release).version},
+      for (const ChartPoint& point : device_class.errors)
+        errors.push_back({{"version", device_class.cells.at(point.release).version},
                           {"error_over_limit", number_or_name(point.value)}});
-      tiers.push_back({{"upstream", tier.upstream},
-                       {"device", tier.device},
-                       {"window", tier.window},
+      tiers.push_back({{"upstream", device_class.upstream},
+                       {"device", device_class.device},
+                       {"window", device_class.window},
                        {"releases", cells},
                        {"errors", errors}});
     }
     for (const PageRecord& record : pack.records)
       records.push_back({{"digest", record.digest},
-                         {"question", record.asked},
+                         {"question", record.question},
                          {"version", record.version},
                          {"device", record.device},
                          {"verdict", record.verdict},
@@ -286,7 +292,7 @@ Json page_json(const Page& page) {
     packs.push_back({{"slug", pack.manifest.slug.str()},
                      {"tiers", tiers},
                      {"quorum", pack.quorum},
-                     {"unsigned_imports", pack.apart},
+                     {"unsigned_imports", pack.unsigned_imports},
                      {"disagreements", pack.disagreements},
                      {"mitigation", pack.mitigation},
                      {"filing", pack.manifest.filing},

@@ -18,7 +18,7 @@ struct PageCell {
 };
 
 /// One row of the matrix, and what stands under it in the pack's section.
-struct PageTier {
+struct PageDeviceClass {
   std::string upstream, device;
   std::vector<PageCell> cells;     ///< every locked release, oldest first
   std::string window;              ///< its intervals in words
@@ -27,16 +27,16 @@ struct PageTier {
 
 /// One verdict record.
 struct PageRecord {
-  std::string digest, asked, version, device, verdict, date;
+  std::string digest, question, version, device, verdict, date;
   std::vector<std::string> marks;
 };
 
 /// Everything about one pack.
 struct PagePack {
   Manifest manifest;
-  std::vector<PageTier> tiers;
-  std::vector<std::string> quorum, apart, disagreements;  ///< lines in words
-  std::vector<std::string> mitigation, due;               ///< lines in words
+  std::vector<PageDeviceClass> tiers;
+  std::vector<std::string> quorum, unsigned_imports, disagreements;  ///< lines in words
+  std::vector<std::string> mitigation, due;                          ///< lines in words
   std::vector<PageRecord> records;
   struct Bars {
     std::string title, unit;

@@ -11,7 +11,7 @@ RecordLine record_line(const Record& record) {
   if (type == "observation") {
     const Observation o = observation_of(record);
     return {o.subject.text() + " " + o.case_name,
-            seen_name(o.seen) + (o.failure_class.empty() ? "" : " " + o.failure_class)};
+            case_status_name(o.status) + (o.failure_class.empty() ? "" : " " + o.failure_class)};
   }
   if (type == "evict")
     return {p.at("digest").get<std::string>().substr(0, kShortDigest),

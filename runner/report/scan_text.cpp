@@ -111,7 +111,7 @@ std::string hit_paragraphs(const ScanAnswer& one, int width) {
   return text;
 }
 
-/// Why a release is no hit although a verdict says that it has the bug.
+/// Why the input is not hit although a verdict says that its release has the bug.
 std::string not_hit_paragraphs(const ScanReport& report, int width) {
   std::string text;
   for (const ScanAnswer& one : report.answers) {

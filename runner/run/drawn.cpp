@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/pin_words.h"
+#include "core/pin_arguments.h"
 
 namespace patchbench {
 namespace {
@@ -31,7 +31,7 @@ std::string summary_line(const Observation& o) {
   const Json open = drawn.value("regions_open", Json::object());
   for (const auto& [region, num] : open.items())
     if (num != 0) line += fmt::format("; not red in {} cases: {}", num.get<int>(), region);
-  if (o.seen == Seen::kUnresolved) line += "; " + o.reason;
+  if (o.status == CaseStatus::kUnresolved) line += "; " + o.reason;
   return line + "\n";
 }
 

@@ -112,7 +112,7 @@ void keep(Observation o, Trial& trial) {
   if (kept.role != CaseRole::kDrawn)
     exec::progress_on_terminal(fmt::format("{}: {} judged, {} {}", kept.subject,
                                            trial.observations.size(), kept.case_name,
-                                           seen_name(kept.seen)));
+                                           case_status_name(kept.status)));
 }
 
 /// The runs of this machine.
@@ -299,9 +299,9 @@ Answer execute(const Context& context, const Setup& setup, const RunPlan& plan) 
 }
 
 std::optional<Answer> further_answer(const Context& context, const Answer& answer,
-                                     const std::optional<QuestionContext>& asked) {
-  if (!asked) return std::nullopt;
-  Answer further{answer.trials, *asked, {}, ""};
+                                     const std::optional<QuestionContext>& question) {
+  if (!question) return std::nullopt;
+  Answer further{answer.trials, *question, {}, ""};
   conclude(context, further);
   return further;
 }

@@ -41,8 +41,8 @@ class SubjectRunner {
 /// The setup of a request; see prepare_here().
 Setup prepare(const Context& context, const RunRequest& request);
 
-/// Runs one step: checkout (+ edits), sandbox, reproducer, observations. There is no other way to
-/// start a subject.
+/// Runs one step: checkout (+ edits), sandbox, reproducer, observations. No other function
+/// starts a subject.
 Trial run_step(const Context& context, const Setup& setup, const PlanStep& step);
 
 /// Runs a plan: the self-test of the judge where it is due, the steps, setup.jobs at a time, what
@@ -53,7 +53,7 @@ Answer execute(const Context& context, const Setup& setup, const RunPlan& plan);
 /// The question that follows an answer (core/further_question.h), asked of its observations; the
 /// verdict is recorded. nullopt where nothing is asked.
 std::optional<Answer> further_answer(const Context& context, const Answer& answer,
-                                     const std::optional<QuestionContext>& asked);
+                                     const std::optional<QuestionContext>& question);
 
 /// Records what separates the red cases of an answer from its green ones; returns the digest.
 std::string record_explained(const Context& context, const Answer& answer, const Json& explained);

@@ -21,7 +21,7 @@ struct Shown {
 };
 
 void show(const Observation& o, const Json& axes, std::map<std::string, Shown>& shown) {
-  if (o.seen != Seen::kPresent && o.seen != Seen::kAbsent) return;
+  if (o.status != CaseStatus::kPresent && o.status != CaseStatus::kAbsent) return;
   const std::string name =
       o.role == CaseRole::kDrawn ? fmt::format("{} of seed {}", o.case_name, o.seed) : o.case_name;
   Shown& one = shown[name];

@@ -73,7 +73,7 @@ void check_target(const std::string& text, const std::string& option) {
 
 /// The kind of failure of a red case, for a person.
 std::string kind_of(const Observation& o) {
-  if (o.seen == Seen::kPresent) return "wrong result";
+  if (o.status == CaseStatus::kPresent) return "wrong result";
   const std::string type = o.self_reported.at("exception").value("type", "");
   return type == "ended" ? "its process ended" : "raised " + type;
 }
@@ -97,11 +97,11 @@ void take(const Observation& o, FunctionSearch& search) {
     ++search.num_smaller;
   } else if (o.is_wrong()) {
     ++search.num_red;
-  } else if (o.seen == Seen::kAbsent) {
+  } else if (o.status == CaseStatus::kAbsent) {
     ++search.num_right;
-  } else if (o.seen == Seen::kUnjudged) {
+  } else if (o.status == CaseStatus::kUnjudged) {
     if (search.num_unjudged++ == 0) search.why_unjudged = o.reason;
-  } else if (o.seen == Seen::kUnsupported) {
+  } else if (o.status == CaseStatus::kUnsupported) {
     ++search.num_unsupported;
   } else if (search.num_unanswered++ == 0) {
     search.why_unanswered = o.reason;
@@ -150,8 +150,9 @@ Json explained_of(const std::vector<Observation>& judged, const std::string& kin
   const auto inputs_of = [&](bool takes_near) {
     std::map<std::string, JudgedInput> inputs;
     for (const Observation& o : judged) {
-      const bool is_taken =
-          o.is_wrong() ? is_asked(o) : o.seen == Seen::kAbsent && (takes_near || is_clear(o));
+      const bool is_taken = o.is_wrong()
+                                ? is_asked(o)
+                                : o.status == CaseStatus::kAbsent && (takes_near || is_clear(o));
       if (!is_taken) continue;
       Json axes = o.drawn.at("axes");
       axes.update(o.drawn.at("properties"));
@@ -195,22 +196,22 @@ Json explanations_of(const std::vector<Observation>& judged) {
 }
 
 /// A word for a shell.
-std::string explore_words(const FunctionOptions& options) {
-  std::string words =
+std::string explore_arguments(const FunctionOptions& options) {
+  std::string arguments =
       fmt::format("patchbench explore {} --against {} --axes {}", shell_word(options.function),
                   shell_word(options.reference), shell_word(options.axes.string()));
-  if (!options.python.empty()) words += " --python " + shell_word(options.python.string());
-  return words;
+  if (!options.python.empty()) arguments += " --python " + shell_word(options.python.string());
+  return arguments;
 }
 
 std::string command_of(const FunctionOptions& options, const FunctionSearch& search,
                        const Observation& o) {
-  return explore_words(options) + fmt::format(" --device {} --seed {} --case {}", search.device,
-                                              o.seed, shell_word(o.drawn.at("axes").dump()));
+  return explore_arguments(options) + fmt::format(" --device {} --seed {} --case {}", search.device,
+                                                  o.seed, shell_word(o.drawn.at("axes").dump()));
 }
 
 /// What was measured of a case.
-std::string seen_text(const Observation& o) {
+std::string status_text(const Observation& o) {
   const Measure* failing = o.failing();
   if (failing == nullptr) return o.reason;
   return fmt::format("{} {} {:.2e} > {:.2e} {}", failing->tensor, failing->layer, failing->got,
@@ -363,13 +364,14 @@ std::string search_text(const FunctionOptions& options, const FunctionSearch& se
   text += report::paragraph("", counts_text(search));
   if (!options.given.empty()) {
     for (const Observation& o : search.judged)
-      text += fmt::format("{}{}\n", o.is_wrong() ? "red: " + kind_of(o) + ": " : "", seen_text(o));
+      text +=
+          fmt::format("{}{}\n", o.is_wrong() ? "red: " + kind_of(o) + ": " : "", status_text(o));
     return text;
   }
   for (const Json& one : search.explained)
     text += report::paragraph(one.at("class").get<std::string>() + ": ", explanation_line(one));
   for (const Observation& o : search.smallest)
-    text += report::paragraph("smallest: ", kind_of(o) + ": " + seen_text(o)) + "  " +
+    text += report::paragraph("smallest: ", kind_of(o) + ": " + status_text(o)) + "  " +
             command_of(options, search, o) + "\n";
   if (search.num_red > 0)
     return text + report::closing("The function differs from its reference.",
@@ -377,8 +379,8 @@ std::string search_text(const FunctionOptions& options, const FunctionSearch& se
   return text +
          report::closing(search.is_whole() ? "Nothing red was found."
                                            : "Nothing red was found in the cases that were judged.",
-                         explore_words(options) + fmt::format(" --device {} --seed {}",
-                                                              search.device, options.seed + 1));
+                         explore_arguments(options) + fmt::format(" --device {} --seed {}",
+                                                                  search.device, options.seed + 1));
 }
 
 Json search_json(const FunctionOptions& options, const FunctionSearch& search) {
@@ -387,13 +389,14 @@ Json search_json(const FunctionOptions& options, const FunctionSearch& search) {
     smallest.push_back({{"kind", kind_of(o)},
                         {"axes", o.drawn.at("axes")},
                         {"seed", o.seed},
-                        {"seen", seen_text(o)},
+                        {"seen", status_text(o)},
                         {"command", command_of(options, search, o)}});
   for (const Observation& o : search.judged)
     if (!options.given.empty())
-      cases.push_back({{"axes", o.drawn.at("axes")},
-                       {"is_red", o.is_wrong()},
-                       {"seen", o.is_wrong() ? seen_text(o) : seen_name(o.seen) + " " + o.reason}});
+      cases.push_back(
+          {{"axes", o.drawn.at("axes")},
+           {"is_red", o.is_wrong()},
+           {"seen", o.is_wrong() ? status_text(o) : case_status_name(o.status) + " " + o.reason}});
   return {{"function", options.function},
           {"reference", options.reference},
           {"device", search.device},

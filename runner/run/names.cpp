@@ -55,14 +55,14 @@ bool has_subject(const Manifest& manifest, const Subject& subject) {
   return std::find(subjects.begin(), subjects.end(), known.text()) != subjects.end();
 }
 
-const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& asked,
+const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& wanted,
                                 const Subject& subject) {
   if (manifest.upstreams.empty()) {
     throw Error(ErrorCode::kNotRunnable,
                 manifest.slug.str() + ": names no upstream; try --subject op or model");
   }
   const std::string acts_on = subject == SubjectKind::kMitigated ? manifest.mitigated() : "";
-  const std::string name = asked.empty() ? acts_on : asked;
+  const std::string name = wanted.empty() ? acts_on : wanted;
   if (!acts_on.empty() && name != acts_on) {
     throw Error(ErrorCode::kUsage, fmt::format("{}: the mitigation acts on {}, not on {}",
                                                manifest.slug.str(), acts_on, name));
@@ -77,16 +77,17 @@ const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& ask
                                              did_you_mean(name, names)));
 }
 
-Device chosen_device(const std::optional<std::string>& asked) {
+Device chosen_device(const std::optional<std::string>& wanted) {
   const std::vector<exec::Gpu> gpus = exec::find_gpus();
-  if (!asked) return gpus.empty() ? Device{} : Device{DeviceKind::kCuda, 0};
-  const std::optional<Device> device = Device::parse(*asked == "cuda" ? "cuda:0" : *asked);
+  if (!wanted) return gpus.empty() ? Device{} : Device{DeviceKind::kCuda, 0};
+  const std::optional<Device> device = Device::parse(*wanted == "cuda" ? "cuda:0" : *wanted);
   if (!device)
-    throw Error(ErrorCode::kUsage, fmt::format("--device: '{}' is neither cpu nor cuda:N", *asked));
+    throw Error(ErrorCode::kUsage,
+                fmt::format("--device: '{}' is neither cpu nor cuda:N", *wanted));
   if (device->is_gpu() && static_cast<std::size_t>(device->index) >= gpus.size()) {
     throw Error(ErrorCode::kNotRunnable,
                 fmt::format("--device {}: this machine has {} NVIDIA GPU{}; try --device cpu",
-                            *asked, gpus.empty() ? "no" : std::to_string(gpus.size()),
+                            *wanted, gpus.empty() ? "no" : std::to_string(gpus.size()),
                             gpus.size() == 1 ? "" : "s"));
   }
   return *device;

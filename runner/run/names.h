@@ -19,10 +19,10 @@ void need_mode(const Manifest& manifest, const Subject& subject);
 void check_cases(const Manifest& manifest, const std::vector<std::string>& cases);
 /// The upstream of a pack by name, or its first; of `mitigated` the one that the mitigation acts
 /// on, and no other. Throws Error(kUsage) with did-you-mean.
-const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& asked,
+const UpstreamUse& upstream_use(const Manifest& manifest, const std::string& wanted,
                                 const Subject& subject = SubjectKind::kUpstream);
 /// The device asked for, "cpu", "cuda" or "cuda:N", checked, or the best that is here.
-Device chosen_device(const std::optional<std::string>& asked);
+Device chosen_device(const std::optional<std::string>& wanted);
 /// The seeds of "7" or "1-100". Throws Error(kUsage).
 SeedRange seeds_of(const std::string& text);
 

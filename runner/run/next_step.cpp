@@ -6,8 +6,8 @@
 #include <map>
 #include <vector>
 
-#include "core/board.h"
-#include "core/pin_words.h"
+#include "core/pin_arguments.h"
+#include "core/verdict_index.h"
 #include "report/table.h"
 
 namespace patchbench {
@@ -21,12 +21,12 @@ std::string release_of(const Setup& setup) {
 
 /// "patchbench validate SLUG" on the release of this run.
 std::string validate_command(const Setup& setup) {
-  std::string words = "patchbench validate " + setup.target.manifest.slug.str();
+  std::string options = "patchbench validate " + setup.target.manifest.slug.str();
   const UpstreamUse& upstream = setup.target.upstream;
   if (upstream.name != setup.target.manifest.upstreams.front().name ||
       setup.target.pin->version != upstream.red_pin)
-    words += " " + pin_word(upstream.name, setup.target.pin->version);
-  return words;
+    options += " " + pin_word(upstream.name, setup.target.pin->version);
+  return options;
 }
 
 std::string of_bug(const Setup& setup, const Subject& subject, bool is_there) {

@@ -10,7 +10,7 @@
 #include "exec/environment.h"
 #include "exec/process.h"
 #include "git/series.h"
-#include "status/verdict_index.h"
+#include "status/pack_records.h"
 
 namespace patchbench {
 namespace {
@@ -24,9 +24,9 @@ std::string mib(double bytes) {
 
 /// Bytes of an upstream file on the index; 0 where it does not answer.
 double size_on_index(const Context& context, const Pin& pin) {
-  const exec::Exit asked = exec::run({.argv = {"python3", (context.root / "env/fetch.py").string(),
-                                               "size", pin.project, pin.filename}});
-  return asked.ok() ? std::atof(asked.out.c_str()) : 0;
+  const exec::Exit exit = exec::run({.argv = {"python3", (context.root / "env/fetch.py").string(),
+                                              "size", pin.project, pin.filename}});
+  return exit.ok() ? std::atof(exit.out.c_str()) : 0;
 }
 
 /// The two numbers of a lock's "# Size: F bytes to fetch, U bytes unpacked" line; zeros without
@@ -59,10 +59,10 @@ struct Taken {
 };
 Taken newest_run(const Context& context, const RunRequest& request, const RunTarget& target) {
   const bool is_gpu = target.device.is_gpu();
-  const VerdictIndex verdicts = index_verdicts(context, {.slug = request.slug, .before = {}});
+  const PackRecords verdicts = read_pack_records(context, {.slug = request.slug, .before = {}});
   Taken taken;
-  for (const auto& [place, devices] : verdicts.board.places()) {
-    if (place.version != target.pin->version && place.version != "-") continue;
+  for (const auto& [key, devices] : verdicts.verdict_index.by_key()) {
+    if (key.version != target.pin->version && key.version != "-") continue;
     for (const auto& [device, cell] : devices) {
       const Finding* newest = cell.newest();
       if (newest == nullptr || recorded_kind(newest->device) != target.device.kind ||
@@ -70,7 +70,7 @@ Taken newest_run(const Context& context, const RunRequest& request, const RunTar
         continue;
       std::set<double> walls;  // all cases of one process carry that process's time
       double gpu_bytes = 0;
-      for (const Observation& o : cited_observations(verdicts.archive, newest->digest)) {
+      for (const Observation& o : cited_observations(verdicts.records, newest->digest)) {
         if (o.subject != request.subject) continue;
         if (o.outside.is_object()) walls.insert(o.outside.value("wall_s", 0.0));
         if (is_gpu && o.self_reported.is_object())

@@ -63,9 +63,9 @@ bool is_locked_libtorch(const fs::path& folder, const fs::path& lock) {
   std::map<std::string, bool> is_equal;        // by tag
   std::istringstream rows(file_text(lock).value_or(""));
   for (std::string row; std::getline(rows, row);) {
-    std::istringstream words(row);
+    std::istringstream options(row);
     std::string mark, what, tag, name, sha256;
-    if (!(words >> mark >> what >> tag >> name >> sha256) || mark + what != "#libtorch") continue;
+    if (!(options >> mark >> what >> tag >> name >> sha256) || mark + what != "#libtorch") continue;
     bool& equal = is_equal.try_emplace(tag, true).first->second;
     if (equal && !digests.contains(name)) digests[name] = file_sha256(folder / name);
     equal = equal && digests[name] == sha256;
@@ -78,12 +78,12 @@ JudgeDevice judge_device(const Program& judge, const fs::path& libtorch, const D
   exec::Command command{.argv = judge.argv};
   command.argv.insert(command.argv.end(), {"--probe", device.text()});
   if (!libtorch.empty()) command.env["LD_LIBRARY_PATH"] = libtorch.string();
-  const exec::Exit asked = exec::run(command);
-  const Json said = Json::parse(asked.out, nullptr, false);
-  if (!asked.ok() || !said.is_object())
+  const exec::Exit exit = exec::run(command);
+  const Json said = Json::parse(exit.out, nullptr, false);
+  if (!exit.ok() || !said.is_object())
     throw Error(ErrorCode::kInternal,
                 fmt::format("{} --probe {}: {}", judge.file.string(), device.text(),
-                            shown(asked.error.empty() ? asked.err : asked.error)));
+                            shown(exit.error.empty() ? exit.err : exit.error)));
   const auto on = Device::parse(said.at("device").get<std::string>()).value_or(Device{});
   exec::progress(on == device ? "oracle on the CPU, plain computation on " + device.text()
                               : fmt::format("oracle and plain computation on the CPU: {}",

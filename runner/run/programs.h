@@ -31,7 +31,7 @@ Program sandbox_program(const Context& context);
 /// is not in the cache. Throws Error(kNotRunnable).
 std::filesystem::path libtorch_for(const Context& context, const exec::Environment& environment);
 
-/// Whether the libraries of a folder are equal by SHA-256 to those of one locked wheel of torch:
+/// Whether the libraries of a folder equal the libraries of one locked wheel of torch by SHA-256:
 /// the rows `# libtorch TAG FILE SHA256` of a lock.
 bool is_locked_libtorch(const std::filesystem::path& folder, const std::filesystem::path& lock);
 

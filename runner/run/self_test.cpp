@@ -39,7 +39,7 @@ void refuse(const std::string& what) {
 /// A subject that computes nothing, says it did, and prints sentinels.
 void check_liar(const Trial& liar) {
   for (const Observation& o : liar.observations) {
-    if (o.seen == Seen::kAbsent) refuse("a lying subject passed case " + o.case_name);
+    if (o.status == CaseStatus::kAbsent) refuse("a lying subject passed case " + o.case_name);
     if (o.outputs_sha256.empty())
       refuse("the lying subject did not get to lie on case " + o.case_name + ": " + o.reason);
   }
@@ -49,9 +49,9 @@ void check_liar(const Trial& liar) {
 /// A right subject is right on every case.
 void check_right(const Trial& right) {
   for (const Observation& o : right.observations) {
-    if (o.seen != Seen::kAbsent)
-      refuse(fmt::format("the right {} is {} on {}: {}", o.subject, seen_name(o.seen), o.case_name,
-                         o.reason));
+    if (o.status != CaseStatus::kAbsent)
+      refuse(fmt::format("the right {} is {} on {}: {}", o.subject, case_status_name(o.status),
+                         o.case_name, o.reason));
   }
 }
 
@@ -68,8 +68,9 @@ int check_spoiled(const Trial& spoiled) {
   constexpr int kLeast = 15;
   int num_red = 0;
   for (const Observation& o : spoiled.observations) {
-    if (o.seen == Seen::kAbsent) refuse(fmt::format("{} passed case {}", o.subject, o.case_name));
-    num_red += o.seen == Seen::kPresent;
+    if (o.status == CaseStatus::kAbsent)
+      refuse(fmt::format("{} passed case {}", o.subject, o.case_name));
+    num_red += o.status == CaseStatus::kPresent;
   }
   if (num_red < kLeast) refuse(fmt::format("only {} mutants of the outputs were red", num_red));
   return num_red;

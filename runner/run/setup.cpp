@@ -23,13 +23,13 @@ namespace fs = std::filesystem;
 /// The interpreter of sandboxes that use the host's /usr, and its wheel tag.
 std::pair<std::string, std::string> host_python() {
   const std::string python = "/usr/bin/python3";
-  const exec::Exit asked =
+  const exec::Exit exit =
       exec::run({.argv = {python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])"}});
-  if (!asked.ok()) {
+  if (!exit.ok()) {
     throw Error(ErrorCode::kNotRunnable,
                 python + ": not there or broken; install python3 (env/bootstrap.sh does)");
   }
-  return {python, asked.out.substr(0, asked.out.find('\n'))};
+  return {python, exit.out.substr(0, exit.out.find('\n'))};
 }
 
 /// The pack's upstreams that are not under test: at the versions named, else at their red pins or,

@@ -22,7 +22,7 @@ constexpr std::size_t kMaxCells = 100'000;
 /// The versions of one upstream of a pack that the words ask for; `used` receives each word that
 /// named one.
 std::vector<std::string> versions_of(const Pins& pins, const UpstreamUse& use,
-                                     const std::vector<std::string>& words,
+                                     const std::vector<std::string>& options,
                                      std::set<std::string>& used) {
   std::vector<std::string> versions;
   const auto take = [&](const std::string& version, const std::string& word) {
@@ -30,7 +30,7 @@ std::vector<std::string> versions_of(const Pins& pins, const UpstreamUse& use,
     if (std::find(versions.begin(), versions.end(), version) == versions.end())
       versions.push_back(version);
   };
-  for (const std::string& word : words) {
+  for (const std::string& word : options) {
     const std::size_t at = word.find('@');
     const std::string version = at == std::string::npos ? word : word.substr(at + 1);
     if (at != std::string::npos && word.substr(0, at) != use.name) continue;
@@ -52,7 +52,7 @@ std::vector<std::string> versions_of(const Pins& pins, const UpstreamUse& use,
 Json plan_json(const SweepPlan& plan) {
   Json cells = Json::array();
   for (const SweepCell& c : plan.cells) cells.push_back({c.slug, c.upstream, c.version, c.device});
-  const SweepPlanOptions& w = plan.words;
+  const SweepPlanOptions& w = plan.options;
   return {{"format", 1},          {"cells", cells},          {"executor", w.executor},
           {"sandbox", w.sandbox}, {"seed", w.seed},          {"workers", w.workers},
           {"retries", w.retries}, {"sbatch", Json(w.sbatch)}};
@@ -64,15 +64,15 @@ SweepPlan plan_from(const Json& json, const std::string& where) {
     if (json.at("format") != 1) throw Error(ErrorCode::kUsage, where + ": of another format");
     for (const Json& c : json.at("cells"))
       plan.cells.push_back({c.at(0), c.at(1), c.at(2), c.at(3)});
-    plan.words = {.packs = {},
-                  .upstreams = {},
-                  .devices = {},
-                  .executor = json.at("executor"),
-                  .sandbox = json.at("sandbox"),
-                  .sbatch = json.at("sbatch"),
-                  .seed = json.at("seed"),
-                  .workers = json.at("workers"),
-                  .retries = json.at("retries")};
+    plan.options = {.packs = {},
+                    .upstreams = {},
+                    .devices = {},
+                    .executor = json.at("executor"),
+                    .sandbox = json.at("sandbox"),
+                    .sbatch = json.at("sbatch"),
+                    .seed = json.at("seed"),
+                    .workers = json.at("workers"),
+                    .retries = json.at("retries")};
     return plan;
   } catch (const Json::exception& e) {
     throw Error(ErrorCode::kUsage, where + ": is no plan of a sweep: " + shown(e.what()));
@@ -90,18 +90,18 @@ std::string digest_of(const SweepPlan& plan) {
 
 }  // namespace
 
-SweepPlan plan_sweep(const Context& context, const SweepPlanOptions& words) {
-  SweepPlan plan{words, {}};
-  if (words.executor != "local" && words.executor != "slurm")
+SweepPlan plan_sweep(const Context& context, const SweepPlanOptions& options) {
+  SweepPlan plan{options, {}};
+  if (options.executor != "local" && options.executor != "slurm")
     throw Error(ErrorCode::kUsage,
-                "sweep: no executor '" + shown(words.executor) + "'; local or slurm");
+                "sweep: no executor '" + shown(options.executor) + "'; local or slurm");
   const Pins pins = context.pins();
   const std::vector<std::string> devices =
-      words.devices.empty() ? std::vector<std::string>{"cpu"} : words.devices;
+      options.devices.empty() ? std::vector<std::string>{"cpu"} : options.devices;
   const std::vector<std::string> upstreams =
-      words.upstreams.empty() ? std::vector<std::string>{"red"} : words.upstreams;
+      options.upstreams.empty() ? std::vector<std::string>{"red"} : options.upstreams;
   std::set<std::string> used;
-  for (const std::string& slug : words.packs.empty() ? context.slugs() : words.packs) {
+  for (const std::string& slug : options.packs.empty() ? context.slugs() : options.packs) {
     const Manifest pack = context.manifest(slug);
     if (pack.waived(Column::kRepro)) continue;
     for (const UpstreamUse& use : pack.upstreams) {

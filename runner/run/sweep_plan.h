@@ -27,12 +27,12 @@ struct SweepPlanOptions {
 };
 
 struct SweepPlan {
-  SweepPlanOptions words;
+  SweepPlanOptions options;
   std::vector<SweepCell> cells;
 };
 
 /// The matrix of those words. Throws Error(kUsage) on a pack, version or executor that is none.
-SweepPlan plan_sweep(const Context& context, const SweepPlanOptions& words);
+SweepPlan plan_sweep(const Context& context, const SweepPlanOptions& options);
 
 /// The folder of one sweep:
 ///   plan.json · cells/N/{result.json, records.jsonl} · jobs/K.cells · logs/ · cancelled · lock

@@ -15,9 +15,9 @@
 #include <set>
 #include <thread>
 
-#include "core/board.h"
 #include "core/error.h"
 #include "core/shell_word.h"
+#include "core/verdict_index.h"
 #include "exec/process.h"
 #include "exec/progress.h"
 #include "exec/slurm.h"
@@ -85,19 +85,19 @@ void take_known(const Context& context, const SweepFolder& sweep) {
   for (const SweepCell& cell : cells) {
     if (!manifests.contains(cell.slug)) manifests[cell.slug] = context.manifest(cell.slug).sha256;
   }
-  Board board;
+  VerdictIndex verdict_index;
   ledger::Ledger::open(context.ledger)->each_answer({}, [&](const Finding& finding) {
     const auto manifest = manifests.find(finding.slug);
     if (manifest != manifests.end() && judged.is_same(manifest->second, finding.manifest_sha256) &&
         state_of(finding.outcome()) != BugStatus::kUnresolved)
-      board.add(finding);
+      verdict_index.add(finding);
   });
   for (std::size_t i = 0; i < cells.size(); ++i) {
     if (sweep.result(i)) continue;
-    const auto place =
-        board.places().find({cells[i].slug, cells[i].upstream, cells[i].version, "", "reproduce"});
-    if (place == board.places().end()) continue;
-    for (const auto& [device, cell] : place->second) {
+    const auto key = verdict_index.by_key().find(
+        {cells[i].slug, cells[i].upstream, cells[i].version, "", "reproduce"});
+    if (key == verdict_index.by_key().end()) continue;
+    for (const auto& [device, cell] : key->second) {
       const Finding* newest = cell.newest();
       if (newest == nullptr || !is_of_type(newest->device, cells[i].device)) continue;
       sweep.publish(
@@ -143,28 +143,29 @@ class Collector {
   std::string shown_;
 };
 
-std::vector<std::string> cell_words(const Context& context, const SweepFolder& sweep) {
+std::vector<std::string> cell_arguments(const Context& context, const SweepFolder& sweep) {
   return {(context.bin / "patchbench").string(), "sweep", "cell", "--dir", sweep.path().string()};
 }
 
 void run_local(const Context& context, const SweepFolder& sweep, Collector& collector) {
-  const SweepPlanOptions& words = sweep.plan().words;
+  const SweepPlanOptions& sweep_options = sweep.plan().options;
   std::vector<std::size_t> todo;
   for (std::size_t i = 0; i < sweep.plan().cells.size(); ++i) {
     if (!collector.is_done(i)) todo.push_back(i);
   }
   const unsigned half = std::max(1U, std::thread::hardware_concurrency() / 2);
   const std::size_t num_workers =
-      std::min(todo.size(), static_cast<std::size_t>(words.workers > 0 ? words.workers : half));
+      std::min(todo.size(),
+               static_cast<std::size_t>(sweep_options.workers > 0 ? sweep_options.workers : half));
   std::atomic<std::size_t> next = 0, num_running = 0, num_ended = 0;
   const auto work = [&] {
     for (std::size_t at = next++; at < todo.size() && !sweep.is_cancelled(); at = next++) {
-      exec::Command command{.argv = cell_words(context, sweep)};
+      exec::Command command{.argv = cell_arguments(context, sweep)};
       command.argv.push_back(std::to_string(todo[at]));
       const fs::path log = sweep.path() / "logs" / fmt::format("{}.log", todo[at]);
       command.stdout_file = command.stderr_file = log;
       ++num_running;
-      for (int tries = 0; tries <= words.retries && !sweep.result(todo[at]); ++tries) {
+      for (int tries = 0; tries <= sweep_options.retries && !sweep.result(todo[at]); ++tries) {
         if (sweep.is_cancelled()) break;
         [[maybe_unused]] const exec::Exit exit = exec::run(command);  // the result tells
       }
@@ -204,8 +205,8 @@ class SlurmRun {
       if (tasks) {
         const std::size_t num_submitted = submit_missing(*tasks);
         if (is_detached && (is_first || num_submitted > 0)) return;
-        if (tasks->empty() && num_submitted == 0 && seen_idle_) return;
-        seen_idle_ = tasks->empty() && num_submitted == 0;
+        if (tasks->empty() && num_submitted == 0 && idle_since_) return;
+        idle_since_ = tasks->empty() && num_submitted == 0;
         collector_.show(static_cast<std::size_t>(std::count_if(
             tasks->begin(), tasks->end(), [](const auto& task) { return task.is_running; })));
       } else {
@@ -231,7 +232,7 @@ class SlurmRun {
     for (std::size_t cell = 0; cell < sweep_.plan().cells.size(); ++cell) {
       const bool is_free =
           !collector_.is_done(cell) && !held.contains(cell) && !held_.contains(cell);
-      if (!is_free || tries_[cell] > sweep_.plan().words.retries) continue;
+      if (!is_free || tries_[cell] > sweep_.plan().options.retries) continue;
       if (tries_[cell]++ > 0)
         exec::progress(fmt::format("sweep: cell {} ended without a result; again", cell));
       by_device[sweep_.plan().cells[cell].device].push_back(cell);
@@ -255,7 +256,8 @@ class SlurmRun {
     const fs::path jobs = sweep_.path() / "jobs";
     const fs::path script = jobs / fmt::format("{}.sh", number);
     std::string command;
-    for (const std::string& word : cell_words(context_, sweep_)) command += shell_word(word) + " ";
+    for (const std::string& word : cell_arguments(context_, sweep_))
+      command += shell_word(word) + " ";
     write_whole(
         script,
         fmt::format("#!/bin/sh\ncell=$(sed -n \"$((SLURM_ARRAY_TASK_ID + 1))p\" {})\n"
@@ -265,13 +267,13 @@ class SlurmRun {
     const bool is_gpu = recorded_kind(device) == DeviceKind::kCuda;
     if (is_gpu) options.push_back("--gres=gpu:1");
     if (is_gpu && device != "cuda") options.push_back("--constraint=" + device);
-    const SweepPlanOptions& words = sweep_.plan().words;
-    options.insert(options.end(), words.sbatch.begin(), words.sbatch.end());
+    const SweepPlanOptions& sweep_options = sweep_.plan().options;
+    options.insert(options.end(), sweep_options.sbatch.begin(), sweep_options.sbatch.end());
     exec::submit_array(
         {.name = sweep_.job_name(number),
          .script = script,
          .num_tasks = static_cast<int>(cells.size()),
-         .max_at_once = words.workers,
+         .max_at_once = sweep_options.workers,
          .log_pattern = (sweep_.path() / "logs" / fmt::format("{}-%a.log", number)).string(),
          .options = options});
   }
@@ -282,14 +284,14 @@ class SlurmRun {
   std::vector<std::vector<std::size_t>> jobs_;
   std::map<std::size_t, int> tries_;
   std::set<std::size_t> held_;
-  bool seen_idle_ = false;
+  bool idle_since_ = false;
 };
 
 }  // namespace
 
 std::vector<CellState> states_of(const SweepFolder& sweep) {
   std::vector<CellState> states(sweep.plan().cells.size(), CellState::kWaiting);
-  if (sweep.plan().words.executor == "slurm") {
+  if (sweep.plan().options.executor == "slurm") {
     const auto jobs = sweep.jobs();
     for (const exec::ArrayTask& task :
          exec::active_tasks(sweep.job_names()).value_or(std::vector<exec::ArrayTask>{})) {
@@ -316,7 +318,7 @@ std::size_t run_sweep(const Context& context, const SweepFolder& sweep, bool is_
   take_known(context, sweep);
   Collector collector(context, sweep);
   collector.collect();
-  if (sweep.plan().words.executor == "slurm") {
+  if (sweep.plan().options.executor == "slurm") {
     SlurmRun(context, sweep, collector).run(is_detached);
   } else {
     run_local(context, sweep, collector);
@@ -329,7 +331,7 @@ void run_cell(const Context& context, const SweepFolder& sweep, std::size_t cell
     throw Error(ErrorCode::kUsage, fmt::format("sweep: no cell {}", cell));
   if (sweep.result(cell)) return;
   const SweepCell& what = sweep.plan().cells[cell];
-  const SweepPlanOptions& words = sweep.plan().words;
+  const SweepPlanOptions& sweep_options = sweep.plan().options;
   // A ledger of its own, on a local disk: SQLite and network file systems do not go together.
   std::string scratch = (fs::temp_directory_path() / "patchbench-cell-XXXXXX").string();
   if (::mkdtemp(scratch.data()) == nullptr)
@@ -341,10 +343,10 @@ void run_cell(const Context& context, const SweepFolder& sweep, std::size_t cell
   RunRequest request{.slug = what.slug,
                      .upstream = what.upstream,
                      .version = what.version,
-                     .choice = {.seeds = {words.seed, words.seed}},
+                     .choice = {.seeds = {sweep_options.seed, sweep_options.seed}},
                      .device = Device{recorded_kind(what.device)}.text(),
                      .needs_pin = true};
-  if (!words.sandbox.empty()) request.sandbox = exec::sandbox_from(words.sandbox);
+  if (!sweep_options.sandbox.empty()) request.sandbox = exec::sandbox_from(sweep_options.sandbox);
   // A sandbox that breaks once, because its node dies or is short of memory, says nothing about the
   // machine: that a cell cannot run here has to be seen twice.
   for (bool is_first = true;; is_first = false) {
@@ -374,7 +376,7 @@ void run_cell(const Context& context, const SweepFolder& sweep, std::size_t cell
 
 bool cancel_sweep(const SweepFolder& sweep) {
   sweep.set_cancelled(true);
-  if (sweep.plan().words.executor == "slurm") return exec::cancel_jobs(sweep.job_names());
+  if (sweep.plan().options.executor == "slurm") return exec::cancel_jobs(sweep.job_names());
   // Its workers' children end with it.
   if (const pid_t pid = RunLock::holder(sweep.path()); pid > 0) ::kill(pid, SIGTERM);
   return true;

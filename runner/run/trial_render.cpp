@@ -38,10 +38,10 @@ report::Color color_of(Verdict verdict) {
   switch (verdict) {
     case Verdict::kReproduced:
     case Verdict::kNotFixed:
-    case Verdict::kSeenPresent:
+    case Verdict::kObservedPresent:
       return report::Color::kRed;
     case Verdict::kValidated:
-    case Verdict::kSeenAbsent:
+    case Verdict::kObservedAbsent:
       return report::Color::kGreen;
     default:
       return report::Color::kYellow;
@@ -54,17 +54,19 @@ void add_rows(report::Table& table, const Trial& trial, const QuestionContext& q
     if (o.subject.is_region_mutant() || o.role == CaseRole::kDrawn) continue;
     const Measure* m = deciding(o);
     const std::string name = names_subject ? o.subject.text() + " " + o.case_name : o.case_name;
-    std::string seen = seen_name(o.seen);
+    std::string status = case_status_name(o.status);
     if (!o.failure_class.empty() && o.failure_class != question.classes.front())
-      seen += " " + o.failure_class;
-    if (m == nullptr || o.seen == Seen::kUnsupported || o.seen == Seen::kUnresolved) {
-      table.add({name, expectation_name(expectation_of(o, question)), seen, o.reason, "", "", ""});
+      status += " " + o.failure_class;
+    if (m == nullptr || o.status == CaseStatus::kUnsupported ||
+        o.status == CaseStatus::kUnresolved) {
+      table.add(
+          {name, expectation_name(expectation_of(o, question)), status, o.reason, "", "", ""});
     } else {
-      table.add({name, expectation_name(expectation_of(o, question)), seen, m->tensor,
+      table.add({name, expectation_name(expectation_of(o, question)), status, m->tensor,
                  fmt::format("{:.1e}", m->got), fmt::format("{:.0e}", m->plain),
                  fmt::format("{:.0e}", m->limit)});
     }
-    table.color(2, color_of(verdict_of(o.seen, expectation_of(o, question))));
+    table.color(2, color_of(verdict_of(o.status, expectation_of(o, question))));
   }
 }
 
@@ -90,7 +92,7 @@ std::string mutant_line(const Trial& trial, bool holds) {
   const Observation* caught = nullptr;
   for (const Observation& o : trial.observations) {
     const bool is_asked = o.role == CaseRole::kTrigger || holds;
-    if (o.seen == Seen::kPresent && is_asked && caught == nullptr) caught = &o;
+    if (o.status == CaseStatus::kPresent && is_asked && caught == nullptr) caught = &o;
   }
   const std::string subject =
       trial.observations.empty() ? "mutant" : trial.observations.front().subject.text();
@@ -113,9 +115,9 @@ std::string region_line(const std::vector<Trial>& trials) {
     for (const Observation& o : trial.observations) {
       if (!o.subject.is_region_mutant()) continue;
       ++num;
-      red += o.seen == Seen::kPresent;
-      if (o.seen == Seen::kPresent) continue;
-      const bool is_untried = o.seen == Seen::kUnsupported;
+      red += o.status == CaseStatus::kPresent;
+      if (o.status == CaseStatus::kPresent) continue;
+      const bool is_untried = o.status == CaseStatus::kUnsupported;
       std::string& list = is_untried ? untried : passed;
       list += (list.empty() ? "" : ", ") + o.subject.mutant_name() +
               (is_untried ? "" : " (passed " + o.case_name + ")");
@@ -141,11 +143,12 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
   const auto shown =
       std::count_if(trials.begin(), trials.end(), [](const Trial& t) { return !is_mutants(t); });
   report::Table table({"case", "expected", "seen", "worst", "error", "plain", "limit"});
-  std::string mutants, costs;
+  std::string mutants, cost_history;
   for (const Trial& trial : trials) {
     if (question.question == Question::kOp && is_mutants(trial)) {
       std::map<Subject, bool> red;
-      for (const Observation& o : trial.observations) red[o.subject] |= o.seen == Seen::kPresent;
+      for (const Observation& o : trial.observations)
+        red[o.subject] |= o.status == CaseStatus::kPresent;
       mutants += fmt::format(
           "{} mutants of the outputs, {} red\n", red.size(),
           std::count_if(red.begin(), red.end(), [](const auto& r) { return r.second; }));
@@ -155,13 +158,15 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
       add_rows(table, trial, question, shown > 1);
       const Cost cost = cost_of(trial);
       if (shown > 1) {
-        costs += fmt::format("{}: {:.2f} s in its cases (self-reported), peak {:.0f} MiB\n",
-                             trial.observations.empty() ? "" : trial.observations.front().subject,
-                             cost.case_seconds, static_cast<double>(cost.peak_bytes) / 1048576.0);
+        cost_history +=
+            fmt::format("{}: {:.2f} s in its cases (self-reported), peak {:.0f} MiB\n",
+                        trial.observations.empty() ? "" : trial.observations.front().subject,
+                        cost.case_seconds, static_cast<double>(cost.peak_bytes) / 1048576.0);
       }
     }
   }
-  text += table.render(style) + mutants + region_line(trials) + drawn_text(setup, trials) + costs;
+  text += table.render(style) + mutants + region_line(trials) + drawn_text(setup, trials) +
+          cost_history;
   text += report::colored(outcome.text(), color_of(outcome), style);
   if (!outcome.alias.empty()) text += " = " + outcome.alias;
   return text + (outcome.why.empty() ? "" : ": " + outcome.why) + "\n";
@@ -176,7 +181,7 @@ Json trials_json(const Setup& setup, const std::vector<Trial>& trials,
     for (const Observation& o : trial.observations) {
       Json row = o.to_json();
       row["expected"] = expectation_name(expectation_of(o, question));
-      row["verdict"] = verdict_name(verdict_of(o.seen, expectation_of(o, question)));
+      row["verdict"] = verdict_name(verdict_of(o.status, expectation_of(o, question)));
       rows.push_back(std::move(row));
     }
     subjects.push_back(

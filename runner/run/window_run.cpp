@@ -19,19 +19,19 @@
 #include "run/questions.h"
 #include "status/agreement.h"
 #include "status/cost_history.h"
+#include "status/pack_records.h"
 #include "status/table_style.h"
-#include "status/verdict_index.h"
 
 namespace patchbench {
 namespace {
 
-struct Measured {
+struct MeasuredRelease {
   ReleaseState state;
   Outcome outcome;
   std::optional<NotRun> not_run;
 };
 
-Measured measure(const Context& context, RunRequest request, const std::string& version) {
+MeasuredRelease measure(const Context& context, RunRequest request, const std::string& version) {
   request.version = version;
   try {
     const Setup setup = prepare(context, request);
@@ -88,26 +88,28 @@ Roles cases_among(const std::vector<Observation>& observations) {
 /// would let nothing count; that a case got other axes under its old name is not seen.
 Known known_states(const Context& context, const RunRequest& request, const Setup& setup) {
   Known known;
-  const VerdictIndex verdicts = index_verdicts(context, {.slug = request.slug, .before = {}});
-  const Json beside = setup.target.companions_json();
-  const std::string unusual_beside =
-      beside.is_null() ? "" : unusual(canonical_json(beside), setup.target.manifest);
+  const PackRecords verdicts = read_pack_records(context, {.slug = request.slug, .before = {}});
+  const Json companions = setup.target.companions_json();
+  const std::string unusual_companions =
+      companions.is_null() ? "" : unusual(canonical_json(companions), setup.target.manifest);
   const Roles today = cases_of(setup);
-  for (const auto& [place, devices] : verdicts.board.places()) {
+  for (const auto& [key, devices] : verdicts.verdict_index.by_key()) {
     const auto cell = devices.find(setup.machine.value("device", ""));
-    const bool is_same = place.asked == "reproduce" &&
-                         place.upstream == setup.target.upstream.name &&
-                         place.beside == unusual_beside && cell != devices.end();
+    const bool is_same = key.question.is(Question::kReproduce) &&
+                         key.upstream == setup.target.upstream.name &&
+                         key.companions == unusual_companions && cell != devices.end();
     const Finding* finding = is_same ? cell->second.newest() : nullptr;
     if (finding == nullptr) continue;
-    const std::vector<Observation> seen = cited_observations(verdicts.archive, finding->digest);
+    const std::vector<Observation> observations =
+        cited_observations(verdicts.records, finding->digest);
     BugState state = state_of(finding->outcome());
-    if (state == BugStatus::kUnresolved && has_no_such_code(seen)) state = BugStatus::kUnsupported;
+    if (state == BugStatus::kUnresolved && has_no_such_code(observations))
+      state = BugStatus::kUnsupported;
     if (state == BugStatus::kUnresolved) continue;
-    if (cases_among(seen) == today) {
-      known.states[place.version] = {place.version, state, finding->digest};
+    if (cases_among(observations) == today) {
+      known.states[key.version] = {key.version, state, finding->digest};
     } else {
-      known.outdated.insert(place.version);
+      known.outdated.insert(key.version);
     }
   }
   return known;
@@ -250,7 +252,7 @@ WindowAnswer measure_window(const Context& context, const RunRequest& request,
   for (const Pin& pin : upstream.versions()) {
     const exec::Step step(fmt::format("{} {} ({}/{})", upstream.name, pin.version,
                                       states.size() + 1, upstream.versions().size()));
-    Measured one;
+    MeasuredRelease one;
     if (const auto it = known.find(pin.version); it != known.end()) {
       one = {it->second, {std::nullopt, "", "from the records", ""}, std::nullopt};
     } else {
@@ -384,21 +386,21 @@ WindowAnswer measure_all_windows(const Context& context, const RunRequest& reque
 }
 
 void show_windows(const Context& context, const std::string& slug) {
-  const VerdictIndex verdicts = index_verdicts(context, {.slug = slug, .before = {}});
+  const PackRecords verdicts = read_pack_records(context, {.slug = slug, .before = {}});
   const Manifest& pack = verdicts.packs.front();
-  const std::vector<TierWindow> windows = windows_of(verdicts, pack);
+  const std::vector<DeviceClassWindow> windows = windows_of(verdicts, pack);
   Json documents = Json::array();
-  for (const TierWindow& window : windows) {
+  for (const DeviceClassWindow& window : windows) {
     documents.push_back(window_json(window));
     documents.back()["classes"] = class_windows_json(class_windows(verdicts, pack, window));
     if (recorded_kind(window.device) == DeviceKind::kCuda)
-      documents.back()["costs"] = costs_json(costs_of(verdicts, window));
+      documents.back()["costs"] = cost_history_json(cost_history_of(verdicts, window));
   }
   if (context.json) {
     Json disagreements = Json::array();
     for (const UpstreamUse& use : pack.upstreams) {
       for (const std::string& line :
-           tier_disagreements(windows, sources_of(verdicts, pack, use), use))
+           device_class_disagreements(windows, sources_of(verdicts, pack, use), use))
         disagreements.push_back(use.name + " " + line);
     }
     print_json(context,
@@ -408,13 +410,13 @@ void show_windows(const Context& context, const std::string& slug) {
   for (const UpstreamUse& use : pack.upstreams) {
     if (use.from_environment) continue;
     context.out() << render_windows(verdicts, pack, use, windows, table_style(context));
-    for (const TierWindow& window : windows) {
+    for (const DeviceClassWindow& window : windows) {
       const std::vector<ClassWindow> classes = class_windows(verdicts, pack, window);
       if (window.upstream == use.name && classes.size() > 1)
         context.out() << window.device << ", by class:\n" << class_windows_text(classes);
       if (window.upstream == use.name)
-        context.out() << render_costs(costs_of(verdicts, window), window.device,
-                                      table_style(context));
+        context.out() << render_cost_history(cost_history_of(verdicts, window), window.device,
+                                             table_style(context));
     }
   }
 }

@@ -32,9 +32,9 @@ std::set<std::string> edit_digests(const Context& context, const Slug& slug) {
 std::set<std::string> cases_today(const Manifest& pack, const Finding& finding) {
   const std::string_view kind = kind_name(recorded_kind(finding.device));
   const bool runs_no_release = finding.version == "-";
-  const std::string subject = runs_no_release                           ? finding.asked
-                              : finding.asked.starts_with("mitigation") ? "mitigated"
-                                                                        : "upstream";
+  const std::string subject = runs_no_release                              ? finding.question.text()
+                              : finding.question.is(Question::kMitigation) ? "mitigated"
+                                                                           : "upstream";
   std::set<std::string> names;
   for (const Case& item : pack.cases) {
     bool is_of_it = item.upstream.empty() || item.upstream == finding.upstream;
@@ -50,7 +50,8 @@ std::set<std::string> cases_today(const Manifest& pack, const Finding& finding) 
 
 double share_of(const Observation& o) {
   double worst = 0;
-  if (!o.counts || (o.seen != Seen::kPresent && o.seen != Seen::kAbsent)) return worst;
+  if (!o.counts || (o.status != CaseStatus::kPresent && o.status != CaseStatus::kAbsent))
+    return worst;
   for (const Measure& m : o.measures) {
     if (m.limit > 0 && std::isfinite(m.got)) worst = std::max(worst, m.got / m.limit);
   }
@@ -59,17 +60,17 @@ double share_of(const Observation& o) {
 
 }  // namespace
 
-Behind behind(const Context& context, const VerdictIndex& verdicts, const Manifest& pack,
+Behind behind(const Context& context, const PackRecords& verdicts, const Manifest& pack,
               const Finding& finding) {
   Behind out;
   if (!finding.is_isolated) out.marks.push_back("unisolated");
   if (!finding.is_counted) out.marks.push_back("unsigned import");
-  const std::optional<Record> verdict = verdicts.archive.find(finding.digest);
+  const std::optional<Record> verdict = verdicts.records.find(finding.digest);
   if (!verdict) return out;
   std::set<std::string> missing = cases_today(pack, finding), edits;
   const std::size_t num_today = missing.size();
   for (const std::string& digest : cited_by(*verdict)) {
-    const std::optional<Record> record = verdicts.archive.find(digest);
+    const std::optional<Record> record = verdicts.records.find(digest);
     if (!record) continue;
     const Observation o = observation_of(*record);
     missing.erase(o.case_name);
@@ -80,8 +81,9 @@ Behind behind(const Context& context, const VerdictIndex& verdicts, const Manife
     for (const std::string& edit : RunContext::from_json(record->predicate().at("context")).edits)
       edits.insert(edit);
   }
-  const bool is_of_cases = finding.asked == "reproduce" || finding.asked == "validate" ||
-                           finding.asked == "equivalence" || finding.asked == "op";
+  const bool is_of_cases =
+      finding.question.is(Question::kReproduce) || finding.question.is(Question::kValidate) ||
+      finding.question.is(Question::kEquivalence) || finding.question.is(Question::kOp);
   if (is_of_cases && !missing.empty())
     out.marks.push_back(fmt::format("{} of {} cases", num_today - missing.size(), num_today));
   // Only at the red pin do the edits match the files; elsewhere they were carried.

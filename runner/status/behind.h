@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "status/verdict_index.h"
+#include "status/pack_records.h"
 
 namespace patchbench {
 
@@ -15,7 +15,7 @@ struct Behind {
 };
 /// `finding`: a verdict of `pack`. A mark names what has changed since: cases of the manifest that
 /// the run did not have, edits that are no longer the pack's.
-Behind behind(const Context& context, const VerdictIndex& verdicts, const Manifest& pack,
+Behind behind(const Context& context, const PackRecords& verdicts, const Manifest& pack,
               const Finding& finding);
 
 }  // namespace patchbench

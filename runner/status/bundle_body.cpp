@@ -10,15 +10,15 @@
 
 #include "core/device.h"
 #include "core/error.h"
-#include "core/pin_words.h"
+#include "core/pin_arguments.h"
 #include "core/window.h"
 #include "report/advisory.h"
 #include "report/claim_lint.h"
 #include "report/markdown.h"
 #include "report/record_line.h"
-#include "status/measured.h"
+#include "status/advisory_releases.h"
 #include "status/newest.h"
-#include "status/verdict_index.h"
+#include "status/pack_records.h"
 
 namespace patchbench {
 namespace {
@@ -44,7 +44,7 @@ std::string kind_words(const std::string& kind) {
 }
 
 /// A verdict about the pack's release at its red pin.
-using Standing = NewestVerdict;
+using CurrentVerdict = NewestVerdict;
 
 class Body {
  public:
@@ -52,7 +52,7 @@ class Body {
 
   BundleBody make() {
     const Manifest& manifest = facts_.manifest;
-    const std::vector<Standing> standing = newest_standing();
+    const std::vector<CurrentVerdict> current = newest_current();
     const UpstreamUse& use = manifest.upstreams.front();
     const bool is_held =
         manifest.filing.at("kind") == "held" || manifest.filing.at("kind") == "none";
@@ -64,38 +64,40 @@ class Body {
                    {"version", use.red_pin},
                    {"kind", manifest.kind},
                    {"what_kind", kind_words(manifest.kind)},
-                   {"classes", classes(standing)},
-                   {"verdicts", verdicts(standing, Question::kReproduce)},
-                   {"cases", cases(standing)},
+                   {"classes", classes(current)},
+                   {"verdicts", verdicts(current, Question::kReproduce)},
+                   {"cases", cases(current)},
                    {"window", window()},
                    {"patches", patches()},
                    {"left_out", left_out()},
-                   {"checks", checks(standing)},
+                   {"checks", checks(current)},
                    {"confirmed", settled()},
                    {"limits", limits()},
-                   {"commands", fmt::format("{}", fmt::join(commands(standing), "\n"))},
-                   {"environment", environment(standing)},
+                   {"commands", fmt::format("{}", fmt::join(commands(current), "\n"))},
+                   {"environment", environment(current)},
                    {"has_script", facts_.has_script}};
     for (const char* list : {"cases", "window", "patches", "confirmed"})
       values[std::string("has_") + list] = !values.at(list).empty();
-    return {std::move(values), commands(standing), evidence()};
+    return {std::move(values), commands(current), evidence()};
   }
 
  private:
   /// The newest verdict of each question that was answered at the red pins.
-  std::vector<Standing> newest_standing() {
-    std::vector<Standing> out = newest_verdicts(facts_.book, [&](const Standing& one) {
-      const bool is_of_the_release =
-          one.asked.question != Question::kReproduce || one.asked.subject == SubjectKind::kUpstream;
-      return one.run.slug == facts_.manifest.slug.str() && one.outcome.sentinel &&
-             one.asked.question != Question::kClaim && is_of_the_release &&
-             is_at_red_pin(finding_of(one.entry->record, one.entry->digest));
-    });
-    const auto order = [](const Standing& one) {
-      return std::tuple(one.asked.question, one.asked.subject, one.upstream(), one.device());
+  std::vector<CurrentVerdict> newest_current() {
+    std::vector<CurrentVerdict> out =
+        newest_verdicts(facts_.record_set, [&](const CurrentVerdict& one) {
+          const bool is_of_the_release = one.question.question != Question::kReproduce ||
+                                         one.question.subject == SubjectKind::kUpstream;
+          return one.run.slug == facts_.manifest.slug.str() && one.outcome.sentinel &&
+                 one.question.question != Question::kClaim && is_of_the_release &&
+                 is_at_red_pin(finding_of(one.entry->record, one.entry->digest));
+        });
+    const auto order = [](const CurrentVerdict& one) {
+      return std::tuple(one.question.question, one.question.subject, one.upstream(), one.device());
     };
-    std::stable_sort(out.begin(), out.end(),
-                     [&](const Standing& a, const Standing& b) { return order(a) < order(b); });
+    std::stable_sort(out.begin(), out.end(), [&](const CurrentVerdict& a, const CurrentVerdict& b) {
+      return order(a) < order(b);
+    });
     if (out.empty()) {
       throw Error(ErrorCode::kUnresolved,
                   facts_.manifest.slug.str() +
@@ -108,7 +110,7 @@ class Body {
 
   bool is_at_red_pin(const Finding& finding) const {
     if (finding.upstream.empty()) return true;  // what runs no release
-    return unusual(finding.beside, facts_.manifest).empty() &&
+    return unusual(finding.companions, facts_.manifest).empty() &&
            std::any_of(facts_.manifest.upstreams.begin(), facts_.manifest.upstreams.end(),
                        [&](const UpstreamUse& use) {
                          return use.name == finding.upstream && use.red_pin == finding.version;
@@ -120,8 +122,8 @@ class Body {
     return short_digest(entry.digest);
   }
 
-  Json verdict_row(const Standing& one) {
-    std::string question = one.question();
+  Json verdict_row(const CurrentVerdict& one) {
+    std::string question = one.question_text();
     const std::string upstream = one.run.pin.value("upstream", "");
     if (facts_.manifest.upstreams.size() > 1 && !upstream.empty()) question += " of " + upstream;
     std::string sentinel = report::code_span(one.outcome.text());
@@ -134,32 +136,32 @@ class Body {
             {"digest", cite(*one.entry)}};
   }
 
-  Json verdicts(const std::vector<Standing>& standing, Question question) {
+  Json verdicts(const std::vector<CurrentVerdict>& current, Question question) {
     Json rows = Json::array();
-    for (const Standing& one : standing) {
-      if (one.asked.question == question) rows.push_back(verdict_row(one));
+    for (const CurrentVerdict& one : current) {
+      if (one.question.question == question) rows.push_back(verdict_row(one));
     }
     return rows;
   }
 
-  Json checks(const std::vector<Standing>& standing) {
+  Json checks(const std::vector<CurrentVerdict>& current) {
     Json rows = Json::array();
-    for (const Standing& one : standing) {
-      if (one.asked.question != Question::kReproduce) rows.push_back(verdict_row(one));
+    for (const CurrentVerdict& one : current) {
+      if (one.question.question != Question::kReproduce) rows.push_back(verdict_row(one));
     }
     return rows;
   }
 
-  Json classes(const std::vector<Standing>& standing) const {
-    std::set<std::string> seen;
-    for (const Standing& one : standing) {
+  Json classes(const std::vector<CurrentVerdict>& current) const {
+    std::set<std::string> known;
+    for (const CurrentVerdict& one : current) {
       if (one.outcome.sentinel != Sentinel::kBugReproduced) continue;
-      seen.insert(one.outcome.argument);
-      seen.merge(classes_shown(one.entry->record));
+      known.insert(one.outcome.argument);
+      known.merge(classes_shown(one.entry->record));
     }
     Json rows = Json::array();
     for (const std::string& name : facts_.manifest.classes_order) {
-      if (seen.contains(name))
+      if (known.contains(name))
         rows.push_back({{"name", name}, {"meaning", stated(facts_.manifest.classes.at(name), {})}});
     }
     return rows;
@@ -167,19 +169,19 @@ class Body {
 
   /// What a verdict rests on, as far as it is there.
   std::vector<Observation> observations_of(const Record& verdict) const {
-    std::vector<Observation> seen;
+    std::vector<Observation> known;
     for (const std::string& digest : cited_by(verdict)) {
-      const ledger::Entry* entry = facts_.book.find(digest);
-      if (entry != nullptr) seen.push_back(observation_of(entry->record));
+      const ledger::Entry* entry = facts_.record_set.find(digest);
+      if (entry != nullptr) known.push_back(observation_of(entry->record));
     }
-    return seen;
+    return known;
   }
 
   /// The failure classes of a reproduction's red triggers: its verdict names the first of them.
   std::set<std::string> classes_shown(const Record& verdict) const {
     std::set<std::string> names;
     for (const Observation& o : observations_of(verdict)) {
-      if (o.seen == Seen::kPresent && o.role == CaseRole::kTrigger && o.counts)
+      if (o.status == CaseStatus::kPresent && o.role == CaseRole::kTrigger && o.counts)
         names.insert(o.failure_class);
     }
     return names;
@@ -204,34 +206,34 @@ class Body {
     const auto number = [&](double Measure::*member) {
       return m == nullptr ? std::string() : written(m->*member);
     };
-    return {
-        {"case", o.case_name},
-        {"role", role_name(o.role)},
-        {"device", RunContext::from_json(entry.record.predicate().at("context"))
-                       .machine.value("device", "cpu")},
-        {"seen", o.failure_class.empty() ? seen_name(o.seen) : report::code_span(o.failure_class)},
-        {"error", number(&Measure::got)},
-        {"plain", number(&Measure::plain)},
-        {"limit", number(&Measure::limit)},
-        {"digest", cite(entry)}};
+    return {{"case", o.case_name},
+            {"role", role_name(o.role)},
+            {"device", RunContext::from_json(entry.record.predicate().at("context"))
+                           .machine.value("device", "cpu")},
+            {"seen", o.failure_class.empty() ? case_status_name(o.status)
+                                             : report::code_span(o.failure_class)},
+            {"error", number(&Measure::got)},
+            {"plain", number(&Measure::plain)},
+            {"limit", number(&Measure::limit)},
+            {"digest", cite(entry)}};
   }
 
   /// The first red triggers of each class, as many of them all as fit, and the first control of
   /// each reproduction.
-  Json cases(const std::vector<Standing>& standing) {
+  Json cases(const std::vector<CurrentVerdict>& current) {
     Json rows = Json::array();
-    for (const Standing& one : standing) {
-      if (one.asked.question != Question::kReproduce) continue;
+    for (const CurrentVerdict& one : current) {
+      if (one.question.question != Question::kReproduce) continue;
       const std::size_t num_each = std::max<std::size_t>(
           1, kMaxCases / std::max<std::size_t>(1, classes_shown(one.entry->record).size()));
       std::map<std::string, std::size_t> num_red;
       bool has_control = false;
       for (const std::string& digest : cited_by(one.entry->record)) {
-        const ledger::Entry* entry = facts_.book.find(digest);
+        const ledger::Entry* entry = facts_.record_set.find(digest);
         if (entry == nullptr) continue;
         const Observation o = observation_of(entry->record);
-        const bool is_red = o.seen == Seen::kPresent && o.role == CaseRole::kTrigger;
-        const bool is_control = o.seen == Seen::kAbsent && o.role == CaseRole::kControl;
+        const bool is_red = o.status == CaseStatus::kPresent && o.role == CaseRole::kTrigger;
+        const bool is_control = o.status == CaseStatus::kAbsent && o.role == CaseRole::kControl;
         if (is_red && num_red[o.failure_class] < num_each) {
           rows.push_back(case_row(*entry, o));
           ++num_red[o.failure_class];
@@ -249,9 +251,9 @@ class Body {
     for (const UpstreamUse& use : facts_.manifest.upstreams) {
       std::map<std::pair<std::string, std::string>, std::pair<std::string, std::string>> lists;
       for (const report::AdvisoryRelease& release :
-           measured_releases(facts_.book, facts_.manifest, facts_.pins.upstream(use.name))) {
+           advisory_releases(facts_.record_set, facts_.manifest, facts_.pins.upstream(use.name))) {
         for (const report::DeviceState& state : release.states) {
-          const ledger::Entry& entry = *facts_.book.find(state.digest);
+          const ledger::Entry& entry = *facts_.record_set.find(state.digest);
           for (const std::string& name : states_of(state.state, entry.record)) {
             auto& [versions, digests] = lists[{state.device, name}];
             versions += (versions.empty() ? use.name + " " : ", ") + release.version;
@@ -293,7 +295,7 @@ class Body {
       std::vector<Quantity> held;
       std::string digests;
       for (const std::string& digest : row.records) {
-        const ledger::Entry* entry = facts_.book.find(digest);
+        const ledger::Entry* entry = facts_.record_set.find(digest);
         if (entry == nullptr) continue;
         for (const Quantity& q : report::quantities_of(entry->record)) held.push_back(q);
         digests += (digests.empty() ? "" : ", ") + cite(*entry);
@@ -321,14 +323,14 @@ class Body {
     return rows;
   }
 
-  std::vector<std::string> commands(const std::vector<Standing>& standing) const {
+  std::vector<std::string> commands(const std::vector<CurrentVerdict>& current) const {
     std::vector<std::string> lines;
     if (facts_.has_script) lines.push_back("python3 reproduce.py");
-    std::set<std::string> seen;
-    for (const Standing& one : standing) {
-      const bool is_validation =
-          one.asked.question == Question::kValidate || one.asked.question == Question::kEquivalence;
-      if (one.asked.question != Question::kReproduce && !is_validation) continue;
+    std::set<std::string> known;
+    for (const CurrentVerdict& one : current) {
+      const bool is_validation = one.question.question == Question::kValidate ||
+                                 one.question.question == Question::kEquivalence;
+      if (one.question.question != Question::kReproduce && !is_validation) continue;
       const Device device{recorded_kind(one.run.machine.value("device", "cpu"))};
       std::string line = fmt::format("./patchbench {} {}", is_validation ? "validate" : "reproduce",
                                      facts_.manifest.slug.str());
@@ -336,23 +338,23 @@ class Body {
           fmt::format(" {} --device {}",
                       pin_word(one.run.pin.value("upstream", ""), one.run.pin.value("version", "")),
                       device.text());
-      if (seen.insert(line).second) lines.push_back(line);
+      if (known.insert(line).second) lines.push_back(line);
     }
     for (const BundledPatch& patch : facts_.patches) {
       const std::string folder = patch.file.substr(0, patch.file.rfind('/'));
       const std::string line = fmt::format("git am {}/*.patch  # in a clone of {} at {}", folder,
                                            facts_.pins.upstream(patch.upstream).url, patch.version);
-      if (seen.insert(line).second) lines.push_back(line);
+      if (known.insert(line).second) lines.push_back(line);
     }
     lines.push_back("./patchbench ledger verify records.jsonl");
     return lines;
   }
 
   /// The stack of each reproduction, as its record has it.
-  std::string environment(const std::vector<Standing>& standing) const {
+  std::string environment(const std::vector<CurrentVerdict>& current) const {
     Json rows = Json::array();
-    for (const Standing& one : standing) {
-      if (one.asked.question != Question::kReproduce) continue;
+    for (const CurrentVerdict& one : current) {
+      if (one.question.question != Question::kReproduce) continue;
       Json row = {{"record", short_digest(one.entry->digest)},
                   {"tool", one.run.tool},
                   {"pin", one.run.pin},
@@ -361,7 +363,7 @@ class Body {
                   {"sandbox", one.run.sandbox},
                   {"machine", one.run.machine}};
       for (const std::string& digest : cited_by(one.entry->record)) {
-        const ledger::Entry* entry = facts_.book.find(digest);
+        const ledger::Entry* entry = facts_.record_set.find(digest);
         if (entry == nullptr) continue;
         const Json said = observation_of(entry->record).self_reported;
         if (!said.is_object() || !said.contains("versions")) continue;
@@ -375,13 +377,13 @@ class Body {
 
   std::vector<const Record*> evidence() const {
     std::vector<const Record*> records;
-    std::set<std::string> seen;
+    std::set<std::string> known;
     const auto add = [&](const std::string& digest) {
-      const ledger::Entry* entry = facts_.book.find(digest);
-      if (entry != nullptr && seen.insert(entry->digest).second) records.push_back(&entry->record);
+      const ledger::Entry* entry = facts_.record_set.find(digest);
+      if (entry != nullptr && known.insert(entry->digest).second) records.push_back(&entry->record);
     };
     for (const std::string& digest : cited_) {
-      const Record& record = facts_.book.find(digest)->record;
+      const Record& record = facts_.record_set.find(digest)->record;
       if (record.type() != "verdict") continue;
       // A verdict is recomputed from all that its run saw.
       for (const std::string& observation : cited_by(record)) add(observation);

@@ -4,7 +4,7 @@
 
 #include "core/manifest.h"
 #include "core/pin.h"
-#include "ledger/book.h"
+#include "ledger/record_set.h"
 
 namespace patchbench {
 
@@ -21,7 +21,7 @@ struct LeftOutSeries {
 /// What a body is made from: the pack, its records, and the files next to the body.
 struct BundleFacts {
   const Manifest& manifest;
-  const ledger::Book& book;
+  const ledger::RecordSet& record_set;
   const Pins& pins;
   std::vector<BundledPatch> patches;
   std::vector<LeftOutSeries> left_out;

@@ -29,14 +29,15 @@ std::string objection(const Manifest& manifest, const ScopeRow& row, const ledge
 
 }  // namespace
 
-std::vector<std::string> claim_problems(const Manifest& manifest, const ledger::Book& book) {
+std::vector<std::string> claim_problems(const Manifest& manifest,
+                                        const ledger::RecordSet& record_set) {
   std::vector<std::string> problems;
   for (std::size_t i = 0; i < manifest.scope.size(); ++i) {
     const ScopeRow& row = manifest.scope[i];
     const std::string where =
         fmt::format("packs/{}/manifest.json: /scope/{}", manifest.slug.str(), i);
     for (const std::string& digest : row.records) {
-      const ledger::Entry* entry = book.find(digest);
+      const ledger::Entry* entry = record_set.find(digest);
       const std::string reason =
           entry == nullptr ? "is neither in reports/evidence nor in the ledger, or was evicted; "
                              "export it, or cite another"
@@ -46,7 +47,7 @@ std::vector<std::string> claim_problems(const Manifest& manifest, const ledger::
     }
     const bool has_outcome =
         std::any_of(row.records.begin(), row.records.end(), [&](const std::string& digest) {
-          const ledger::Entry* entry = book.find(digest);
+          const ledger::Entry* entry = record_set.find(digest);
           return entry == nullptr || entry->record.type() != "verdict" ||
                  outcome_of(entry->record).sentinel;
         });

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "report/table.h"
-#include "status/verdict_index.h"
+#include "status/pack_records.h"
 #include "status/windows.h"
 
 namespace patchbench {
@@ -23,18 +23,18 @@ struct CostRange {
 };
 
 /// The costs of a pack's releases on one GPU.
-struct TierCosts {
+struct DeviceClassCosts {
   std::vector<ReleaseCost> releases;  ///< those that were judged, oldest first
   std::vector<std::string> cases;     ///< that all of these ran
   /// Of each case whose peak changed and reached 1 MiB, by name: its ranges, at least two.
   std::vector<std::pair<std::string, std::vector<CostRange>>> changes;
 };
 /// From the observations of the newest records. Empty on a CPU, whose peaks hold the interpreter.
-TierCosts costs_of(const VerdictIndex& verdicts, const TierWindow& window);
+DeviceClassCosts cost_history_of(const PackRecords& verdicts, const DeviceClassWindow& window);
 
-Json costs_json(const TierCosts& costs);
+Json cost_history_json(const DeviceClassCosts& cost_history);
 /// A table by release and a line a change; "" without costs.
-std::string render_costs(const TierCosts& costs, const std::string& device,
-                         const report::Style& style);
+std::string render_cost_history(const DeviceClassCosts& cost_history, const std::string& device,
+                                const report::Style& style);
 
 }  // namespace patchbench

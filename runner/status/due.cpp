@@ -26,17 +26,18 @@ constexpr double kGrowth = 1.05;
 constexpr const char* kNote = "note";
 
 /// Trigger -> whether it was present, in the upstream observations behind a verdict.
-std::map<std::string, bool> triggers_of(const VerdictIndex& verdicts, const std::string& verdict) {
+std::map<std::string, bool> triggers_of(const PackRecords& verdicts, const std::string& verdict) {
   std::map<std::string, bool> out;
-  for (const Observation& o : cited_observations(verdicts.archive, verdict)) {
+  for (const Observation& o : cited_observations(verdicts.records, verdict)) {
     if (o.subject == SubjectKind::kUpstream && o.role == CaseRole::kTrigger && o.counts)
-      out[o.case_name] = o.seen == Seen::kPresent;
+      out[o.case_name] = o.status == CaseStatus::kPresent;
   }
   return out;
 }
 
 /// Whether the newest release has answered every trigger that was red at the red pin.
-bool covers(const VerdictIndex& verdicts, const TierWindow& window, const std::string& red_pin) {
+bool covers(const PackRecords& verdicts, const DeviceClassWindow& window,
+            const std::string& red_pin) {
   const auto red = std::find_if(window.states.begin(), window.states.end(),
                                 [&](const ReleaseState& s) { return s.version == red_pin; });
   if (red == window.states.end() || red->record.empty()) return false;
@@ -51,9 +52,9 @@ bool covers(const VerdictIndex& verdicts, const TierWindow& window, const std::s
 }
 
 /// "megatron-core 0.19.2 (cpu, H200)": where the newest locked release of an upstream is red.
-std::string red_text(const std::vector<TierWindow>& windows, const std::string& upstream) {
+std::string red_text(const std::vector<DeviceClassWindow>& windows, const std::string& upstream) {
   std::map<std::string, std::string> tiers_of;
-  for (const TierWindow& window : windows) {
+  for (const DeviceClassWindow& window : windows) {
     if (window.upstream != upstream || !window.is_open()) continue;
     std::string& tiers = tiers_of[window.states.back().version];
     tiers += (tiers.empty() ? "" : ", ") + short_device(window.device);
@@ -66,7 +67,7 @@ std::string red_text(const std::vector<TierWindow>& windows, const std::string& 
 
 /// What follows from a green upstream: only the one that the mitigation acts on retires it.
 Due retirement_of(const Manifest& pack, const UpstreamUse& use,
-                  const std::vector<TierWindow>& windows, const std::string& green) {
+                  const std::vector<DeviceClassWindow>& windows, const std::string& green) {
   const std::string acts_on = pack.mitigated();
   if (acts_on.empty())
     return {"retirement", green + "; the pack has no mitigation to turn off", {}};
@@ -82,13 +83,13 @@ Due retirement_of(const Manifest& pack, const UpstreamUse& use,
           {}};
 }
 
-void add_retirement(const VerdictIndex& verdicts, const Manifest& pack, std::vector<Due>& due) {
-  const std::vector<TierWindow> windows = windows_of(verdicts, pack);
+void add_retirement(const PackRecords& verdicts, const Manifest& pack, std::vector<Due>& due) {
+  const std::vector<DeviceClassWindow> windows = windows_of(verdicts, pack);
   for (const UpstreamUse& use : pack.upstreams) {
     std::string tiers, newest, since;
     std::vector<std::string> records;
     bool is_red = false;
-    for (const TierWindow& window : windows) {
+    for (const DeviceClassWindow& window : windows) {
       if (window.upstream != use.name || window.states.empty()) continue;
       const ReleaseState& last = window.states.back();
       if (last.state.is_open()) continue;
@@ -111,11 +112,11 @@ void add_retirement(const VerdictIndex& verdicts, const Manifest& pack, std::vec
 }
 
 /// The runs of the op by device, oldest first.
-std::map<std::string, std::vector<Finding>> op_runs(const VerdictIndex& verdicts,
+std::map<std::string, std::vector<Finding>> op_runs(const PackRecords& verdicts,
                                                     const Manifest& pack) {
   std::map<std::string, std::vector<Finding>> runs;
-  verdicts.archive.each_finding({.slug = pack.slug.str(), .before = {}}, [&](const Finding& f) {
-    if (f.asked == "op" && f.is_counted) runs[f.device].push_back(f);
+  verdicts.records.each_finding({.slug = pack.slug.str(), .before = {}}, [&](const Finding& f) {
+    if (f.question.is(Question::kOp) && f.is_counted) runs[f.device].push_back(f);
   });
   for (auto& [device, list] : runs) {
     std::sort(list.begin(), list.end(),
@@ -124,7 +125,7 @@ std::map<std::string, std::vector<Finding>> op_runs(const VerdictIndex& verdicts
   return runs;
 }
 
-void add_parity(const Context& context, const VerdictIndex& verdicts, const Manifest& pack,
+void add_parity(const Context& context, const PackRecords& verdicts, const Manifest& pack,
                 std::vector<Due>& due) {
   for (const auto& [device, runs] : op_runs(verdicts, pack)) {
     if (runs.size() < 3) continue;
@@ -223,7 +224,7 @@ std::vector<Bench> benches_of(const Context& context, const Slug& slug) {
   return benches;
 }
 
-std::vector<Due> due_of(const Context& context, const VerdictIndex& verdicts, const Manifest& pack,
+std::vector<Due> due_of(const Context& context, const PackRecords& verdicts, const Manifest& pack,
                         const std::string& today) {
   std::vector<Due> due;
   const Json& life = pack.lifecycle;

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "status/verdict_index.h"
+#include "status/pack_records.h"
 
 namespace patchbench {
 
@@ -29,7 +29,7 @@ struct Due {
 /// than the op beyond both spreads, at a peak of memory that is not larger or was not measured.
 /// Last come the notes: another upstream is green, or the plain computation is faster and takes
 /// more memory.
-std::vector<Due> due_of(const Context& context, const VerdictIndex& verdicts, const Manifest& pack,
+std::vector<Due> due_of(const Context& context, const PackRecords& verdicts, const Manifest& pack,
                         const std::string& today);
 /// False for a note.
 bool is_due(const Due& one);

@@ -175,11 +175,11 @@ void EnvironmentFolder::add_path_file(const fs::path& file) {
   std::string text = text_of(file);
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
   for (const std::string& line : lines_of(text)) {
-    const std::string place = stripped(line);
-    const bool is_code = place.starts_with("import ") || place.starts_with("import\t");
-    if (place.empty() || place.starts_with("#") || is_code) continue;
+    const std::string key = stripped(line);
+    const bool is_code = key.starts_with("import ") || key.starts_with("import\t");
+    if (key.empty() || key.starts_with("#") || is_code) continue;
     // What is installed there counts as installed here.
-    add_folder(fs::path(place).is_absolute() ? fs::path(place) : file.parent_path() / place);
+    add_folder(fs::path(key).is_absolute() ? fs::path(key) : file.parent_path() / key);
   }
 }
 
@@ -199,12 +199,12 @@ void EnvironmentFolder::add_finder(const fs::path& file) {
 
 void EnvironmentFolder::add_egg_link(const fs::path& file) {
   const std::string text = text_of(file);
-  const fs::path place = in_image(stripped(text.substr(0, text.find('\n'))));
-  if (place.empty()) return;
-  add_root(place);
+  const fs::path key = in_image(stripped(text.substr(0, text.find('\n'))));
+  if (key.empty()) return;
+  add_root(key);
   inventory_.list.add(
       file.stem().string(),
-      {.source = "folder", .file = file.string(), .line = 1, .roots = {place.string()}});
+      {.source = "folder", .file = file.string(), .line = 1, .roots = {key.string()}});
 }
 
 void EnvironmentFolder::add_source(const fs::path& direct_url, Listed& one) {
@@ -222,11 +222,11 @@ void EnvironmentFolder::add_source(const fs::path& direct_url, Listed& one) {
   if (!said.contains("dir_info")) return;
   one.source = "folder";
   const Json url = said.value("url", Json());
-  const std::string place = url.is_string() ? path_of_url(url) : "";
+  const std::string key = url.is_string() ? path_of_url(url) : "";
   const Json& folder = said.at("dir_info");
   const bool is_editable = folder.is_object() && folder.value("editable", Json()) == Json(true);
-  if (place.empty() || !is_editable) return;
-  for (const fs::path& root : {in_image(place), in_image(place) / "src"}) {
+  if (key.empty() || !is_editable) return;
+  for (const fs::path& root : {in_image(key), in_image(key) / "src"}) {
     add_root(root);
     const fs::path real = fs::canonical(root, none);
     if (!none) one.roots.insert(real.string());

@@ -146,25 +146,25 @@ Inventory file_inventory(const std::string& path) {
 
 Inventory inventory_of(const std::string& path, const std::string& import_path) {
   std::error_code none;
-  const fs::path place = fs::path(path).lexically_normal();
-  const bool is_folder = fs::is_directory(place, none);
-  if (!is_folder && !fs::exists(place, none))
+  const fs::path key = fs::path(path).lexically_normal();
+  const bool is_folder = fs::is_directory(key, none);
+  if (!is_folder && !fs::exists(key, none))
     refuse(path, "is not there; name a venv, a lock, a requirements file or an SBOM");
-  if (!is_folder && !is_interpreter(place)) return file_inventory(path);
+  if (!is_folder && !is_interpreter(key)) return file_inventory(path);
   Inventory inventory{.name = path, .python = path};
   EnvironmentFolder reader(inventory);
   reader.add_import_path(import_path);
   if (is_folder) {
-    reader.add_prefix(place);
+    reader.add_prefix(key);
     if (inventory.roots.empty()) {
-      reader.add_folder(fs::canonical(place, none));
-      for (const char* venv : {".venv", "venv"}) reader.add_prefix(place / venv);
+      reader.add_folder(fs::canonical(key, none));
+      for (const char* venv : {".venv", "venv"}) reader.add_prefix(key / venv);
       // A folder of sources, or of packages in addition to an environment's.
-      const std::string name = place.filename().string();
+      const std::string name = key.filename().string();
       if (name != "site-packages" && name != "dist-packages") inventory.list.lists_all = false;
     }
   } else {
-    reader.add_interpreter(place);
+    reader.add_interpreter(key);
   }
   if (inventory.roots.empty())
     refuse(path,

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/record.h"
-#include "ledger/book.h"
+#include "ledger/record_set.h"
 
 namespace patchbench {
 
@@ -12,10 +12,10 @@ namespace patchbench {
 struct NewestVerdict {
   const ledger::Entry* entry;
   RunContext run;
-  QuestionContext asked;
+  QuestionContext question;
   Outcome outcome;
 
-  std::string question() const;  ///< "reproduce model", "claim NAME", "mitigation MODE"
+  std::string question_text() const;  ///< "reproduce model", "claim NAME", "mitigation MODE"
   std::string device() const { return run.machine.value("device", "cpu"); }
   std::string upstream() const { return run.pin.value("upstream", ""); }
   std::string version() const { return run.pin.value("version", ""); }
@@ -24,7 +24,7 @@ struct NewestVerdict {
 /// The newest verdict on each question about one version of one pack on one device, among the ones
 /// of which `counts` is true; unsigned imports are left out. In the order of slug, upstream,
 /// version, its companions, question, device.
-std::vector<NewestVerdict> newest_verdicts(const ledger::Book& book,
+std::vector<NewestVerdict> newest_verdicts(const ledger::RecordSet& record_set,
                                            const std::function<bool(const NewestVerdict&)>& counts);
 
 }  // namespace patchbench

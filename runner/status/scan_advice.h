@@ -9,7 +9,7 @@
 
 namespace patchbench {
 
-/// Package -> the one release of it that is there instead of what an input has.
+/// Package -> the release that replaces the input's release.
 using PinnedPackages = std::map<std::string, std::string>;
 /// The answers of every pack to an input in which some packages are replaced.
 using Rescan = std::function<std::vector<ScanAnswer>(const PinnedPackages&)>;

@@ -8,7 +8,7 @@
 
 #include "core/digest.h"
 #include "core/json.h"
-#include "core/pin_words.h"
+#include "core/pin_arguments.h"
 #include "core/shell_word.h"
 #include "core/version_range.h"
 #include "status/same_code.h"

@@ -2,7 +2,7 @@
 #include <string>
 #include <string_view>
 
-#include "status/verdict_index.h"
+#include "status/pack_records.h"
 
 namespace patchbench {
 
@@ -11,11 +11,11 @@ namespace patchbench {
 std::string verdict_legend(std::string_view glossary = "packs/README.md",
                            std::string_view table = "");
 /// reports/STATUS.md: dates, no ages; one row per version, question and device.
-std::string status_markdown(const VerdictIndex& verdicts);
+std::string status_markdown(const PackRecords& verdicts);
 /// The README's table: a line for each pack that has a verdict, from its manifest and its windows.
-std::string pack_table(const VerdictIndex& verdicts);
+std::string pack_table(const PackRecords& verdicts);
 /// A pack page's table: what holds on each tested release (the manifest's red_pin), a line for each
 /// device; the legend after it.
-std::string tested_release_table(const VerdictIndex& verdicts);
+std::string tested_release_table(const PackRecords& verdicts);
 
 }  // namespace patchbench

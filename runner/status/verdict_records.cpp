@@ -11,8 +11,8 @@
 #include "core/file_text.h"
 #include "core/function_table.h"
 #include "core/package_list.h"
+#include "status/pack_records.h"
 #include "status/same_code.h"
-#include "status/verdict_index.h"
 
 namespace patchbench {
 namespace {
@@ -59,7 +59,7 @@ Validated verdict_of(const Finding& finding) {
 /// Makes the table of one pack.
 class PackTable {
  public:
-  PackTable(const Context& context, const VerdictIndex& verdicts, const FunctionTable& functions,
+  PackTable(const Context& context, const PackRecords& verdicts, const FunctionTable& functions,
             const Manifest& pack)
       : context_(context),
         verdicts_(verdicts),
@@ -97,10 +97,11 @@ class PackTable {
     std::vector<std::string> versions;
     for (const Pin& pin : upstream.releases) versions.push_back(pin.version);
     std::set<std::string> commits;
-    for (const auto& [place, cells] : verdicts_.board.places()) {
-      const bool is_commit = place.slug == slug_ && place.upstream == upstream.name &&
-                             place.asked == "reproduce" && place.version.starts_with("git:");
-      if (is_commit) commits.insert(place.version);
+    for (const auto& [key, cells] : verdicts_.verdict_index.by_key()) {
+      const bool is_commit = key.slug == slug_ && key.upstream == upstream.name &&
+                             key.question.is(Question::kReproduce) &&
+                             key.version.starts_with("git:");
+      if (is_commit) commits.insert(key.version);
     }
     versions.insert(versions.end(), commits.begin(), commits.end());
     return versions;
@@ -108,8 +109,9 @@ class PackTable {
 
   std::set<std::string> devices_of(const std::string& upstream) const {
     std::set<std::string> devices;
-    for (const auto& [place, cells] : verdicts_.board.places()) {
-      if (place.slug != slug_ || place.upstream != upstream || place.asked != "reproduce") continue;
+    for (const auto& [key, cells] : verdicts_.verdict_index.by_key()) {
+      if (key.slug != slug_ || key.upstream != upstream || !key.question.is(Question::kReproduce))
+        continue;
       for (const auto& [device, cell] : cells) {
         if (cell.newest() != nullptr) devices.insert(device);
       }
@@ -127,7 +129,7 @@ class PackTable {
       rows.push_back({.version = version, .code = code_digests(use, digest_of)});
     }
     for (const std::string& device : devices_of(use.name)) {
-      const auto states = states_of(verdicts_.board, slug_, use.name, device, versions);
+      const auto states = states_of(verdicts_.verdict_index, slug_, use.name, device, versions);
       for (std::size_t i = 0; i < states.size(); ++i) take(rows[i], states[i], device, use);
     }
     for (TableRelease& one : rows) {
@@ -148,27 +150,27 @@ class PackTable {
     }
   }
 
-  void take(TableRelease& row, const ReleaseState& seen, const std::string& device,
+  void take(TableRelease& row, const ReleaseState& status, const std::string& device,
             const UpstreamUse& use) {
-    BugState state = seen.state;
+    BugState state = status.state;
     if (state == BugStatus::kNotMeasured) return;
-    const auto observations = cited_observations(verdicts_.archive, seen.record);
+    const auto observations = cited_observations(verdicts_.records, status.record);
     if (state == BugStatus::kUnresolved && has_no_such_code(observations))
       state = BugStatus::kUnsupported;
-    const std::optional<Record> record = verdicts_.archive.find(seen.record);
+    const std::optional<Record> record = verdicts_.records.find(status.record);
     if (!record) return;
-    const Place place{slug_, use.name, row.version, "", "reproduce"};
-    const Finding& finding = *verdicts_.board.places().at(place).at(device).newest();
+    const VerdictKey key{slug_, use.name, row.version, "", "reproduce"};
+    const Finding& finding = *verdicts_.verdict_index.by_key().at(key).at(device).newest();
     newest_ = std::max(newest_, finding.made.date);
     Files files = files_in(*record, use);
     if (state_weight(state) > state_weight(row.state)) {
       row.state = state;
       row.device = device;
-      row.record = seen.record;
+      row.record = status.record;
       row.files.swap(files);
     }
     row.files.merge(files);
-    if (state == BugStatus::kPresent) add_classes(row, state, observations, device, seen.record);
+    if (state == BugStatus::kPresent) add_classes(row, state, observations, device, status.record);
   }
 
   /// The failure classes that the cases of one verdict showed.
@@ -178,7 +180,7 @@ class PackTable {
     std::vector<TableClass> found = {{state.failure_class(), device, record}};
     for (const Observation& o : observations) {
       const bool is_shown = o.counts && o.subject == SubjectKind::kUpstream &&
-                            o.seen == Seen::kPresent && o.role != CaseRole::kSurvey &&
+                            o.status == CaseStatus::kPresent && o.role != CaseRole::kSurvey &&
                             o.role != CaseRole::kCode && pack_.classes.contains(o.failure_class);
       if (is_shown) merge_classes(found, {{o.failure_class, device, record}});
     }
@@ -189,9 +191,10 @@ class PackTable {
   std::vector<TablePatch> patches_of(const UpstreamUse& use) {
     std::map<Files, std::pair<Finding, std::vector<std::string>>> newest;
     const std::map<std::string, std::string> names = edit_names();
-    verdicts_.archive.each_finding({.slug = slug_, .before = {}}, [&](const Finding& finding) {
-      const bool is_answer = finding.upstream == use.name && finding.asked == "validate" &&
-                             finding.is_counted && verdict_of(finding) != Validated::kNoAnswer;
+    verdicts_.records.each_finding({.slug = slug_, .before = {}}, [&](const Finding& finding) {
+      const bool is_answer = finding.upstream == use.name &&
+                             finding.question.is(Question::kValidate) && finding.is_counted &&
+                             verdict_of(finding) != Validated::kNoAnswer;
       if (!is_answer) return;
       const std::optional<Record> patched = patched_in(finding.digest);
       if (!patched) return;
@@ -219,10 +222,10 @@ class PackTable {
 
   /// The first record of the patched subject that a verdict cites.
   std::optional<Record> patched_in(const std::string& verdict) const {
-    const std::optional<Record> record = verdicts_.archive.find(verdict);
+    const std::optional<Record> record = verdicts_.records.find(verdict);
     if (!record) return std::nullopt;
     for (const std::string& digest : cited_by(*record)) {
-      const std::optional<Record> cited = verdicts_.archive.find(digest);
+      const std::optional<Record> cited = verdicts_.records.find(digest);
       if (cited && observation_of(*cited).subject == SubjectKind::kPatched) return cited;
     }
     return std::nullopt;
@@ -260,7 +263,7 @@ class PackTable {
   }
 
   const Context& context_;
-  const VerdictIndex& verdicts_;
+  const PackRecords& verdicts_;
   const FunctionTable& functions_;
   const Manifest& pack_;
   std::string slug_, newest_;
@@ -270,7 +273,7 @@ class PackTable {
 
 VerdictTable table_from_records(const Context& context) {
   VerdictTable table;
-  const VerdictIndex verdicts = index_verdicts(context, {});
+  const PackRecords verdicts = read_pack_records(context, {});
   const fs::path file = context.root / "env/functions.json";
   const FunctionTable functions =
       FunctionTable::parse(file_text(file).value_or("{}"), file.string());

@@ -8,15 +8,15 @@
 namespace patchbench {
 namespace {
 
-TierWindow window_on(const VerdictIndex& verdicts, const std::string& slug,
-                     const Upstream& upstream, const std::string& device) {
-  TierWindow window{upstream.name, device, {}, {}};
+DeviceClassWindow window_on(const PackRecords& verdicts, const std::string& slug,
+                            const Upstream& upstream, const std::string& device) {
+  DeviceClassWindow window{upstream.name, device, {}, {}};
   std::vector<std::string> versions;
   for (const Pin& pin : upstream.versions()) versions.push_back(pin.version);
-  window.states = states_of(verdicts.board, slug, upstream.name, device, versions);
+  window.states = states_of(verdicts.verdict_index, slug, upstream.name, device, versions);
   for (ReleaseState& state : window.states) {
     if (state.state == BugStatus::kUnresolved &&
-        has_no_such_code(cited_observations(verdicts.archive, state.record)))
+        has_no_such_code(cited_observations(verdicts.records, state.record)))
       state.state = BugStatus::kUnsupported;
   }
   window.intervals = intervals_of(window.states);
@@ -25,24 +25,25 @@ TierWindow window_on(const VerdictIndex& verdicts, const std::string& slug,
 
 }  // namespace
 
-int64_t TierWindow::count(BugStatus state) const {
+int64_t DeviceClassWindow::count(BugStatus state) const {
   return std::count_if(states.begin(), states.end(),
                        [&](const ReleaseState& release) { return release.state == state; });
 }
 
-bool TierWindow::is_open() const {
+bool DeviceClassWindow::is_open() const {
   return !intervals.empty() && !states.empty() &&
          intervals.back().last_bad == states.back().version;
 }
 
-std::vector<TierWindow> windows_of(const VerdictIndex& verdicts, const Manifest& pack) {
-  std::vector<TierWindow> windows;
+std::vector<DeviceClassWindow> windows_of(const PackRecords& verdicts, const Manifest& pack) {
+  std::vector<DeviceClassWindow> windows;
   for (const UpstreamUse& use : pack.upstreams) {
     if (use.from_environment) continue;
     const Upstream& upstream = verdicts.pins.upstream(use.name);
     std::set<std::string> devices;
-    for (const auto& [place, cells] : verdicts.board.places()) {
-      if (place.slug != pack.slug.str() || place.upstream != use.name || place.asked != "reproduce")
+    for (const auto& [key, cells] : verdicts.verdict_index.by_key()) {
+      if (key.slug != pack.slug.str() || key.upstream != use.name ||
+          !key.question.is(Question::kReproduce))
         continue;
       for (const auto& [device, cell] : cells) {
         if (cell.newest() != nullptr) devices.insert(device);
@@ -54,21 +55,22 @@ std::vector<TierWindow> windows_of(const VerdictIndex& verdicts, const Manifest&
   return windows;
 }
 
-std::vector<SourceState> sources_of(const VerdictIndex& verdicts, const Manifest& pack,
+std::vector<SourceState> sources_of(const PackRecords& verdicts, const Manifest& pack,
                                     const UpstreamUse& use) {
   std::map<std::string, Json> files;  // version -> digests
-  for (const auto& [place, cells] : verdicts.board.places()) {
-    if (place.slug != pack.slug.str() || place.upstream != use.name || place.asked != "reproduce")
+  for (const auto& [key, cells] : verdicts.verdict_index.by_key()) {
+    if (key.slug != pack.slug.str() || key.upstream != use.name ||
+        !key.question.is(Question::kReproduce))
       continue;
     for (const auto& [device, cell] : cells) {
       const Finding* finding = cell.newest();
-      if (finding == nullptr || files.contains(place.version)) continue;
-      const std::optional<Record> record = verdicts.archive.find(finding->digest);
+      if (finding == nullptr || files.contains(key.version)) continue;
+      const std::optional<Record> record = verdicts.records.find(finding->digest);
       const Json context = record ? record->predicate().at("context") : Json::object();
       Json named = context.value("files", Json::object());
       bool has_all = true;
       for (const std::string& file : use.files) has_all &= named.contains(file);
-      if (has_all && !use.files.empty()) files[place.version] = std::move(named);
+      if (has_all && !use.files.empty()) files[key.version] = std::move(named);
     }
   }
   std::vector<SourceState> states;
@@ -89,7 +91,7 @@ std::vector<SourceState> sources_of(const VerdictIndex& verdicts, const Manifest
   return states;
 }
 
-std::string window_text(const TierWindow& window) {
+std::string window_text(const DeviceClassWindow& window) {
   if (window.intervals.empty()) {
     const int64_t num_absent = window.count(BugStatus::kAbsent);
     return num_absent > 0 ? fmt::format("absent from all {} judged releases", num_absent)
@@ -109,16 +111,17 @@ std::string window_text(const TierWindow& window) {
                                   : "; first good " + good);
 }
 
-std::vector<ClassWindow> class_windows(const VerdictIndex& verdicts, const Manifest& pack,
-                                       const TierWindow& window) {
-  std::map<std::string, std::vector<Observation>> seen;
+std::vector<ClassWindow> class_windows(const PackRecords& verdicts, const Manifest& pack,
+                                       const DeviceClassWindow& window) {
+  std::map<std::string, std::vector<Observation>> observations;
   for (const ReleaseState& release : window.states) {
     if (!release.record.empty())
-      seen[release.version] = cited_observations(verdicts.archive, release.record);
+      observations[release.version] = cited_observations(verdicts.records, release.record);
   }
   std::vector<ClassWindow> windows;
   for (const std::string& name : pack.classes_order) {
-    std::vector<Interval> intervals = intervals_of(states_in_class(name, window.states, seen));
+    std::vector<Interval> intervals =
+        intervals_of(states_in_class(name, window.states, observations));
     if (!intervals.empty()) windows.push_back({name, std::move(intervals)});
   }
   return windows;
@@ -153,7 +156,7 @@ Json class_windows_json(const std::vector<ClassWindow>& windows) {
   return classes;
 }
 
-Json window_json(const TierWindow& window) {
+Json window_json(const DeviceClassWindow& window) {
   Json states = Json::array(), intervals = Json::array();
   for (const ReleaseState& release : window.states)
     states.push_back({{"version", release.version},

@@ -2,12 +2,12 @@
 #include <string>
 #include <vector>
 
-#include "status/verdict_index.h"
+#include "status/pack_records.h"
 
 namespace patchbench {
 
 /// The window of one tier: a kind of device.
-struct TierWindow {
+struct DeviceClassWindow {
   std::string upstream, device;
   std::vector<ReleaseState> states;  ///< every locked release, oldest first
   std::vector<Interval> intervals;
@@ -18,7 +18,7 @@ struct TierWindow {
 };
 /// The windows of a pack, one for each upstream and kind of device that ever reproduced it. A
 /// release whose every trigger was unsupported is "unsupported": it has no such code.
-std::vector<TierWindow> windows_of(const VerdictIndex& verdicts, const Manifest& pack);
+std::vector<DeviceClassWindow> windows_of(const PackRecords& verdicts, const Manifest& pack);
 
 /// The source tier: what the digests in a release's record say of the files under test.
 struct SourceState {
@@ -26,7 +26,7 @@ struct SourceState {
   std::string state;  ///< "as_red_pin", "differs", "no_such_file"
 };
 /// Of every release with a record that holds digests of the files, oldest first.
-std::vector<SourceState> sources_of(const VerdictIndex& verdicts, const Manifest& pack,
+std::vector<SourceState> sources_of(const PackRecords& verdicts, const Manifest& pack,
                                     const UpstreamUse& use);
 
 /// The window of one failure class, for a pack whose releases may be in several at once.
@@ -35,14 +35,14 @@ struct ClassWindow {
   std::vector<Interval> intervals;
 };
 /// Of every class that a release of the window shows, in the manifest's order.
-std::vector<ClassWindow> class_windows(const VerdictIndex& verdicts, const Manifest& pack,
-                                       const TierWindow& window);
+std::vector<ClassWindow> class_windows(const PackRecords& verdicts, const Manifest& pack,
+                                       const DeviceClassWindow& window);
 /// "row_zero_gradient 2.2.0-2.7.0; first good 2.8.0", one line a class.
 std::string class_windows_text(const std::vector<ClassWindow>& windows);
 Json class_windows_json(const std::vector<ClassWindow>& windows);
 
 /// "0.3.0-0.5.2 reduction_ignored, 0.6.3-0.8.1 wrong_gradients; first good 0.8.2".
-std::string window_text(const TierWindow& window);
-Json window_json(const TierWindow& window);
+std::string window_text(const DeviceClassWindow& window);
+Json window_json(const DeviceClassWindow& window);
 
 }  // namespace patchbench

@@ -51,7 +51,7 @@ struct Context {
   Manifest manifest(const std::string& slug) const;  ///< Error(kUsage) with did-you-mean
   std::vector<std::string> slugs() const;            ///< every pack, by number
   Pins pins() const;
-  /// Those of the tree's manifests and of the ones that the committed records name.
+  /// Of the tree's manifests, and of the older ones that the committed records name.
   JudgedDigests judged() const;
 };
 

@@ -29,7 +29,7 @@ VERBS = {
     "cli/triage.cpp": (["job", "triage", "log"],),
     "cli/sweep.cpp": (["sweep", "--plan", "--upstreams", "all"],),
     "run/window_run.cpp": (["status", "windows", LIGER],),
-    "status/behaviour.cpp": (["status", "cases", LIGER],),
+    "status/case_matrix.cpp": (["status", "cases", LIGER],),
 }
 # Tables of runs, of an index and of images, which take a network, a container engine or minutes.
 OTHERS = {"cli/env.cpp", "cli/patch_rebase.cpp", "cli/pins.cpp", "cli/replay.cpp", "cli/run.cpp"}

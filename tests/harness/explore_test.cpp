@@ -132,7 +132,7 @@ Observation smallest(const RunResult& run, Kind kind = Kind::kAny) {
 TEST(Explore, ARightSubjectIsGreenOnAllThatIsDrawn) {
   const RunResult run = explored("op", 100, Json::array({space()}), {"--seeds", "3-4"});
   const Observation& all = summary(run);
-  EXPECT_EQ(all.seen, Seen::kAbsent);
+  EXPECT_EQ(all.status, CaseStatus::kAbsent);
   EXPECT_EQ(all.drawn["asked"], 200);
   EXPECT_EQ(all.drawn["red"], 0);
   EXPECT_EQ(all.drawn["judged"].get<int>() + all.drawn["same"].get<int>(), 200);
@@ -178,7 +178,7 @@ TEST(Explore, ARelationSeesWhatATolerancePasses) {
     EXPECT_TRUE(has_failed);
     // Without it nothing is red.
     const Json without = Json::array({space(Json::object(), Json::array())});
-    EXPECT_EQ(summary(explored(subject, 100, without)).seen, Seen::kAbsent);
+    EXPECT_EQ(summary(explored(subject, 100, without)).status, CaseStatus::kAbsent);
   }
 }
 
@@ -200,7 +200,7 @@ TEST(Explore, AGivenCaseIsJudgedByItself) {
   const RunResult run = run_toy(folder, Json::array(), {"--subject", "op_mutant:many_odd"},
                                 RowsPack(), {{"given", Json::array({axes})}});
   ASSERT_EQ(run.observations.size(), 1U);
-  EXPECT_EQ(run.observations[0].seen, Seen::kPresent);
+  EXPECT_EQ(run.observations[0].status, CaseStatus::kPresent);
   EXPECT_EQ(run.observations[0].drawn["axes"], axes);
 }
 

@@ -107,21 +107,21 @@ TEST(IsolatedCase, IsRedWhereABandIsDamagedAndTheOutputsAreRight) {
     const RunResult result =
         run_toy(folder, isolated_cases({"a"}), {"--subject", subject}, TouchingPack());
     ASSERT_EQ(result.code, 0);
-    EXPECT_EQ(result.of("a").seen, Seen::kPresent) << subject;
+    EXPECT_EQ(result.of("a").status, CaseStatus::kPresent) << subject;
     EXPECT_EQ(result.of("a").failing()->layer, "guard_band");
     EXPECT_EQ(result.of("a").failing()->tensor, "w");
     EXPECT_EQ(result.of("a").failing()->got, 1);
   }
   const RunResult right =
       run_toy(folder, isolated_cases({"a"}), {"--subject", "op"}, TouchingPack());
-  EXPECT_EQ(right.of("a").seen, Seen::kAbsent);
+  EXPECT_EQ(right.of("a").status, CaseStatus::kAbsent);
 }
 
 TEST(IsolatedCase, AloneHasBands) {
   const ScratchFolder folder;
   const RunResult result =
       run_toy(folder, toy_cases({"a"}), {"--subject", "op_mutant:writes_before"}, TouchingPack());
-  EXPECT_NE(result.of("a").seen, Seen::kPresent);
+  EXPECT_NE(result.of("a").status, CaseStatus::kPresent);
 }
 
 /// A subject that counts its processes and gives no answer.

@@ -181,12 +181,12 @@ TEST_P(HostileFiles, AreUnresolvedThoughTheirContentIsRight) {
   write_right_files(folder);
   const std::string honest = "cd \"$1\" && cp ../outputs.safetensors ../subject.json . && ";
   const RunResult control = run_script(folder, honest + "true");
-  ASSERT_EQ(control.of("one").seen, Seen::kAbsent) << control.of("one").reason;
+  ASSERT_EQ(control.of("one").status, CaseStatus::kAbsent) << control.of("one").reason;
   const RunResult run = run_script(folder, honest + GetParam().second, 3);
   ASSERT_EQ(run.code, 0);
   ASSERT_EQ(run.observations.size(), 2U);
   for (const Observation& o : run.observations) {
-    EXPECT_EQ(o.seen, Seen::kUnresolved);
+    EXPECT_EQ(o.status, CaseStatus::kUnresolved);
     EXPECT_FALSE(o.reason.empty());
   }
 }
@@ -222,13 +222,13 @@ TEST(SubjectProcess, LeavesNoTensorsForTheNextRunOrTheDisk) {
   write_right_files(folder);
   const std::string honest =
       "cd \"$1\" && test -f inputs.safetensors && cp ../outputs.safetensors ../subject.json .";
-  EXPECT_EQ(run_script(folder, honest).of("one").seen, Seen::kAbsent);
+  EXPECT_EQ(run_script(folder, honest).of("one").status, CaseStatus::kAbsent);
   for (const char* end : {"", " && exit 1"}) {
     run_script(folder, honest + end);
     EXPECT_FALSE(std::filesystem::exists(folder / "work/inputs.safetensors")) << end;
     EXPECT_FALSE(std::filesystem::exists(folder / "work/outputs.safetensors")) << end;
   }
-  EXPECT_EQ(run_script(folder, "true").of("one").seen, Seen::kUnresolved);
+  EXPECT_EQ(run_script(folder, "true").of("one").status, CaseStatus::kUnresolved);
 }
 
 TEST(SubjectProcess, CannotReachTheRecordDescriptor) {
@@ -285,11 +285,11 @@ def run(case):
       {PATCHBENCH_ROOT "/repro/harness/subject_runtime.py", subject, (folder / "work").string()},
       "upstream");
   ASSERT_EQ(run.code, 0);
-  EXPECT_EQ(run.of("fine").seen, Seen::kAbsent) << run.of("fine").reason;
+  EXPECT_EQ(run.of("fine").status, CaseStatus::kAbsent) << run.of("fine").reason;
   EXPECT_EQ(run.of("fine").self_reported["package"]["name"], "torch");
-  EXPECT_EQ(run.of("raises").seen, Seen::kUnresolved);
+  EXPECT_EQ(run.of("raises").status, CaseStatus::kUnresolved);
   EXPECT_EQ(run.of("raises").self_reported["exception"]["type"], "ValueError");
-  EXPECT_EQ(run.of("old").seen, Seen::kUnsupported);
+  EXPECT_EQ(run.of("old").status, CaseStatus::kUnsupported);
   EXPECT_EQ(run.of("old").reason, "this release has none");
 }
 
@@ -308,10 +308,10 @@ def run(case):
       folder, cases,
       {PATCHBENCH_ROOT "/repro/harness/subject_runtime.py", subject, (folder / "work").string()},
       "upstream");
-  EXPECT_EQ(run.of("narrow").seen, Seen::kUnjudged);
+  EXPECT_EQ(run.of("narrow").status, CaseStatus::kUnjudged);
   EXPECT_EQ(run.of("narrow").reason, "interpreter truncates bf16 stores");
   EXPECT_EQ(run.of("narrow").measures.size(), 3U);
-  EXPECT_EQ(run.of("rounded").seen, Seen::kAbsent);
+  EXPECT_EQ(run.of("rounded").status, CaseStatus::kAbsent);
 }
 
 TEST(LyingSubject, EarnsNoAbsentCase) {
@@ -322,7 +322,7 @@ TEST(LyingSubject, EarnsNoAbsentCase) {
   ASSERT_EQ(run.code, 0);
   ASSERT_EQ(run.observations.size(), 10U);
   for (const Observation& o : run.observations) {
-    EXPECT_NE(o.seen, Seen::kAbsent) << o.case_name;
+    EXPECT_NE(o.status, CaseStatus::kAbsent) << o.case_name;
     EXPECT_FALSE(o.outputs_sha256.empty()) << o.case_name << ": did not lie: " << o.reason;
   }
 }
@@ -333,7 +333,7 @@ TEST(Program, DeclaredFailureIsPresentInItsClass) {
       run_toy(folder, toy_cases({"one"}), {"--subject", "model", "--repeat", "2"});
   ASSERT_EQ(run.observations.size(), 2U);
   EXPECT_EQ(run.observations[1].repeat, 1);
-  EXPECT_EQ(run.of("one").seen, Seen::kPresent);
+  EXPECT_EQ(run.of("one").status, CaseStatus::kPresent);
   EXPECT_EQ(run.of("one").failure_class, "zeroed");
 }
 
@@ -341,7 +341,7 @@ TEST(Program, FailureThatThePackDoesNotNameIsPresentAsUndeclared) {
   const ScratchFolder folder;
   const RunResult run =
       run_toy(folder, toy_cases({"one"}), {"--subject", "op", "--corrupt", "sign_flipped@product"});
-  EXPECT_EQ(run.of("one").seen, Seen::kPresent);
+  EXPECT_EQ(run.of("one").status, CaseStatus::kPresent);
   EXPECT_EQ(run.of("one").failure_class, "undeclared");
   EXPECT_NE(run.of("one").reason.find("product element"), std::string::npos);
 }
@@ -351,8 +351,8 @@ TEST(Program, ExceptionsOfASubjectOfOursAreAnswers) {
   EXPECT_EQ(run_toy(folder, toy_cases({"one"}), {"--subject", "op_mutant:raises"}).of("one").reason,
             "raised: broken");
   EXPECT_EQ(
-      run_toy(folder, toy_cases({"one"}), {"--subject", "op_mutant:unsupported"}).of("one").seen,
-      Seen::kUnsupported);
+      run_toy(folder, toy_cases({"one"}), {"--subject", "op_mutant:unsupported"}).of("one").status,
+      CaseStatus::kUnsupported);
 }
 
 TEST(Program, CaseRefusedOnADeviceIsUnsupportedAndNotRun) {
@@ -361,7 +361,7 @@ TEST(Program, CaseRefusedOnADeviceIsUnsupportedAndNotRun) {
   cases[0]["axes"]["large"] = true;
   cases[0]["judged_on"] = {"cuda"};
   const RunResult run = run_toy(folder, cases, {"--subject", "op"});
-  EXPECT_EQ(run.of("big").seen, Seen::kUnsupported);
+  EXPECT_EQ(run.of("big").status, CaseStatus::kUnsupported);
   EXPECT_FALSE(run.of("big").counts);
 }
 

@@ -50,7 +50,7 @@ TEST(JudgeDevice, ASubjectOnAGpuIsJudgedByTheCpuAlone) {
        "--device", "cuda:0", "--judge-device", "cpu"});
   ASSERT_EQ(run.code, 0);
   // Judged, for no interpreter truncated it.
-  EXPECT_EQ(run.of("right").seen, Seen::kAbsent) << run.of("right").reason;
+  EXPECT_EQ(run.of("right").status, CaseStatus::kAbsent) << run.of("right").reason;
   EXPECT_EQ(run.of("right").device, "cuda:0");
   EXPECT_EQ(run.of("zeroed").failure_class, "zeroed");
 }
@@ -68,7 +68,7 @@ TEST(JudgeDevice, ABuildWithoutCudaRefusesSubjectsOfItsOwnOnAGpu) {
 
 TEST(JudgeDevice, TheCudaHalfIsLoadedFromTheFolderOfTheCpuHalf) {
   EXPECT_EQ(why_not_on("cpu"), "");
-  // The locked wheels have all that it links: it loads, and there is no such GPU.
+  // The locked wheels have every library that it links: it loads, and torch finds no GPU 99.
   EXPECT_EQ(why_not_on("cuda:99"), "torch finds no cuda:99");
 }
 

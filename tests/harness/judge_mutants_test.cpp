@@ -18,8 +18,8 @@ TEST_P(JudgeMutant, IsNeverAbsentWhicheverTensorItSpoils) {
     ASSERT_EQ(run.code, 0);
     ASSERT_EQ(run.observations.size(), 2U);
     for (const Observation& o : run.observations) {
-      EXPECT_TRUE(o.seen == Seen::kPresent || o.seen == Seen::kUnresolved)
-          << tensor << ": " << seen_name(o.seen);
+      EXPECT_TRUE(o.status == CaseStatus::kPresent || o.status == CaseStatus::kUnresolved)
+          << tensor << ": " << case_status_name(o.status);
       const bool is_idle = o.reason.find("changes nothing") != std::string::npos;
       EXPECT_FALSE(tensor.empty() && is_idle) << "the corruption spoils no output at all";
       EXPECT_FALSE(tensor == "@product" && is_idle) << "the corruption does not apply to a matrix";
@@ -40,7 +40,8 @@ TEST(JudgeMutants, WithoutCorruptionTheSameOutputsAreAbsent) {
   const ScratchFolder folder;
   const RunResult run = run_toy(folder, toy_cases({"one", "two"}), {"--subject", "op"});
   ASSERT_EQ(run.observations.size(), 2U);
-  for (const Observation& o : run.observations) EXPECT_EQ(o.seen, Seen::kAbsent) << o.reason;
+  for (const Observation& o : run.observations)
+    EXPECT_EQ(o.status, CaseStatus::kAbsent) << o.reason;
 }
 
 TEST(JudgeMutants, AreMoreThanTwentyAndNamedOnce) {
@@ -53,7 +54,7 @@ TEST(JudgeMutants, CorruptionThatChangesNothingIsUnresolvedNotAbsent) {
   const ScratchFolder folder;
   const RunResult run =
       run_toy(folder, toy_cases({"one"}), {"--subject", "model", "--corrupt", "all_zeros@product"});
-  EXPECT_EQ(run.of("one").seen, Seen::kUnresolved);
+  EXPECT_EQ(run.of("one").status, CaseStatus::kUnresolved);
   EXPECT_NE(run.of("one").reason.find("changes nothing"), std::string::npos);
 }
 

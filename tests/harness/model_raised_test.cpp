@@ -11,7 +11,7 @@ TEST(ModelRaised, IsAnAnswerWithThePlaceWhereItWasThrown) {
   const RunResult run = run_toy(folder, toy_cases({"one"}), {"--subject", "model_mutant:raises"});
   ASSERT_EQ(run.code, 0);
   // The toy pack names no exception: it stays unresolved.
-  EXPECT_EQ(run.of("one").seen, Seen::kUnresolved);
+  EXPECT_EQ(run.of("one").status, CaseStatus::kUnresolved);
   EXPECT_EQ(run.of("one").reason, "raised: no such branch");
   const Json exception = run.of("one").self_reported.at("exception");
   EXPECT_EQ(exception.at("type"), "ModelRaised");

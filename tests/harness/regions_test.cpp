@@ -68,80 +68,83 @@ Json item(const std::string& name, const std::string& axes = "{}",
 }
 
 /// region -> what was seen of its mutant and on which case.
-std::map<std::string, std::pair<Seen, std::string>> regions_of(const Json& cases,
-                                                               const Json& more = Json::object()) {
+std::map<std::string, std::pair<CaseStatus, std::string>> regions_of(
+    const Json& cases, const Json& more = Json::object()) {
   const ScratchFolder folder;
   const RunResult run =
       run_toy(folder, cases, {"--subject", "op", "--regions"}, GradientPack(), more);
   EXPECT_EQ(run.code, 0);
-  std::map<std::string, std::pair<Seen, std::string>> seen;
+  std::map<std::string, std::pair<CaseStatus, std::string>> status;
   for (const Observation& o : run.observations) {
     if (!o.subject.is_region_mutant()) {
-      EXPECT_EQ(o.seen, Seen::kAbsent) << o.case_name;
+      EXPECT_EQ(o.status, CaseStatus::kAbsent) << o.case_name;
       continue;
     }
     EXPECT_EQ(o.subject, SubjectKind::kOpMutant) << o.subject.text();
     const std::string region = o.subject.mutant_name();
-    EXPECT_TRUE(seen.emplace(region, std::pair(o.seen, o.case_name)).second) << region << " twice";
-    EXPECT_EQ(o.reason == "no case is in this region", o.seen == Seen::kUnsupported) << o.reason;
+    EXPECT_TRUE(status.emplace(region, std::pair(o.status, o.case_name)).second)
+        << region << " twice";
+    EXPECT_EQ(o.reason == "no case is in this region", o.status == CaseStatus::kUnsupported)
+        << o.reason;
   }
-  return seen;
+  return status;
 }
 
-using Answer = std::pair<Seen, std::string>;
+using Answer = std::pair<CaseStatus, std::string>;
 
 TEST(Regions, WhatNoCaseLooksAtIsNamed) {
-  const auto seen = regions_of(Json::array({item("small")}));
+  const auto status = regions_of(Json::array({item("small")}));
   const std::map<std::string, Answer> wanted = {
-      {"beyond_tokens", {Seen::kUnsupported, "small"}},
-      {"expanded_gradient", {Seen::kUnsupported, "small"}},
-      {"large_gradient", {Seen::kUnsupported, "small"}},
-      {"last_odd_row", {Seen::kUnsupported, "small"}},
-      {"second_backward", {Seen::kUnsupported, "small"}},
-      {"ties", {Seen::kUnsupported, "small"}},
-      {"tiny_gradient", {Seen::kUnsupported, "small"}}};
-  EXPECT_EQ(seen, wanted);
+      {"beyond_tokens", {CaseStatus::kUnsupported, "small"}},
+      {"expanded_gradient", {CaseStatus::kUnsupported, "small"}},
+      {"large_gradient", {CaseStatus::kUnsupported, "small"}},
+      {"last_odd_row", {CaseStatus::kUnsupported, "small"}},
+      {"second_backward", {CaseStatus::kUnsupported, "small"}},
+      {"ties", {CaseStatus::kUnsupported, "small"}},
+      {"tiny_gradient", {CaseStatus::kUnsupported, "small"}}};
+  EXPECT_EQ(status, wanted);
 }
 
 TEST(Regions, ACaseInARegionCatchesItsMutant) {
-  const auto seen = regions_of(
+  const auto status = regions_of(
       {item("small"), item("odd", R"({"tokens": 5})"), item("many", R"({"tokens": 17})"),
        item("labels", R"({"num_labels": 2})", "control"), item("twice", R"({"backwards": 2})"),
        item("tiny", R"({"scaled_from": "small", "gradient_times": 1e-7})"),
        item("large", R"({"scaled_from": "small", "gradient_times": 65536})"),
        item("one", R"({"grad_layout": "expanded"})", "silent")});
-  const std::map<std::string, Answer> wanted = {{"beyond_tokens", {Seen::kPresent, "many"}},
-                                                {"expanded_gradient", {Seen::kPresent, "one"}},
-                                                {"large_gradient", {Seen::kPresent, "large"}},
-                                                {"last_odd_row", {Seen::kPresent, "odd"}},
-                                                {"second_backward", {Seen::kPresent, "twice"}},
-                                                {"ties", {Seen::kPresent, "labels"}},
-                                                {"tiny_gradient", {Seen::kPresent, "tiny"}}};
-  EXPECT_EQ(seen, wanted);
+  const std::map<std::string, Answer> wanted = {
+      {"beyond_tokens", {CaseStatus::kPresent, "many"}},
+      {"expanded_gradient", {CaseStatus::kPresent, "one"}},
+      {"large_gradient", {CaseStatus::kPresent, "large"}},
+      {"last_odd_row", {CaseStatus::kPresent, "odd"}},
+      {"second_backward", {CaseStatus::kPresent, "twice"}},
+      {"ties", {CaseStatus::kPresent, "labels"}},
+      {"tiny_gradient", {CaseStatus::kPresent, "tiny"}}};
+  EXPECT_EQ(status, wanted);
 }
 
 TEST(Regions, ASmallRowBesideLargeOnesDoesNotShowItsMutant) {
-  const auto seen = regions_of(Json::array({item("mixed", R"({"mixed": true})")}));
-  EXPECT_EQ(seen.at("tiny_gradient"), Answer(Seen::kAbsent, "mixed"));
+  const auto status = regions_of(Json::array({item("mixed", R"({"mixed": true})")}));
+  EXPECT_EQ(status.at("tiny_gradient"), Answer(CaseStatus::kAbsent, "mixed"));
 }
 
 TEST(Regions, ASiteWithoutCountsHasNoneToGoBeyond) {
-  const auto seen = regions_of(Json::array({item("small", R"({"site": "pointer"})")}));
-  EXPECT_FALSE(seen.contains("beyond_pointer_tokens"));
-  EXPECT_TRUE(seen.contains("ties"));
+  const auto status = regions_of(Json::array({item("small", R"({"site": "pointer"})")}));
+  EXPECT_FALSE(status.contains("beyond_pointer_tokens"));
+  EXPECT_TRUE(status.contains("ties"));
 }
 
 TEST(Regions, SurveyCasesAreNotAsked) {
-  const auto seen =
+  const auto status =
       regions_of(Json::array({item("small"), item("many", R"({"tokens": 17})", "survey")}));
-  EXPECT_EQ(seen.at("beyond_tokens").first, Seen::kUnsupported);
+  EXPECT_EQ(status.at("beyond_tokens").first, CaseStatus::kUnsupported);
 }
 
 TEST(Regions, WaivedOnesAreNotAskedFor) {
-  const auto seen = regions_of(Json::array({item("small")}),
-                               {{"waived_regions", {"beyond_*", "ties", "last_odd_row"}}});
-  EXPECT_EQ(seen.size(), 4u);
-  EXPECT_FALSE(seen.contains("ties") || seen.contains("beyond_tokens"));
+  const auto status = regions_of(Json::array({item("small")}),
+                                 {{"waived_regions", {"beyond_*", "ties", "last_odd_row"}}});
+  EXPECT_EQ(status.size(), 4u);
+  EXPECT_FALSE(status.contains("ties") || status.contains("beyond_tokens"));
 }
 
 TEST(Linear, AScaledCaseIsComparedWithItsBase) {
@@ -153,8 +156,8 @@ TEST(Linear, AScaledCaseIsComparedWithItsBase) {
         .of("scaled");
   };
   const Observation right = measured("op"), off = measured("model");
-  EXPECT_EQ(right.seen, Seen::kAbsent);
-  EXPECT_EQ(off.seen, Seen::kPresent);
+  EXPECT_EQ(right.status, CaseStatus::kAbsent);
+  EXPECT_EQ(off.status, CaseStatus::kPresent);
   const auto linear = [](const Observation& o) {
     return *std::find_if(o.measures.begin(), o.measures.end(),
                          [](const Measure& m) { return m.layer == "linear"; });

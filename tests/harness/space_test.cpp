@@ -45,12 +45,12 @@ TEST(Space, ACaseIsAFunctionOfSeedAndIndex) {
 
 TEST(Space, WholeNumbersReachTheEdgesOddOnesAndTheNeighboursOfPowersOfTwo) {
   const Space space = space_of(R"({"rows": {"from": 1, "to": 1000}})");
-  std::set<int64_t> seen;
-  for (uint64_t i = 0; i < 400; ++i) seen.insert(drawn(space, 1, i)["rows"].get<int64_t>());
+  std::set<int64_t> status;
+  for (uint64_t i = 0; i < 400; ++i) status.insert(drawn(space, 1, i)["rows"].get<int64_t>());
   for (const int64_t value : {1, 2, 3, 15, 16, 17, 127, 128, 129, 511, 512, 513, 1000})
-    EXPECT_TRUE(seen.contains(value)) << value;
-  EXPECT_EQ(*seen.begin(), 1);
-  EXPECT_EQ(*seen.rbegin(), 1000);
+    EXPECT_TRUE(status.contains(value)) << value;
+  EXPECT_EQ(*status.begin(), 1);
+  EXPECT_EQ(*status.rbegin(), 1000);
 }
 
 TEST(Space, AxesThatReferToOthersHold) {

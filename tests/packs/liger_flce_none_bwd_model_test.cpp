@@ -181,9 +181,9 @@ std::vector<Observation> run_reproducer(const std::string& subject,
 
 TEST(FlceReproducer, ModelShowsTheDefectInEveryTriggerAndNowhereElse) {
   for (const Observation& o : run_reproducer("model")) {
-    if (o.seen == Seen::kUnsupported) continue;
+    if (o.status == CaseStatus::kUnsupported) continue;
     const bool is_trigger = o.role == CaseRole::kTrigger;
-    EXPECT_EQ(o.seen, is_trigger ? Seen::kPresent : Seen::kAbsent)
+    EXPECT_EQ(o.status, is_trigger ? CaseStatus::kPresent : CaseStatus::kAbsent)
         << o.case_name << ": " << o.reason;
     EXPECT_EQ(o.failure_class, is_trigger ? "wrong_gradients" : "") << o.case_name;
   }
@@ -191,21 +191,21 @@ TEST(FlceReproducer, ModelShowsTheDefectInEveryTriggerAndNowhereElse) {
 
 TEST(FlceReproducer, FixedModelIsAbsentEverywhere) {
   for (const Observation& o : run_reproducer("model_fixed")) {
-    if (o.seen == Seen::kUnsupported) continue;
-    EXPECT_EQ(o.seen, Seen::kAbsent) << o.case_name << ": " << o.reason;
+    if (o.status == CaseStatus::kUnsupported) continue;
+    EXPECT_EQ(o.status, CaseStatus::kAbsent) << o.case_name << ": " << o.reason;
   }
 }
 
 TEST(FlceReproducer, OpIsAbsentAndItsMutantsAreCaught) {
   for (const Observation& o : run_reproducer("op")) {
-    if (o.seen == Seen::kUnsupported) continue;
-    EXPECT_EQ(o.seen, Seen::kAbsent) << o.case_name << ": " << o.reason;
+    if (o.status == CaseStatus::kUnsupported) continue;
+    EXPECT_EQ(o.status, CaseStatus::kAbsent) << o.case_name << ": " << o.reason;
   }
   for (const char* mutant :
        {"first_row", "first_row_grad_input", "first_row_grad_weight", "sum_for_none"}) {
     int num_present = 0;
     for (const Observation& o : run_reproducer(std::string("op_mutant:") + mutant)) {
-      num_present += o.role == CaseRole::kTrigger && o.counts && o.seen == Seen::kPresent;
+      num_present += o.role == CaseRole::kTrigger && o.counts && o.status == CaseStatus::kPresent;
     }
     EXPECT_GT(num_present, 10) << mutant;
   }
@@ -215,7 +215,7 @@ class FlceCorruption : public testing::TestWithParam<const char*> {};
 
 TEST_P(FlceCorruption, IsAbsentInNoCase) {
   for (const Observation& o : run_reproducer("model_fixed", GetParam()))
-    EXPECT_NE(o.seen, Seen::kAbsent) << o.case_name;
+    EXPECT_NE(o.status, CaseStatus::kAbsent) << o.case_name;
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -88,7 +88,7 @@ class Machine {
   }
   /// The same of any `count` threads, by the barrier's name; who does not wait goes on.
   void meet_at(int id, int count, bool waits) {
-    const Place place = join(named_[{cta(), id}], count, [] {});
+    const VerdictKey place = join(named_[{cta(), id}], count, [] {});
     if (waits) wait_until_past(place);
   }
 
@@ -274,7 +274,7 @@ class Machine {
     int num_present = 0;
     int64_t generation = 0;
   };
-  struct Place {
+  struct VerdictKey {
     const Meeting* meeting;
     int64_t generation;
   };
@@ -300,7 +300,7 @@ class Machine {
     return (rank - 1) * cta_bytes_ + (at & ((1u << kRankBit) - 1));
   }
 
-  Place join(Meeting& meeting, int count, const std::function<void()>& work) {
+  VerdictKey join(Meeting& meeting, int count, const std::function<void()>& work) {
     const int64_t generation = meeting.generation;
     ++num_steps_;
     if (++meeting.num_present == count) {
@@ -310,7 +310,7 @@ class Machine {
     }
     return {&meeting, generation};
   }
-  void wait_until_past(const Place& place) {
+  void wait_until_past(const VerdictKey& place) {
     while (place.meeting->generation == place.generation) yield();
   }
   void end_phase(Phases& barrier) {

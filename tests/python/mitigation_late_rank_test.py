@@ -26,7 +26,7 @@ LONG = pytest.mark.skipif("PATCHBENCH_LONG" not in os.environ, reason="takes min
 
 
 class Store:
-    """A client, whose calls are counted with those of all others."""
+    """A client. One counter counts the calls of all clients."""
 
     calls = [0]
 

@@ -75,14 +75,14 @@ TEST_F(ClaimsTest, AnEvictedRecordResolvesNoMore) {
 }
 
 TEST_F(ClaimsTest, AVerdictWithoutASentinelAloneBacksNothing) {
-  std::vector<Observation> seen = {
-      sample::observation("upstream", "sum_fp32", CaseRole::kControl, Seen::kUnresolved)};
-  seen[0].slug = "some_pack";
+  std::vector<Observation> status = {
+      sample::observation("upstream", "sum_fp32", CaseRole::kControl, CaseStatus::kUnresolved)};
+  status[0].slug = "some_pack";
   RunContext where = sample::context(2);
   where.slug = "some_pack";
-  const Record observed = make_observation_record(where, seen[0]);
+  const Record observed = make_observation_record(where, status[0]);
   const Record none = make_verdict_record(
-      where, sample::question(), sentinel_of(seen, sample::question()), {observed.digest()});
+      where, sample::question(), sentinel_of(status, sample::question()), {observed.digest()});
   ASSERT_FALSE(outcome_of(none).sentinel);
   repository_.put_evidence("some_pack", {observed, none});
   repository_.replace(sample::PackRepository::kManifest, verdict_, none.digest());
@@ -93,13 +93,13 @@ TEST_F(ClaimsTest, AVerdictOfTheClaimMustAgreeWithTheRow) {
   std::vector<Record> records = sample::run_of("some_pack");
   RunContext where = sample::context(2);
   where.slug = "some_pack";
-  QuestionContext asked = sample::question();
-  asked.question = Question::kClaim;
-  asked.claim = "result";
-  asked.contrast = "patched";
-  asked.failure_class = "wrong_result";
+  QuestionContext question = sample::question();
+  question.question = Question::kClaim;
+  question.claim = "result";
+  question.contrast = "patched";
+  question.failure_class = "wrong_result";
   const Outcome refuted{Sentinel::kClaimRefuted, "", "seen otherwise", ""};
-  records.push_back(make_verdict_record(where, asked, refuted, {records.front().digest()}));
+  records.push_back(make_verdict_record(where, question, refuted, {records.front().digest()}));
   repository_.put_evidence("some_pack", records);
   repository_.replace(
       sample::PackRepository::kManifest, "\"verdict\": \"claimed\", ",

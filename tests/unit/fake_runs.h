@@ -80,7 +80,7 @@ class FakeRunner : public SubjectRunner {
     const bool is_red = red_drawn.contains(subject.text());
     const auto add = [&](const std::string& name, const Json& drawn) {
       Observation o = observation(subject.text(), name, CaseRole::kDrawn,
-                                  is_red ? Seen::kPresent : Seen::kAbsent);
+                                  is_red ? CaseStatus::kPresent : CaseStatus::kAbsent);
       o.slug = "some_pack";
       if (is_red) o.failure_class = "undeclared";
       o.drawn = drawn;
@@ -100,9 +100,9 @@ class FakeRunner : public SubjectRunner {
     const bool is_red = subject.is_mutant() ||
                         (subject == SubjectKind::kUpstream && item.role == CaseRole::kTrigger);
     Observation o = observation(subject.text(), item.name, item.role,
-                                subject == SubjectKind::kLiar ? Seen::kUnresolved
-                                : is_red                      ? Seen::kPresent
-                                                              : Seen::kAbsent);
+                                subject == SubjectKind::kLiar ? CaseStatus::kUnresolved
+                                : is_red                      ? CaseStatus::kPresent
+                                                              : CaseStatus::kAbsent);
     o.slug = setup.target.manifest.slug.str();
     o.repeat = repeat;
     if (is_red) o.failure_class = "wrong_result";

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "report/table.h"
-#include "status/threads.h"
+#include "status/upstream_threads.h"
 #include "unit/pack_repository.h"
 
 namespace patchbench::cli {
@@ -21,19 +21,19 @@ class FilingTest : public ::testing::Test {
   }
 
   /// The thread that the pack names, as it was seen.
-  void thread(const std::string& state, const std::string& seen, const std::string& more = "") {
+  void thread(const std::string& state, const std::string& status, const std::string& more = "") {
     repository_.put("env/threads.json",
                     R"({"threads": [{"thread": "owner/thing#1", "about": "a defect", "state": ")" +
-                        state + R"(", "seen": ")" + seen + R"(", "source": "the page", )" + more +
+                        state + R"(", "seen": ")" + status + R"(", "source": "the page", )" + more +
                         R"("packs": [{"slug": "some_pack", "relation": "neighbour"}]}]})");
   }
   void related(const std::string& relation, const std::string& state) {
-    const std::string seen = state == "unchecked" ? "" : "2026-03-01";
+    const std::string status = state == "unchecked" ? "" : "2026-03-01";
     repository_.put(
         "env/threads.json",
         R"({"threads": [{"thread": "owner/thing#1", "about": "a", "state": "open", "seen": "2026-03-01", "source": "p", "packs": [{"slug": "some_pack", "relation": "neighbour"}]},
         {"thread": "owner/thing#2", "about": "b", "state": ")" +
-            state + R"(", "seen": ")" + seen +
+            state + R"(", "seen": ")" + status +
             R"(", "source": "p", "packs": [{"slug": "some_pack", "relation": ")" + relation +
             R"("}]}]})");
   }
@@ -154,7 +154,7 @@ TEST_F(FilingTest, BadInputIsOneLine) {
 TEST(Threads, TheCommittedOnesAreWellFormed) {
   Context context;
   context.root = PATCHBENCH_ROOT;
-  EXPECT_GE(read_threads(context).size(), 10u);
+  EXPECT_GE(read_upstream_threads(context).size(), 10u);
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ FunctionTable committed() {
   return FunctionTable::parse(read_file(path), path.string());
 }
 
-/// Those of the files that a locked release has; none where its archive is not in the cache.
+/// The files of `files` that a locked release has; none where its archive is not in the cache.
 std::map<std::string, std::string> released(const Context& context, const Pin& pin,
                                             const std::set<std::string>& files) {
   const fs::path archive = context.cache / "files" / pin.sha256 / pin.filename;

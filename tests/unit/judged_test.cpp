@@ -1,7 +1,9 @@
 #include "core/judged.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +17,8 @@
 #include "core/file_text.h"
 #include "exec/process.h"
 #include "ledger/jsonl.h"
+#include "status/behind.h"
+#include "status/pack_records.h"
 #include "workbench/context.h"
 
 namespace patchbench {
@@ -100,6 +104,80 @@ TEST(Judged, TheTableHasEveryRecordedManifestAsGitsHistoryHasIt) {
         << digest << ": not in reports/evidence/judged.json; run PATCHBENCH_UPDATE=1 judged_test";
   if (!history) GTEST_SKIP() << "git's history is not here: the table is not made again";
   EXPECT_EQ(text, table_of(all, *history)) << "run PATCHBENCH_UPDATE=1 judged_test";
+}
+
+/// Whether today's gate relies on a verdict: of a fix, an op or a mitigation, at a tested release,
+/// on a CPU.
+bool is_relied_on(const Finding& finding, const Manifest& pack) {
+  const bool is_of_it =
+      finding.question.is(Question::kValidate) || finding.question.is(Question::kEquivalence) ||
+      finding.question.is(Question::kOp) || finding.question.is(Question::kMitigation);
+  const bool is_tested =
+      finding.version == "-" ||
+      std::any_of(pack.upstreams.begin(), pack.upstreams.end(), [&](const UpstreamUse& use) {
+        return use.name == finding.upstream && use.red_pin == finding.version;
+      });
+  return is_of_it && is_tested && finding.companions.empty() && finding.device == "cpu";
+}
+
+/// Verdicts on a CPU that are older than the cases of their pack and wait for a run: slug and
+/// question. A run takes its line away; a manifest that changes must not add one.
+const std::set<std::pair<std::string, std::string>>& waiting() {
+  static const std::set<std::pair<std::string, std::string>> kWaiting = {
+      {"dsa_graph_capture", "mitigation"},
+      {"dsa_graph_capture", "op"},
+      {"dsa_graph_capture", "validate"},
+      {"fp8_storage_dispatch", "mitigation dequantize"},
+      {"fp8_storage_dispatch", "mitigation fp8"},
+      {"fp8_storage_dispatch", "op"},
+      {"fp8_storage_dispatch", "validate"},
+      {"liger_flce_frozen_hidden", "op"},
+      {"liger_flce_frozen_hidden", "validate"},
+      {"liger_flce_none_bwd", "mitigation"},
+      {"liger_flce_none_bwd", "op"},
+      {"liger_flce_none_bwd", "validate"},
+      {"mamba3_mimo_gqa_bwd", "op"},
+      {"mamba3_mimo_gqa_bwd", "validate"},
+      {"mamba3_mimo_smem_2d", "op"},
+      {"mamba3_mimo_smem_2d", "validate"},
+      {"mamba3_siso_bwd_cse", "equivalence"},
+      {"mamba3_siso_bwd_cse", "op"},
+      {"megatron_float16_cast", "mitigation"},
+      {"megatron_float16_cast", "validate"},
+      {"sparse_mla_dims", "op"},
+      {"sparse_mla_pdp_precision", "op"},
+      {"sparse_mla_pdp_precision", "validate"},
+      {"te_fused_ce", "op"},
+      {"te_fused_ce", "validate"},
+      {"zero2_grad_accumulation", "validate"},
+  };
+  return kWaiting;
+}
+
+/// The gate runs few cases of each pack. That the whole set holds is said by records, which must be
+/// of the cases, limits, subjects and edits that the tree has.
+TEST(Judged, TheNewestVerdictsOnACpuAreOfTodaysManifestsAndEdits) {
+  const PackRecords records = read_pack_records(context(), {.with_ledger = false});
+  int num_relied_on = 0;
+  for (const Manifest& pack : records.packs) {
+    for (const auto& [key, devices] : records.verdict_index.by_key()) {
+      for (const auto& [device, cell] : devices) {
+        const Finding* finding = key.slug == pack.slug.str() ? cell.newest() : nullptr;
+        if (finding == nullptr || !is_relied_on(*finding, pack)) continue;
+        ++num_relied_on;
+        const std::string name = fmt::format("{} {} of {} {}, {}", key.slug, key.question.text(),
+                                             key.upstream, key.version, finding->digest);
+        const bool is_waiting = waiting().contains({key.slug, key.question.text()});
+        EXPECT_EQ(is_older_run(records, *finding), is_waiting)
+            << name
+            << (is_waiting ? ": was run; take its line away"
+                           : ": the manifest has other cases now; run it again");
+        for (const std::string& mark : behind(context(), records, pack, *finding).marks)
+          EXPECT_FALSE(mark.starts_with("stale")) << name << ": " << mark;
+      }
+    }
+  }
+  EXPECT_GT(num_relied_on, 30);
 }
 
 TEST(Judged, EveryManifestOfTheTreeHasItsOwn) {

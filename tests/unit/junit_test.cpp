@@ -19,7 +19,7 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-QuestionContext asked(Question question, bool is_red_pin) {
+QuestionContext context_of(Question question, bool is_red_pin) {
   QuestionContext context = sample::question();
   context.question = question;
   context.is_red_pin = is_red_pin;
@@ -68,34 +68,37 @@ TEST(JunitXml, EscapesAndDropsWhatXmlCannotHold) {
 
 TEST(JunitStatus, FollowsTheVerdict) {
   using sample::observation;
-  const QuestionContext red = asked(Question::kValidate, true),
-                        other = asked(Question::kReproduce, false);
+  const QuestionContext red = context_of(Question::kValidate, true),
+                        other = context_of(Question::kReproduce, false);
   const auto trigger = CaseRole::kTrigger, control = CaseRole::kControl;
   const std::vector<std::tuple<Observation, QuestionContext, JunitStatus>> cases = {
-      {observation("upstream", "c", trigger, Seen::kPresent), red, JunitStatus::kPassed},
-      {observation("upstream", "c", trigger, Seen::kAbsent), red, JunitStatus::kFailed},
-      {observation("upstream", "c", control, Seen::kPresent), red, JunitStatus::kFailed},
-      {observation("upstream", "c", trigger, Seen::kPresent), other, JunitStatus::kFailed},
-      {observation("upstream", "c", trigger, Seen::kAbsent), other, JunitStatus::kPassed},
-      {observation("patched", "c", trigger, Seen::kAbsent), red, JunitStatus::kPassed},
-      {observation("patched", "c", trigger, Seen::kPresent), red, JunitStatus::kFailed},
-      {observation("mutant:first_row", "c", trigger, Seen::kPresent), red, JunitStatus::kPassed},
-      {observation("mutant:first_row", "c", trigger, Seen::kAbsent), red, JunitStatus::kSkipped},
-      {observation("patched", "c", trigger, Seen::kUnjudged), red, JunitStatus::kSkipped},
-      {observation("patched", "c", trigger, Seen::kUnsupported), red, JunitStatus::kSkipped},
-      {observation("patched", "c", trigger, Seen::kUnresolved), red, JunitStatus::kError}};
-  for (const auto& [seen, question, status] : cases) {
-    EXPECT_EQ(junit_status(seen, question), status)
-        << seen.subject.text() << " " << seen_name(seen.seen) << " " << role_name(seen.role);
+      {observation("upstream", "c", trigger, CaseStatus::kPresent), red, JunitStatus::kPassed},
+      {observation("upstream", "c", trigger, CaseStatus::kAbsent), red, JunitStatus::kFailed},
+      {observation("upstream", "c", control, CaseStatus::kPresent), red, JunitStatus::kFailed},
+      {observation("upstream", "c", trigger, CaseStatus::kPresent), other, JunitStatus::kFailed},
+      {observation("upstream", "c", trigger, CaseStatus::kAbsent), other, JunitStatus::kPassed},
+      {observation("patched", "c", trigger, CaseStatus::kAbsent), red, JunitStatus::kPassed},
+      {observation("patched", "c", trigger, CaseStatus::kPresent), red, JunitStatus::kFailed},
+      {observation("mutant:first_row", "c", trigger, CaseStatus::kPresent), red,
+       JunitStatus::kPassed},
+      {observation("mutant:first_row", "c", trigger, CaseStatus::kAbsent), red,
+       JunitStatus::kSkipped},
+      {observation("patched", "c", trigger, CaseStatus::kUnjudged), red, JunitStatus::kSkipped},
+      {observation("patched", "c", trigger, CaseStatus::kUnsupported), red, JunitStatus::kSkipped},
+      {observation("patched", "c", trigger, CaseStatus::kUnresolved), red, JunitStatus::kError}};
+  for (const auto& [observation, question, status] : cases) {
+    EXPECT_EQ(junit_status(observation, question), status)
+        << observation.subject.text() << " " << case_status_name(observation.status) << " "
+        << role_name(observation.role);
   }
 }
 
 TEST(JunitOfRun, HasACasePerObservationAndOneForTheSentinel) {
-  const auto seen = sample::red_observations();
+  const auto status = sample::red_observations();
   const QuestionContext question = sample::question();
   const std::string digest = sha256_hex("verdict");
   const std::string xml =
-      junit_of_run("liger_flce_none_bwd", seen, question, sentinel_of(seen, question), digest);
+      junit_of_run("liger_flce_none_bwd", status, question, sentinel_of(status, question), digest);
   EXPECT_TRUE(has(xml, "tests=\"3\" failures=\"0\" errors=\"0\" skipped=\"0\""));
   EXPECT_TRUE(
       has(xml, "classname=\"liger_flce_none_bwd.upstream\" name=\"masked_fp32\" time=\"3.250\""));
@@ -117,12 +120,12 @@ TEST(JunitOfRun, NoSentinelIsAnErrorAndNotRunIsSkipped) {
 }
 
 TEST(Markdown, ThePageNamesEverythingThatWasRun) {
-  const auto seen = sample::red_observations();
+  const auto status = sample::red_observations();
   const QuestionContext question = sample::question();
   const RunContext context = sample::context();
   const std::string digest = sha256_hex("verdict");
-  const std::string page =
-      markdown_of_run({{"upstream", context}}, seen, question, sentinel_of(seen, question), digest);
+  const std::string page = markdown_of_run({{"upstream", context}}, status, question,
+                                           sentinel_of(status, question), digest);
   for (const std::string& part :
        {std::string("BUG_REPRODUCED(wrong_gradients)"), std::string("0.8.0"), context.tree,
         context.manifest_sha256, context.environment, std::string("liger_kernel/ops/utils.py"),
@@ -142,7 +145,7 @@ TEST(Markdown, ThePatchedSubjectIsShownWithItsEditAndItsFiles) {
   patched.tree = std::string(40, '7');
   const std::string page =
       markdown_of_run({{"upstream", sample::context()}, {"patched", patched}},
-                      sample::red_observations(), asked(Question::kValidate, true), {}, "");
+                      sample::red_observations(), context_of(Question::kValidate, true), {}, "");
   EXPECT_TRUE(has(page, "| `patched` edit | `sha256:" + sha256_hex("the edit") + "` |")) << page;
   EXPECT_TRUE(has(page, "| `patched` checkout | `git tree " + patched.tree + "` |"));
   EXPECT_TRUE(has(page, "| `upstream` checkout | `git tree " + sample::context().tree + "` |"));
@@ -151,18 +154,19 @@ TEST(Markdown, ThePatchedSubjectIsShownWithItsEditAndItsFiles) {
 TEST(Markdown, ARunWithoutASandboxIsMarked) {
   RunContext context = sample::context();
   context.sandbox = {{"kind", "process"}, {"isolated", false}};
-  const auto seen = sample::red_observations();
-  EXPECT_TRUE(has(markdown_of_run({{"upstream", context}}, seen, sample::question(),
-                                  sentinel_of(seen, sample::question()), ""),
+  const auto status = sample::red_observations();
+  EXPECT_TRUE(has(markdown_of_run({{"upstream", context}}, status, sample::question(),
+                                  sentinel_of(status, sample::question()), ""),
                   "unisolated"));
 }
 
 TEST(Markdown, EveryTableRowHasTheColumnsOfItsHeader) {
-  auto seen = sample::red_observations();
-  seen.push_back(sample::observation("patched", "odd", CaseRole::kTrigger, Seen::kUnresolved));
-  seen.back().reason = "a | b `c` <script> @everyone\n## heading";
+  auto status = sample::red_observations();
+  status.push_back(
+      sample::observation("patched", "odd", CaseRole::kTrigger, CaseStatus::kUnresolved));
+  status.back().reason = "a | b `c` <script> @everyone\n## heading";
   const std::string page =
-      markdown_of_run({{"upstream", sample::context()}}, seen, sample::question(), {}, "");
+      markdown_of_run({{"upstream", sample::context()}}, status, sample::question(), {}, "");
   EXPECT_TRUE(has(page, "`a \\| b 'c' <script> @everyone ## heading`")) << page;
   std::size_t start = page.find("| subject");
   const auto columns = [&](std::size_t at) {
@@ -178,7 +182,7 @@ TEST(Markdown, EveryTableRowHasTheColumnsOfItsHeader) {
 }
 
 TEST(Markdown, AValidationIsRunAgainByValidate) {
-  QuestionContext question = asked(Question::kValidate, true);
+  QuestionContext question = context_of(Question::kValidate, true);
   question.subject = "patched";
   const std::string page =
       markdown_of_run({{"upstream", sample::context()}}, sample::red_observations(), question,

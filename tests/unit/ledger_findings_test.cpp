@@ -3,11 +3,11 @@
 
 #include <fstream>
 
-#include "core/board.h"
-#include "ledger/archive.h"
+#include "core/verdict_index.h"
 #include "ledger/evidence.h"
 #include "ledger/jsonl.h"
 #include "ledger/ledger.h"
+#include "ledger/record_index.h"
 #include "unit/sample_run.h"
 
 namespace patchbench::ledger {
@@ -74,10 +74,10 @@ const std::string kYears = "2999-01-01T00:00:00Z", kToday = "2026-02-03T04:05:06
 
 /// The run of the newest of some findings; "" without one.
 std::string newest_of(const std::vector<Finding>& findings) {
-  Board board;
-  for (const Finding& finding : findings) board.add(finding);
+  VerdictIndex verdict_index;
+  for (const Finding& finding : findings) verdict_index.add(finding);
   const Finding* newest =
-      findings.empty() ? nullptr : board.places().begin()->second.at("cpu").newest();
+      findings.empty() ? nullptr : verdict_index.by_key().begin()->second.at("cpu").newest();
   return newest == nullptr ? "" : newest->started;
 }
 
@@ -121,9 +121,8 @@ TEST_F(FindingsTest, ACommittedRecordThatIsDatedAfterTodayNeverCounts) {
   }
   std::ofstream(folder / "cpu.jsonl") << text;
   std::vector<Finding> found;
-  Archive("", folder_ / "", {"liger_flce_none_bwd"}).each_finding({}, [&](const Finding& finding) {
-    found.push_back(finding);
-  });
+  RecordIndex("", folder_ / "", {"liger_flce_none_bwd"})
+      .each_finding({}, [&](const Finding& finding) { found.push_back(finding); });
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].started, kToday);
   EXPECT_EQ(known("", folder_ / "", {"liger_flce_none_bwd"}).size(), 3u);
@@ -143,9 +142,8 @@ TEST_F(FindingsTest, WhatIsCommittedTooKeepsItsPlaceAmongWhatWasMadeHere) {
   std::ofstream(folder / "cpu.jsonl")
       << export_jsonl({ledger->all()[0], ledger->all()[1], ledger->all()[2]});
   std::vector<Finding> found;
-  Archive(path_, folder_ / "", {"liger_flce_none_bwd"}).each_finding({}, [&](const Finding& one) {
-    found.push_back(one);
-  });
+  RecordIndex(path_, folder_ / "", {"liger_flce_none_bwd"})
+      .each_finding({}, [&](const Finding& one) { found.push_back(one); });
   EXPECT_EQ(found.size(), 2u);
   EXPECT_EQ(newest_of(found), kToday);
 }
@@ -174,7 +172,7 @@ TEST_F(FindingsTest, AnArchiveHoldsARecordOfBothPlacesOnceAndNoEvictedOne) {
   }();
   const auto count = [&] {
     int num = 0;
-    Archive(path_, folder_ / "", {"liger_flce_none_bwd"}).each_finding({}, [&](const Finding&) {
+    RecordIndex(path_, folder_ / "", {"liger_flce_none_bwd"}).each_finding({}, [&](const Finding&) {
       ++num;
     });
     return num;
@@ -183,7 +181,7 @@ TEST_F(FindingsTest, AnArchiveHoldsARecordOfBothPlacesOnceAndNoEvictedOne) {
   const Entry evicted = *ledger->find(sample::run(2).back().digest());
   ledger->append({make_evict_record(evicted, "wrong", "patchbench", utc_now())});
   EXPECT_EQ(count(), 1);
-  const Archive archive(path_, folder_ / "", {"liger_flce_none_bwd"});
+  const RecordIndex archive(path_, folder_ / "", {"liger_flce_none_bwd"});
   EXPECT_FALSE(archive.find(evicted.digest));
   EXPECT_TRUE(archive.find(sample::run(1).front().digest()));
 }

@@ -76,21 +76,21 @@ std::vector<std::string> made_texts(int number) {
   context.started = started_of(number);
   context.pin["version"] = fmt::format("0.{}.{}", number / 7 % 9, number % 7);
   context.machine["device"] = devices[static_cast<std::size_t>(number) % devices.size()];
-  std::vector<Observation> seen;
+  std::vector<Observation> status;
   for (int i = 0; i < kObservationsOfARun; ++i) {
     const bool is_red = i < 5 && number % 7 < 4;
-    seen.push_back(sample::observation("upstream", fmt::format("case_{:02}", i),
-                                       i < 5 ? CaseRole::kTrigger : CaseRole::kControl,
-                                       is_red ? Seen::kPresent : Seen::kAbsent));
+    status.push_back(sample::observation("upstream", fmt::format("case_{:02}", i),
+                                         i < 5 ? CaseRole::kTrigger : CaseRole::kControl,
+                                         is_red ? CaseStatus::kPresent : CaseStatus::kAbsent));
   }
   std::vector<std::string> texts, digests;
-  for (const Observation& o : seen) {
+  for (const Observation& o : status) {
     texts.push_back(canonical_json(make_observation_record(context, o).statement));
     digests.push_back(sha256_hex(texts.back()));
   }
   const QuestionContext question = sample::question();
   texts.push_back(canonical_json(
-      make_verdict_record(context, question, sentinel_of(seen, question), digests).statement));
+      make_verdict_record(context, question, sentinel_of(status, question), digests).statement));
   return texts;
 }
 

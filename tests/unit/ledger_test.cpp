@@ -111,7 +111,7 @@ TEST_F(LedgerTest, LaterObservationsOfTheRunDoNotUnsettleAVerdict) {
   const auto ledger = Ledger::open(path_);
   ledger->append(sample::run());
   const Observation late =
-      sample::observation("upstream", "late_fp32", CaseRole::kControl, Seen::kPresent);
+      sample::observation("upstream", "late_fp32", CaseRole::kControl, CaseStatus::kPresent);
   ledger->append({make_observation_record(sample::context(), late)}, "import");
   EXPECT_TRUE(ledger->verify().ok) << ledger->verify().where;
 }

@@ -124,7 +124,7 @@ TEST_F(ListCommands, JsonIsOneDocument) {
 TEST_F(ListCommands, TableShowsWhatWasCounted) {
   RunContext where = sample::context();
   where.slug = "some_pack";
-  Observation o = sample::observation("upstream", "fp32", CaseRole::kTrigger, Seen::kAbsent);
+  Observation o = sample::observation("upstream", "fp32", CaseRole::kTrigger, CaseStatus::kAbsent);
   o.slug = where.slug;
   EXPECT_EQ(run({"status", "cases", "some_pack"}),
             "some_pack: no record; run patchbench window some_pack\n");

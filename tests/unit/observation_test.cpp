@@ -12,7 +12,7 @@ namespace patchbench {
 namespace {
 
 Observation red() {
-  return sample::observation("upstream", "masked_fp32", CaseRole::kTrigger, Seen::kPresent);
+  return sample::observation("upstream", "masked_fp32", CaseRole::kTrigger, CaseStatus::kPresent);
 }
 
 /// The message with which `json` is refused; fails if it is taken.
@@ -111,19 +111,19 @@ TEST(Observation, AClassStandsWithPresentAndOnlyThere) {
 }
 
 TEST(Observation, WhatWasNotJudgedNeedsItsReason) {
-  for (const char* seen : {"unjudged", "unsupported", "unresolved"}) {
+  for (const char* status : {"unjudged", "unsupported", "unresolved"}) {
     Json json = red().to_json();
     json.erase("class");
-    json["seen"] = seen;
+    json["seen"] = status;
     EXPECT_NE(refusal(json).find("needs a \"reason\""), std::string::npos);
     json["reason"] = "killed";
-    EXPECT_EQ(seen_name(Observation::from_json(json).seen), seen);
+    EXPECT_EQ(case_status_name(Observation::from_json(json).status), status);
   }
 }
 
 TEST(Observation, AReasonFromASubjectBecomesOneShortLine) {
   Observation o =
-      sample::observation("upstream", "masked_fp32", CaseRole::kTrigger, Seen::kUnresolved);
+      sample::observation("upstream", "masked_fp32", CaseRole::kTrigger, CaseStatus::kUnresolved);
   o.reason =
       "\x1b[2Jfirst\nsecond \xc2\x9b"
       "1m" +
@@ -143,12 +143,12 @@ TEST(OneLine, CutsBetweenCharactersNotInsideOne) {
             "a b c");
 }
 
-TEST(Seen, NamesGoBothWays) {
-  for (const Seen seen :
-       {Seen::kPresent, Seen::kAbsent, Seen::kUnjudged, Seen::kUnsupported, Seen::kUnresolved}) {
-    EXPECT_EQ(seen_from(seen_name(seen)), seen);
+TEST(CaseStatus, NamesGoBothWays) {
+  for (const CaseStatus status : {CaseStatus::kPresent, CaseStatus::kAbsent, CaseStatus::kUnjudged,
+                                  CaseStatus::kUnsupported, CaseStatus::kUnresolved}) {
+    EXPECT_EQ(case_status_from(case_status_name(status)), status);
   }
-  EXPECT_THROW(seen_from("abscent"), Error);
+  EXPECT_THROW(case_status_from("abscent"), Error);
 }
 
 }  // namespace

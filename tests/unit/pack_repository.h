@@ -106,15 +106,16 @@ class PackRepository {
 inline std::vector<Record> run_of(const std::string& slug, int number = 1) {
   RunContext where = context(number);
   where.slug = slug;
-  std::vector<Observation> seen = red_observations();
+  std::vector<Observation> status = red_observations();
   std::vector<Record> records;
   std::vector<std::string> digests;
-  for (Observation& o : seen) {
+  for (Observation& o : status) {
     o.slug = slug;
     records.push_back(make_observation_record(where, o));
     digests.push_back(records.back().digest());
   }
-  records.push_back(make_verdict_record(where, question(), sentinel_of(seen, question()), digests));
+  records.push_back(
+      make_verdict_record(where, question(), sentinel_of(status, question()), digests));
   return records;
 }
 

@@ -232,7 +232,7 @@ TEST(CheckVerdict, FindsAnObservationThatWasLeftOut) {
   Sample run;
   const Record red_control = make_observation_record(
       sample::context(),
-      sample::observation("upstream", "mean_fp32", CaseRole::kControl, Seen::kPresent));
+      sample::observation("upstream", "mean_fp32", CaseRole::kControl, CaseStatus::kPresent));
   run.observations.push_back(red_control);
   EXPECT_NE(
       broken(run.verdict, run.observations).find("leaves out observation " + red_control.digest()),
@@ -243,7 +243,7 @@ TEST(CheckVerdict, OtherSubjectsOfTheRunNeedNotBeCited) {
   Sample run;
   run.observations.push_back(make_observation_record(
       sample::context(),
-      sample::observation("op", "mean_fp32", CaseRole::kControl, Seen::kPresent)));
+      sample::observation("op", "mean_fp32", CaseRole::kControl, CaseStatus::kPresent)));
   EXPECT_NO_THROW(check_verdict(run.verdict, by_digest(run.observations)));
 }
 

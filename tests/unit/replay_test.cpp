@@ -12,7 +12,7 @@ namespace {
 using How = Replayed::How;
 
 Observation green() {
-  return sample::observation("upstream", "masked_fp32", CaseRole::kTrigger, Seen::kAbsent);
+  return sample::observation("upstream", "masked_fp32", CaseRole::kTrigger, CaseStatus::kAbsent);
 }
 
 Replayed within(const Observation& recorded, const Observation& now) {
@@ -53,7 +53,7 @@ TEST(Replay, OtherInputsOrAnotherAnswerDiffer) {
   recorded.inputs_sha256 = sha256_hex("other inputs");
   EXPECT_EQ(within(recorded, green()).why, "its inputs are others");
   const Observation red =
-      sample::observation("upstream", "masked_fp32", CaseRole::kTrigger, Seen::kPresent);
+      sample::observation("upstream", "masked_fp32", CaseRole::kTrigger, CaseStatus::kPresent);
   EXPECT_EQ(within(red, green()).why, "present wrong_gradients recorded, absent now");
   recorded = green();
   recorded.measures[1].pass = false;

@@ -145,7 +145,7 @@ TEST(Plan, RedDrawnCasesAreTriedOnTheReleaseThatIsCalledFixed) {
   red.subject = SubjectKind::kPatched;
   red.role = CaseRole::kDrawn;
   red.case_name = "drawn_1";
-  red.seen = Seen::kPresent;
+  red.status = CaseStatus::kPresent;
   red.seed = 7;
   red.drawn = {{"space", "rows"}, {"axes", {{"rows", 9}}}};
   EXPECT_TRUE(further_steps(at, plan, {}).empty());

@@ -42,41 +42,42 @@ TEST_P(ValidateRule, NoFixIsValidated) {
   EXPECT_NE(answer.outcome.why.find(GetParam().why), std::string::npos) << answer.outcome.why;
 }
 
-void see(Observation& o, Seen seen) {
-  o.seen = seen;
-  o.failure_class = seen == Seen::kPresent ? "wrong_result" : "";
-  o.reason = seen == Seen::kUnresolved ? "it crashed" : "";
+void see(Observation& o, CaseStatus status) {
+  o.status = status;
+  o.failure_class = status == CaseStatus::kPresent ? "wrong_result" : "";
+  o.reason = status == CaseStatus::kUnresolved ? "it crashed" : "";
 }
 
 const Otherwise kOtherwise[] = {
     {"a_red_control", "NONE", "must be right everywhere",
      [](const patchbench::Setup&, const Subject& subject, Observation& o) {
        if (subject == SubjectKind::kUpstream && o.role == CaseRole::kControl)
-         see(o, Seen::kPresent);
+         see(o, CaseStatus::kPresent);
      }},
     {"a_green_upstream", "NONE", "upstream is not red here",
      [](const patchbench::Setup&, const Subject& subject, Observation& o) {
-       if (subject == SubjectKind::kUpstream) see(o, Seen::kAbsent);
+       if (subject == SubjectKind::kUpstream) see(o, CaseStatus::kAbsent);
      }},
     {"a_red_case_of_the_fix", "FIX_REJECTED", "patched sum is red",
      [](const patchbench::Setup&, const Subject& subject, Observation& o) {
-       if (subject == SubjectKind::kPatched && o.case_name == "sum") see(o, Seen::kPresent);
+       if (subject == SubjectKind::kPatched && o.case_name == "sum") see(o, CaseStatus::kPresent);
      }},
     {"a_crash_of_the_fix", "NONE", "patched fp32: it crashed",
      [](const patchbench::Setup&, const Subject& subject, Observation& o) {
-       if (subject == SubjectKind::kPatched && o.case_name == "fp32") see(o, Seen::kUnresolved);
+       if (subject == SubjectKind::kPatched && o.case_name == "fp32")
+         see(o, CaseStatus::kUnresolved);
      }},
     {"a_flaky_repeat", "NONE", "present in 1/2 repeats",
      [](const patchbench::Setup&, const Subject& subject, Observation& o) {
-       if (subject == SubjectKind::kPatched && o.repeat == 1) see(o, Seen::kPresent);
+       if (subject == SubjectKind::kPatched && o.repeat == 1) see(o, CaseStatus::kPresent);
      }},
     {"a_mutant_that_passes", "NONE", "mutant:half was not caught",
      [](const patchbench::Setup&, const Subject& subject, Observation& o) {
-       if (subject == Subject("mutant:half")) see(o, Seen::kAbsent);
+       if (subject == Subject("mutant:half")) see(o, CaseStatus::kAbsent);
      }},
     {"a_region_that_no_case_sees", "NONE", "mutant:region:last_odd_row was not caught",
      [](const patchbench::Setup&, const Subject& subject, Observation& o) {
-       if (subject.is_region_mutant()) see(o, Seen::kAbsent);
+       if (subject.is_region_mutant()) see(o, CaseStatus::kAbsent);
      }},
     {"other_inputs", "NONE", "its inputs are not those of upstream",
      [](const patchbench::Setup&, const Subject& subject, Observation& o) {
@@ -121,7 +122,7 @@ TEST(Validate, AStoppedRunLeavesNoRecord) {
 TEST(Validate, AJudgeThatPassesASpoiledOutputIssuesNoSentinel) {
   FakeWorkbench bench;
   bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
-    if (subject == Subject("op_mutant:spoiled_3")) see(o, Seen::kAbsent);
+    if (subject == Subject("op_mutant:spoiled_3")) see(o, CaseStatus::kAbsent);
   };
   try {
     bench.validated();
@@ -163,7 +164,7 @@ TEST(Reproduce, AProgramIsNotStartedForARedMitigationOrSomeCases) {
   bench.reproduced();
   bench.request.choice.cases.clear();
   bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
-    if (subject == SubjectKind::kMitigated) see(o, Seen::kPresent);
+    if (subject == SubjectKind::kMitigated) see(o, CaseStatus::kPresent);
   };
   EXPECT_EQ(bench.reproduced().outcome.text(), "NONE");
   EXPECT_EQ(std::count(bench.runner.ran.begin(), bench.runner.ran.end(), "0.8.0 program"), 0);
@@ -202,7 +203,7 @@ void run_in_two_modes(FakeWorkbench& bench, const Subject& green, const Subject&
   bench.reproduced();
   bench.clock.time = "2026-11-02T10:00:00Z";
   bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
-    if (subject == SubjectKind::kMitigated) see(o, Seen::kPresent);
+    if (subject == SubjectKind::kMitigated) see(o, CaseStatus::kPresent);
   };
   bench.request.subject = red;
   EXPECT_EQ(bench.reproduced().outcome.text(), "NONE");
@@ -217,17 +218,17 @@ TEST(Reproduce, AVerdictOfAModeIsNoneOfTheModeWithoutAName) {
                       red = is_named_green ? "mitigation" : "mitigation exact",
                       sentinel =
                           is_named_green ? "MITIGATION_VERIFIED(exact)" : "MITIGATION_VERIFIED";
-    const VerdictIndex verdicts = index_verdicts(bench.context, {});
+    const PackRecords verdicts = read_pack_records(bench.context, {});
     std::map<std::string, std::string> said;  // in status, windows and pages
-    for (const auto& [place, devices] : verdicts.board.places())
-      said[place.asked] = devices.at("cpu").newest()->sentinel;
+    for (const auto& [key, devices] : verdicts.verdict_index.by_key())
+      said[key.question.text()] = devices.at("cpu").newest()->sentinel;
     EXPECT_EQ(said, (std::map<std::string, std::string>{{green, sentinel}, {red, "NONE"}}));
     EXPECT_TRUE(windows_of(verdicts, bench.context.manifest("some_pack")).empty());
-    const ledger::Book book(
+    const ledger::RecordSet record_set(
         ledger::known(bench.context.ledger, bench.context.root, bench.context.slugs()));
     said.clear();  // in bundles and exports
-    for (const NewestVerdict& one : newest_verdicts(book, [](const auto&) { return true; }))
-      said[one.question()] = one.outcome.text();
+    for (const NewestVerdict& one : newest_verdicts(record_set, [](const auto&) { return true; }))
+      said[one.question_text()] = one.outcome.text();
     EXPECT_EQ(said, (std::map<std::string, std::string>{{green, sentinel}, {red, "NONE"}}));
   }
 }
@@ -241,13 +242,13 @@ TEST(Claim, ItsContrastMustComeOutTheOtherWay) {
   bench.request.choice.cases = {"fp32"};
   EXPECT_EQ(answer(), "CLAIM_CONFIRMED");
   bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
-    if (subject == SubjectKind::kPatched) see(o, Seen::kPresent);
+    if (subject == SubjectKind::kPatched) see(o, CaseStatus::kPresent);
   };
   EXPECT_EQ(answer(), "NONE");
   bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
-    see(o, subject == SubjectKind::kPatched ? Seen::kPresent : Seen::kAbsent);
-    if (subject == SubjectKind::kLiar) see(o, Seen::kUnresolved);
-    if (subject.is_mutant()) see(o, Seen::kPresent);
+    see(o, subject == SubjectKind::kPatched ? CaseStatus::kPresent : CaseStatus::kAbsent);
+    if (subject == SubjectKind::kLiar) see(o, CaseStatus::kUnresolved);
+    if (subject.is_mutant()) see(o, CaseStatus::kPresent);
   };
   EXPECT_EQ(answer(), "CLAIM_REFUTED");
 }
@@ -265,7 +266,7 @@ TEST(Claim, AChangeAsItWasProposedIsASubjectOfItsOwn) {
     return test_claim(bench.context, bench.setup(), test, bench.request.choice);
   };
   bench.runner.change = [](const patchbench::Setup&, const Subject& subject, Observation& o) {
-    if (subject == SubjectKind::kClaimed) see(o, Seen::kAbsent);
+    if (subject == SubjectKind::kClaimed) see(o, CaseStatus::kAbsent);
   };
   EXPECT_EQ(about("claimed:once").outcome.text(), "CLAIM_CONFIRMED");
   EXPECT_THROW(about("claimed:twice"), Error);
@@ -286,7 +287,7 @@ void red_in_the_middle(const patchbench::Setup& setup, const Subject& subject, O
   const std::string& version = setup.target.pin->version;
   const bool is_red = version >= "0.5.0" && version <= "0.7.0";
   if (subject == SubjectKind::kUpstream && o.role == CaseRole::kTrigger && !is_red)
-    see(o, Seen::kAbsent);
+    see(o, CaseStatus::kAbsent);
 }
 
 TEST(Window, ConsecutiveRedReleasesAreOneInterval) {
@@ -340,7 +341,7 @@ TEST(Window, AnEdgeIsBisectedOverItsCommits) {
     const std::string& version = setup.target.pin->version;
     const bool is_red = version.starts_with("git:") ? version.back() < '5' : version <= "0.7.0";
     if (subject == SubjectKind::kUpstream && o.role == CaseRole::kTrigger && !is_red)
-      see(o, Seen::kAbsent);
+      see(o, CaseStatus::kAbsent);
   };
   const WindowAnswer window =
       measure_window(bench.context, bench.request, {.bisect_commits = true, .resume = false});
@@ -349,7 +350,7 @@ TEST(Window, AnEdgeIsBisectedOverItsCommits) {
 }
 
 SweepPlan plan_of_one() {
-  return {.words = {}, .cells = {{"some_pack", "liger-kernel", "0.8.0", "cpu"}}};
+  return {.options = {}, .cells = {{"some_pack", "liger-kernel", "0.8.0", "cpu"}}};
 }
 
 TEST(Sweep, ACellsFirstResultStands) {
@@ -400,7 +401,7 @@ TEST(Sweep, WhatTheLedgerAnswersIsNotRun) {
 
 /// The table without the legend below it, which names each verdict.
 std::string status(FakeWorkbench& bench) {
-  const std::string text = tested_release_table(index_verdicts(bench.context, {}));
+  const std::string text = tested_release_table(read_pack_records(bench.context, {}));
   return text.substr(0, text.find("\nWords:"));
 }
 
@@ -417,7 +418,7 @@ TEST(Status, TheNewestRunOnADeviceStands) {
 
 TEST(Status, ThePackTableHasOneLineForAPackWithAVerdict) {
   FakeWorkbench bench;
-  const auto table = [&bench] { return pack_table(index_verdicts(bench.context, {})); };
+  const auto table = [&bench] { return pack_table(read_pack_records(bench.context, {})); };
   EXPECT_EQ(std::ranges::count(table(), '\n'), 2) << table();
   bench.reproduced();
   bench.validated();
@@ -434,10 +435,11 @@ struct TwoClasses : FakeWorkbench {
         sample::PackRepository::kManifest, R"("mitigation": {)",
         R"("impact": {"wrong_result": "speed", "another_class": "crash"}, "mitigation": {)");
     runner.change = [](const patchbench::Setup&, const Subject&, Observation& o) {
-      if (o.case_name == "sum" && o.seen == Seen::kPresent) o.failure_class = "another_class";
+      if (o.case_name == "sum" && o.status == CaseStatus::kPresent)
+        o.failure_class = "another_class";
     };
   }
-  std::string table() { return pack_table(index_verdicts(context, {})); }
+  std::string table() { return pack_table(read_pack_records(context, {})); }
 };
 
 TEST(Status, ThePackTableSaysWhatTheWorstClassDoes) {

@@ -42,7 +42,7 @@ inline Json program() {
 }
 
 inline Observation observation(const std::string& subject, const std::string& case_name,
-                               CaseRole role, Seen seen) {
+                               CaseRole role, CaseStatus status) {
   Observation o;
   o.slug = "liger_flce_none_bwd";
   o.subject = subject;
@@ -50,9 +50,9 @@ inline Observation observation(const std::string& subject, const std::string& ca
   o.role = role;
   o.device = "cpu";
   o.seed = 1;
-  o.seen = seen;
-  if (seen == Seen::kPresent) o.failure_class = "wrong_gradients";
-  if (seen != Seen::kPresent && seen != Seen::kAbsent)
+  o.status = status;
+  if (status == CaseStatus::kPresent) o.failure_class = "wrong_gradients";
+  if (status != CaseStatus::kPresent && status != CaseStatus::kAbsent)
     o.reason = "the subject was killed after 300 s";
   for (const char* tensor : {"loss", "grad_input", "grad_weight", "grad_bias"}) {
     o.measures.push_back({.tensor = tensor,
@@ -60,7 +60,7 @@ inline Observation observation(const std::string& subject, const std::string& ca
                           .got = 0.31415926535897931,
                           .plain = 1.2345678901234567e-7,
                           .limit = 2.4691357802469134e-7,
-                          .pass = seen == Seen::kAbsent,
+                          .pass = status == CaseStatus::kAbsent,
                           .where = "[17,3]"});
   }
   o.inputs_sha256 = sha256_hex("inputs " + case_name);
@@ -72,8 +72,8 @@ inline Observation observation(const std::string& subject, const std::string& ca
 
 /// What a reproduction on the red pin sees: one red trigger, one green control.
 inline std::vector<Observation> red_observations() {
-  return {observation("upstream", "masked_fp32", CaseRole::kTrigger, Seen::kPresent),
-          observation("upstream", "sum_fp32", CaseRole::kControl, Seen::kAbsent)};
+  return {observation("upstream", "masked_fp32", CaseRole::kTrigger, CaseStatus::kPresent),
+          observation("upstream", "sum_fp32", CaseRole::kControl, CaseStatus::kAbsent)};
 }
 
 inline QuestionContext question() {
@@ -85,15 +85,15 @@ inline QuestionContext question() {
 
 /// The records of one whole run: its observations, then the verdict that cites them.
 inline std::vector<Record> run(int number = 1) {
-  const std::vector<Observation> seen = red_observations();
+  const std::vector<Observation> status = red_observations();
   std::vector<Record> records;
   std::vector<std::string> digests;
-  for (const Observation& o : seen) {
+  for (const Observation& o : status) {
     records.push_back(make_observation_record(context(number), o));
     digests.push_back(records.back().digest());
   }
   records.push_back(
-      make_verdict_record(context(number), question(), sentinel_of(seen, question()), digests));
+      make_verdict_record(context(number), question(), sentinel_of(status, question()), digests));
   return records;
 }
 

@@ -131,12 +131,12 @@ TEST(ScanFuzz, AKnownHitIsNeverAnAllClear) {
   const uint64_t num_inputs = mutation::env_number("PATCHBENCH_SCAN_FUZZ", kNumInputs),
                  first = mutation::env_number("PATCHBENCH_SCAN_FUZZ_FIRST", 0),
                  seed = mutation::env_number("PATCHBENCH_FUZZ_SEED", 1);
-  std::map<std::string, std::map<int, uint64_t>> seen;
+  std::map<std::string, std::map<int, uint64_t>> counts_of;
   for (uint64_t i = first; i < first + num_inputs; ++i) {
     Random random(seed, i);
     const Input input = spellings::input_of(random.pick(planted()), random);
     const Answer answer = answer_of(input);
-    ++seen[input.kind][answer.status];
+    ++counts_of[input.kind][answer.status];
     ASSERT_NE(answer.status, 0)
         << "input " << i << " of seed " << seed << ", " << input.kind << ":\n"
         << Json(input.text).dump(-1, ' ', true, Json::error_handler_t::replace) << "\n"
@@ -147,7 +147,7 @@ TEST(ScanFuzz, AKnownHitIsNeverAnAllClear) {
     }
   }
   std::ostringstream counts;
-  for (const auto& [kind, statuses] : seen) {
+  for (const auto& [kind, statuses] : counts_of) {
     for (const auto& [status, count] : statuses)
       counts << kind << ":" << status << "=" << count << " ";
     // A lane in which hardly any hit is found tests the refusals alone.
@@ -219,7 +219,7 @@ TEST(ScanFuzz, AKnownHitInAnEnvironmentIsNeverAnAllClear) {
                               kNumFolders / kNumInputs,
                  seed = mutation::env_number("PATCHBENCH_FUZZ_SEED", 1);
   const fs::path venv = fs::temp_directory_path() / ("scan_fuzz_" + std::to_string(::getpid()));
-  std::map<int, uint64_t> seen;
+  std::map<int, uint64_t> counts_of;
   for (uint64_t i = 0; i < num_inputs; ++i) {
     Random random(seed, i);
     fs::remove_all(venv);
@@ -227,12 +227,12 @@ TEST(ScanFuzz, AKnownHitInAnEnvironmentIsNeverAnAllClear) {
     fs::create_directories(site / "numpy-1.0.dist-info");
     install(site, random.pick(planted()), random);
     const Answer answer = answer_of(inventory_of(venv.string(), ""));
-    ++seen[answer.status];
+    ++counts_of[answer.status];
     EXPECT_NE(answer.status, 0) << "input " << i << " of seed " << seed << ":\n" << answer.text();
     if (HasFailure()) break;
   }
   fs::remove_all(venv);
-  EXPECT_GT(seen[1], num_inputs / 2);
+  EXPECT_GT(counts_of[1], num_inputs / 2);
 }
 
 /// For the check by pip's own parser: PATCHBENCH_SPELLINGS names the file that takes lines of the

@@ -10,37 +10,39 @@ namespace {
 using sample::FakeWorkbench;
 
 /// A drawn case of a subject, as the reproducer writes it.
-Observation drawn(const Subject& subject, const std::string& name, Seen seen,
+Observation drawn(const Subject& subject, const std::string& name, CaseStatus status,
                   const std::string& failure_class = "undeclared") {
-  Observation o = sample::observation(subject.text(), name, CaseRole::kDrawn, seen);
-  o.failure_class = seen == Seen::kPresent ? failure_class : "";
+  Observation o = sample::observation(subject.text(), name, CaseRole::kDrawn, status);
+  o.failure_class = status == CaseStatus::kPresent ? failure_class : "";
   o.drawn = {{"space", "rows"}, {"axes", {{"tokens", 3}}}, {"kept", true}};
   return o;
 }
 
-Observation summary(const Subject& subject, int asked, int red) {
-  Observation o = drawn(subject, "drawn_from_rows", red > 0 ? Seen::kPresent : Seen::kAbsent);
-  o.drawn = {{"space", "rows"}, {"asked", asked}, {"red", red}};
+Observation summary(const Subject& subject, int num_drawn, int red) {
+  Observation o =
+      drawn(subject, "drawn_from_rows", red > 0 ? CaseStatus::kPresent : CaseStatus::kAbsent);
+  o.drawn = {{"space", "rows"}, {"asked", num_drawn}, {"red", red}};
   return o;
 }
 
 /// A validation that declared cases earn, and these.
 Outcome validated_with(const std::vector<Observation>& more, bool is_few = false) {
-  QuestionContext asked{.question = Question::kValidate,
-                        .subject = "patched",
-                        .is_red_pin = true,
-                        .num_drawn = 40,
-                        .is_few = is_few,
-                        .classes = {"wrong"}};
+  QuestionContext question{.question = Question::kValidate,
+                           .subject = "patched",
+                           .is_red_pin = true,
+                           .num_drawn = 40,
+                           .is_few = is_few,
+                           .classes = {"wrong"}};
   std::vector<Observation> all;
   for (const char* subject : {"upstream", "patched", "mutant:half"}) {
-    const Seen trigger = subject == Subject("patched") ? Seen::kAbsent : Seen::kPresent;
+    const CaseStatus trigger =
+        subject == Subject("patched") ? CaseStatus::kAbsent : CaseStatus::kPresent;
     all.push_back(sample::observation(subject, "t", CaseRole::kTrigger, trigger));
-    if (trigger == Seen::kPresent) all.back().failure_class = "wrong";
-    all.push_back(sample::observation(subject, "c", CaseRole::kControl, Seen::kAbsent));
+    if (trigger == CaseStatus::kPresent) all.back().failure_class = "wrong";
+    all.push_back(sample::observation(subject, "c", CaseRole::kControl, CaseStatus::kAbsent));
   }
   all.insert(all.end(), more.begin(), more.end());
-  return sentinel_of(all, asked);
+  return sentinel_of(all, question);
 }
 
 TEST(Drawn, GreenCasesAreCountedInTheReason) {
@@ -58,7 +60,7 @@ TEST(Drawn, NothingIsEarnedWithoutAWholeExploration) {
   EXPECT_EQ(validated_with({summary("patched", 30, 0)}).text(), "NONE");
   EXPECT_EQ(validated_with({summary("upstream", 40, 0)}).text(), "NONE");
   Observation stopped = summary("patched", 40, 0);
-  stopped.seen = Seen::kUnresolved;
+  stopped.status = CaseStatus::kUnresolved;
   stopped.reason = "explored 31 of 40 cases in the time it has";
   const Outcome o = validated_with({stopped});
   EXPECT_EQ(o.text(), "NONE");
@@ -66,7 +68,7 @@ TEST(Drawn, NothingIsEarnedWithoutAWholeExploration) {
 }
 
 TEST(Drawn, ARedCaseTurnsTheFixDown) {
-  const Observation red = drawn("patched", "drawn_1", Seen::kPresent);
+  const Observation red = drawn("patched", "drawn_1", CaseStatus::kPresent);
   const Outcome o = validated_with({summary("patched", 40, 1), red});
   EXPECT_EQ(o.text(), "FIX_REJECTED");
   EXPECT_NE(o.why.find("drawn_1"), std::string::npos) << o.why;
@@ -74,44 +76,44 @@ TEST(Drawn, ARedCaseTurnsTheFixDown) {
 }
 
 TEST(Drawn, WhatTheFixedReleaseShowsTooIsAnotherDefect) {
-  const Observation red = drawn("patched", "drawn_1", Seen::kPresent);
-  const Outcome o =
-      validated_with({summary("patched", 40, 1), red, drawn("fixed", "drawn_1", Seen::kPresent)});
+  const Observation red = drawn("patched", "drawn_1", CaseStatus::kPresent);
+  const Outcome o = validated_with(
+      {summary("patched", 40, 1), red, drawn("fixed", "drawn_1", CaseStatus::kPresent)});
   EXPECT_EQ(o.text(), "FIX_VALIDATED");
   EXPECT_NE(o.why.find("1 wrong by another defect"), std::string::npos) << o.why;
-  EXPECT_EQ(
-      validated_with({summary("patched", 40, 1), red, drawn("fixed", "drawn_1", Seen::kAbsent)})
-          .text(),
-      "FIX_REJECTED");
+  EXPECT_EQ(validated_with(
+                {summary("patched", 40, 1), red, drawn("fixed", "drawn_1", CaseStatus::kAbsent)})
+                .text(),
+            "FIX_REJECTED");
 }
 
 TEST(Drawn, UpstreamExcusesNoMoreThanAnUndeclaredFailure) {
-  const Observation red = drawn("patched", "drawn_1", Seen::kPresent);
+  const Observation red = drawn("patched", "drawn_1", CaseStatus::kPresent);
   const auto with = [&](const Observation& upstream) {
     return validated_with({summary("patched", 40, 1), red, upstream}).text();
   };
-  EXPECT_EQ(with(drawn("upstream", "drawn_1", Seen::kPresent)), "FIX_VALIDATED");
-  EXPECT_EQ(with(drawn("upstream", "drawn_1", Seen::kPresent, "wrong")), "FIX_REJECTED");
-  EXPECT_EQ(with(drawn("upstream", "drawn_2", Seen::kPresent)), "FIX_REJECTED");
-  Observation other_seed = drawn("upstream", "drawn_1", Seen::kPresent);
+  EXPECT_EQ(with(drawn("upstream", "drawn_1", CaseStatus::kPresent)), "FIX_VALIDATED");
+  EXPECT_EQ(with(drawn("upstream", "drawn_1", CaseStatus::kPresent, "wrong")), "FIX_REJECTED");
+  EXPECT_EQ(with(drawn("upstream", "drawn_2", CaseStatus::kPresent)), "FIX_REJECTED");
+  Observation other_seed = drawn("upstream", "drawn_1", CaseStatus::kPresent);
   other_seed.seed = 2;
   EXPECT_EQ(with(other_seed), "FIX_REJECTED");
-  Observation other_inputs = drawn("upstream", "drawn_1", Seen::kPresent);
+  Observation other_inputs = drawn("upstream", "drawn_1", CaseStatus::kPresent);
   other_inputs.inputs_sha256 = sha256_hex("others");
   EXPECT_EQ(with(other_inputs), "FIX_REJECTED");
 }
 
 TEST(Drawn, ARedCaseThatNobodyComparedEarnsNothing) {
   const Outcome o =
-      validated_with({summary("patched", 40, 2), drawn("patched", "drawn_1", Seen::kPresent),
-                      drawn("fixed", "drawn_1", Seen::kPresent)});
+      validated_with({summary("patched", 40, 2), drawn("patched", "drawn_1", CaseStatus::kPresent),
+                      drawn("fixed", "drawn_1", CaseStatus::kPresent)});
   EXPECT_EQ(o.text(), "NONE");
   EXPECT_NE(o.why.find("1 of 2 red drawn cases were not compared"), std::string::npos) << o.why;
 }
 
 TEST(Drawn, ACaseThatRaisesEarnsNothingUnlessAReleaseRaisesToo) {
   const auto raised = [](const char* subject) {
-    Observation o = drawn(subject, "drawn_1", Seen::kUnresolved);
+    Observation o = drawn(subject, "drawn_1", CaseStatus::kUnresolved);
     o.reason = "raised ValueError";
     o.self_reported = {{"exception", {{"type", "ValueError"}}}};
     return o;
@@ -122,20 +124,20 @@ TEST(Drawn, ACaseThatRaisesEarnsNothingUnlessAReleaseRaisesToo) {
 }
 
 TEST(Drawn, AnOpThatIsRedOnADrawnCaseIsNotValidated) {
-  const QuestionContext asked{
+  const QuestionContext question{
       .question = Question::kOp, .subject = "op", .num_drawn = 40, .classes = {"wrong"}};
   std::vector<Observation> all = {
-      sample::observation("op", "t", CaseRole::kTrigger, Seen::kAbsent),
-      sample::observation("op_mutant:zeros", "t", CaseRole::kTrigger, Seen::kPresent),
+      sample::observation("op", "t", CaseRole::kTrigger, CaseStatus::kAbsent),
+      sample::observation("op_mutant:zeros", "t", CaseRole::kTrigger, CaseStatus::kPresent),
       summary("op", 40, 0)};
-  EXPECT_EQ(sentinel_of(all, asked).text(), "OP_VALIDATED");
+  EXPECT_EQ(sentinel_of(all, question).text(), "OP_VALIDATED");
   all.back() = summary("op", 40, 1);
-  all.push_back(drawn("op", "drawn_1", Seen::kPresent));
-  EXPECT_EQ(sentinel_of(all, asked).text(), "NONE");
+  all.push_back(drawn("op", "drawn_1", CaseStatus::kPresent));
+  EXPECT_EQ(sentinel_of(all, question).text(), "NONE");
 }
 
 TEST(Drawn, AnObservationIsOfOneKind) {
-  Observation o = drawn("patched", "drawn_1", Seen::kPresent);
+  Observation o = drawn("patched", "drawn_1", CaseStatus::kPresent);
   EXPECT_EQ(Observation::from_json(o.to_json()).to_json(), o.to_json());
   EXPECT_FALSE(o.is_summary() || o.is_passing());
   EXPECT_TRUE(summary("op", 1, 0).is_summary());

@@ -9,18 +9,19 @@ namespace {
 
 /// A mitigation that is green wherever it has to be, and a program.
 Outcome outcome_with(const Json& program) {
-  std::vector<Observation> seen;
+  std::vector<Observation> status;
   for (const char* subject : {"upstream", "mitigated"}) {
     const bool is_red = std::string(subject) == "upstream";
-    seen.push_back(sample::observation(subject, "trigger", CaseRole::kTrigger,
-                                       is_red ? Seen::kPresent : Seen::kAbsent));
-    seen.push_back(sample::observation(subject, "control", CaseRole::kControl, Seen::kAbsent));
+    status.push_back(sample::observation(subject, "trigger", CaseRole::kTrigger,
+                                         is_red ? CaseStatus::kPresent : CaseStatus::kAbsent));
+    status.push_back(
+        sample::observation(subject, "control", CaseRole::kControl, CaseStatus::kAbsent));
   }
-  const QuestionContext asked = {.question = Question::kMitigation,
-                                 .subject = SubjectKind::kMitigated,
-                                 .classes = {"wrong_gradients"},
-                                 .program = program};
-  return sentinel_of(seen, QuestionContext::from_json(asked.to_json()));
+  const QuestionContext question = {.question = Question::kMitigation,
+                                    .subject = SubjectKind::kMitigated,
+                                    .classes = {"wrong_gradients"},
+                                    .program = program};
+  return sentinel_of(status, QuestionContext::from_json(question.to_json()));
 }
 
 TEST(Program, WrongWithoutTheMitigationAndRightWithItInBothWaysEarnsTheSentinel) {
@@ -66,8 +67,8 @@ TEST(Program, EachStartHasToComeOutAsItMust) {
 
 TEST(Program, ARecordOfAnotherFormIsRefused) {
   for (const Json& program : {Json("text"), Json::object(), Json{{"missing", 1}}}) {
-    const QuestionContext asked = {.question = Question::kMitigation, .program = program};
-    EXPECT_THROW(QuestionContext::from_json(asked.to_json()), Error) << program;
+    const QuestionContext question = {.question = Question::kMitigation, .program = program};
+    EXPECT_THROW(QuestionContext::from_json(question.to_json()), Error) << program;
   }
 }
 

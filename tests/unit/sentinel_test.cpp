@@ -13,25 +13,25 @@ namespace patchbench {
 namespace {
 
 /// One observation of the little pack used here: class "wrong" is primary, "ignored" the second.
-Observation seen(const Subject& subject, const std::string& case_name, CaseRole role, Seen what,
-                 const std::string& failure_class = "") {
+Observation status(const Subject& subject, const std::string& case_name, CaseRole role,
+                   CaseStatus what, const std::string& failure_class = "") {
   Observation o;
   o.slug = "demo";
   o.subject = subject;
   o.case_name = case_name;
   o.role = role;
-  o.seen = what;
-  o.failure_class = what == Seen::kPresent && failure_class.empty() ? "wrong" : failure_class;
-  if (what == Seen::kUnresolved) o.reason = "crashed";
+  o.status = what;
+  o.failure_class = what == CaseStatus::kPresent && failure_class.empty() ? "wrong" : failure_class;
+  if (what == CaseStatus::kUnresolved) o.reason = "crashed";
   return o;
 }
 
-std::vector<Observation> run_of(const std::string& subject, Seen trigger, Seen silent,
-                                Seen control) {
-  return {seen(subject, "t1", CaseRole::kTrigger, trigger),
-          seen(subject, "t2", CaseRole::kTrigger, trigger),
-          seen(subject, "s", CaseRole::kSilent, silent),
-          seen(subject, "c", CaseRole::kControl, control)};
+std::vector<Observation> run_of(const std::string& subject, CaseStatus trigger, CaseStatus silent,
+                                CaseStatus control) {
+  return {status(subject, "t1", CaseRole::kTrigger, trigger),
+          status(subject, "t2", CaseRole::kTrigger, trigger),
+          status(subject, "s", CaseRole::kSilent, silent),
+          status(subject, "c", CaseRole::kControl, control)};
 }
 
 std::vector<Observation> joined(std::vector<std::vector<Observation>> parts) {
@@ -47,8 +47,8 @@ QuestionContext asking(Question question, const std::string& subject = "upstream
           .classes = {"wrong", "ignored"}};
 }
 
-constexpr Seen P = Seen::kPresent, A = Seen::kAbsent, U = Seen::kUnjudged, X = Seen::kUnresolved,
-               N = Seen::kUnsupported;
+constexpr CaseStatus P = CaseStatus::kPresent, A = CaseStatus::kAbsent, U = CaseStatus::kUnjudged,
+                     X = CaseStatus::kUnresolved, N = CaseStatus::kUnsupported;
 
 TEST(Reproduce, RedTriggersAndGreenControlsAreTheBug) {
   const Outcome o = sentinel_of(run_of("upstream", P, A, A), asking(Question::kReproduce));
@@ -58,14 +58,14 @@ TEST(Reproduce, RedTriggersAndGreenControlsAreTheBug) {
 
 TEST(Reproduce, OneRedTriggerIsEnough) {
   auto all = run_of("upstream", A, A, A);
-  all[1] = seen("upstream", "t2", CaseRole::kTrigger, P);
+  all[1] = status("upstream", "t2", CaseRole::kTrigger, P);
   EXPECT_EQ(sentinel_of(all, asking(Question::kReproduce)).text(), "BUG_REPRODUCED(wrong)");
 }
 
 TEST(Reproduce, SecondClassHasItsAliasAndMayTouchSilentCases) {
   auto all = run_of("upstream", P, P, A);
   for (auto& o : all) {
-    if (o.seen == P) o.failure_class = "ignored";
+    if (o.status == P) o.failure_class = "ignored";
   }
   const Outcome o = sentinel_of(all, asking(Question::kReproduce));
   EXPECT_EQ(o.text(), "BUG_REPRODUCED(ignored)");
@@ -97,7 +97,7 @@ TEST(Reproduce, NothingIsEarnedWithout) {
   EXPECT_NE(why(run_of("upstream", U, A, A)).find("could not be judged"), std::string::npos);
   EXPECT_NE(why(run_of("upstream", N, A, A)).find("could not be judged"), std::string::npos);
   EXPECT_NE(why({}).find("no trigger"), std::string::npos);
-  EXPECT_NE(why({seen("upstream", "t", CaseRole::kTrigger, P)}).find("no control"),
+  EXPECT_NE(why({status("upstream", "t", CaseRole::kTrigger, P)}).find("no control"),
             std::string::npos);
   EXPECT_NE(why(run_of("patched", P, A, A)).find("no trigger"), std::string::npos);
   auto undeclared = run_of("upstream", P, A, A);
@@ -144,7 +144,7 @@ TEST(Validate, ARedCaseOfAnyRoleRejectsTheFixAndIsNamed) {
     EXPECT_NE(o.why.find("is red"), std::string::npos);
   }
   auto other = run_of("patched", A, A, A);
-  other[0] = seen("patched", "t1", CaseRole::kTrigger, P, "undeclared");
+  other[0] = status("patched", "t1", CaseRole::kTrigger, P, "undeclared");
   EXPECT_EQ(
       sentinel_of(joined({run_of("upstream", P, A, A), other, run_of("mutant:half", P, A, A)}),
                   asking(Question::kValidate))
@@ -186,38 +186,39 @@ TEST(Validate, ComparesOnlyWhatWasGivenTheSameInputs) {
   const auto red = with_inputs(run_of("upstream", P, A, A), 'a');
   const auto green = with_inputs(run_of("patched", A, A, A), 'a');
   const auto mutant = with_inputs(run_of("mutant:half", P, A, A), 'a');
-  const auto asked = asking(Question::kValidate);
-  EXPECT_EQ(sentinel_of(joined({red, green, mutant}), asked).text(), "FIX_VALIDATED");
-  const Outcome patched = sentinel_of(joined({red, with_inputs(green, 'b'), mutant}), asked);
+  const auto question = asking(Question::kValidate);
+  EXPECT_EQ(sentinel_of(joined({red, green, mutant}), question).text(), "FIX_VALIDATED");
+  const Outcome patched = sentinel_of(joined({red, with_inputs(green, 'b'), mutant}), question);
   EXPECT_FALSE(patched.sentinel);
   EXPECT_NE(patched.why.find("patched c: its inputs"), std::string::npos) << patched.why;
-  EXPECT_FALSE(sentinel_of(joined({red, green, with_inputs(mutant, 'b')}), asked).sentinel);
+  EXPECT_FALSE(sentinel_of(joined({red, green, with_inputs(mutant, 'b')}), question).sentinel);
 }
 
 TEST(Op, IsValidatedOnlyWithItsMutantsRed) {
-  const auto asked = asking(Question::kOp, "op");
-  EXPECT_EQ(sentinel_of(joined({run_of("op", A, A, A), run_of("op_mutant:zeros", P, P, P)}), asked)
-                .text(),
-            "OP_VALIDATED");
-  EXPECT_FALSE(sentinel_of(run_of("op", A, A, A), asked).sentinel);
+  const auto question = asking(Question::kOp, "op");
+  EXPECT_EQ(
+      sentinel_of(joined({run_of("op", A, A, A), run_of("op_mutant:zeros", P, P, P)}), question)
+          .text(),
+      "OP_VALIDATED");
+  EXPECT_FALSE(sentinel_of(run_of("op", A, A, A), question).sentinel);
   EXPECT_FALSE(
-      sentinel_of(joined({run_of("op", A, A, P), run_of("op_mutant:zeros", P, P, P)}), asked)
+      sentinel_of(joined({run_of("op", A, A, P), run_of("op_mutant:zeros", P, P, P)}), question)
           .sentinel);
 }
 
 TEST(Op, ASpoiledOutputThatWasTurnedAwayIsCaughtButOneThatPassesEveryTriggerIsNot) {
-  const auto asked = asking(Question::kOp, "op");
+  const auto question = asking(Question::kOp, "op");
   auto refused = run_of("op_mutant:missing_tensor", X, X, X);
-  EXPECT_FALSE(sentinel_of(joined({run_of("op", A, A, A), refused}), asked).sentinel);
+  EXPECT_FALSE(sentinel_of(joined({run_of("op", A, A, A), refused}), question).sentinel);
   for (auto& o : refused) o.outputs_sha256 = "ab";
-  EXPECT_EQ(sentinel_of(joined({run_of("op", A, A, A), refused}), asked).text(), "OP_VALIDATED");
+  EXPECT_EQ(sentinel_of(joined({run_of("op", A, A, A), refused}), question).text(), "OP_VALIDATED");
   EXPECT_FALSE(
-      sentinel_of(joined({run_of("op", A, A, A), run_of("op_mutant:zeros", A, A, P)}), asked)
+      sentinel_of(joined({run_of("op", A, A, A), run_of("op_mutant:zeros", A, A, P)}), question)
           .sentinel);
 }
 
 TEST(Op, ASpoilingThatChangedNothingIsNoMutant) {
-  const auto asked = asking(Question::kOp, "op");
+  const auto question = asking(Question::kOp, "op");
   auto unchanged = run_of("op_mutant:scaled", X, X, X);
   for (auto& o : unchanged) {
     o.outputs_sha256 = "ab";
@@ -225,27 +226,28 @@ TEST(Op, ASpoilingThatChangedNothingIsNoMutant) {
   }
   const auto green = run_of("op", A, A, A);
   EXPECT_EQ(
-      sentinel_of(joined({green, unchanged, run_of("op_mutant:zeros", P, P, P)}), asked).text(),
+      sentinel_of(joined({green, unchanged, run_of("op_mutant:zeros", P, P, P)}), question).text(),
       "OP_VALIDATED");
-  EXPECT_FALSE(sentinel_of(joined({green, unchanged}), asked).sentinel) << "none is left";
+  EXPECT_FALSE(sentinel_of(joined({green, unchanged}), question).sentinel) << "none is left";
 }
 
 TEST(Mitigation, NeedsTheUnmitigatedUpstreamRed) {
-  const auto asked = asking(Question::kMitigation, "mitigated");
-  EXPECT_EQ(sentinel_of(joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)}), asked)
-                .text(),
-            "MITIGATION_VERIFIED");
-  EXPECT_FALSE(sentinel_of(run_of("mitigated", A, A, A), asked).sentinel);
+  const auto question = asking(Question::kMitigation, "mitigated");
+  EXPECT_EQ(
+      sentinel_of(joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)}), question)
+          .text(),
+      "MITIGATION_VERIFIED");
+  EXPECT_FALSE(sentinel_of(run_of("mitigated", A, A, A), question).sentinel);
   auto other = run_of("mitigated", A, A, A);
   for (auto& o : other) o.inputs_sha256 = std::string(64, 'b');
-  EXPECT_FALSE(sentinel_of(joined({run_of("upstream", P, A, A), other}), asked).sentinel);
+  EXPECT_FALSE(sentinel_of(joined({run_of("upstream", P, A, A), other}), question).sentinel);
 }
 
 TEST(Mitigation, NeedNotAnswerWhatTheReleaseLacks) {
-  const auto run = [](Seen upstream, Seen mitigated) {
+  const auto run = [](CaseStatus upstream, CaseStatus mitigated) {
     auto all = joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)});
-    all.push_back(seen("upstream", "t3", CaseRole::kTrigger, upstream));
-    all.push_back(seen("mitigated", "t3", CaseRole::kTrigger, mitigated));
+    all.push_back(status("upstream", "t3", CaseRole::kTrigger, upstream));
+    all.push_back(status("mitigated", "t3", CaseRole::kTrigger, mitigated));
     return sentinel_of(all, asking(Question::kMitigation, "mitigated")).text();
   };
   EXPECT_EQ(run(N, N), "MITIGATION_VERIFIED");
@@ -253,47 +255,47 @@ TEST(Mitigation, NeedNotAnswerWhatTheReleaseLacks) {
 }
 
 TEST(Mitigation, NamesTheRedTriggersItWasNotGivenAndNeedsOneThatItWas) {
-  const auto asked = asking(Question::kMitigation, "mitigated");
+  const auto question = asking(Question::kMitigation, "mitigated");
   const auto mitigated = run_of("mitigated", A, A, A);
   auto upstream = run_of("upstream", P, A, A);
-  upstream.push_back(seen("upstream", "t3", CaseRole::kTrigger, P));
-  const Outcome outcome = sentinel_of(joined({upstream, mitigated}), asked);
+  upstream.push_back(status("upstream", "t3", CaseRole::kTrigger, P));
+  const Outcome outcome = sentinel_of(joined({upstream, mitigated}), question);
   EXPECT_EQ(outcome.text(), "MITIGATION_VERIFIED");
   EXPECT_TRUE(outcome.why.ends_with(" cases green; left: t3")) << outcome.why;
   // The only red one is not the mitigation's.
   for (Observation& o : upstream) {
-    if (o.role == CaseRole::kTrigger && o.case_name != "t3") o.seen = A;
+    if (o.role == CaseRole::kTrigger && o.case_name != "t3") o.status = A;
   }
-  EXPECT_EQ(sentinel_of(joined({upstream, mitigated}), asked).why,
+  EXPECT_EQ(sentinel_of(joined({upstream, mitigated}), question).why,
             "no trigger that is red on upstream was run");
 }
 
 TEST(Memory, NeedsCorrectnessAndAPeakUnderTheBound) {
-  auto asked = asking(Question::kMemory, "op");
+  auto question = asking(Question::kMemory, "op");
   const auto green = joined({run_of("op", A, A, A), run_of("op_mutant:zeros", P, P, P)});
-  asked.bound_bytes = 100;
-  EXPECT_FALSE(sentinel_of(green, asked).sentinel);
-  asked.measured_bytes = 101;
-  EXPECT_FALSE(sentinel_of(green, asked).sentinel);
-  asked.measured_bytes = 100;
-  EXPECT_EQ(sentinel_of(green, asked).text(), "MEMORY_SAVE_VERIFIED");
-  EXPECT_FALSE(sentinel_of(run_of("op", P, A, A), asked).sentinel);
+  question.bound_bytes = 100;
+  EXPECT_FALSE(sentinel_of(green, question).sentinel);
+  question.measured_bytes = 101;
+  EXPECT_FALSE(sentinel_of(green, question).sentinel);
+  question.measured_bytes = 100;
+  EXPECT_EQ(sentinel_of(green, question).text(), "MEMORY_SAVE_VERIFIED");
+  EXPECT_FALSE(sentinel_of(run_of("op", P, A, A), question).sentinel);
 }
 
 TEST(Memory, MayBeBoundedInItsGrowthToo) {
-  auto asked = asking(Question::kMemory, "op");
-  asked.bound_bytes = asked.measured_bytes = 100;
-  asked.bound_growth = 2.2;
+  auto question = asking(Question::kMemory, "op");
+  question.bound_bytes = question.measured_bytes = 100;
+  question.bound_growth = 2.2;
   const auto green = joined({run_of("op", A, A, A), run_of("op_mutant:zeros", P, P, P)});
-  EXPECT_FALSE(sentinel_of(green, asked).sentinel);
-  asked.measured_growth = 3.8;
-  EXPECT_FALSE(sentinel_of(green, asked).sentinel);
-  asked.measured_growth = 2.1;
-  EXPECT_EQ(sentinel_of(green, asked).text(), "MEMORY_SAVE_VERIFIED");
+  EXPECT_FALSE(sentinel_of(green, question).sentinel);
+  question.measured_growth = 3.8;
+  EXPECT_FALSE(sentinel_of(green, question).sentinel);
+  question.measured_growth = 2.1;
+  EXPECT_EQ(sentinel_of(green, question).text(), "MEMORY_SAVE_VERIFIED");
 }
 
 /// upstream, patched and one mutant, each with a number of products on the control.
-Outcome cost_of(Json upstream, Json patched, Json mutant, Seen patched_control = A) {
+Outcome cost_of(Json upstream, Json patched, Json mutant, CaseStatus patched_control = A) {
   auto all = joined({run_of("upstream", P, A, A), run_of("patched", A, A, patched_control),
                      run_of("mutant:half", P, A, A)});
   for (auto& o : all) {
@@ -303,9 +305,9 @@ Outcome cost_of(Json upstream, Json patched, Json mutant, Seen patched_control =
                                                 : mutant;
     if (!said.is_null()) o.self_reported = {{"numbers", {{"products", said}}}};
   }
-  auto asked = asking(Question::kRegression, "patched");
-  asked.ratios_max = {{"c", {{"products", 1.03}}}};
-  return sentinel_of(all, asked);
+  auto question = asking(Question::kRegression, "patched");
+  question.ratios_max = {{"c", {{"products", 1.03}}}};
+  return sentinel_of(all, question);
 }
 
 TEST(Regression, IsRuledOutWhereNoBoundedNumberGrowsAndAMutantsDoes) {
@@ -326,8 +328,8 @@ TEST(Regression, IsNotRuledOutWithout) {
   EXPECT_NE(why(cost_of(100, "100", 104)).find("patched reports no"), std::string::npos);
   EXPECT_NE(why(cost_of(100, 100, 104, P)).find("patched c is red"), std::string::npos);
   EXPECT_NE(why(cost_of(100, 100, 104, X)).find("crashed"), std::string::npos);
-  auto asked = asking(Question::kRegression, "patched");
-  EXPECT_NE(why(sentinel_of(run_of("upstream", P, A, A), asked)).find("was not judged green"),
+  auto question = asking(Question::kRegression, "patched");
+  EXPECT_NE(why(sentinel_of(run_of("upstream", P, A, A), question)).find("was not judged green"),
             std::string::npos);
 }
 
@@ -335,7 +337,7 @@ TEST(Regression, IsNotRuledOutWithout) {
 /// without a red upstream ever earns FIX_VALIDATED.
 /// The claim "t1 and t2 are absent on `upstream`", against `patched`.
 Outcome claim_over(std::vector<Observation> subject, std::vector<Observation> contrast,
-                   Seen expects = A) {
+                   CaseStatus expects = A) {
   QuestionContext context = asking(Question::kClaim);
   context.contrast = "patched";
   context.expects = expects;
@@ -352,7 +354,7 @@ TEST(Claim, IsConfirmedWhereTheContrastShowsTheOpposite) {
 
 TEST(Claim, IsRefutedByOneCaseOnWhichTheContrastIsAsClaimed) {
   auto one_red = run_of("upstream", A, A, A);
-  one_red[1] = seen("upstream", "t2", CaseRole::kTrigger, P);
+  one_red[1] = status("upstream", "t2", CaseRole::kTrigger, P);
   const Outcome o = claim_over(one_red, run_of("patched", A, A, A));
   EXPECT_EQ(o.text(), "CLAIM_REFUTED(wrong)");
   EXPECT_NE(o.why.find("t2"), std::string::npos);
@@ -380,17 +382,17 @@ TEST(Claim, IsNotDecidedWithout) {
 
 TEST(Survey, IsPartOfNoSentinelButOfAClaim) {
   auto all = run_of("upstream", A, A, A);
-  all.push_back(seen("upstream", "survey", CaseRole::kSurvey, P));
+  all.push_back(status("upstream", "survey", CaseRole::kSurvey, P));
   EXPECT_EQ(sentinel_of(all, asking(Question::kReproduce)).text(), "BUG_ABSENT");
-  EXPECT_EQ(claim_over({seen("upstream", "survey", CaseRole::kSurvey, P)},
-                       {seen("patched", "survey", CaseRole::kSurvey, A)}, P)
+  EXPECT_EQ(claim_over({status("upstream", "survey", CaseRole::kSurvey, P)},
+                       {status("patched", "survey", CaseRole::kSurvey, A)}, P)
                 .text(),
             "CLAIM_CONFIRMED");
 }
 
 /// A run of a refactor: what each subject put out on the compared cases, and its code.
 std::vector<Observation> with_outputs(std::vector<Observation> all, char digit, char code) {
-  all.push_back(seen(all.front().subject, "code", CaseRole::kCode, U));
+  all.push_back(status(all.front().subject, "code", CaseRole::kCode, U));
   for (Observation& o : all) {
     const char of = o.role == CaseRole::kCode ? code : digit;
     if (o.role != CaseRole::kTrigger) o.outputs_sha256 = std::string(64, of);
@@ -446,33 +448,33 @@ TEST(Equivalence, CatchesAMutantByItsOutputsAndEarnsNothingWithout) {
 
 TEST(Validate, CodeStaysUpstreamsAndTellsAMutant) {
   const auto upstream = with_outputs(run_of("upstream", P, A, A), 'a', 'c');
-  const auto asked = [&](char patched_code, char mutant_code) {
+  const auto question = [&](char patched_code, char mutant_code) {
     return sentinel_of(
         joined({upstream, with_outputs(run_of("patched", A, A, A), 'b', patched_code),
                 with_outputs(run_of("mutant:m", A, A, A), 'b', mutant_code)}),
         asking(Question::kValidate));
   };
-  EXPECT_EQ(asked('c', 'd').text(), "FIX_VALIDATED");
-  EXPECT_NE(asked('c', 'c').why.find("not caught"), std::string::npos);
-  const Outcome other = asked('d', 'e');
+  EXPECT_EQ(question('c', 'd').text(), "FIX_VALIDATED");
+  EXPECT_NE(question('c', 'c').why.find("not caught"), std::string::npos);
+  const Outcome other = question('d', 'e');
   EXPECT_FALSE(other.sentinel);
   EXPECT_NE(other.why.find("nothing shows that its code"), std::string::npos) << other.why;
 }
 
 TEST(Equivalence, CodeCasesArePartOfNoOtherQuestion) {
   auto all = run_of("upstream", P, A, A);
-  all.push_back(seen("upstream", "code", CaseRole::kCode, X));
+  all.push_back(status("upstream", "code", CaseRole::kCode, X));
   EXPECT_EQ(sentinel_of(all, asking(Question::kReproduce)).text(), "BUG_REPRODUCED(wrong)");
 }
 
 TEST(Sentinel, IsOrderIndependentAndNeverGreenByChance) {
   std::mt19937 random(7);
-  const std::vector<Seen> all_seen = {P, A, U, N, X};
+  const std::vector<CaseStatus> all_statuses = {P, A, U, N, X};
   for (int round = 0; round < 2000; ++round) {
     std::vector<Observation> all;
     for (const std::string subject : {"upstream", "patched", "mutant:half"}) {
-      for (auto& o :
-           run_of(subject, all_seen[random() % 5], all_seen[random() % 5], all_seen[random() % 5]))
+      for (auto& o : run_of(subject, all_statuses[random() % 5], all_statuses[random() % 5],
+                            all_statuses[random() % 5]))
         all.push_back(o);
     }
     const Outcome first = sentinel_of(all, asking(Question::kValidate));
@@ -481,22 +483,22 @@ TEST(Sentinel, IsOrderIndependentAndNeverGreenByChance) {
     if (first.sentinel != Sentinel::kFixValidated) continue;
     for (const auto& o : all) {
       if (o.subject == "patched") {
-        EXPECT_EQ(o.seen, A);
+        EXPECT_EQ(o.status, A);
       }
       if (o.subject == "upstream" && o.role == CaseRole::kTrigger) {
-        EXPECT_EQ(o.seen, P);
+        EXPECT_EQ(o.status, P);
       }
     }
   }
 }
 
 TEST(Question, RoundTripsThroughJson) {
-  auto asked = asking(Question::kMemory, "op");
-  asked.bound_bytes = 5;
-  asked.measured_bytes = 4;
-  EXPECT_EQ(QuestionContext::from_json(asked.to_json()).to_json(), asked.to_json());
-  asked.bound_growth = 2.2;
-  EXPECT_EQ(QuestionContext::from_json(asked.to_json()).to_json(), asked.to_json());
+  auto question = asking(Question::kMemory, "op");
+  question.bound_bytes = 5;
+  question.measured_bytes = 4;
+  EXPECT_EQ(QuestionContext::from_json(question.to_json()).to_json(), question.to_json());
+  question.bound_growth = 2.2;
+  EXPECT_EQ(QuestionContext::from_json(question.to_json()).to_json(), question.to_json());
   auto cost = asking(Question::kRegression, "patched");
   cost.ratios_max = {{"c", {{"products", 1.03}}}};
   EXPECT_EQ(QuestionContext::from_json(cost.to_json()).ratios_max, cost.ratios_max);
@@ -516,7 +518,7 @@ TEST(Verdict, IsObservationTimesExpectation) {
   EXPECT_EQ(verdict_of(A, Expectation::kPresent), Verdict::kUnexpectedlyAbsent);
   EXPECT_EQ(verdict_of(P, Expectation::kAbsent), Verdict::kNotFixed);
   EXPECT_EQ(verdict_of(A, Expectation::kAbsent), Verdict::kValidated);
-  EXPECT_EQ(verdict_of(P, Expectation::kNothing), Verdict::kSeenPresent);
+  EXPECT_EQ(verdict_of(P, Expectation::kNothing), Verdict::kObservedPresent);
   EXPECT_EQ(verdict_of(U, Expectation::kPresent), Verdict::kUnjudged);
   EXPECT_EQ(verdict_of(N, Expectation::kAbsent), Verdict::kUnsupported);
   EXPECT_EQ(verdict_of(X, Expectation::kAbsent), Verdict::kUnresolved);
@@ -528,20 +530,20 @@ std::vector<Observation> validation() {
       {run_of("upstream", P, A, A), run_of("patched", A, A, A), run_of("mutant:half", P, A, A)});
 }
 QuestionContext asking_with_regions() {
-  QuestionContext asked = asking(Question::kValidate, "patched");
-  asked.has_regions = true;
-  return asked;
+  QuestionContext question = asking(Question::kValidate, "patched");
+  question.has_regions = true;
+  return question;
 }
 
 TEST(Regions, AMutantThatACaseOfAnyRoleCaughtIsEnough) {
   auto all = validation();
-  all.push_back(seen("mutant:region:ties", "c", CaseRole::kControl, P));
+  all.push_back(status("mutant:region:ties", "c", CaseRole::kControl, P));
   EXPECT_EQ(sentinel_of(all, asking_with_regions()).text(), "FIX_VALIDATED");
 }
 
 TEST(Regions, AMutantThatPassedTakesTheSentinel) {
   auto all = validation();
-  all.push_back(seen("mutant:region:tiny_gradient", "t1", CaseRole::kTrigger, A));
+  all.push_back(status("mutant:region:tiny_gradient", "t1", CaseRole::kTrigger, A));
   const Outcome o = sentinel_of(all, asking_with_regions());
   EXPECT_EQ(o.text(), "NONE");
   EXPECT_EQ(o.why, "mutant:region:tiny_gradient was not caught: case t1 does not see it");
@@ -549,15 +551,15 @@ TEST(Regions, AMutantThatPassedTakesTheSentinel) {
 
 TEST(Regions, ARegionThatNoCaseIsInTakesTheSentinelUnlessCasesWereNamed) {
   auto all = validation();
-  all.push_back(seen("mutant:region:ties", "t1", CaseRole::kTrigger, N));
+  all.push_back(status("mutant:region:ties", "t1", CaseRole::kTrigger, N));
   all.back().reason = "no case is in this region";
-  QuestionContext asked = asking_with_regions();
-  EXPECT_EQ(sentinel_of(all, asked).why,
+  QuestionContext question = asking_with_regions();
+  EXPECT_EQ(sentinel_of(all, question).why,
             "mutant:region:ties was not caught: no case is in this region");
-  asked.is_partial = true;
-  EXPECT_EQ(sentinel_of(all, asked).text(), "FIX_VALIDATED(named_cases)");
-  all.back().seen = A;
-  EXPECT_EQ(sentinel_of(all, asked).text(), "NONE");
+  question.is_partial = true;
+  EXPECT_EQ(sentinel_of(all, question).text(), "FIX_VALIDATED(named_cases)");
+  all.back().status = A;
+  EXPECT_EQ(sentinel_of(all, question).text(), "NONE");
 }
 
 TEST(Regions, OfARefactorOtherOutputsAreEnough) {
@@ -568,49 +570,49 @@ TEST(Regions, OfARefactorOtherOutputsAreEnough) {
   auto all = joined({with_outputs(run_of("upstream", P, A, A), 'a'),
                      with_outputs(run_of("patched", A, A, A), 'a'),
                      with_outputs(run_of("mutant:half", P, A, A), 'b')});
-  all.push_back(seen("mutant:region:ties", "c", CaseRole::kControl, A));
+  all.push_back(status("mutant:region:ties", "c", CaseRole::kControl, A));
   all.back().outputs_sha256 = std::string(64, 'c');
-  QuestionContext asked = asking_with_regions();
-  asked.question = Question::kEquivalence;
-  EXPECT_EQ(sentinel_of(all, asked).text(), "EQUIVALENCE_SHOWN");
+  QuestionContext question = asking_with_regions();
+  question.question = Question::kEquivalence;
+  EXPECT_EQ(sentinel_of(all, question).text(), "EQUIVALENCE_SHOWN");
   all.back().outputs_sha256 = std::string(64, 'a');
-  EXPECT_EQ(sentinel_of(all, asked).text(), "NONE");
+  EXPECT_EQ(sentinel_of(all, question).text(), "NONE");
 }
 
 TEST(Regions, RecordsOfBeforeAreReadAsTheyWere) {
   auto all = validation();
-  all.push_back(seen("mutant:region:ties", "t1", CaseRole::kTrigger, A));
+  all.push_back(status("mutant:region:ties", "t1", CaseRole::kTrigger, A));
   EXPECT_EQ(sentinel_of(all, asking(Question::kValidate, "patched")).text(), "FIX_VALIDATED");
   EXPECT_FALSE(asking(Question::kValidate).to_json().contains("has_regions"));
-  const QuestionContext asked = QuestionContext::from_json(asking_with_regions().to_json());
-  EXPECT_TRUE(asked.has_regions && !asked.is_partial);
+  const QuestionContext question = QuestionContext::from_json(asking_with_regions().to_json());
+  EXPECT_TRUE(question.has_regions && !question.is_partial);
 }
 
 TEST(Regions, ARegionMutantAloneIsNoMutantEdit) {
   auto all = joined({run_of("upstream", P, A, A), run_of("patched", A, A, A)});
-  all.push_back(seen("mutant:region:ties", "t1", CaseRole::kTrigger, P));
+  all.push_back(status("mutant:region:ties", "t1", CaseRole::kTrigger, P));
   EXPECT_EQ(sentinel_of(all, asking_with_regions()).text(), "NONE");
 }
 
 TEST(Regions, AMitigationIsAskedForThem) {
   auto all = joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)});
-  all.push_back(seen("mitigated_mutant:region:ties", "t1", CaseRole::kTrigger, A));
-  QuestionContext asked = asking(Question::kMitigation, "mitigated");
-  EXPECT_EQ(sentinel_of(all, asked).text(), "MITIGATION_VERIFIED");
-  asked.has_regions = true;
-  EXPECT_EQ(sentinel_of(all, asked).text(), "NONE");
+  all.push_back(status("mitigated_mutant:region:ties", "t1", CaseRole::kTrigger, A));
+  QuestionContext question = asking(Question::kMitigation, "mitigated");
+  EXPECT_EQ(sentinel_of(all, question).text(), "MITIGATION_VERIFIED");
+  question.has_regions = true;
+  EXPECT_EQ(sentinel_of(all, question).text(), "NONE");
 }
 
 TEST(Regions, NamedCasesAreSaidInWhatAnOpOrAMitigationEarns) {
   auto op = joined({run_of("op", A, A, A), run_of("op_mutant:half", P, A, A)});
-  QuestionContext asked = asking(Question::kOp, "op");
-  asked.is_partial = true;
-  EXPECT_EQ(sentinel_of(op, asked).text(), "OP_VALIDATED(named_cases)");
+  QuestionContext question = asking(Question::kOp, "op");
+  question.is_partial = true;
+  EXPECT_EQ(sentinel_of(op, question).text(), "OP_VALIDATED(named_cases)");
   const auto all = joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)});
-  asked = asking(Question::kMitigation, "mitigated");
-  EXPECT_EQ(sentinel_of(all, asked).text(), "MITIGATION_VERIFIED");
-  asked.is_partial = true;
-  EXPECT_EQ(sentinel_of(all, asked).text(), "MITIGATION_VERIFIED(named_cases)");
+  question = asking(Question::kMitigation, "mitigated");
+  EXPECT_EQ(sentinel_of(all, question).text(), "MITIGATION_VERIFIED");
+  question.is_partial = true;
+  EXPECT_EQ(sentinel_of(all, question).text(), "MITIGATION_VERIFIED(named_cases)");
 }
 
 }  // namespace

@@ -86,21 +86,22 @@ TEST(Window, AnUnsupportedReleaseEndsARunAndIsNotGood) {
             (Texts{"wrong 2-2 after none before 5", "wrong 4-4 after none before 5"}));
 }
 
-Observation trigger(const std::string& name, Seen seen, const std::string& failure_class = "") {
+Observation trigger(const std::string& name, CaseStatus status,
+                    const std::string& failure_class = "") {
   Observation o;
   o.subject = SubjectKind::kUpstream;
   o.case_name = name;
   o.role = CaseRole::kTrigger;
-  o.seen = seen;
+  o.status = status;
   o.failure_class = failure_class;
   return o;
 }
 
 /// The states of the releases "1", "2", ... in one class, by what was seen of their cases.
 Texts in_class(const std::string& failure_class, const std::vector<std::string>& states,
-               const std::vector<std::vector<Observation>>& seen) {
+               const std::vector<std::vector<Observation>>& status) {
   std::map<std::string, std::vector<Observation>> by_version;
-  for (const auto& observations : seen)
+  for (const auto& observations : status)
     by_version[std::to_string(by_version.size() + 1)] = observations;
   Texts out;
   for (const ReleaseState& release : states_in_class(failure_class, releases(states), by_version))
@@ -109,31 +110,33 @@ Texts in_class(const std::string& failure_class, const std::vector<std::string>&
 }
 
 TEST(WindowOfAClass, SeesAReleaseInSeveralClassesInEachOfThem) {
-  const std::vector<std::vector<Observation>> seen = {
-      {trigger("rows", Seen::kPresent, "first"), trigger("mean", Seen::kPresent, "second")},
-      {trigger("rows", Seen::kAbsent), trigger("mean", Seen::kPresent, "second")},
-      {trigger("rows", Seen::kAbsent), trigger("mean", Seen::kAbsent)}};
+  const std::vector<std::vector<Observation>> status = {
+      {trigger("rows", CaseStatus::kPresent, "first"),
+       trigger("mean", CaseStatus::kPresent, "second")},
+      {trigger("rows", CaseStatus::kAbsent), trigger("mean", CaseStatus::kPresent, "second")},
+      {trigger("rows", CaseStatus::kAbsent), trigger("mean", CaseStatus::kAbsent)}};
   const std::vector<std::string> states = {"first", "second", "absent"};
-  EXPECT_EQ(in_class("first", states, seen), (Texts{"first", "absent", "absent"}));
-  EXPECT_EQ(in_class("second", states, seen), (Texts{"second", "second", "absent"}));
-  EXPECT_EQ(in_class("third", states, seen), (Texts{"absent", "absent", "absent"}));
+  EXPECT_EQ(in_class("first", states, status), (Texts{"first", "absent", "absent"}));
+  EXPECT_EQ(in_class("second", states, status), (Texts{"second", "second", "absent"}));
+  EXPECT_EQ(in_class("third", states, status), (Texts{"absent", "absent", "absent"}));
 }
 
 TEST(WindowOfAClass, IsSilentWhereTheReleaseHasNoAnswer) {
-  const std::vector<std::vector<Observation>> seen = {
-      {trigger("rows", Seen::kPresent, "first"), trigger("mean", Seen::kUnsupported)},
-      {trigger("rows", Seen::kPresent, "first"), trigger("mean", Seen::kPresent, "second")},
-      {trigger("rows", Seen::kAbsent), trigger("mean", Seen::kPresent, "second")}};
-  EXPECT_EQ(in_class("second", {"first", "first", "not_measured"}, seen),
+  const std::vector<std::vector<Observation>> status = {
+      {trigger("rows", CaseStatus::kPresent, "first"), trigger("mean", CaseStatus::kUnsupported)},
+      {trigger("rows", CaseStatus::kPresent, "first"),
+       trigger("mean", CaseStatus::kPresent, "second")},
+      {trigger("rows", CaseStatus::kAbsent), trigger("mean", CaseStatus::kPresent, "second")}};
+  EXPECT_EQ(in_class("second", {"first", "first", "not_measured"}, status),
             (Texts{"unsupported", "second", "not_measured"}));
 }
 
 TEST(WindowOfAClass, CountsWhatCountsAlone) {
-  Observation survey = trigger("rows", Seen::kPresent, "first");
+  Observation survey = trigger("rows", CaseStatus::kPresent, "first");
   survey.role = CaseRole::kSurvey;
-  Observation shown = trigger("rows", Seen::kPresent, "first");
+  Observation shown = trigger("rows", CaseStatus::kPresent, "first");
   shown.counts = false;
-  Observation mutant = trigger("rows", Seen::kPresent, "first");
+  Observation mutant = trigger("rows", CaseStatus::kPresent, "first");
   mutant.subject = "mutant:half";
   EXPECT_EQ(in_class("first", {"absent"}, {{survey, shown, mutant}}), Texts{"absent"});
 }

@@ -13,7 +13,7 @@
 #define PB_UNROLL _Pragma("unroll")
 #define PB_ROLLED _Pragma("unroll 1")
 
-/// sm_90's instructions outside of barriers and wgmma, and those of ../ptx.cuh. Kernels that a host
+/// The instructions of sm_90 except barriers and wgmma; it includes ../ptx.cuh. Kernels that a host
 /// program runs, too, are written over these functions and name nothing else of CUDA;
 /// tests/packs/sm90_emulator.h has the host's versions.
 namespace patchbench::ops::sm90 {

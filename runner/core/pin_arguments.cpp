@@ -1,4 +1,4 @@
-#include "core/pin_words.h"
+#include "core/pin_arguments.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -45,14 +45,14 @@ PinWord parse_pin_word(const std::string& word, const std::vector<std::string>& 
   return parsed;
 }
 
-NamedPins named_pins(const Manifest& pack, const std::vector<std::string>& words,
+NamedPins named_pins(const Manifest& pack, const std::vector<std::string>& arguments,
                      const PinForm& form) {
   std::vector<std::string> upstreams;
   for (const UpstreamUse& use : pack.upstreams) upstreams.push_back(use.name);
   NamedPins pins;
-  for (const std::string& word : words) {
+  for (const std::string& word : arguments) {
     const PinWord parsed = parse_pin_word(word, upstreams, pack.slug.str());
-    if (&word == &words.front()) pins.upstream = parsed.upstream;
+    if (&word == &arguments.front()) pins.upstream = parsed.upstream;
     if (parsed.upstream.empty() || parsed.upstream == pins.upstream) {
       if (!parsed.which.empty()) pins.versions.push_back(parsed.which);
       continue;

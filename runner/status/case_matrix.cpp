@@ -1,4 +1,4 @@
-#include "status/behaviour.h"
+#include "status/case_matrix.h"
 
 #include <fmt/format.h>
 
@@ -22,13 +22,14 @@ struct Shown {
   std::string text;
 };
 /// (upstream, device) -> case -> version.
-using Behaviour = std::map<std::pair<std::string, std::string>,
-                           std::map<std::string, std::map<std::string, Shown>>>;
+using CaseMatrix = std::map<std::pair<std::string, std::string>,
+                            std::map<std::string, std::map<std::string, Shown>>>;
 
 /// "absent", "raw_null", "absent (registers 255, tma_loads 8)": what was seen and what the subject
 /// counted.
 std::string text_of(const Observation& o) {
-  const std::string text = o.seen == Seen::kPresent ? o.failure_class : seen_name(o.seen);
+  const std::string text =
+      o.status == CaseStatus::kPresent ? o.failure_class : case_status_name(o.status);
   std::string numbers;
   if (o.self_reported.is_object()) {
     // items() refers to the object: a temporary would be gone before the first step.
@@ -39,19 +40,19 @@ std::string text_of(const Observation& o) {
   return numbers.empty() ? text : fmt::format("{} ({})", text, numbers);
 }
 
-Behaviour read_behaviour(const Context& context, const std::string& slug) {
-  Behaviour behaviour;
+CaseMatrix read_case_matrix(const Context& context, const std::string& slug) {
+  CaseMatrix matrix;
   for (const ledger::Entry& entry : ledger::known(context.ledger, context.root, {slug})) {
     if (entry.record.type() != "observation") continue;
     const Json& p = entry.record.predicate();
     const RunContext run = RunContext::from_json(p.at("context"));
     const Observation o = Observation::from_json(p.at("observation"));
     if (run.slug != slug || o.subject != SubjectKind::kUpstream || !run.edits.empty()) continue;
-    Shown& held = behaviour[{run.pin.value("upstream", ""), run.machine.value("device", "cpu")}]
-                           [o.case_name][run.pin.value("version", "host")];
+    Shown& held = matrix[{run.pin.value("upstream", ""), run.machine.value("device", "cpu")}]
+                        [o.case_name][run.pin.value("version", "host")];
     if (held.made <= entry.made) held = {entry.made, text_of(o)};
   }
-  return behaviour;
+  return matrix;
 }
 
 /// The versions that were measured, releases first in their order.
@@ -94,10 +95,10 @@ std::string ranges(const std::vector<std::string>& order,
 
 }  // namespace
 
-void show_behaviour(const Context& context, const std::string& slug) {
+void show_case_matrix(const Context& context, const std::string& slug) {
   const Manifest manifest = context.manifest(slug);
   Json documents = Json::array();
-  for (const auto& [key, cases] : read_behaviour(context, slug)) {
+  for (const auto& [key, cases] : read_case_matrix(context, slug)) {
     const auto& [upstream, device] = key;
     const std::vector<std::string> order = in_order(context, upstream, cases);
     report::Table table({"case", "seen"});

@@ -1,4 +1,4 @@
-#include "ledger/archive.h"
+#include "ledger/record_index.h"
 
 #include <fmt/format.h>
 
@@ -20,8 +20,8 @@ bool may_be(const std::string& line, std::string_view type) {
 
 }  // namespace
 
-Archive::Archive(const std::filesystem::path& ledger, const std::filesystem::path& root,
-                 const std::vector<std::string>& slugs) {
+RecordIndex::RecordIndex(const std::filesystem::path& ledger, const std::filesystem::path& root,
+                         const std::vector<std::string>& slugs) {
   if (std::filesystem::exists(ledger)) {
     ledger_ = Ledger::open(ledger);
     evicted_ = ledger_->evicted();
@@ -33,7 +33,7 @@ Archive::Archive(const std::filesystem::path& ledger, const std::filesystem::pat
   });
 }
 
-void Archive::add_line(std::string line, const std::string& where) {
+void RecordIndex::add_line(std::string line, const std::string& where) {
   // A signed line holds its record in an envelope.
   if (line.starts_with("{\"payload\":"))
     line = canonical_json(read_jsonl(line, where).front().record.statement);
@@ -48,8 +48,8 @@ void Archive::add_line(std::string line, const std::string& where) {
   committed_.insert({digest, {std::move(line), where}});
 }
 
-void Archive::each_finding(const FindingFilter& filter,
-                           const std::function<void(const Finding&)>& take) const {
+void RecordIndex::each_finding(const FindingFilter& filter,
+                               const std::function<void(const Finding&)>& take) const {
   std::set<std::string> taken;
   const auto take_once = [&](const Finding& finding) {
     if (!evicted_.contains(finding.digest) && taken.insert(finding.digest).second) take(finding);
@@ -67,7 +67,7 @@ void Archive::each_finding(const FindingFilter& filter,
   }
 }
 
-std::optional<Record> Archive::find(const std::string& digest) const {
+std::optional<Record> RecordIndex::find(const std::string& digest) const {
   if (evicted_.contains(digest)) return std::nullopt;
   if (const auto line = committed_.find(digest); line != committed_.end())
     return parse_record(line->second.text, line->second.where);

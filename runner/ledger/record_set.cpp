@@ -1,4 +1,4 @@
-#include "ledger/book.h"
+#include "ledger/record_set.h"
 
 #include <utility>
 
@@ -6,14 +6,14 @@
 
 namespace patchbench::ledger {
 
-Book::Book(std::vector<Entry> entries) {
+RecordSet::RecordSet(std::vector<Entry> entries) {
   for (Entry& entry : entries) {
     const std::string digest = entry.digest;
     entries_[digest] = std::move(entry);
   }
 }
 
-const Entry* Book::find(std::string_view prefix) const {
+const Entry* RecordSet::find(std::string_view prefix) const {
   constexpr std::size_t kShortest = 4;
   if (prefix.size() < kShortest) return nullptr;
   const auto first = entries_.lower_bound(prefix);

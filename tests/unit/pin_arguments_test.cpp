@@ -1,4 +1,4 @@
-#include "core/pin_words.h"
+#include "core/pin_arguments.h"
 
 #include <gtest/gtest.h>
 

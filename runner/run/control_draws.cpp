@@ -1,9 +1,9 @@
-#include "run/right_ones.h"
+#include "run/control_draws.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "ledger/ledger.h"
+#include "ledger/record_set.h"
 #include "run/names.h"
 
 namespace patchbench {
@@ -11,27 +11,42 @@ namespace {
 
 constexpr uint64_t kSeedsARun = 10;
 
-/// Whether the ledger has the answer for this release under a manifest that asks the same.
-bool is_recorded(const Context& context, const Setup& setup, const QuestionContext& asked) {
+/// Whether no drawn case behind a verdict was red.
+bool is_without_red(const ledger::RecordSet& records, const Record& verdict) {
+  bool is_counted = false;
+  for (const std::string& digest : cited_by(verdict)) {
+    const ledger::Entry* cited = records.find(digest);
+    const Observation o = cited != nullptr ? observation_of(cited->record) : Observation{};
+    if (!o.is_summary()) continue;
+    if (o.drawn.at("red") != 0) return false;
+    is_counted = true;
+  }
+  return is_counted;
+}
+
+/// Whether the ledger has the answer for this release under a manifest that asks the same. A run
+/// with a red case is made again: what was red may be mended.
+bool is_recorded(const Context& context, const Setup& setup, const QuestionContext& question) {
   const std::string version = setup.target.pin ? setup.target.pin->version : "";
   const JudgedDigests judged = context.judged();
-  const auto entries = ledger::Ledger::open(context.ledger)->all();
-  return std::any_of(entries.begin(), entries.end(), [&](const ledger::Entry& entry) {
-    if (entry.record.type() != "verdict") return false;
-    const Json& said = entry.record.predicate();
-    const Json& of = said.at("context");
-    const bool is_of_release = asked.subject.is_in_process() ||
+  const ledger::RecordSet records(ledger::Ledger::open(context.ledger)->all());
+  const auto& entries = records.entries();
+  return std::any_of(entries.begin(), entries.end(), [&](const auto& row) {
+    const Record& record = row.second.record;
+    if (record.type() != "verdict") return false;
+    const Json& p = record.predicate();
+    const Json& of = p.at("context");
+    const bool is_of_release = question.subject.is_in_process() ||
                                of.value("pin", Json::object()).value("version", "") == version;
-    // A run with a red case is made again: what was red may be mended.
-    return is_of_release && said.at("question") == asked.to_json() &&
-           said.value("why", "").ends_with(", 0 red") &&
-           judged.is_same(of.value("manifest_sha256", ""), setup.target.manifest.sha256);
+    return is_of_release && p.at("question") == question.to_json() &&
+           judged.is_same(of.value("manifest_sha256", ""), setup.target.manifest.sha256) &&
+           is_without_red(records, record);
   });
 }
 
 /// The runs of one subject on one upstream.
 void draw_for(const Context& context, const RunRequest& request,
-              const std::function<void(const RightOne&)>& take) {
+              const std::function<void(const ControlDraw&)>& take) {
   const SeedRange all = request.choice.seeds;
   const Subject subject = request.subject;
   for (uint64_t seed = all.first; seed <= all.last; seed += kSeedsARun) {
@@ -48,8 +63,8 @@ void draw_for(const Context& context, const RunRequest& request,
 
 }  // namespace
 
-void draw_for_right_ones(const Context& context, RunRequest request,
-                         const std::function<void(const RightOne&)>& take) {
+void draw_controls(const Context& context, RunRequest request,
+                   const std::function<void(const ControlDraw&)>& take) {
   const Manifest manifest = context.manifest(request.slug);
   const Device device = chosen_device(request.device);
   request.needs_pin = true;  // an installed stack (--python) runs the release with its edits

@@ -1,4 +1,4 @@
-#include "core/board.h"
+#include "core/verdict_index.h"
 
 #include <algorithm>
 #include <set>
@@ -6,9 +6,9 @@
 namespace patchbench {
 namespace {
 
-const Finding* newest_in(const Sayings& sayings) {
+const Finding* newest_in(const Tallies& tallies) {
   const Finding* newest = nullptr;
-  for (const auto& [what, tally] : sayings) {
+  for (const auto& [what, tally] : tallies) {
     if (newest == nullptr || newest->made < tally.newest.made) newest = &tally.newest;
   }
   return newest;
@@ -19,16 +19,17 @@ bool is_answer(const std::string& text) {
   return outcome.sentinel && outcome.sentinel != Sentinel::kNotRun;
 }
 
-/// The votes of one device: its runs by sentinel.
-void add_votes(std::vector<Votes>& votes, const std::string& device, const Sayings& said) {
-  std::map<std::string, Votes> runs;
+/// The runs of one device by sentinel.
+void add_agreements(std::vector<Agreement>& agreements, const std::string& device,
+                    const Tallies& said) {
+  std::map<std::string, Agreement> runs;
   for (const auto& [what, tally] : said) {
     if (!is_answer(what.first)) continue;
-    Votes& one = runs.try_emplace(what.first, Votes{what.first, device}).first->second;
+    Agreement& one = runs.try_emplace(what.first, Agreement{what.first, device}).first->second;
     one.runs += tally.runs;
     one.unisolated += tally.unisolated;
   }
-  for (const auto& [sentinel, one] : runs) votes.push_back(one);
+  for (const auto& [sentinel, one] : runs) agreements.push_back(one);
 }
 
 /// Whether two runs on one device under manifests that ask the same gave different answers.
@@ -44,28 +45,29 @@ bool contradicts_itself(const Cell& cell) {
 }  // namespace
 
 const Finding* Cell::newest() const { return newest_in(said); }
-const Finding* Cell::newest_apart() const { return newest_in(apart); }
+const Finding* Cell::newest_unsigned() const { return newest_in(unsigned_imports); }
 
-void Board::add(const Finding& f) {
-  Cell& cell = places_[{f.slug, f.upstream, f.version, f.beside, f.asked}][f.device];
+void VerdictIndex::add(const Finding& f) {
+  Cell& cell = by_key_[{f.slug, f.upstream, f.version, f.companions, f.question}][f.device];
   Tally& tally =
-      (f.is_counted ? cell.said : cell.apart)[{f.sentinel, judged_.of(f.manifest_sha256)}];
+      (f.is_counted ? cell.said
+                    : cell.unsigned_imports)[{f.sentinel, judged_.of(f.manifest_sha256)}];
   ++tally.runs;
   tally.unisolated += f.is_isolated ? 0 : 1;
   if (tally.newest.made < f.made) tally.newest = f;
 }
 
-std::vector<Votes> quorum_of(const Board& board, const Place& place) {
-  std::vector<Votes> votes;
-  const auto at = board.places().find(place);
-  if (at == board.places().end()) return votes;
-  for (const auto& [device, cell] : at->second) add_votes(votes, device, cell.said);
-  return votes;
+std::vector<Agreement> quorum_of(const VerdictIndex& verdict_index, const VerdictKey& key) {
+  std::vector<Agreement> agreements;
+  const auto at = verdict_index.by_key().find(key);
+  if (at == verdict_index.by_key().end()) return agreements;
+  for (const auto& [device, cell] : at->second) add_agreements(agreements, device, cell.said);
+  return agreements;
 }
 
-std::vector<Disagreement> disagreements_of(const Board& board) {
+std::vector<Disagreement> disagreements_of(const VerdictIndex& verdict_index) {
   std::vector<Disagreement> out;
-  for (const auto& [place, devices] : board.places()) {
+  for (const auto& [key, devices] : verdict_index.by_key()) {
     std::set<std::string> newest;
     bool is_torn = false;
     for (const auto& [device, cell] : devices) {
@@ -73,7 +75,7 @@ std::vector<Disagreement> disagreements_of(const Board& board) {
       if (finding != nullptr && is_answer(finding->sentinel)) newest.insert(finding->sentinel);
       is_torn |= contradicts_itself(cell);
     }
-    if (newest.size() > 1 || is_torn) out.push_back({place, quorum_of(board, place)});
+    if (newest.size() > 1 || is_torn) out.push_back({key, quorum_of(verdict_index, key)});
   }
   return out;
 }
@@ -84,14 +86,14 @@ BugState state_of(const Outcome& outcome) {
   return BugStatus::kUnresolved;
 }
 
-std::vector<ReleaseState> states_of(const Board& board, const std::string& slug,
+std::vector<ReleaseState> states_of(const VerdictIndex& verdict_index, const std::string& slug,
                                     const std::string& upstream, const std::string& device,
                                     const std::vector<std::string>& versions) {
   std::vector<ReleaseState> states;
   for (const std::string& version : versions) {
     ReleaseState state{version, BugStatus::kNotMeasured, ""};
-    const auto at = board.places().find({slug, upstream, version, "", "reproduce"});
-    if (at != board.places().end()) {
+    const auto at = verdict_index.by_key().find({slug, upstream, version, "", "reproduce"});
+    if (at != verdict_index.by_key().end()) {
       const auto cell = at->second.find(device);
       const Finding* finding = cell == at->second.end() ? nullptr : cell->second.newest();
       if (finding != nullptr) state = {version, state_of(finding->outcome()), finding->digest};
@@ -101,22 +103,22 @@ std::vector<ReleaseState> states_of(const Board& board, const std::string& slug,
   return states;
 }
 
-std::vector<Change> changes_between(const Board& before, const Board& now) {
+std::vector<Change> changes_between(const VerdictIndex& before, const VerdictIndex& now) {
   std::vector<Change> changes;
-  for (const auto& [place, devices] : now.places()) {
-    const auto old_place = before.places().find(place);
+  for (const auto& [key, devices] : now.by_key()) {
+    const auto old_key = before.by_key().find(key);
     for (const auto& [device, cell] : devices) {
       const Finding* finding = cell.newest();
       if (finding == nullptr) continue;
       std::string was;
-      if (old_place != before.places().end()) {
-        const auto old_cell = old_place->second.find(device);
+      if (old_key != before.by_key().end()) {
+        const auto old_cell = old_key->second.find(device);
         const Finding* old =
-            old_cell == old_place->second.end() ? nullptr : old_cell->second.newest();
+            old_cell == old_key->second.end() ? nullptr : old_cell->second.newest();
         if (old != nullptr) was = old->sentinel;
       }
       if (was != finding->sentinel)
-        changes.push_back({place, device, was, finding->sentinel, finding->digest});
+        changes.push_back({key, device, was, finding->sentinel, finding->digest});
     }
   }
   return changes;

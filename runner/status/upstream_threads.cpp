@@ -1,4 +1,4 @@
-#include "status/threads.h"
+#include "status/upstream_threads.h"
 
 #include <algorithm>
 #include <array>
@@ -58,7 +58,7 @@ int days_between(const std::string& from, const std::string& to) {
   return static_cast<int>((*last - *first).count());
 }
 
-std::vector<Thread> read_threads(const Context& context) {
+std::vector<Thread> read_upstream_threads(const Context& context) {
   const std::string path = "env/threads.json";
   JsonLines lines;
   const Json document = check_schema(read_file(context.root / path), path,
@@ -81,7 +81,7 @@ std::vector<Thread> read_threads(const Context& context) {
     if (!names.insert(thread.name).second)
       fail_at(path, lines, at + "/thread", "this thread stands twice");
     const bool is_unchecked = thread.state == ThreadState::kUnchecked;
-    if (is_unchecked != thread.seen.empty() || (!is_unchecked && !day_of(thread.seen)))
+    if (is_unchecked != thread.checked.empty() || (!is_unchecked && !day_of(thread.checked)))
       fail_at(path, lines, at + "/seen", "a day YYYY-MM-DD for a state that was seen, else empty");
     if ((thread.state == ThreadState::kSuperseded) != !thread.superseded_by.empty())
       fail_at(path, lines, at + "/state", "\"superseded\" and \"superseded_by\" go together");

@@ -9,11 +9,11 @@
 namespace patchbench::ledger {
 
 /// Records looked up by digest. Of a record that is there twice the last one stands.
-class Book {
+class RecordSet {
  public:
-  explicit Book(std::vector<Entry> entries);
+  explicit RecordSet(std::vector<Entry> entries);
   /// The record whose digest begins with `prefix` (4 hex digits or more), or null. Throws
-  /// Error(kUsage) if several do. The record lives as long as the book.
+  /// Error(kUsage) if several do. The record lives as long as the set.
   const Entry* find(std::string_view prefix) const;
   /// By digest.
   const std::map<std::string, Entry, std::less<>>& entries() const { return entries_; }

@@ -37,7 +37,7 @@ struct PinForm {
 
 /// Throws Error(kUsage) for a word of another form, an upstream that the pack has not, or more than
 /// the verb takes.
-NamedPins named_pins(const Manifest& pack, const std::vector<std::string>& words,
+NamedPins named_pins(const Manifest& pack, const std::vector<std::string>& arguments,
                      const PinForm& form);
 
 /// The word for a version of an upstream, for a shell: "liger-kernel@0.8.0".

@@ -15,7 +15,7 @@ struct Thread {
   std::string name;   ///< owner/name#number
   std::string about;  ///< in our words
   ThreadState state = ThreadState::kUnchecked;
-  std::string seen;  ///< the day of which the source speaks; "" if unchecked
+  std::string checked;  ///< the day of which the source speaks; "" if unchecked
   std::string source, superseded_by;
   struct Relation {
     std::string slug, relation;
@@ -25,7 +25,7 @@ struct Thread {
 
 /// env/threads.json against its schema and the packs that are there. Throws Error(kUsage)
 /// `<path>:<line>: <json pointer>: <reason>`.
-std::vector<Thread> read_threads(const Context& context);
+std::vector<Thread> read_upstream_threads(const Context& context);
 
 /// Days from one YYYY-MM-DD to another. Throws Error(kUsage) if either is not a day.
 int days_between(const std::string& from, const std::string& to);

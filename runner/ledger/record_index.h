@@ -18,12 +18,12 @@ namespace patchbench::ledger {
 /// both is there once. A committed verdict that is dated ahead (ledger/made.h) is not there.
 /// Committed files are checked line by line where they are read; `ledger verify FILE` checks one
 /// whole.
-class Archive {
+class RecordIndex {
  public:
   /// A ledger that is not there, or "", holds nothing. Throws as Ledger::open and Error(kUsage)
   /// `<file>:<line>: <reason>`.
-  Archive(const std::filesystem::path& ledger, const std::filesystem::path& root,
-          const std::vector<std::string>& slugs);
+  RecordIndex(const std::filesystem::path& ledger, const std::filesystem::path& root,
+              const std::vector<std::string>& slugs);
   /// Every verdict that passes the filter; no order is promised.
   void each_finding(const FindingFilter& filter,
                     const std::function<void(const Finding&)>& take) const;
