@@ -22,8 +22,8 @@ struct Made {
 class QuestionKey {
  public:
   QuestionKey(std::string text = "reproduce");  // NOLINT(google-explicit-constructor)
-  QuestionKey(const char* text)
-      : QuestionKey(std::string(text)) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  QuestionKey(const char* text) : QuestionKey(std::string(text)) {}
   explicit QuestionKey(const QuestionContext& context);
   const std::string& text() const { return text_; }
   /// Whether it is this question: of the release alone, if it is a reproduction.
@@ -33,6 +33,7 @@ class QuestionKey {
   /// The question's name without the mode or claim; of a reproduction's subject its word.
   std::string question_text() const { return text_.substr(0, text_.find(' ')); }
 
+  // NOLINTNEXTLINE(hicpp-use-nullptr)
   friend auto operator<=>(const QuestionKey& a, const QuestionKey& b) {
     return a.text_ <=> b.text_;
   }

@@ -195,7 +195,8 @@ def test_a_table_in_a_pipe_is_one_row_a_line(tmp_path: Path) -> None:
 
 def test_a_table_of_verdicts_serves_without_records(folder: Path) -> None:
     """As an installed package has it: packs, pins and verdicts.json."""
-    assert subprocess.run([PROGRAM, "export", "--format", "verdicts", "-o", folder / "verdicts.json"]).returncode == 0
+    committed = os.environ | {"PATCHBENCH_LEDGER": "/nowhere/ledger.db"}  # as `document` reads them
+    assert subprocess.run([PROGRAM, "export", "--format", "verdicts", "-o", folder / "verdicts.json"], env=committed).returncode == 0
     with_records = document("uv.lock", cwd=folder)
     assert document("uv.lock", "--db", "verdicts.json", cwd=folder) == with_records
     root = folder / "root"
