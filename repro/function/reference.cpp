@@ -57,16 +57,16 @@ bool is_ill_conditioned(const Tensors& oracle, const Tensors& plain) {
 std::map<std::string, harness::Reference> references_of(const std::vector<SubjectCase>& batch,
                                                         const harness::AnswerBatch& ask) {
   std::deque<Case> items;  // a SubjectCase points to its own
-  std::vector<SubjectCase> question;
+  std::vector<SubjectCase> handed;
   for (const SubjectCase& one : batch) {
     for (const bool is_wide : {true, false}) {
       items.push_back(*one.item);
       items.back().name += is_wide ? "_fp64" : "_plain";
       items.back().axes.erase("backwards");
-      question.push_back({&items.back(), dense(one.inputs, is_wide), kOutputBytes});
+      handed.push_back({&items.back(), dense(one.inputs, is_wide), kOutputBytes});
     }
   }
-  std::map<std::string, Answer> answers = ask(question);
+  std::map<std::string, Answer> answers = ask(handed);
   std::map<std::string, harness::Reference> references;
   for (const SubjectCase& one : batch) {
     Answer& wide = answers.at(one.item->name + "_fp64");

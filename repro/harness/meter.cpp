@@ -17,9 +17,9 @@ int64_t status_bytes(const std::string& field) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     if (!line.starts_with(field + ":")) continue;
-    std::istringstream arguments(line.substr(field.size() + 1));
+    std::istringstream number(line.substr(field.size() + 1));
     int64_t kilobytes = 0;
-    arguments >> kilobytes;
+    number >> kilobytes;
     return kilobytes * 1024;
   }
   return 0;

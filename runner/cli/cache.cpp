@@ -38,8 +38,8 @@ std::vector<Damage> verify(const Context& context, int& checked) {
     const exec::Exit exit =
         exec::run({.argv = {"python3", context.root / "env/fetch.py", "verify", folder}});
     if (exit.ok()) continue;
-    const std::string options = exit.error.empty() ? exit.err : exit.error;
-    damaged.push_back({folder, shown(options.substr(0, options.find('\n')))});
+    const std::string text = exit.error.empty() ? exit.err : exit.error;
+    damaged.push_back({folder, shown(text.substr(0, text.find('\n')))});
   }
   return damaged;
 }

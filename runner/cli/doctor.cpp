@@ -128,10 +128,9 @@ DoctorFinding nvcc() {
     return {"nvcc", false, "not there: preset cpu is built, the ops go without their CUDA halves",
             "install the CUDA 13.0 toolkit (developer.nvidia.com/cuda-downloads)"};
   }
-  const std::string options = exec::run({.argv = {path, "--version"}}).out;
-  const auto release = options.find("release ");
-  return {"nvcc", true, release == std::string::npos ? path : first_line(options.substr(release)),
-          ""};
+  const std::string text = exec::run({.argv = {path, "--version"}}).out;
+  const auto release = text.find("release ");
+  return {"nvcc", true, release == std::string::npos ? path : first_line(text.substr(release)), ""};
 }
 
 std::vector<DoctorFinding> gpus() {
@@ -217,11 +216,11 @@ DoctorFinding packages(const Context& context) {
   }
   std::vector<std::string> argv = {"dpkg-query", "-W", "-f=${Package} ${db:Status-Status}\n"};
   argv.insert(argv.end(), names.begin(), names.end());
-  const exec::Exit question = exec::run({.argv = argv});
-  if (!question.error.empty())
+  const exec::Exit exit = exec::run({.argv = argv});
+  if (!exit.error.empty())
     return {"packages", false, "no dpkg here: this is neither Debian nor Ubuntu", ""};
   std::set<std::string> there;
-  std::istringstream lines(question.out);
+  std::istringstream lines(exit.out);
   for (std::string name, status; lines >> name >> status;) {
     if (status == "installed") there.insert(name);
   }

@@ -68,18 +68,18 @@ void ask_python(const Context& context, const job::Policy& policy, const std::st
   for (const job::Rule& rule : policy.rules) {
     if (rule.kind == job::RuleKind::kTorchConfig) argv.push_back(rule.target);
   }
-  const exec::Exit question = exec::run({.argv = argv, .timeout = std::chrono::minutes(5)});
-  const Json said = Json::parse(question.out, nullptr, false);
-  if (question.ok() && said.is_object()) {
+  const exec::Exit exit = exec::run({.argv = argv, .timeout = std::chrono::minutes(5)});
+  const Json said = Json::parse(exit.out, nullptr, false);
+  if (exit.ok() && said.is_object()) {
     facts.config = said;
     return;
   }
-  const std::size_t end = question.err.find_last_not_of('\n');
-  const std::size_t begin = question.err.rfind('\n', end) + 1;
-  throw Error(ErrorCode::kUnresolved,
-              stack.python + ": its torch cannot be asked: " +
-                  shown(end == std::string::npos ? question.error
-                                                 : question.err.substr(begin, end - begin + 1)));
+  const std::size_t end = exit.err.find_last_not_of('\n');
+  const std::size_t begin = exit.err.rfind('\n', end) + 1;
+  throw Error(
+      ErrorCode::kUnresolved,
+      stack.python + ": its torch cannot be asked: " +
+          shown(end == std::string::npos ? exit.error : exit.err.substr(begin, end - begin + 1)));
 }
 
 job::Policy read_policy(const Context& context) {
@@ -87,8 +87,8 @@ job::Policy read_policy(const Context& context) {
                             read_file(context.root / "env/policy.schema.json"));
 }
 
-std::set<std::string> as_set(const std::vector<std::string>& options) {
-  return {options.begin(), options.end()};
+std::set<std::string> as_set(const std::vector<std::string>& names) {
+  return {names.begin(), names.end()};
 }
 
 Json finding_json(const job::Finding& finding) {

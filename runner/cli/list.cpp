@@ -99,8 +99,8 @@ void list_catalog(const Context& context) {
   context.out() << (context.json ? rows.dump(2) + "\n" : table.render(table_style(context)));
 }
 
-std::string joined(const std::vector<std::string>& options) {
-  return fmt::format("{}", fmt::join(options, " "));
+std::string joined(const std::vector<std::string>& texts) {
+  return fmt::format("{}", fmt::join(texts, " "));
 }
 
 std::string axes_text(const Json& axes) {

@@ -162,21 +162,21 @@ std::string with_new_locks(std::string text, const Pins& before,
 void run_update(Context& context, const PinsOptions& options) {
   const Pins pins = context.pins();
   std::vector<std::string> projects;
-  std::vector<const Upstream*> question;
+  std::vector<const Upstream*> upstreams;
   if (!options.upstream.empty()) {
-    question = {&pins.upstream(options.upstream)};
+    upstreams = {&pins.upstream(options.upstream)};
   } else {
-    for (const auto& [name, upstream] : pins.all()) question.push_back(&upstream);
+    for (const auto& [name, upstream] : pins.all()) upstreams.push_back(&upstream);
   }
   Result result;
-  std::erase_if(question, [&](const Upstream* upstream) {
+  std::erase_if(upstreams, [&](const Upstream* upstream) {
     if (upstream->releases.empty() && !options.upstream.empty())
       result.not_compared.push_back(upstream->name);
     return upstream->releases.empty();
   });
-  for (const Upstream* upstream : question) projects.push_back(upstream->releases.back().project);
-  const Json pages = question.empty() ? Json() : index_pages(context, options.offline, projects);
-  for (const Upstream* upstream : question) {
+  for (const Upstream* upstream : upstreams) projects.push_back(upstream->releases.back().project);
+  const Json pages = upstreams.empty() ? Json() : index_pages(context, options.offline, projects);
+  for (const Upstream* upstream : upstreams) {
     const std::string& project = upstream->releases.back().project;
     if (!pages.is_object() || !pages.contains(project)) {
       result.not_compared.push_back(upstream->name);

@@ -46,9 +46,9 @@ std::map<std::string, Wanted> wanted_of(const Context& context, const std::strin
 }
 
 /// What env/fetch.py prints.
-std::string fetched(const Context& context, const std::vector<std::string>& options) {
+std::string fetched(const Context& context, const std::vector<std::string>& arguments) {
   std::vector<std::string> argv = {"python3", (context.root / "env/fetch.py").string()};
-  argv.insert(argv.end(), options.begin(), options.end());
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
   const exec::Exit done = exec::run({.argv = argv});
   if (!done.ok())
     throw Error(ErrorCode::kNotRunnable, "pins functions: " + one_line(done.err, 300));

@@ -150,7 +150,7 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   } catch (const CLI::Success& e) {
     return app.exit(e, out, err);
   } catch (const CLI::ParseError& e) {
-    return failed(kExitTexts, refusal(app, e, argc, argv));
+    return failed(kExitUsage, refusal(app, e, argc, argv));
   } catch (const Error& e) {
     return failed(exit_status_of(e.code()), e.what());
   } catch (const std::exception& e) {

@@ -406,13 +406,13 @@ void add_validate(CLI::App& app, Context& context) {
 }
 
 /// The claim that the words name, "" for all; the others are companions.
-std::string claim_of(const Context& context, const std::vector<std::string>& options,
+std::string claim_of(const Context& context, const std::vector<std::string>& arguments,
                      RunRequest& request) {
   std::string name;
   std::vector<std::string> upstreams;
   for (const UpstreamUse& use : context.manifest(request.slug).upstreams)
     upstreams.push_back(use.name);
-  for (const std::string& word : options) {
+  for (const std::string& word : arguments) {
     if (word.find('@') != std::string::npos) {
       const PinWord one = parse_pin_word(word, upstreams, request.slug);
       request.companions[one.upstream] = one.which;

@@ -44,8 +44,9 @@ struct StagedPack {
 };
 
 /// The words but the last one: SLUG [[UPSTREAM@]WHICH]… SLUG …
-std::vector<StagedPack> packs_of(const Context& context, const std::vector<std::string>& options) {
-  if (options.size() < 2)
+std::vector<StagedPack> packs_of(const Context& context,
+                                 const std::vector<std::string>& arguments) {
+  if (arguments.size() < 2)
     throw Error(ErrorCode::kUsage,
                 "stage: want SLUG [[UPSTREAM@]WHICH] ... DIR: the folder is the last word");
   const std::vector<std::string> known = context.slugs();
@@ -56,7 +57,7 @@ std::vector<StagedPack> packs_of(const Context& context, const std::vector<std::
     packs.back().pins = named_pins(packs.back().manifest, pins, {.max_versions = pins.size()});
     pins.clear();
   };
-  for (const std::string& word : std::vector(options.begin(), options.end() - 1)) {
+  for (const std::string& word : std::vector(arguments.begin(), arguments.end() - 1)) {
     if (!packs.empty() && std::find(known.begin(), known.end(), word) == known.end()) {
       if (word.find("path:") != std::string::npos)
         throw Error(ErrorCode::kUsage,

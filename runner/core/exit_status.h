@@ -10,7 +10,7 @@ namespace patchbench {
 enum ExitStatus : int {
   kExitYes = 0,
   kExitNo = 1,
-  kExitTexts = 2,
+  kExitUsage = 2,
   kExitNoAnswer = 3,
   kExitNotHere = 4,
   kExitOurs = 5,
@@ -39,7 +39,7 @@ enum BisectStatus : int {
 inline ExitStatus exit_status_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::kUsage:
-      return kExitTexts;
+      return kExitUsage;
     case ErrorCode::kUnresolved:
       return kExitNoAnswer;
     case ErrorCode::kNotRunnable:

@@ -37,7 +37,7 @@ class Search {
       red_.push_back(input.is_red);
     }
     for (const std::string& name : names) {
-      add_options(name);
+      add_values(name);
       add_numbers(name);
       for (const std::string& other : names) add_pair(name, other);
     }
@@ -135,7 +135,7 @@ class Search {
     if (!is_new && term < known->second) known->second = term;
   }
 
-  void add_options(const std::string& name) {
+  void add_values(const std::string& name) {
     add(kWord + 1, name + " is given", name, [](const Json&) { return true; });
     for (const Json& value : values_of(name)) {
       if (value.is_number()) continue;

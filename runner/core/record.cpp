@@ -305,7 +305,7 @@ Witness witness_of(const Record& record) {
 
 void check_verdict(const Record& verdict, const std::map<std::string, Witness>& observations) {
   const std::vector<std::string> cited = cited_by(verdict);
-  std::vector<Observation> cited_ones;
+  std::vector<Observation> witnessed;
   std::set<std::string> done, groups;
   for (const std::string& digest : cited) {
     const auto found = observations.find(digest);
@@ -313,7 +313,7 @@ void check_verdict(const Record& verdict, const std::map<std::string, Witness>& 
     if (!done.insert(digest).second) broken("cites observation " + digest + " twice");
     if (found->second.run_id != verdict.run_id())
       broken("cites observation " + digest + " of another run");
-    cited_ones.push_back(found->second.observation);
+    witnessed.push_back(found->second.observation);
     groups.insert(found->second.group);
   }
   for (const auto& [digest, witness] : observations) {
@@ -324,7 +324,7 @@ void check_verdict(const Record& verdict, const std::map<std::string, Witness>& 
   const Outcome stated = outcome_of(verdict);
   if (stated.sentinel == Sentinel::kNotRun && cited.empty()) return;
   const Outcome computed =
-      sentinel_of(cited_ones, QuestionContext::from_json(verdict.predicate().at("question")));
+      sentinel_of(witnessed, QuestionContext::from_json(verdict.predicate().at("question")));
   // `why` is prose and may be worded better by a later version; its meaning may not change.
   if (stated.text() != computed.text() || stated.alias != computed.alias) {
     broken(fmt::format("states {} but its observations give {}{}", stated.text(), computed.text(),

@@ -88,8 +88,8 @@ std::string expectation_name(Expectation e) {
 std::string verdict_name(Verdict v) { return kVerdictNames.at(static_cast<std::size_t>(v)); }
 std::string sentinel_name(Sentinel s) { return kSentinelNames.at(static_cast<std::size_t>(s)); }
 
-Verdict verdict_of(CaseStatus observations, Expectation expectation) {
-  switch (observations) {
+Verdict verdict_of(CaseStatus status, Expectation expectation) {
+  switch (status) {
     case CaseStatus::kUnjudged:
       return Verdict::kUnjudged;
     case CaseStatus::kUnsupported:

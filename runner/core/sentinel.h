@@ -25,7 +25,7 @@ enum class Verdict {
   kUnresolved,
 };
 std::string verdict_name(Verdict verdict);
-Verdict verdict_of(CaseStatus observations, Expectation expectation);
+Verdict verdict_of(CaseStatus status, Expectation expectation);
 
 /// The closed set of named outcomes.
 enum class Sentinel {

@@ -34,11 +34,11 @@ Outcome claimed(const Observations& observations, const QuestionContext& context
       return none(
           fmt::format("{} is {} {}", named(o), case_status_name(o.status), o.failure_class));
     (what == Against::kAsClaimed ? as_claimed : otherwise) += 1;
-    const auto companions = contrast.find({o.case_name, o.seed});
-    if (companions == contrast.end() || companions->second->inputs_sha256 != o.inputs_sha256)
+    const auto opposite = contrast.find({o.case_name, o.seed});
+    if (opposite == contrast.end() || opposite->second->inputs_sha256 != o.inputs_sha256)
       return none(
           fmt::format("{}: {} was not given the same inputs", o.case_name, context.contrast));
-    const Against other = against(*companions->second, context);
+    const Against other = against(*opposite->second, context);
     const bool differs = other != Against::kNoAnswer && other != what;
     // What refutes outweighs what agrees: one case that is otherwise is enough.
     if (differs && (decided == nullptr || what == Against::kOtherwise)) decided = &o;

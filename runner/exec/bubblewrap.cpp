@@ -134,15 +134,15 @@ std::string first_line(const fs::path& file) {
 
 std::set<fs::path> interpreter_folders(const std::string& python) {
   if (python.empty() || is_below(python, "/usr") || is_below(python, "/bin")) return {};
-  const Exit question = run({.argv = {python, "-I", "-c",
-                                      "import os, sys\nfor p in [sys.prefix, sys.base_prefix, "
-                                      "os.path.dirname(os.path.dirname(os.path.realpath(sys."
-                                      "executable)))] + sys.path: print(p)"}});
-  if (!question.ok())
+  const Exit exit = run({.argv = {python, "-I", "-c",
+                                  "import os, sys\nfor p in [sys.prefix, sys.base_prefix, "
+                                  "os.path.dirname(os.path.dirname(os.path.realpath(sys."
+                                  "executable)))] + sys.path: print(p)"}});
+  if (!exit.ok())
     throw Error(ErrorCode::kNotRunnable, python + ": not an interpreter that runs here");
   const char* home = std::getenv("HOME");
   std::set<fs::path> folders;
-  std::istringstream lines(question.out);
+  std::istringstream lines(exit.out);
   for (std::string line; std::getline(lines, line);) {
     std::error_code ignored;
     if (line.empty() || line == "/" || is_below("/usr", line) || is_below(line, "/usr")) continue;

@@ -107,11 +107,11 @@ Json locked_packages(const fs::path& site) {
 }
 
 std::vector<Gpu> ask_nvidia_smi() {
-  const Exit question =
+  const Exit exit =
       run({.argv = {"nvidia-smi", "--query-gpu=index,name,driver_version,compute_cap,memory.total",
                     "--format=csv,noheader,nounits"},
            .timeout = std::chrono::seconds(30)});
-  return question.ok() ? gpus_from_csv(question.out) : std::vector<Gpu>{};
+  return exit.ok() ? gpus_from_csv(exit.out) : std::vector<Gpu>{};
 }
 
 std::vector<Gpu> ask_proc() {
@@ -167,10 +167,10 @@ Environment host_environment(const fs::path& python) {
     throw Error(ErrorCode::kUsage,
                 python.string() + ": neither an interpreter nor a virtual environment");
   interpreter = fs::absolute(interpreter);
-  const Exit question =
+  const Exit exit =
       run({.argv = {interpreter, "-I", "-c", kAskPackages}, .timeout = std::chrono::seconds(60)});
-  const Json said = Json::parse(question.out, nullptr, false);
-  if (!question.ok() || !said.is_object())
+  const Json said = Json::parse(exit.out, nullptr, false);
+  if (!exit.ok() || !said.is_object())
     throw Error(ErrorCode::kUsage,
                 interpreter.string() + ": is no Python that can tell its packages");
   Environment environment{
@@ -184,17 +184,17 @@ Environment host_environment(const fs::path& python) {
 
 fs::path host_folder(const Environment& environment, const std::string& name) {
   if (environment.python.empty()) return "";
-  const Exit question = run({.argv = {environment.python, "-I", "-c", kAskFolder, name},
-                             .timeout = std::chrono::seconds(60)});
-  return question.out.substr(0, question.out.find('\n'));
+  const Exit exit = run({.argv = {environment.python, "-I", "-c", kAskFolder, name},
+                         .timeout = std::chrono::seconds(60)});
+  return exit.out.substr(0, exit.out.find('\n'));
 }
 
 Json host_file_digests(const Environment& environment, const std::vector<std::string>& files) {
   std::vector<std::string> argv = {environment.python, "-I", "-c", kAskFiles};
   argv.insert(argv.end(), files.begin(), files.end());
-  const Exit question = run({.argv = argv, .timeout = std::chrono::seconds(60)});
-  Json digests = Json::parse(question.out, nullptr, false);
-  if (!question.ok() || !digests.is_object())
+  const Exit exit = run({.argv = argv, .timeout = std::chrono::seconds(60)});
+  Json digests = Json::parse(exit.out, nullptr, false);
+  if (!exit.ok() || !digests.is_object())
     throw Error(ErrorCode::kUsage, environment.python + ": cannot be asked for its files");
   return digests;
 }

@@ -123,9 +123,9 @@ std::optional<BaseImage> find_base_image(SandboxKind kind, const std::string& na
                                          const fs::path& cache, const fs::path& root) {
   auto found = recorded(kind, image_folder(name, cache, root));
   if (!found) return std::nullopt;
-  const Exit question = run_engine(kind, engine_settings(kind, cache),
-                                   {"image", "inspect", "--format", "{{.Id}}", found->id});
-  if (!question.ok()) return std::nullopt;
+  const Exit exit = run_engine(kind, engine_settings(kind, cache),
+                               {"image", "inspect", "--format", "{{.Id}}", found->id});
+  if (!exit.ok()) return std::nullopt;
   return found;
 }
 

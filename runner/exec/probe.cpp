@@ -86,9 +86,9 @@ SandboxSpec probe_spec(SandboxKind kind, const fs::path& folder) {
 std::string failure_of(const SandboxReport& report, const fs::path& log) {
   if (report.engine_failed || report.timed_out) return report.error;
   if (report.exit_code == 0 && report.signal == 0) return "";
-  const std::string arguments = file_text(log).value_or("");
+  const std::string text = file_text(log).value_or("");
   return fmt::format("a trivial command ended with {}: {}", report.exit_code,
-                     shown(arguments.substr(0, arguments.find('\n'))));
+                     shown(text.substr(0, text.find('\n'))));
 }
 
 /// An image of nothing but mount points and the links of a merged /usr; the host's /usr goes in by
@@ -108,10 +108,9 @@ std::string import_probe_image(SandboxKind kind, const fs::path& folder) {
   const Exit imported =
       run_engine(kind, {}, {"import", tar.string(), "localhost/patchbench-probe:latest"});
   if (!imported.ok()) {
-    const std::string arguments = imported.error + imported.err;
-    throw Error(ErrorCode::kNotRunnable,
-                fmt::format("{} import: {}", sandbox_name(kind),
-                            shown(arguments.substr(0, arguments.find('\n')))));
+    const std::string text = imported.error + imported.err;
+    throw Error(ErrorCode::kNotRunnable, fmt::format("{} import: {}", sandbox_name(kind),
+                                                     shown(text.substr(0, text.find('\n')))));
   }
   const auto end = imported.out.find_last_not_of('\n');
   const auto begin = imported.out.find_last_of('\n', end);
@@ -173,15 +172,15 @@ FoundEngine try_container(SandboxKind kind, const fs::path& cache) {
     return {{},
             fmt::format("not installed; apt-get install {}",
                         kind == SandboxKind::kPodman ? "podman runc" : "docker.io")};
-  const Exit question =
+  const Exit exit =
       run({.argv = kind == SandboxKind::kPodman
                        ? Arguments{"podman", "version", "--format", "{{.Client.Version}}"}
                        : Arguments{"docker", "version", "--format", "{{.Server.Version}}"},
            .timeout = std::chrono::seconds(20)});
-  if (!question.ok())
+  if (!exit.ok())
     return {{},
             fmt::format("{} does not answer: {}", name,
-                        shown(question.err.substr(0, question.err.find('\n'))))};
+                        shown(exit.err.substr(0, exit.err.find('\n'))))};
   const Scratch scratch(cache);
   SandboxSpec spec = probe_spec(kind, scratch.folder());
   spec.mounts.push_back({"/usr", "/usr", false});
@@ -195,7 +194,7 @@ FoundEngine try_container(SandboxKind kind, const fs::path& cache) {
         found.failure = failure_of(run_in_container(spec, settings), spec.log);
         if (!found.failure.empty()) continue;
         find_limits(spec, settings);
-        settings.version = question.out.substr(0, question.out.find('\n'));
+        settings.version = exit.out.substr(0, exit.out.find('\n'));
         static_cast<void>(run_engine(kind, {}, {"rmi", "--force", spec.image}));
         return {settings, ""};
       }

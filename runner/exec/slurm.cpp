@@ -26,9 +26,8 @@ void submit_array(const ArrayJob& job) {
   command.argv.push_back(job.script.string());
   const Exit exit = run(command);
   if (exit.ok()) return;
-  const std::string arguments = exit.error.empty() ? exit.err : exit.error;
-  throw Error(ErrorCode::kNotRunnable,
-              "sbatch: " + shown(arguments.substr(0, arguments.find('\n'))));
+  const std::string text = exit.error.empty() ? exit.err : exit.error;
+  throw Error(ErrorCode::kNotRunnable, "sbatch: " + shown(text.substr(0, text.find('\n'))));
 }
 
 std::optional<std::vector<ArrayTask>> active_tasks(const std::vector<std::string>& job_names) {

@@ -27,4 +27,13 @@ const Entry* RecordSet::find(std::string_view prefix) const {
   return &first->second;
 }
 
+std::vector<Observation> cited_observations(const RecordSet& records, const Record& verdict) {
+  std::vector<Observation> observations;
+  for (const std::string& digest : cited_by(verdict)) {
+    const Entry* entry = records.find(digest);
+    if (entry != nullptr) observations.push_back(observation_of(entry->record));
+  }
+  return observations;
+}
+
 }  // namespace patchbench::ledger

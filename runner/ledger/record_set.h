@@ -22,4 +22,7 @@ class RecordSet {
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
+/// The observations that a verdict rests on, as far as they are there.
+std::vector<Observation> cited_observations(const RecordSet& records, const Record& verdict);
+
 }  // namespace patchbench::ledger

@@ -14,9 +14,7 @@ constexpr uint64_t kSeedsARun = 10;
 /// Whether no drawn case behind a verdict was red.
 bool is_without_red(const ledger::RecordSet& records, const Record& verdict) {
   bool is_counted = false;
-  for (const std::string& digest : cited_by(verdict)) {
-    const ledger::Entry* cited = records.find(digest);
-    const Observation o = cited != nullptr ? observation_of(cited->record) : Observation{};
+  for (const Observation& o : ledger::cited_observations(records, verdict)) {
     if (!o.is_summary()) continue;
     if (o.drawn.at("red") != 0) return false;
     is_counted = true;

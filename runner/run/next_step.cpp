@@ -21,12 +21,12 @@ std::string release_of(const Setup& setup) {
 
 /// "patchbench validate SLUG" on the release of this run.
 std::string validate_command(const Setup& setup) {
-  std::string options = "patchbench validate " + setup.target.manifest.slug.str();
+  std::string command = "patchbench validate " + setup.target.manifest.slug.str();
   const UpstreamUse& upstream = setup.target.upstream;
   if (upstream.name != setup.target.manifest.upstreams.front().name ||
       setup.target.pin->version != upstream.red_pin)
-    options += " " + pin_word(upstream.name, setup.target.pin->version);
-  return options;
+    command += " " + pin_word(upstream.name, setup.target.pin->version);
+  return command;
 }
 
 std::string of_bug(const Setup& setup, const Subject& subject, bool is_there) {

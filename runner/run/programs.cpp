@@ -63,9 +63,9 @@ bool is_locked_libtorch(const fs::path& folder, const fs::path& lock) {
   std::map<std::string, bool> is_equal;        // by tag
   std::istringstream rows(file_text(lock).value_or(""));
   for (std::string row; std::getline(rows, row);) {
-    std::istringstream options(row);
+    std::istringstream fields(row);
     std::string mark, what, tag, name, sha256;
-    if (!(options >> mark >> what >> tag >> name >> sha256) || mark + what != "#libtorch") continue;
+    if (!(fields >> mark >> what >> tag >> name >> sha256) || mark + what != "#libtorch") continue;
     bool& equal = is_equal.try_emplace(tag, true).first->second;
     if (equal && !digests.contains(name)) digests[name] = file_sha256(folder / name);
     equal = equal && digests[name] == sha256;

@@ -22,7 +22,7 @@ constexpr std::size_t kMaxCells = 100'000;
 /// The versions of one upstream of a pack that the words ask for; `used` receives each word that
 /// named one.
 std::vector<std::string> versions_of(const Pins& pins, const UpstreamUse& use,
-                                     const std::vector<std::string>& options,
+                                     const std::vector<std::string>& arguments,
                                      std::set<std::string>& used) {
   std::vector<std::string> versions;
   const auto take = [&](const std::string& version, const std::string& word) {
@@ -30,7 +30,7 @@ std::vector<std::string> versions_of(const Pins& pins, const UpstreamUse& use,
     if (std::find(versions.begin(), versions.end(), version) == versions.end())
       versions.push_back(version);
   };
-  for (const std::string& word : options) {
+  for (const std::string& word : arguments) {
     const std::size_t at = word.find('@');
     const std::string version = at == std::string::npos ? word : word.substr(at + 1);
     if (at != std::string::npos && word.substr(0, at) != use.name) continue;

@@ -167,20 +167,10 @@ class Body {
     return rows;
   }
 
-  /// What a verdict rests on, as far as it is there.
-  std::vector<Observation> observations_of(const Record& verdict) const {
-    std::vector<Observation> known;
-    for (const std::string& digest : cited_by(verdict)) {
-      const ledger::Entry* entry = facts_.record_set.find(digest);
-      if (entry != nullptr) known.push_back(observation_of(entry->record));
-    }
-    return known;
-  }
-
   /// The failure classes of a reproduction's red triggers: its verdict names the first of them.
   std::set<std::string> classes_shown(const Record& verdict) const {
     std::set<std::string> names;
-    for (const Observation& o : observations_of(verdict)) {
+    for (const Observation& o : ledger::cited_observations(facts_.record_set, verdict)) {
       if (o.status == CaseStatus::kPresent && o.role == CaseRole::kTrigger && o.counts)
         names.insert(o.failure_class);
     }
@@ -189,7 +179,8 @@ class Body {
 
   /// The states of a release: its failure classes, or the one state that it has.
   std::set<std::string> states_of(const BugState& state, const Record& verdict) const {
-    if (state == BugStatus::kUnresolved && has_no_such_code(observations_of(verdict)))
+    if (state == BugStatus::kUnresolved &&
+        has_no_such_code(ledger::cited_observations(facts_.record_set, verdict)))
       return {BugState(BugStatus::kUnsupported).text()};
     std::set<std::string> names = {state.text()};
     if (state == BugStatus::kPresent) names.merge(classes_shown(verdict));

@@ -99,13 +99,12 @@ std::string version_text(const VerdictKey& key) {
   return text;
 }
 
-bool is_older_run(const PackRecords& verdicts, const Finding& finding) {
+bool is_older_run(const PackRecords& verdicts, const Finding& finding,
+                  const QuestionContext& question) {
   const std::optional<Sentinel> sentinel = finding.outcome().sentinel;
   const Manifest* pack = find_pack(verdicts.packs, finding.slug);
   if (pack == nullptr || !sentinel || !is_of_all_cases(*sentinel)) return false;
-  if (!verdicts.judged.is_same(finding.manifest_sha256, pack->sha256)) return true;
-  const std::optional<Record> record = verdicts.records.find(finding.digest);
-  return record && !QuestionContext::from_json(record->predicate().at("question")).has_regions;
+  return !question.has_regions || !verdicts.judged.is_same(finding.manifest_sha256, pack->sha256);
 }
 
 std::string marked(const PackRecords& verdicts, const Finding& finding) {
@@ -118,7 +117,7 @@ std::string marked(const PackRecords& verdicts, const Finding& finding) {
       outcome.argument =
           fmt::format("{}", fmt::join(classes_seen(verdicts, finding, question), ", "));
     said = described(outcome, question,
-                     is_older_run(verdicts, finding) ? RunAge::kOlder : RunAge::kCurrent);
+                     is_older_run(verdicts, finding, question) ? RunAge::kOlder : RunAge::kCurrent);
   }
   std::string marks = finding.is_isolated ? "" : "unisolated";
   if (!finding.is_counted) marks += marks.empty() ? "unsigned import" : ", unsigned import";

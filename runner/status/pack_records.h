@@ -39,7 +39,8 @@ std::vector<Observation> cited_observations(const ledger::RecordIndex& archive,
 std::string version_text(const VerdictKey& key);
 /// Whether what a verdict of all cases earned was earned by other cases, limits or subjects than
 /// the manifest has now, or before the judge asked for the regions of the inputs.
-bool is_older_run(const PackRecords& verdicts, const Finding& finding);
+bool is_older_run(const PackRecords& verdicts, const Finding& finding,
+                  const QuestionContext& question);
 /// What a finding says (`described`, with every failure class that was seen), and its marks:
 /// "BUG_ABSENT (unisolated)".
 std::string marked(const PackRecords& verdicts, const Finding& finding);

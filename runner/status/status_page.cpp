@@ -166,7 +166,10 @@ std::string verified_on(const PackRecords& verdicts, const Finding& finding,
   }
   std::vector<std::string> marks;
   if (!finding.is_isolated) marks.push_back("unisolated");
-  if (is_older_run(verdicts, finding)) marks.push_back("older run");
+  const std::optional<Record> record = verdicts.records.find(finding.digest);
+  if (record && is_older_run(verdicts, finding,
+                             QuestionContext::from_json(record->predicate().at("question"))))
+    marks.push_back("older run");
   const bool acts = std::any_of(red.begin(), red.end(),
                                 [&](const std::string& name) { return green.contains(name); });
   if (!acts) marks.push_back(fmt::format("leaves `{}`", worst));

@@ -74,7 +74,7 @@ std::map<std::string, std::pair<CaseStatus, std::string>> regions_of(
   const RunResult run =
       run_toy(folder, cases, {"--subject", "op", "--regions"}, GradientPack(), more);
   EXPECT_EQ(run.code, 0);
-  std::map<std::string, std::pair<CaseStatus, std::string>> status;
+  std::map<std::string, std::pair<CaseStatus, std::string>> answers;
   for (const Observation& o : run.observations) {
     if (!o.subject.is_region_mutant()) {
       EXPECT_EQ(o.status, CaseStatus::kAbsent) << o.case_name;
@@ -82,18 +82,18 @@ std::map<std::string, std::pair<CaseStatus, std::string>> regions_of(
     }
     EXPECT_EQ(o.subject, SubjectKind::kOpMutant) << o.subject.text();
     const std::string region = o.subject.mutant_name();
-    EXPECT_TRUE(status.emplace(region, std::pair(o.status, o.case_name)).second)
+    EXPECT_TRUE(answers.emplace(region, std::pair(o.status, o.case_name)).second)
         << region << " twice";
     EXPECT_EQ(o.reason == "no case is in this region", o.status == CaseStatus::kUnsupported)
         << o.reason;
   }
-  return status;
+  return answers;
 }
 
 using Answer = std::pair<CaseStatus, std::string>;
 
 TEST(Regions, WhatNoCaseLooksAtIsNamed) {
-  const auto status = regions_of(Json::array({item("small")}));
+  const auto answers = regions_of(Json::array({item("small")}));
   const std::map<std::string, Answer> wanted = {
       {"beyond_tokens", {CaseStatus::kUnsupported, "small"}},
       {"expanded_gradient", {CaseStatus::kUnsupported, "small"}},
@@ -102,11 +102,11 @@ TEST(Regions, WhatNoCaseLooksAtIsNamed) {
       {"second_backward", {CaseStatus::kUnsupported, "small"}},
       {"ties", {CaseStatus::kUnsupported, "small"}},
       {"tiny_gradient", {CaseStatus::kUnsupported, "small"}}};
-  EXPECT_EQ(status, wanted);
+  EXPECT_EQ(answers, wanted);
 }
 
 TEST(Regions, ACaseInARegionCatchesItsMutant) {
-  const auto status = regions_of(
+  const auto answers = regions_of(
       {item("small"), item("odd", R"({"tokens": 5})"), item("many", R"({"tokens": 17})"),
        item("labels", R"({"num_labels": 2})", "control"), item("twice", R"({"backwards": 2})"),
        item("tiny", R"({"scaled_from": "small", "gradient_times": 1e-7})"),
@@ -120,31 +120,31 @@ TEST(Regions, ACaseInARegionCatchesItsMutant) {
       {"second_backward", {CaseStatus::kPresent, "twice"}},
       {"ties", {CaseStatus::kPresent, "labels"}},
       {"tiny_gradient", {CaseStatus::kPresent, "tiny"}}};
-  EXPECT_EQ(status, wanted);
+  EXPECT_EQ(answers, wanted);
 }
 
 TEST(Regions, ASmallRowBesideLargeOnesDoesNotShowItsMutant) {
-  const auto status = regions_of(Json::array({item("mixed", R"({"mixed": true})")}));
-  EXPECT_EQ(status.at("tiny_gradient"), Answer(CaseStatus::kAbsent, "mixed"));
+  const auto answers = regions_of(Json::array({item("mixed", R"({"mixed": true})")}));
+  EXPECT_EQ(answers.at("tiny_gradient"), Answer(CaseStatus::kAbsent, "mixed"));
 }
 
 TEST(Regions, ASiteWithoutCountsHasNoneToGoBeyond) {
-  const auto status = regions_of(Json::array({item("small", R"({"site": "pointer"})")}));
-  EXPECT_FALSE(status.contains("beyond_pointer_tokens"));
-  EXPECT_TRUE(status.contains("ties"));
+  const auto answers = regions_of(Json::array({item("small", R"({"site": "pointer"})")}));
+  EXPECT_FALSE(answers.contains("beyond_pointer_tokens"));
+  EXPECT_TRUE(answers.contains("ties"));
 }
 
 TEST(Regions, SurveyCasesAreNotAsked) {
-  const auto status =
+  const auto answers =
       regions_of(Json::array({item("small"), item("many", R"({"tokens": 17})", "survey")}));
-  EXPECT_EQ(status.at("beyond_tokens").first, CaseStatus::kUnsupported);
+  EXPECT_EQ(answers.at("beyond_tokens").first, CaseStatus::kUnsupported);
 }
 
 TEST(Regions, WaivedOnesAreNotAskedFor) {
-  const auto status = regions_of(Json::array({item("small")}),
-                                 {{"waived_regions", {"beyond_*", "ties", "last_odd_row"}}});
-  EXPECT_EQ(status.size(), 4u);
-  EXPECT_FALSE(status.contains("ties") || status.contains("beyond_tokens"));
+  const auto answers = regions_of(Json::array({item("small")}),
+                                  {{"waived_regions", {"beyond_*", "ties", "last_odd_row"}}});
+  EXPECT_EQ(answers.size(), 4u);
+  EXPECT_FALSE(answers.contains("ties") || answers.contains("beyond_tokens"));
 }
 
 TEST(Linear, AScaledCaseIsComparedWithItsBase) {

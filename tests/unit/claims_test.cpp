@@ -20,11 +20,11 @@ class ClaimsTest : public ::testing::Test {
   sample::Ended claims(const std::vector<std::string>& words = {}, bool json = false) {
     return status({"claims"}, words, json);
   }
-  sample::Ended status(std::vector<std::string> question, const std::vector<std::string>& words,
+  sample::Ended status(std::vector<std::string> arguments, const std::vector<std::string>& words,
                        bool json = false) {
-    question.insert(question.begin(), "status");
-    question.insert(question.end(), words.begin(), words.end());
-    return repository_.run(add_status_command, question, json);
+    arguments.insert(arguments.begin(), "status");
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    return repository_.run(add_status_command, arguments, json);
   }
 
   sample::PackRepository repository_;

@@ -21,11 +21,11 @@ class FilingTest : public ::testing::Test {
   }
 
   /// The thread that the pack names, as it was seen.
-  void thread(const std::string& state, const std::string& status, const std::string& more = "") {
+  void thread(const std::string& state, const std::string& checked, const std::string& more = "") {
     repository_.put("env/threads.json",
                     R"({"threads": [{"thread": "owner/thing#1", "about": "a defect", "state": ")" +
-                        state + R"(", "seen": ")" + status + R"(", "source": "the page", )" + more +
-                        R"("packs": [{"slug": "some_pack", "relation": "neighbour"}]}]})");
+                        state + R"(", "seen": ")" + checked + R"(", "source": "the page", )" +
+                        more + R"("packs": [{"slug": "some_pack", "relation": "neighbour"}]}]})");
   }
   void related(const std::string& relation, const std::string& state) {
     const std::string status = state == "unchecked" ? "" : "2026-03-01";

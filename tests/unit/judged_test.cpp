@@ -168,7 +168,10 @@ TEST(Judged, TheNewestVerdictsOnACpuAreOfTodaysManifestsAndEdits) {
         const std::string name = fmt::format("{} {} of {} {}, {}", key.slug, key.question.text(),
                                              key.upstream, key.version, finding->digest);
         const bool is_waiting = waiting().contains({key.slug, key.question.text()});
-        EXPECT_EQ(is_older_run(records, *finding), is_waiting)
+        const std::optional<Record> record = records.records.find(finding->digest);
+        ASSERT_TRUE(record) << name;
+        const auto question = QuestionContext::from_json(record->predicate().at("question"));
+        EXPECT_EQ(is_older_run(records, *finding, question), is_waiting)
             << name
             << (is_waiting ? ": was run; take its line away"
                            : ": the manifest has other cases now; run it again");

@@ -13,8 +13,8 @@ namespace patchbench {
 namespace {
 
 /// One observation of the little pack used here: class "wrong" is primary, "ignored" the second.
-Observation status(const Subject& subject, const std::string& case_name, CaseRole role,
-                   CaseStatus what, const std::string& failure_class = "") {
+Observation observed(const Subject& subject, const std::string& case_name, CaseRole role,
+                     CaseStatus what, const std::string& failure_class = "") {
   Observation o;
   o.slug = "demo";
   o.subject = subject;
@@ -28,10 +28,10 @@ Observation status(const Subject& subject, const std::string& case_name, CaseRol
 
 std::vector<Observation> run_of(const std::string& subject, CaseStatus trigger, CaseStatus silent,
                                 CaseStatus control) {
-  return {status(subject, "t1", CaseRole::kTrigger, trigger),
-          status(subject, "t2", CaseRole::kTrigger, trigger),
-          status(subject, "s", CaseRole::kSilent, silent),
-          status(subject, "c", CaseRole::kControl, control)};
+  return {observed(subject, "t1", CaseRole::kTrigger, trigger),
+          observed(subject, "t2", CaseRole::kTrigger, trigger),
+          observed(subject, "s", CaseRole::kSilent, silent),
+          observed(subject, "c", CaseRole::kControl, control)};
 }
 
 std::vector<Observation> joined(std::vector<std::vector<Observation>> parts) {
@@ -58,7 +58,7 @@ TEST(Reproduce, RedTriggersAndGreenControlsAreTheBug) {
 
 TEST(Reproduce, OneRedTriggerIsEnough) {
   auto all = run_of("upstream", A, A, A);
-  all[1] = status("upstream", "t2", CaseRole::kTrigger, P);
+  all[1] = observed("upstream", "t2", CaseRole::kTrigger, P);
   EXPECT_EQ(sentinel_of(all, asking(Question::kReproduce)).text(), "BUG_REPRODUCED(wrong)");
 }
 
@@ -97,7 +97,7 @@ TEST(Reproduce, NothingIsEarnedWithout) {
   EXPECT_NE(why(run_of("upstream", U, A, A)).find("could not be judged"), std::string::npos);
   EXPECT_NE(why(run_of("upstream", N, A, A)).find("could not be judged"), std::string::npos);
   EXPECT_NE(why({}).find("no trigger"), std::string::npos);
-  EXPECT_NE(why({status("upstream", "t", CaseRole::kTrigger, P)}).find("no control"),
+  EXPECT_NE(why({observed("upstream", "t", CaseRole::kTrigger, P)}).find("no control"),
             std::string::npos);
   EXPECT_NE(why(run_of("patched", P, A, A)).find("no trigger"), std::string::npos);
   auto undeclared = run_of("upstream", P, A, A);
@@ -144,7 +144,7 @@ TEST(Validate, ARedCaseOfAnyRoleRejectsTheFixAndIsNamed) {
     EXPECT_NE(o.why.find("is red"), std::string::npos);
   }
   auto other = run_of("patched", A, A, A);
-  other[0] = status("patched", "t1", CaseRole::kTrigger, P, "undeclared");
+  other[0] = observed("patched", "t1", CaseRole::kTrigger, P, "undeclared");
   EXPECT_EQ(
       sentinel_of(joined({run_of("upstream", P, A, A), other, run_of("mutant:half", P, A, A)}),
                   asking(Question::kValidate))
@@ -246,8 +246,8 @@ TEST(Mitigation, NeedsTheUnmitigatedUpstreamRed) {
 TEST(Mitigation, NeedNotAnswerWhatTheReleaseLacks) {
   const auto run = [](CaseStatus upstream, CaseStatus mitigated) {
     auto all = joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)});
-    all.push_back(status("upstream", "t3", CaseRole::kTrigger, upstream));
-    all.push_back(status("mitigated", "t3", CaseRole::kTrigger, mitigated));
+    all.push_back(observed("upstream", "t3", CaseRole::kTrigger, upstream));
+    all.push_back(observed("mitigated", "t3", CaseRole::kTrigger, mitigated));
     return sentinel_of(all, asking(Question::kMitigation, "mitigated")).text();
   };
   EXPECT_EQ(run(N, N), "MITIGATION_VERIFIED");
@@ -258,7 +258,7 @@ TEST(Mitigation, NamesTheRedTriggersItWasNotGivenAndNeedsOneThatItWas) {
   const auto question = asking(Question::kMitigation, "mitigated");
   const auto mitigated = run_of("mitigated", A, A, A);
   auto upstream = run_of("upstream", P, A, A);
-  upstream.push_back(status("upstream", "t3", CaseRole::kTrigger, P));
+  upstream.push_back(observed("upstream", "t3", CaseRole::kTrigger, P));
   const Outcome outcome = sentinel_of(joined({upstream, mitigated}), question);
   EXPECT_EQ(outcome.text(), "MITIGATION_VERIFIED");
   EXPECT_TRUE(outcome.why.ends_with(" cases green; left: t3")) << outcome.why;
@@ -354,7 +354,7 @@ TEST(Claim, IsConfirmedWhereTheContrastShowsTheOpposite) {
 
 TEST(Claim, IsRefutedByOneCaseOnWhichTheContrastIsAsClaimed) {
   auto one_red = run_of("upstream", A, A, A);
-  one_red[1] = status("upstream", "t2", CaseRole::kTrigger, P);
+  one_red[1] = observed("upstream", "t2", CaseRole::kTrigger, P);
   const Outcome o = claim_over(one_red, run_of("patched", A, A, A));
   EXPECT_EQ(o.text(), "CLAIM_REFUTED(wrong)");
   EXPECT_NE(o.why.find("t2"), std::string::npos);
@@ -382,17 +382,17 @@ TEST(Claim, IsNotDecidedWithout) {
 
 TEST(Survey, IsPartOfNoSentinelButOfAClaim) {
   auto all = run_of("upstream", A, A, A);
-  all.push_back(status("upstream", "survey", CaseRole::kSurvey, P));
+  all.push_back(observed("upstream", "survey", CaseRole::kSurvey, P));
   EXPECT_EQ(sentinel_of(all, asking(Question::kReproduce)).text(), "BUG_ABSENT");
-  EXPECT_EQ(claim_over({status("upstream", "survey", CaseRole::kSurvey, P)},
-                       {status("patched", "survey", CaseRole::kSurvey, A)}, P)
+  EXPECT_EQ(claim_over({observed("upstream", "survey", CaseRole::kSurvey, P)},
+                       {observed("patched", "survey", CaseRole::kSurvey, A)}, P)
                 .text(),
             "CLAIM_CONFIRMED");
 }
 
 /// A run of a refactor: what each subject put out on the compared cases, and its code.
 std::vector<Observation> with_outputs(std::vector<Observation> all, char digit, char code) {
-  all.push_back(status(all.front().subject, "code", CaseRole::kCode, U));
+  all.push_back(observed(all.front().subject, "code", CaseRole::kCode, U));
   for (Observation& o : all) {
     const char of = o.role == CaseRole::kCode ? code : digit;
     if (o.role != CaseRole::kTrigger) o.outputs_sha256 = std::string(64, of);
@@ -463,7 +463,7 @@ TEST(Validate, CodeStaysUpstreamsAndTellsAMutant) {
 
 TEST(Equivalence, CodeCasesArePartOfNoOtherQuestion) {
   auto all = run_of("upstream", P, A, A);
-  all.push_back(status("upstream", "code", CaseRole::kCode, X));
+  all.push_back(observed("upstream", "code", CaseRole::kCode, X));
   EXPECT_EQ(sentinel_of(all, asking(Question::kReproduce)).text(), "BUG_REPRODUCED(wrong)");
 }
 
@@ -537,13 +537,13 @@ QuestionContext asking_with_regions() {
 
 TEST(Regions, AMutantThatACaseOfAnyRoleCaughtIsEnough) {
   auto all = validation();
-  all.push_back(status("mutant:region:ties", "c", CaseRole::kControl, P));
+  all.push_back(observed("mutant:region:ties", "c", CaseRole::kControl, P));
   EXPECT_EQ(sentinel_of(all, asking_with_regions()).text(), "FIX_VALIDATED");
 }
 
 TEST(Regions, AMutantThatPassedTakesTheSentinel) {
   auto all = validation();
-  all.push_back(status("mutant:region:tiny_gradient", "t1", CaseRole::kTrigger, A));
+  all.push_back(observed("mutant:region:tiny_gradient", "t1", CaseRole::kTrigger, A));
   const Outcome o = sentinel_of(all, asking_with_regions());
   EXPECT_EQ(o.text(), "NONE");
   EXPECT_EQ(o.why, "mutant:region:tiny_gradient was not caught: case t1 does not see it");
@@ -551,7 +551,7 @@ TEST(Regions, AMutantThatPassedTakesTheSentinel) {
 
 TEST(Regions, ARegionThatNoCaseIsInTakesTheSentinelUnlessCasesWereNamed) {
   auto all = validation();
-  all.push_back(status("mutant:region:ties", "t1", CaseRole::kTrigger, N));
+  all.push_back(observed("mutant:region:ties", "t1", CaseRole::kTrigger, N));
   all.back().reason = "no case is in this region";
   QuestionContext question = asking_with_regions();
   EXPECT_EQ(sentinel_of(all, question).why,
@@ -570,7 +570,7 @@ TEST(Regions, OfARefactorOtherOutputsAreEnough) {
   auto all = joined({with_outputs(run_of("upstream", P, A, A), 'a'),
                      with_outputs(run_of("patched", A, A, A), 'a'),
                      with_outputs(run_of("mutant:half", P, A, A), 'b')});
-  all.push_back(status("mutant:region:ties", "c", CaseRole::kControl, A));
+  all.push_back(observed("mutant:region:ties", "c", CaseRole::kControl, A));
   all.back().outputs_sha256 = std::string(64, 'c');
   QuestionContext question = asking_with_regions();
   question.question = Question::kEquivalence;
@@ -581,7 +581,7 @@ TEST(Regions, OfARefactorOtherOutputsAreEnough) {
 
 TEST(Regions, RecordsOfBeforeAreReadAsTheyWere) {
   auto all = validation();
-  all.push_back(status("mutant:region:ties", "t1", CaseRole::kTrigger, A));
+  all.push_back(observed("mutant:region:ties", "t1", CaseRole::kTrigger, A));
   EXPECT_EQ(sentinel_of(all, asking(Question::kValidate, "patched")).text(), "FIX_VALIDATED");
   EXPECT_FALSE(asking(Question::kValidate).to_json().contains("has_regions"));
   const QuestionContext question = QuestionContext::from_json(asking_with_regions().to_json());
@@ -590,13 +590,13 @@ TEST(Regions, RecordsOfBeforeAreReadAsTheyWere) {
 
 TEST(Regions, ARegionMutantAloneIsNoMutantEdit) {
   auto all = joined({run_of("upstream", P, A, A), run_of("patched", A, A, A)});
-  all.push_back(status("mutant:region:ties", "t1", CaseRole::kTrigger, P));
+  all.push_back(observed("mutant:region:ties", "t1", CaseRole::kTrigger, P));
   EXPECT_EQ(sentinel_of(all, asking_with_regions()).text(), "NONE");
 }
 
 TEST(Regions, AMitigationIsAskedForThem) {
   auto all = joined({run_of("upstream", P, A, A), run_of("mitigated", A, A, A)});
-  all.push_back(status("mitigated_mutant:region:ties", "t1", CaseRole::kTrigger, A));
+  all.push_back(observed("mitigated_mutant:region:ties", "t1", CaseRole::kTrigger, A));
   QuestionContext question = asking(Question::kMitigation, "mitigated");
   EXPECT_EQ(sentinel_of(all, question).text(), "MITIGATION_VERIFIED");
   question.has_regions = true;
