@@ -13,10 +13,11 @@ struct Answer {
   Tensors outputs;     ///< on the CPU
   Json self_reported = Json::object();
   Json outside = Json::object();  ///< wall_s, peak_bytes, exit: ours
+  Tensors kept = {};   ///< input -> what changed of it, of a case in `inputs_kept` (scenario.h)
   Tensors bands = {};  ///< input -> its guard bands after the subject, [2, length] (guard_bands.h)
 
   static Answer unresolved(const std::string& why) {
-    return {State::kUnresolved, why, {}, Json::object(), Json::object(), {}};
+    return {State::kUnresolved, why, {}, Json::object(), Json::object(), {}, {}};
   }
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/scenario.h"
 #include "core/slug.h"
 #include "harness/layouts.h"
 
@@ -82,7 +83,7 @@ double gradient_times(const Case& item) { return factor(item, "gradient_times");
 void check_axes(const Case& item, const std::vector<std::string>& known) {
   static const std::vector<std::string> of_all = {"backwards",   "scaled_from", "gradient_times",
                                                   "grad_layout", "grad_mask",   "input_layout",
-                                                  "input_times"};
+                                                  "input_times", "scenario"};
   const auto is_of_all = [](const std::string& name) {
     return std::find(of_all.begin(), of_all.end(), name) != of_all.end();
   };
@@ -97,6 +98,7 @@ void check_axes(const Case& item, const std::vector<std::string>& known) {
   if (item.axes.contains("grad_mask")) choice(item, "grad_mask", masks());
   if (item.axes.contains("input_layout"))
     choice(item, "input_layout", {"transposed", "strided", "offset"});
+  if (item.axes.contains("scenario")) choice(item, "scenario", scenarios());
   backwards(item);
   gradient_times(item);
   factor(item, "input_times");

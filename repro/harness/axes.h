@@ -37,7 +37,7 @@ std::vector<std::string> with_optional(const Case& item, std::vector<std::string
 /// `backwards`; `scaled_from`, a case whose inputs it takes, with `gradient_times`; `grad_layout`
 /// "expanded": the upstream gradient is one value of stride 0, as out.sum() makes it, or one of
 /// layouts.h; `grad_mask`, rows of it that are 0; `input_layout`, of the other floating inputs;
-/// `input_times`, a factor of these.
+/// `input_times`, a factor of these; `scenario` (core/scenario.h).
 void check_axes(const Case& item, const std::vector<std::string>& known);
 
 }  // namespace patchbench::harness

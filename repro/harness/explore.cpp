@@ -18,7 +18,9 @@
 #include "harness/properties.h"
 #include "harness/regions.h"
 #include "harness/relations.h"
+#include "harness/scenario.h"
 #include "harness/space.h"
+#include "harness/tally.h"
 #include "harness/tensor_file.h"
 
 namespace patchbench::harness {
@@ -104,6 +106,15 @@ class Exploration {
  private:
   enum class Purpose { kDrawn, kSmaller };
 
+  /// Every other case is in a scenario, each in its turn. A subject of this process is one call.
+  Json with_scenario(Json axes, uint64_t seed) const {
+    const auto& names = request_.scenarios;
+    const std::size_t at = drawn_.size();
+    if (!names.empty() && !request_.subject.is_in_process() && at % 2 == 1)
+      axes.emplace("scenario", names[(seed + at / 2) % names.size()]);
+    return axes;
+  }
+
   static std::unique_ptr<Case> case_of(const Json& axes) {
     Case item{};
     item.name = drawn_name(axes);
@@ -140,6 +151,10 @@ class Exploration {
     return pack_.refusal(*item, request_.device_kind()).empty();
   }
 
+  rc::Shrinkable<Json> tree_of(std::size_t space, const Json& axes) const {
+    return spaces_[space].tree(axes, [this](const Json& other) { return is_legal(other); });
+  }
+
   void draw() {
     int total = 0;
     for (const Json& body : request_.spaces) total += body.value("count", 1);
@@ -153,7 +168,7 @@ class Exploration {
         const int num = request_.num_drawn * upto / total - request_.num_drawn * before / total;
         before = upto;
         for (int i = 0; i < num; ++i) draw_one(space, seed, i, names, pairs);
-        asked_[space] += num;
+        tallies_[space].asked += num;
       }
     }
   }
@@ -178,13 +193,13 @@ class Exploration {
     }
     // A space of few values repeats itself.
     if (!best) {
-      ++same_[space];
+      ++tallies_[space].same;
       return;
     }
-    Drawn one = made(space, seed, drawn_.size(), best->value());
-    pairs.take(one.item->axes);
-    names.insert(one.item->name);
-    one.tree = std::move(best);
+    pairs.take(best->value());
+    names.insert(drawn_name(best->value()));
+    Drawn one = made(space, seed, drawn_.size(), with_scenario(best->value(), seed));
+    one.tree = tree_of(space, one.item->axes);
     drawn_.push_back(std::make_unique<Drawn>(std::move(one)));
   }
 
@@ -217,7 +232,8 @@ class Exploration {
     prepared.handed.name += fmt::format("_{}", one.seed);
     const Json relations =
         one.space < spaces_.size() ? spaces_[one.space].relations() : Json::array();
-    const std::size_t num_relations = one.has_relation ? relations.size() : 0;
+    const bool is_alone = scenario_of(*one.item).empty();
+    const std::size_t num_relations = one.has_relation && is_alone ? relations.size() : 0;
     for (std::size_t i = 0; i < num_relations && !prepared.followers; ++i) {
       const Json& relation = relations[(one.index + i) % relations.size()];
       prepared.followers = followers_of(Relation::from_json(relation), prepared.base, request);
@@ -308,7 +324,7 @@ class Exploration {
     const std::map<std::string, Answer> answers = answers_(handed);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - asked_at;
     for (const Prepared& one : batch)
-      seconds_[one.drawn->space] += took.count() / static_cast<double>(batch.size());
+      tallies_[one.drawn->space].seconds += took.count() / static_cast<double>(batch.size());
     for (const Prepared& one : batch) {
       const auto found = answers.find(one.handed.name);
       const Answer answer = found == answers.end() ? Answer::unresolved(one.why) : found->second;
@@ -352,18 +368,10 @@ class Exploration {
   }
 
   void count(Drawn& one) {
-    const Observation& observation = one.observation;
-    ++reached_[one.space];
-    judged_[one.space] += observation.status == CaseStatus::kAbsent || observation.is_wrong();
-    unsupported_[one.space] += observation.status == CaseStatus::kUnsupported;
-    if (!observation.is_wrong()) {
-      const bool has_no_answer = observation.status == CaseStatus::kUnresolved ||
-                                 observation.status == CaseStatus::kUnjudged;
-      if (has_no_answer) unanswered_[one.space].emplace(one.item->name + ": " + observation.reason);
-      return;
-    }
-    if (++red_[one.space] <= kKept && request_.subject != SubjectKind::kUpstream)
-      one.observation.drawn["kept"] = true;
+    Tally& tally = tallies_[one.space];
+    tally.count(one.observation);
+    const bool is_kept = one.observation.is_wrong() && tally.num_red() <= kKept;
+    if (is_kept && request_.subject != SubjectKind::kUpstream) one.observation.drawn["kept"] = true;
   }
 
   void try_regions(const Prepared& one, const Answer& right) {
@@ -465,6 +473,12 @@ class Exploration {
   std::vector<Drawn> children_of(const Drawn& parent, Steps steps) const {
     std::vector<Drawn> children;
     std::set<std::string> names;  // two steps may lead to one case: a batch holds it once
+    if (steps == Steps::kAll && !scenario_of(*parent.item).empty()) {
+      Json axes = parent.item->axes;
+      axes.erase("scenario");
+      children.push_back(made(parent.space, parent.seed, parent.index, axes));
+      children.back().tree = tree_of(parent.space, axes);
+    }
     auto next = parent.tree->shrinks();
     for (auto child = next.next(); child && children.size() < kLevelCases; child = next.next()) {
       const bool is_of_sizes =
@@ -488,8 +502,7 @@ class Exploration {
     if (!is_legal(axes)) return std::nullopt;
     Drawn next = made(parent.space, parent.seed, parent.index, axes);
     next.has_relation = parent.has_relation;
-    next.tree =
-        spaces_[parent.space].tree(axes, [this](const Json& other) { return is_legal(other); });
+    next.tree = tree_of(parent.space, axes);
     return next;
   }
 
@@ -501,44 +514,16 @@ class Exploration {
     summary.role = CaseRole::kDrawn;
     summary.device = request_.device;
     summary.seed = request_.first_seed;
-    const int asked = asked_[space], reached = reached_[space] + same_[space];
     summary.drawn = {{"space", spaces_[space].name()},
-                     {"asked", asked},
-                     {"judged", judged_[space]},
-                     {"same", same_[space]},
-                     {"red", red_[space]},
-                     {"unsupported", unsupported_[space]},
-                     {"seeds", {request_.first_seed, request_.last_seed}},
-                     {"wall_s", std::round(10 * seconds_[space]) / 10}};
+                     {"seeds", {request_.first_seed, request_.last_seed}}};
+    tallies_[space].summarise(summary);
     if (regions_ && space == 0) {
       summary.drawn["regions"] = caught_;
       Json open = Json::object();
       for (const std::string& region : regions_->open()) open[region] = tries_[region];
       summary.drawn["regions_open"] = std::move(open);
     }
-    Sha256 inputs;
-    for (const auto& one : drawn_)
-      if (one->space == space) inputs.update(one->observation.inputs_sha256);
-    summary.inputs_sha256 = inputs.hex();
-    summary.status = red_[space] > 0 ? CaseStatus::kPresent : CaseStatus::kAbsent;
-    if (red_[space] > 0) summary.failure_class = class_of(space);
-    if (reached < asked || !unanswered_[space].empty()) {
-      summary.status = CaseStatus::kUnresolved;
-      summary.failure_class.clear();
-      summary.reason =
-          reached < asked
-              ? fmt::format("explored {} of {} cases in the time it has", reached, asked)
-              : fmt::format("{} of {} drawn cases have no answer: {}", unanswered_[space].size(),
-                            asked, *unanswered_[space].begin());
-    }
     records_.write(summary);
-  }
-
-  std::string class_of(std::size_t space) const {
-    for (const auto& one : drawn_)
-      if (one->space == space && !one->observation.failure_class.empty())
-        return one->observation.failure_class;
-    return "undeclared";
   }
 
   const Pack& pack_;
@@ -550,9 +535,7 @@ class Exploration {
   std::vector<std::unique_ptr<Drawn>> drawn_;
   std::optional<RegionMutants> regions_;
   std::map<std::string, int> tries_, caught_;  ///< region -> cases in it that were asked
-  std::map<std::size_t, int> asked_, reached_, same_, judged_, red_, unsupported_;  ///< by space
-  std::map<std::size_t, std::set<std::string>> unanswered_;
-  std::map<std::size_t, double> seconds_;  ///< the subject's, by space
+  std::map<std::size_t, Tally> tallies_;       ///< by space
   mutable std::string refused_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
 };

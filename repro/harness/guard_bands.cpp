@@ -46,18 +46,7 @@ at::Tensor bands_around(const at::Tensor& tensor, int64_t length) {
   return at::stack({whole.narrow(0, 0, length), whole.narrow(0, whole.numel() - length, length)});
 }
 
-Tensors take_bands(Tensors& outputs) {
-  Tensors bands;
-  for (auto entry = outputs.begin(); entry != outputs.end();) {
-    if (!entry->first.starts_with(kPrefix)) {
-      ++entry;
-      continue;
-    }
-    bands.emplace(entry->first.substr(kPrefix.size()), std::move(entry->second));
-    entry = outputs.erase(entry);
-  }
-  return bands;
-}
+Tensors take_bands(Tensors& outputs) { return take_below(outputs, kPrefix); }
 
 std::string wrong_bands(const Tensors& got, const Tensors& laid) {
   for (const auto& [name, bands] : laid) {

@@ -108,4 +108,17 @@ at::Tensor view_on(const at::Tensor& tensor, const at::Device& device) {
   return at::as_strided(flat, tensor.sizes(), tensor.strides(), tensor.storage_offset());
 }
 
+Tensors take_below(Tensors& tensors, std::string_view prefix) {
+  Tensors taken;
+  for (auto entry = tensors.begin(); entry != tensors.end();) {
+    if (!entry->first.starts_with(prefix)) {
+      ++entry;
+      continue;
+    }
+    taken.emplace(entry->first.substr(prefix.size()), std::move(entry->second));
+    entry = tensors.erase(entry);
+  }
+  return taken;
+}
+
 }  // namespace patchbench::harness

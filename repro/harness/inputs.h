@@ -50,4 +50,7 @@ double epsilon_of(at::ScalarType dtype);
 /// stays stride-0).
 at::Tensor view_on(const at::Tensor& tensor, const at::Device& device);
 
+/// Takes the tensors whose names begin with `prefix` out of `tensors`; what follows it is the name.
+Tensors take_below(Tensors& tensors, std::string_view prefix);
+
 }  // namespace patchbench::harness

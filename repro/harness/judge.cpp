@@ -11,6 +11,7 @@
 #include "harness/corrupt.h"
 #include "harness/guard_bands.h"
 #include "harness/layouts.h"
+#include "harness/scenario.h"
 #include "harness/tensor_file.h"
 
 namespace patchbench::harness {
@@ -150,6 +151,26 @@ void conclude_error(const Pack& pack, const Case& item, const Request& request,
   observation.failure_class = failure_class;
 }
 
+/// What is known of a case before its outputs are looked at.
+Observation begun(const PreparedCase& prepared, const Request& request, int repeat,
+                  Answer& answer) {
+  const Case& item = *prepared.item;
+  Observation observation;
+  observation.slug = request.slug;
+  observation.subject = request.subject;
+  observation.case_name = item.name;
+  observation.role = item.role;
+  observation.device = request.device;
+  observation.seed = request.seed;
+  observation.repeat = repeat;
+  observation.counts = item.counts_on(request.device_kind());
+  observation.inputs_sha256 = prepared.inputs_sha256;
+  observation.self_reported = std::move(answer.self_reported);
+  observation.outside = std::move(answer.outside);
+  observation.reason = answer.reason;
+  return observation;
+}
+
 }  // namespace
 
 Tensors inputs_of(const Pack& pack, const Case& item, uint64_t seed) {
@@ -206,19 +227,7 @@ Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Req
                        int repeat, Answer answer, const Related* base,
                        const std::vector<Measure>& relations) {
   const Case& item = *prepared.item;
-  Observation observation;
-  observation.slug = request.slug;
-  observation.subject = request.subject;
-  observation.case_name = item.name;
-  observation.role = item.role;
-  observation.device = request.device;
-  observation.seed = request.seed;
-  observation.repeat = repeat;
-  observation.counts = item.counts_on(request.device_kind());
-  observation.inputs_sha256 = prepared.inputs_sha256;
-  observation.self_reported = std::move(answer.self_reported);
-  observation.outside = std::move(answer.outside);
-  observation.reason = answer.reason;
+  Observation observation = begun(prepared, request, repeat, answer);
   if (answer.state == Answer::State::kUnsupported) observation.status = CaseStatus::kUnsupported;
   if (answer.state == Answer::State::kUnresolved && observation.self_reported.contains("exception"))
     conclude_error(pack, item, request, observation);
@@ -233,6 +242,9 @@ Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Req
     observation.reason = spoil(pack, prepared, request, answer.outputs);
     if (!observation.reason.empty()) return observation;
   }
+  observation.reason = wrong_kept(item, answer.kept, prepared.inputs);
+  if (!observation.reason.empty()) return observation;
+  fill_left_out(item, answer.outputs, prepared.plain);
   observation.reason = wrong_set(answer.outputs, prepared.plain);
   if (!observation.reason.empty()) return observation;
   observation.reason = wrong_bands(answer.bands, prepared.bands);
@@ -254,6 +266,10 @@ Observation judge_case(const Pack& pack, const PreparedCase& prepared, const Req
   }
   for (const auto& [name, laid] : prepared.bands)
     judgement.measures.push_back(band_layer(name, answer.bands.at(name), laid));
+  for (const auto& [name, changed] : answer.kept) {
+    if (!request.overwritten.contains(name))
+      judgement.measures.push_back(kept_layer(name, changed));
+  }
   judgement.measures.insert(judgement.measures.end(), relations.begin(), relations.end());
   conclude(pack, prepared, request, std::move(judgement), observation);
   return observation;

@@ -247,7 +247,8 @@ class Run {
 
   std::map<std::string, Answer> ask(const std::vector<SubjectCase>& handed) const {
     const auto run = [&](const std::vector<SubjectCase>& cases) {
-      return run_subject(*request_.command, request_.work, request_.device, cases);
+      return run_subject(*request_.command, request_.work, request_.device, cases,
+                         request_.watched);
     };
     std::map<std::string, Answer> answers = run(handed);
     if (request_.device == "cpu" || handed.size() == 1) return answers;

@@ -125,6 +125,9 @@ void read_cases(const std::filesystem::path& file, Request& request) {
     request.conditions = json.value("conditions", std::vector<std::string>());
     request.spaces = json.value("spaces", Json::array());
     request.given = json.value("given", Json::array());
+    request.scenarios = json.value("scenarios", std::vector<std::string>());
+    request.watched = json.value("watched", Json::object());
+    request.overwritten = json.value("overwritten", std::set<std::string>());
     std::set<std::string> names;
     for (const Json& entry : json.at("cases")) {
       request.cases.push_back(read_case(entry, file.string()));

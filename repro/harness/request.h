@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,8 +41,13 @@ struct Request {
   uint64_t first_seed = 1, last_seed = 1;   ///< --seeds FIRST-LAST of drawn cases
   double most_seconds = 0;                  ///< --draw-seconds: then it stops; 0: no limit
   Json spaces = Json::array();              ///< with "count", which gives each its share
-  Json given = Json::array();               ///< axes that are judged instead of drawn ones
-  std::string corruption;                   ///< "", a corruption's name, or kAllCorruptions
+  std::vector<std::string> scenarios;       ///< that drawn cases are in (core/scenario.h)
+  std::set<std::string> overwritten;        ///< inputs that the upstream says it overwrites
+  /// What the subject's process looks at while it runs: "changed" lines (core/changed_lines.h) and
+  /// the arguments of "functions" (manifest).
+  Json watched = Json::object();
+  Json given = Json::array();  ///< axes that are judged instead of drawn ones
+  std::string corruption;      ///< "", a corruption's name, or kAllCorruptions
   bool wants_all_layers = false;
   int records_fd = -1;
   bool lists_corruptions = false;

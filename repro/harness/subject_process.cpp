@@ -10,10 +10,12 @@
 #include <cstring>
 #include <fstream>
 #include <system_error>
+#include <utility>
 
 #include "core/error.h"
 #include "exec/process.h"
 #include "harness/guard_bands.h"
+#include "harness/scenario.h"
 #include "harness/subject_report.h"
 #include "harness/tensor_file.h"
 
@@ -121,7 +123,7 @@ std::map<std::string, Tensors> by_case(Tensors&& all, const SubjectReport& repor
 }  // namespace
 
 void write_work_folder(const std::filesystem::path& work, const std::string& device,
-                       const std::vector<SubjectCase>& cases) {
+                       const std::vector<SubjectCase>& cases, const Json& watched) {
   std::filesystem::create_directories(work);
   // A file of an earlier process must not count as an output of this one.
   remove_tensors(work);
@@ -141,7 +143,9 @@ void write_work_folder(const std::filesystem::path& work, const std::string& dev
     list.push_back({{"name", one.item->name}, {"axes", one.item->axes}, {"inputs", inputs}});
   }
   write_file(work / "inputs.safetensors", tensors_to_bytes(storages));
-  write_file(work / "cases.json", Json{{"device", device}, {"cases", list}}.dump());
+  Json plan = {{"device", device}, {"cases", list}};
+  plan.update(watched);
+  write_file(work / "cases.json", plan.dump());
 }
 
 std::map<std::string, Answer> read_answers(const std::filesystem::path& work,
@@ -160,6 +164,7 @@ std::map<std::string, Answer> read_answers(const std::filesystem::path& work,
                                  "outputs.safetensors"),
               report);
   std::map<std::string, Answer> answers;
+  Json watched = report.watched;  // of the process, so it is said once
   for (const std::string& name : wanted) {
     const auto found = report.cases.find(name);
     if (found == report.cases.end()) {
@@ -169,11 +174,13 @@ std::map<std::string, Answer> read_answers(const std::filesystem::path& work,
     const CaseReport& said = found->second;
     Answer answer;
     answer.self_reported = report.facts;
+    answer.self_reported.update(std::exchange(watched, Json::object()));
     answer.self_reported.update(said.facts);
     if (said.status == "ok") {
       answer.state = Answer::State::kOutputs;
       answer.outputs = std::move(outputs[name]);
       answer.bands = take_bands(answer.outputs);
+      answer.kept = take_kept(answer.outputs);
     } else if (said.status == "unsupported") {
       answer.state = Answer::State::kUnsupported;
       answer.reason = said.reason;
@@ -220,8 +227,9 @@ std::string read_untrusted(const std::filesystem::path& file, std::size_t limit)
 std::map<std::string, Answer> run_subject(const SubjectCommand& command,
                                           const std::filesystem::path& work,
                                           const std::string& device,
-                                          const std::vector<SubjectCase>& cases) {
-  write_work_folder(work, device, cases);
+                                          const std::vector<SubjectCase>& cases,
+                                          const Json& watched) {
+  write_work_folder(work, device, cases, watched);
   if (!command.report.empty()) std::filesystem::remove(command.report);
   exec::Command child;
   child.argv = command.argv;

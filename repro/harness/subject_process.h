@@ -18,9 +18,9 @@ struct SubjectCase {
 };
 
 /// Writes the inputs and the list of cases into a work folder, and removes what an earlier process
-/// left there. Throws Error(kInternal) where it cannot be written.
+/// left there; `watched`: request.h. Throws Error(kInternal) where it cannot be written.
 void write_work_folder(const std::filesystem::path& work, const std::string& device,
-                       const std::vector<SubjectCase>& cases);
+                       const std::vector<SubjectCase>& cases, const Json& watched = Json::object());
 /// The answers as the two files of a work folder tell them, one for each case. Throws Error(kUsage)
 /// if either is malformed.
 std::map<std::string, Answer> read_answers(const std::filesystem::path& work,
@@ -34,7 +34,8 @@ std::map<std::string, Answer> read_answers(const std::filesystem::path& work,
 std::map<std::string, Answer> run_subject(const SubjectCommand& command,
                                           const std::filesystem::path& work,
                                           const std::string& device,
-                                          const std::vector<SubjectCase>& cases);
+                                          const std::vector<SubjectCase>& cases,
+                                          const Json& watched = Json::object());
 
 /// The bytes of a file an untrusted process left: a regular file with one link, of at most `limit`
 /// bytes. Throws Error(kUsage)

@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t kMaxWord = 64;
 constexpr std::size_t kMaxFrames = 4;
 constexpr std::size_t kMaxNumbers = 16;
+constexpr std::size_t kMaxLines = 1000;
 
 [[noreturn]] void refuse(const std::string& reason) {
   throw Error(ErrorCode::kUsage, "subject.json: " + reason);
@@ -79,8 +80,29 @@ Json numbers_of(const Json& json, const std::string& where) {
   return numbers;
 }
 
+/// `path:line`, and what is said of it.
+Json lines_of(const Json& json, const std::string& where) {
+  if (!json.is_array() || json.size() > kMaxLines) refuse(where + " is no list of at most 1000");
+  Json lines = Json::array();
+  for (const Json& line : json) lines.push_back(word(line, where, 200));
+  return lines;
+}
+
+/// Two values of each argument at most.
+Json values_of(const Json& json, const std::string& where) {
+  if (!json.is_object() || json.size() > kMaxLines) refuse(where + " is no object of at most 1000");
+  Json values = Json::object();
+  for (const auto& [name, seen] : json.items()) {
+    if (!seen.is_array() || seen.size() > 2) refuse(where + " has more than two values");
+    Json& of = values[printable(name, 200)] = Json::array();
+    for (const Json& value : seen) of.push_back(word(value, where));
+  }
+  return values;
+}
+
 CaseReport case_of(const Json& json, const std::string& where) {
-  object(json, where, {"status"}, {"reason", "wall_s", "peak_bytes", "numbers", "exception"});
+  object(json, where, {"status"},
+         {"reason", "wall_s", "peak_bytes", "numbers", "exception", "lines"});
   CaseReport report;
   report.status = word(json["status"], where + ".status");
   const std::set<std::string> known = {"ok", "unsupported", "raised"};
@@ -93,6 +115,7 @@ CaseReport case_of(const Json& json, const std::string& where) {
     report.facts["peak_bytes"] = whole(json["peak_bytes"], where + ".peak_bytes");
   if (json.contains("numbers"))
     report.facts["numbers"] = numbers_of(json["numbers"], where + ".numbers");
+  if (json.contains("lines")) report.facts["ran"] = lines_of(json["lines"], where + ".lines");
   if (json.contains("exception"))
     report.facts["exception"] = exception_of(json["exception"], where + ".exception");
   if (report.status == "raised" && !json.contains("exception"))
@@ -104,7 +127,7 @@ CaseReport case_of(const Json& json, const std::string& where) {
 
 SubjectReport parse_subject_report(std::string_view text, const std::vector<std::string>& wanted) {
   const Json json = parse_json(text, "subject.json");
-  object(json, "the document", {"package", "versions", "device", "cases"});
+  object(json, "the document", {"package", "versions", "device", "cases"}, {"lines", "arguments"});
   SubjectReport report;
   object(json["package"], "package", {"name", "version"});
   report.facts["package"] = {{"name", word(json["package"]["name"], "package.name")},
@@ -115,6 +138,14 @@ SubjectReport parse_subject_report(std::string_view text, const std::vector<std:
   for (const auto& [key, value] : json["versions"].items())
     report.facts["versions"][key] = word(value, "versions." + key);
   report.facts["device"] = word(json["device"], "device");
+  if (json.contains("lines")) {
+    const Json& lines = object(json["lines"], "lines", {"num", "missed", "text"});
+    report.watched["lines"] = {{"num", whole(lines["num"], "lines.num")},
+                               {"missed", lines_of(lines["missed"], "lines.missed")},
+                               {"text", whole(lines["text"], "lines.text")}};
+  }
+  if (json.contains("arguments"))
+    report.watched["arguments"] = values_of(json["arguments"], "arguments");
   if (!json["cases"].is_object()) refuse("cases is no object");
   for (const auto& [name, entry] : json["cases"].items()) {
     if (std::find(wanted.begin(), wanted.end(), name) == wanted.end()) {

@@ -17,7 +17,8 @@ struct CaseReport {
 
 /// A subject.json that has the form of the contract.
 struct SubjectReport {
-  Json facts = Json::object();  ///< package, versions, device: cut to size
+  Json facts = Json::object();    ///< package, versions, device: cut to size
+  Json watched = Json::object();  ///< changed lines and arguments, over all cases
   std::map<std::string, CaseReport> cases;
 };
 

@@ -51,6 +51,28 @@ class Case:
     device: str
     numbers: dict[str, float] = field(default_factory=dict)
     guarded: dict[str, tuple[torch.Tensor, int]] = field(default_factory=dict)
+    batch: Batch | None = None
+
+    def fresh(self) -> Case:
+        """The same case on tensors of its own."""
+        return self.batch.case(self.name)
+
+    def other(self) -> Case:
+        """The same case on half the floating values."""
+        return self.batch.case(self.name, times=0.5)
+
+    def neighbour(self) -> Case:
+        """Of the cases of the process that are not much larger the one that differs in most axes; the same case where it is alone."""
+        names = list(self.batch.entries)
+        at = names.index(self.name)
+        size = self.batch.size_of(self.name)
+        near = [name for name in names[at + 1 :] + names[:at] if self.batch.size_of(name) <= 4 * size]
+
+        def num_other_axes(name: str) -> int:
+            axes = self.batch.entries[name]["axes"]
+            return sum(self.axes.get(key) != axes.get(key) for key in (self.axes.keys() | axes.keys()) - {"scenario"})
+
+        return self.batch.case(max(near, key=num_other_axes, default=self.name))
 
     def bands(self) -> dict[str, torch.Tensor]:
         """The guard bands of each guarded input as they are now: [2, length], before and after its storage."""
@@ -92,6 +114,32 @@ def write_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
     os.replace(partial, path)
 
 
+@dataclass
+class Batch:
+    """The cases of one process, by name, and the storages of their inputs."""
+
+    entries: dict[str, dict[str, Any]]
+    storages: dict[str, torch.Tensor]
+    device: str
+
+    def case(self, name: str, times: float = 1) -> Case:
+        """A case on copies of its storages; `times` multiplies the floating values."""
+        made = case_of(self.entries[name], {n: s.clone() for n, s in self.of(name).items()}, self.device)
+        if times != 1:
+            for tensor in made.tensors.values():
+                if tensor.is_floating_point():
+                    tensor.untyped_storage().copy_((tensor.new_empty(0).set_(tensor.untyped_storage()) * times).untyped_storage())
+        made.batch = self
+        return made
+
+    def size_of(self, name: str) -> int:
+        """The elements of its inputs."""
+        return sum(storage.numel() for storage in self.of(name).values())
+
+    def of(self, name: str) -> dict[str, torch.Tensor]:
+        return {view["storage"]: self.storages[view["storage"]] for view in self.entries[name]["inputs"].values()}
+
+
 def case_of(entry: dict[str, Any], storages: dict[str, torch.Tensor], device: str) -> Case:
     """One case of a plan on its device, views rebuilt on their storages."""
     views = entry["inputs"]
@@ -130,13 +178,15 @@ def structured(error: BaseException) -> dict[str, Any]:
 
 def run_case(subject: Any, case: Case) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The report on one case and its outputs; whatever the subject raises becomes part of the report."""
+    from scenarios import in_scenario  # here: as in main
+
     is_cuda = case.device.startswith("cuda")
     if is_cuda:
         torch.cuda.reset_peak_memory_stats(case.device)
         held = torch.cuda.memory_allocated(case.device)
     started = time.perf_counter()
     try:
-        outputs = subject.run(case)
+        outputs = in_scenario(subject.run, case)
         if is_cuda:
             torch.cuda.synchronize(case.device)
     except Unsupported as e:
@@ -182,21 +232,35 @@ def load_subject(path: Path) -> Any:
     return module
 
 
+def prepare(device: str, is_watched: bool) -> None:
+    """Makes the device the current one."""
+    if not device.startswith("cuda"):
+        # A release that builds an extension when imported has torch ask the GPU what to build it for, which raises without one.
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "9.0")
+        return
+    torch.cuda.set_device(device)  # Triton launches on the current device, whatever its tensors are on
+    if is_watched:
+        torch.autograd.set_multithreading_enabled(False)  # a backward of another thread would not be seen
+
+
 def main(subject_file: Path, work: Path) -> int:
     """Runs every case and writes both result files; cases after one that broke the CUDA context are left unanswered."""
-    from triton_interpreter import keep_types  # here: a program that loads this file by its path cannot find it
+    from arguments import Arguments  # here: a program that loads this file by its path cannot find them
+    from changed_lines import ChangedLines
+    from triton_interpreter import keep_types
+    from watch import Watch
 
     plan = json.loads((work / "cases.json").read_text())
     device, cases = plan["device"], plan["cases"]
-    if device.startswith("cuda"):
-        torch.cuda.set_device(device)  # Triton launches on the current device, whatever its tensors are on
-    else:
-        # A release that builds an extension when imported has torch ask the GPU what to build it for, which raises without one.
-        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "9.0")
+    lines = ChangedLines(plan.get("changed", {}), has_interpreter=device == "cpu")
+    arguments = Arguments(plan.get("functions", {}))
+    watch = Watch(lines, arguments)
+    prepare(device, is_watched="changed" in plan or "functions" in plan)
     storages = read_safetensors(work / "inputs.safetensors")
     reports: dict[str, Any] = {}
     outputs: dict[str, torch.Tensor] = {}
     package = "unknown"
+    watch.start()
     try:
         subject = load_subject(subject_file)
         package = subject.PACKAGE
@@ -206,9 +270,18 @@ def main(subject_file: Path, work: Path) -> int:
         raised = {"status": "raised", "reason": text, "exception": structured(e)}
         reports = {entry["name"]: raised for entry in cases}
         cases = []
+    batch = Batch({entry["name"]: entry for entry in cases}, storages, device)
+    # A process that forks has computed nothing before.
+    cases.sort(key=lambda entry: entry["axes"].get("scenario") != "forked")
     for entry in cases:
         keep_types()  # a subject may import Triton in its first case
-        reports[entry["name"]], made = run_case(subject, case_of(entry, storages, device))
+        case = case_of(entry, storages, device)
+        case.batch = batch
+        lines.case = case.name
+        watch.next_case()
+        reports[entry["name"]], made = run_case(subject, case)
+        if ran := lines.ran(case.name):
+            reports[entry["name"]]["lines"] = ran
         outputs.update((name, tensor.detach().cpu()) for name, tensor in made.items())
         if device != "cpu" and reports[entry["name"]]["status"] == "raised" and not works(device):
             break
@@ -219,6 +292,11 @@ def main(subject_file: Path, work: Path) -> int:
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
         "cases": reports,
     }
+    watch.stop()
+    if "changed" in plan:
+        answer["lines"] = lines.report()
+    if "functions" in plan:
+        answer["arguments"] = arguments.report()
     partial = work / "subject.partial"
     partial.write_text(json.dumps(answer, sort_keys=True))
     os.replace(partial, work / "subject.json")

@@ -96,7 +96,7 @@ struct PatchTarget {
 
 PatchTarget place_of(const PatchOptions& options, const std::vector<Edit>& series,
                      const std::vector<std::string>& in_folder) {
-  for (const std::string kind : {"mutant-", "claimed-"}) {
+  for (const std::string kind : {"mutant-", "claimed-", "wrong-", "right-"}) {
     if (options.name.starts_with(kind))
       return {kind + dashed(options.name.substr(kind.size())) + ".edit", 0};
   }
@@ -190,7 +190,8 @@ void run_save(const Context& context, const PatchOptions& options) {
   const fs::path path =
       (options.out.empty() ? patches_folder(context, pack.manifest.slug) : fs::path(options.out)) /
       place.name;
-  const bool is_alone = place.name.starts_with("mutant-") || place.name.starts_with("claimed-");
+  const bool is_over = place.name.starts_with("mutant-") || is_candidate(place.name);
+  const bool is_alone = is_over || place.name.starts_with("claimed-");
   if (old == series.end() && fs::exists(path) && !is_alone) {
     throw Error(
         ErrorCode::kUsage,
@@ -209,8 +210,7 @@ void run_save(const Context& context, const PatchOptions& options) {
   }
   const Edit saved = parse_edit(format_edit(edit), edit.name);
   std::optional<Edit> over;
-  if (place.name.starts_with("mutant-") && options.out.empty())
-    over = over_fix(saved, pack.series.edits);
+  if (is_over && options.out.empty()) over = over_fix(saved, pack.series.edits);
   write_whole(path, format_edit(over.value_or(saved)));
   print_saved(
       context,
@@ -337,8 +337,9 @@ void add_save(CLI::App& patch, Context& context) {
   command->add_option(
       "--name", options->name,
       "0001-row-scale; the series' last name replaces that edit. mutant-NAME: a wrong "
-      "fix on purpose, over the pack's fix where that is shorter. claimed-NAME: all "
-      "differences from the bare pin, a change as its proposal has it");
+      "fix on purpose, over the pack's fix where that is shorter; wrong-NAME, right-NAME: the same "
+      "as a candidate for validate --edit. claimed-NAME: all differences from the bare pin, a "
+      "change as its proposal has it");
   command->add_option("--out", options->out, "folder for the .edit (default: patches/<slug>)");
   command->footer(
       "An .edit holds only our lines: moved and re-indented upstream lines become commands. Files "

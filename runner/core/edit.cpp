@@ -377,6 +377,10 @@ void Edit::set_field(const std::string& key, const std::string& value) {
   header.emplace_back(key, value);
 }
 
+bool is_candidate(std::string_view name) {
+  return name.starts_with("wrong-") || name.starts_with("right-");
+}
+
 const std::vector<std::string>& edit_field_names() {
   static const std::vector<std::string> kNames = {
       "Subject",          "Description", "Upstream",   "Base", "Over",

@@ -83,6 +83,10 @@ struct Series {
   std::vector<Edit> edits, mutants, claimed;
 };
 
+/// Whether a file name is that of a candidate that the judge was tried with: `wrong-<name>.edit`,
+/// which must not be validated, `right-<name>.edit`, which must. No part of the series.
+bool is_candidate(std::string_view name);
+
 /// The header's fields in the order in which `patch save` writes them; no other is taken.
 const std::vector<std::string>& edit_field_names();
 /// Which of the fields that a pack's edit needs are absent or empty.

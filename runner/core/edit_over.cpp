@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/edit_make.h"
+#include "core/edit_pieces.h"
 #include "core/error.h"
 #include "core/file_text.h"
 #include "core/json.h"
@@ -17,99 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kEndless = INT64_C(1)
-                             << 40;  // lines of a release's file, whose length is unknown
-
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorCode::kUsage, what); }
-
-/// Lines of the release from `base` on, each indented by `shift` more spaces; or, where `base` is
-/// 0, one line of ours.
-struct Piece {
-  int64_t base = 0, count = 1;
-  int shift = 0;
-  std::string line;
-};
-
-/// A file after scripts: ranges of the release and our lines.
-class Pieces {
- public:
-  Pieces(const std::string& path, bool is_new) : path_(path) {
-    if (!is_new) pieces_.push_back({1, kEndless, 0, ""});
-  }
-
-  void run(const EdCommand& command) {
-    const size_t begin = cut_after(std::max(command.first - 1, 0), command);
-    const size_t end = cut_after(command.last, command);
-    const size_t first = command.verb == 'a' ? end : begin;
-    if (command.verb == '>' || command.verb == '<') return shift(command, begin, end);
-    if (command.verb == 'm') return move(command);
-    const auto at = pieces_.begin();
-    const auto place =
-        pieces_.erase(at + static_cast<ptrdiff_t>(first), at + static_cast<ptrdiff_t>(end));
-    std::vector<Piece> ours;
-    for (const std::string& line : command.lines) ours.push_back({0, 1, 0, line});
-    pieces_.insert(place, ours.begin(), ours.end());
-  }
-
-  const std::vector<Piece>& list() const { return pieces_; }
-
- private:
-  /// The index of the piece after the first `num_lines` lines; cuts a piece in two where it must.
-  size_t cut_after(int64_t num_lines, const EdCommand& command) {
-    size_t at = 0;
-    int64_t left = num_lines;
-    for (; left > 0 && at < pieces_.size(); ++at) {
-      const int64_t count = pieces_[at].count;
-      if (count > left) {
-        Piece rest = pieces_[at];
-        rest.base += left;
-        rest.count -= left;
-        pieces_[at].count = left;
-        pieces_.insert(pieces_.begin() + static_cast<ptrdiff_t>(at) + 1, std::move(rest));
-      }
-      left -= std::min(left, count);
-    }
-    if (left > 0)
-      fail(command, "the file has " + std::to_string(num_lines - left) + " lines there");
-    return at;
-  }
-
-  void move(const EdCommand& command) {
-    cut_after(command.target, command);  // a cut moves the pieces behind it: cut first, then count
-    const size_t begin = cut_after(command.first - 1, command);
-    const size_t end = cut_after(command.last, command);
-    const auto at = [&](size_t i) { return pieces_.begin() + static_cast<ptrdiff_t>(i); };
-    if (command.target < command.first) {
-      std::rotate(at(cut_after(command.target, command)), at(begin), at(end));
-    } else {
-      std::rotate(at(begin), at(end), at(cut_after(command.target, command)));
-    }
-  }
-
-  void shift(const EdCommand& command, size_t begin, size_t end) {
-    const std::string spaces(static_cast<size_t>(command.target), ' ');
-    for (size_t i = begin; i < end; ++i) {
-      Piece& piece = pieces_[i];
-      if (piece.base > 0) {
-        piece.shift += command.verb == '>' ? command.target : -command.target;
-      } else if (command.verb == '>') {
-        piece.line.insert(0, spaces);
-      } else if (piece.line.starts_with(spaces)) {
-        piece.line.erase(0, spaces.size());
-      } else {
-        fail(command, "a line has no " + std::to_string(spaces.size()) + " spaces to take off");
-      }
-    }
-  }
-
-  [[noreturn]] void fail(const EdCommand& command, const std::string& reason) const {
-    refuse(path_ + ": command '" + command.verb + "' on lines " + std::to_string(command.first) +
-           "-" + std::to_string(command.last) + ": " + reason);
-  }
-
-  std::string path_;
-  std::vector<Piece> pieces_;
-};
 
 /// The commands that make the pieces of the release, the last lines first, as make_file_edit writes
 /// them.
@@ -434,7 +343,8 @@ Edit load_edit(const fs::path& file) {
   const std::string over = edit.field("Over");
   if (over.empty() && edit.field("Without").empty()) return edit;
   const auto fail = [&](const std::string& reason) { refuse(edit.name + ": Over: " + reason); };
-  if (!edit.name.starts_with("mutant-")) fail("only a mutant-NAME.edit is written over a fix");
+  if (!edit.name.starts_with("mutant-") && !is_candidate(edit.name))
+    fail("only a mutant-, wrong- or right-NAME.edit is written over a fix");
   std::vector<Edit> fix;
   for (const std::string& name : split(over, " ")) {
     const fs::path sibling = file.parent_path() / name;

@@ -44,6 +44,11 @@ Json judged_part(Json manifest) {
   drop_in_each(manifest, "classes", {"meaning"});
   drop_in_each(manifest, "bounds", {"why"});
   drop_in_each(manifest, "waived_regions", {"reason"});
+  manifest.erase("waived_lines");
+  manifest.erase("waived_arguments");
+  if (manifest.contains("scenarios") && manifest["scenarios"].contains("waived")) {
+    for (Json& why : manifest["scenarios"]["waived"]) why = true;
+  }
   if (manifest.contains("scope")) manifest["scope"] = tests_of(manifest["scope"]);
   if (manifest.contains("explore")) {
     Json& explore = manifest["explore"];

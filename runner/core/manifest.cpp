@@ -6,6 +6,7 @@
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/judged.h"
+#include "core/scenario.h"
 
 namespace patchbench {
 namespace {
@@ -31,6 +32,9 @@ class Builder {
     manifest_.environments = document_.value("environments", Json::array());
     manifest_.subjects = document_.at("subjects").get<std::vector<std::string>>();
     read_waivers();
+    manifest_.waived_arguments = document_.value("waived_arguments", manifest_.waived_arguments);
+    for (const Json& row : document_.value("waived_lines", Json::array()))
+      manifest_.waived_lines.push_back({row.at("blob"), row.at("line"), row.at("reason")});
     for (const Json& row : document_.value("waived_regions", Json::array()))
       manifest_.waived_regions.push_back(
           {row.at("region"), row.value("subjects", std::vector<std::string>()),
@@ -40,6 +44,7 @@ class Builder {
     check_runnable();
     read_mitigation();
     read_exploration();
+    read_scenarios();
     read_triggers();
     read_impacts();
     check_filing();
@@ -337,6 +342,19 @@ class Builder {
     }
   }
 
+  void read_scenarios() {
+    const Json rules = document_.value("scenarios", Json::object());
+    manifest_.scenarios.are_drawn = document_.contains("scenarios");
+    manifest_.scenarios.waived = rules.value("waived", manifest_.scenarios.waived);
+    manifest_.scenarios.overwritten = rules.value("overwritten", manifest_.scenarios.overwritten);
+    for (const auto& [name, why] : manifest_.scenarios.waived) {
+      const auto& known = scenarios();
+      if (std::find(known.begin(), known.end(), name) == known.end())
+        fail("/scenarios/waived",
+             "no scenario \"" + shown(name) + "\"" + did_you_mean(name, known));
+    }
+  }
+
   void read_triggers() {
     const Json rows = document_.value("trigger", Json::array());
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -423,6 +441,13 @@ bool Case::is_for(const Subject& subject) const {
 
 bool Case::runs_on(const UpstreamUse& use) const {
   return upstream.empty() ? !use.stands_alone : upstream == use.name;
+}
+
+std::vector<std::string> ScenarioRules::drawn() const {
+  std::vector<std::string> names;
+  for (const std::string& name : scenarios())
+    if (are_drawn && !waived.contains(name)) names.push_back(name);
+  return names;
 }
 
 std::vector<const SpaceRow*> Exploration::of(const Subject& subject, const UpstreamUse& use,

@@ -92,6 +92,13 @@ struct Waiver {
   std::string cell, reason;
 };
 
+/// A changed line of the fix that no case on a CPU can run, and why.
+struct LineWaiver {
+  std::string blob;  ///< of the file as the edits leave it: another text has no waiver
+  std::string line;  ///< `path:line`, or `path:line is never true`, as a verdict names it
+  std::string reason;
+};
+
 /// A region of the inputs (repro/harness/regions.h) that the pack's cases do not look at, and why.
 struct RegionWaiver {
   std::string region;                 ///< a name, or its beginning followed by "*"
@@ -107,6 +114,16 @@ struct SpaceRow {
   Json body;      ///< name, axes, most, relations: the reproducer's
   int count = 0;  ///< cases that are drawn by default
   Case like;      ///< whom its cases are for, on which devices, of which upstream
+};
+
+/// In which scenarios (core/scenario.h) the drawn cases of subjects of other processes are. A
+/// manifest that says nothing of them has none.
+struct ScenarioRules {
+  bool are_drawn = false;
+  std::map<std::string, std::string> waived;  ///< scenario -> why no case is in it
+  std::set<std::string> overwritten;          ///< inputs that the upstream says it overwrites
+  /// All but the waived ones, in their order; none where none are drawn.
+  std::vector<std::string> drawn() const;
 };
 
 /// What is drawn beyond the declared cases.
@@ -140,6 +157,7 @@ struct Manifest {
   std::vector<Case> cases;
   Json bounds, environments, mitigation, filing, lifecycle;
   Exploration explore;
+  ScenarioRules scenarios;
   std::vector<Trigger> triggers;
   std::vector<Requirement> requirements;
   std::map<std::string, std::string> impacts;  ///< failure class -> one of impact_names()
@@ -147,8 +165,10 @@ struct Manifest {
   std::vector<ScopeRow> scope;
   std::vector<Waiver> waivers;
   std::vector<RegionWaiver> waived_regions;
-  std::string sha256;  ///< of the file's bytes
-  std::string judged;  ///< the judged digest (core/judged.h)
+  std::vector<LineWaiver> waived_lines;
+  std::map<std::string, std::string> waived_arguments;  ///< name -> why one value is enough
+  std::string sha256;                                   ///< of the file's bytes
+  std::string judged;                                   ///< the judged digest (core/judged.h)
 
   /// The waiver of a column, or nullopt.
   std::optional<std::string> waived(Column column) const;

@@ -36,6 +36,9 @@ Json QuestionContext::to_json() const {
                {"classes", classes}};
   if (is_partial) json["is_partial"] = true;
   if (has_regions) json["has_regions"] = true;
+  if (has_lines) json["has_lines"] = true;
+  if (!waived_lines.empty()) json["waived_lines"] = waived_lines;
+  if (!altered.empty()) json["altered"] = altered;
   if (num_drawn > 0) json["num_drawn"] = num_drawn;
   if (is_few) json["is_few"] = true;
   if (!seeds.empty()) json["seeds"] = seeds;
@@ -89,6 +92,9 @@ QuestionContext QuestionContext::from_json(const Json& json) {
     context.classes = json.at("classes").get<std::vector<std::string>>();
     context.is_partial = json.value("is_partial", false);
     context.has_regions = json.value("has_regions", false);
+    context.has_lines = json.value("has_lines", false);
+    context.waived_lines = json.value("waived_lines", context.waived_lines);
+    context.altered = json.value("altered", context.altered);
     context.num_drawn = json.value("num_drawn", 0);
     context.is_few = json.value("is_few", false);
     context.seeds = json.value("seeds", context.seeds);

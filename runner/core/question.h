@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,9 +36,14 @@ struct QuestionContext {
   bool is_red_pin = false;                   ///< the version is the manifest's red_pin
   bool is_partial = false;   ///< the user named some cases: what is green is green on these alone
   bool has_regions = false;  ///< the judge made mutants of the regions of the inputs
-  int num_drawn = 0;         ///< cases that were drawn for the subject; 0: it was not explored
-  bool is_few = false;       ///< fewer were drawn than the manifest asks for
-  std::vector<uint64_t> seeds;                   ///< kDrawn: the first and the last
+  bool has_lines = false;    ///< the fix changes Python lines, and the subject tells which ran
+  /// Changed lines that need not run: `path:line`, as the subject tells them.
+  std::set<std::string> waived_lines;
+  /// The small changes of the fix's own text that were run: number -> `path:line what`.
+  std::map<std::string, std::string> altered;
+  int num_drawn = 0;            ///< cases that were drawn for the subject; 0: it was not explored
+  bool is_few = false;          ///< fewer were drawn than the manifest asks for
+  std::vector<uint64_t> seeds;  ///< kDrawn: the first and the last
   std::vector<std::string> classes;              ///< declared failure classes, primary first
   double bound_bytes = 0, measured_bytes = 0;    ///< kMemory
   double bound_growth = 0, measured_growth = 0;  ///< kMemory: over half the length; 0: not bounded

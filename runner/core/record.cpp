@@ -216,8 +216,10 @@ Record make_observation_record(const RunContext& context, const Observation& obs
   // What a subject says of itself is the one part it can swell; its digest and length keep it
   // accountable.
   const std::string said = canonical_json(observation.self_reported);
-  record.statement["predicate"]["observation"]["self_reported"] = {{"left_out_bytes", said.size()},
-                                                                   {"sha256", sha256_hex(said)}};
+  Json& kept = record.statement["predicate"]["observation"]["self_reported"];
+  kept = {{"left_out_bytes", said.size()}, {"sha256", sha256_hex(said)}};
+  if (observation.self_reported.contains("lines"))
+    kept["lines"] = observation.self_reported.at("lines");
   return record;
 }
 
@@ -296,8 +298,10 @@ Witness witness_of(const Record& record) {
   Witness witness{record.run_id(), group_of(record), observation_of(record)};
   Observation& o = witness.observation;
   Json kept = Json::object();
-  if (o.self_reported.is_object() && o.self_reported.contains("numbers"))
-    kept["numbers"] = std::move(o.self_reported["numbers"]);
+  for (const char* name : {"numbers", "lines"}) {
+    if (o.self_reported.is_object() && o.self_reported.contains(name))
+      kept[name] = std::move(o.self_reported[name]);
+  }
   o.self_reported = std::move(kept);
   o.outside = Json();
   return witness;

@@ -6,7 +6,10 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <set>
+#include <utility>
 
+#include "core/changed_lines.h"
 #include "core/digest.h"
 #include "core/error.h"
 
@@ -57,6 +60,20 @@ void add_draws(const RunTarget& target, const CaseChoice& choice, PlanStep& step
   step.draws = draws_of(target, step.subject, count, choice.seeds);
   question.num_drawn = count * choice.seeds.count();
   question.is_few = question.num_drawn < by_default && !is_named(choice);
+}
+
+/// The changed lines that need not run, of files that are the very ones that the waivers name.
+std::set<std::string> waived_lines(const Manifest& manifest, const std::vector<Edit>& edits) {
+  std::map<std::string, std::string> results;  // by path, the last edit's
+  for (const Edit& edit : edits)
+    for (const FileEdit& file : edit.files) results[file.path] = file.result;
+  std::set<std::string> lines;
+  for (const LineWaiver& waiver : manifest.waived_lines) {
+    const std::string path = waiver.line.substr(0, waiver.line.find(':'));
+    if (const auto at = results.find(path); at != results.end() && at->second == waiver.blob)
+      lines.insert(waiver.line);
+  }
+  return lines;
 }
 
 /// The cases that were named are for the subject, or it is said for whom they are.
@@ -136,6 +153,7 @@ Json PlanStep::to_json() const {
   if (draws.count > 0) json["draws"] = {{"count", draws.count}, {"seconds", draws.seconds}};
   if (has_regions) json["has_regions"] = true;
   if (!conditions.empty()) json["conditions"] = conditions;
+  if (!changed.is_null()) json["changed"] = changed;
   if (is_spoiled) json["is_spoiled"] = true;
   return json;
 }
@@ -257,6 +275,11 @@ RunPlan plan_validation(const RunTarget& target, const Series& series, const Cas
   plan.steps.push_back(step_of(target, question, SubjectKind::kPatched, series.edits, choice));
   add_draws(target, choice, plan.steps.back(), plan.question);
   plan.steps.back().has_regions = true;
+  if (Json changed = changed_lines(series.edits); !changed.empty()) {
+    plan.steps.back().changed = std::move(changed);
+    plan.question.has_lines = true;
+    plan.question.waived_lines = waived_lines(target.manifest, series.edits);
+  }
   for (const Edit& mutant : series.mutants)
     plan.steps.push_back(step_of(target, question, subject_of(mutant), {mutant}, choice));
   return plan;
@@ -344,6 +367,19 @@ std::vector<PlanStep> further_steps(const RunTarget& target, const RunPlan& plan
   return steps;
 }
 
+namespace {
+
+Json watched(const RunTarget& target, const PlanStep& step) {
+  Json watched = Json::object();
+  if (!step.changed.is_null()) watched["changed"] = step.changed;
+  const bool is_asked_about = !step.subject.is_in_process() && !step.subject.is_mutant();
+  if (is_asked_about && !target.upstream.functions.empty())
+    watched["functions"] = target.upstream.functions;
+  return watched;
+}
+
+}  // namespace
+
 Json cases_document(const RunTarget& target, const PlanStep& step) {
   const std::string kind(target.device.kind_name());
   Json cases = Json::array(), spaces = Json::array(), waived = Json::array();
@@ -369,6 +405,9 @@ Json cases_document(const RunTarget& target, const PlanStep& step) {
           {"cases", cases},
           {"spaces", spaces},
           {"given", step.given},
+          {"scenarios", target.manifest.scenarios.drawn()},
+          {"overwritten", target.manifest.scenarios.overwritten},
+          {"watched", watched(target, step)},
           {"conditions", step.conditions},
           {"waived_regions", waived}};
 }

@@ -79,6 +79,7 @@ struct PlanStep {
   Draws draws;
   bool has_regions = false;  ///< the judge makes mutants of right outputs in regions of the inputs
   std::vector<std::string> conditions;
+  Json changed;  ///< lines of the tree (core/changed_lines.h) whose running is looked at, or null
   bool is_spoiled = false;  ///< the judge makes mutants of the whole outputs instead
   Json to_json() const;
 };

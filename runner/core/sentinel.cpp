@@ -182,6 +182,20 @@ bool is_of_all_cases(Sentinel sentinel) {
          sentinel == Sentinel::kEquivalenceProved;
 }
 
+std::vector<std::string> unseen_changes(const std::vector<Observation>& observations,
+                                        const QuestionContext& context) {
+  std::map<std::string, std::string> unseen = context.altered;
+  for (const Observation& o : observations) {
+    // A change that ends the process is seen, too.
+    const bool is_seen = o.is_wrong() || o.status == CaseStatus::kUnresolved;
+    if (o.subject == SubjectKind::kAltered && is_seen) unseen.erase(o.subject.mutant_name());
+  }
+  std::vector<std::string> lines;
+  for (const auto& [number, line] : unseen) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context) {
   if (context.question == Question::kDrawn) return rules::drawn(observations, context);
   Outcome outcome = outcome_of_all(fold_repeats(observations, context.question), context);
@@ -190,6 +204,14 @@ Outcome sentinel_of(const std::vector<Observation>& observations, const Question
     outcome.argument += (outcome.argument.empty() ? "" : ", ") + std::string(word);
   };
   if (is_earned()) outcome = rules::explored(observations, context, std::move(outcome));
+  if (is_earned())
+    if (const std::string why = rules::lines_hold(observations, context); !why.empty())
+      outcome = rules::none(why);
+  if (is_earned() && !context.altered.empty()) {
+    const std::size_t num = context.altered.size();
+    outcome.why += fmt::format("; {} of {} small changes of the fix seen",
+                               num - unseen_changes(observations, context).size(), num);
+  }
   if (is_earned() && context.is_partial) add("named_cases");
   if (is_earned() && context.is_few) add("few_drawn");
   return outcome;

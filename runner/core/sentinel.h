@@ -95,8 +95,15 @@ Expectation expectation_of(const Observation& observation, const QuestionContext
 /// nothing is earned), unless it is another defect: the subject `fixed`, the release without the
 /// bug, is wrong there, too, or, where the pack calls none fixed, `upstream` is in a class that it
 /// does not declare. With `is_few` the argument says "few_drawn".
+/// With `has_lines` every line that the edits changed, but the waived ones, must have run in a case
+/// of `patched`, drawn or declared; not asked with `is_partial`.
+/// With `altered` the reason counts the small changes of the fix that no case saw.
 /// With `program` a mitigation earns it only where that is wrong without the mitigation, and right
 /// under `auto` and by name.
 Outcome sentinel_of(const std::vector<Observation>& observations, const QuestionContext& context);
+
+/// The small changes of the fix (`altered`) that no case of theirs saw: `path:line what`.
+std::vector<std::string> unseen_changes(const std::vector<Observation>& observations,
+                                        const QuestionContext& context);
 
 }  // namespace patchbench

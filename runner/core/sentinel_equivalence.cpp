@@ -18,7 +18,7 @@ Outcome equivalent(const Observations& observations, const QuestionContext& cont
   }
   if (!outputs.missing.empty()) return none(outputs.missing + ": not compared");
   if (const std::string why =
-          mutants_hold(observations, SubjectKind::kMutant, run.upstream, values);
+          mutants_hold(observations, SubjectKind::kMutant, run.upstream, values).failed;
       !why.empty())
     return none(why);
   if (const std::string why = regions_hold(observations, context, run.upstream, values);

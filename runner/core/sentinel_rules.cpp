@@ -1,9 +1,12 @@
 #include "core/sentinel_rules.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
+
+#include "core/looked_at.h"
 
 namespace patchbench::rules {
 
@@ -47,8 +50,10 @@ Compared compared(const Observations& upstream, const Observations& subject,
   return result;
 }
 
-std::string mutants_hold(const Observations& observations, SubjectKind kind,
-                         const Observations& upstream, const std::set<CaseRole>& roles) {
+MutantCheck mutants_hold(const Observations& observations, SubjectKind kind,
+                         const Observations& upstream, const std::set<CaseRole>& roles,
+                         bool is_partial) {
+  MutantCheck check;
   std::map<Subject, bool> red;
   for (const Observation& o : observations) {
     if (o.subject.kind() != kind || o.subject.is_region_mutant()) continue;
@@ -61,15 +66,24 @@ std::string mutants_hold(const Observations& observations, SubjectKind kind,
     const bool refused = kind == SubjectKind::kOpMutant && o.status == CaseStatus::kUnresolved &&
                          !o.outputs_sha256.empty();
     red[o.subject] |= o.role == CaseRole::kTrigger && (o.status == CaseStatus::kPresent || refused);
-    if (o.unresolved == Unresolved::kFlaky) return named(o);
+    if (o.unresolved == Unresolved::kFlaky) {
+      check.failed = named(o);
+      return check;
+    }
   }
-  if (red.empty()) return "no mutant was run: a check that cannot fail shows nothing";
+  check.num = red.size();
+  std::string missed;
   for (const auto& [subject, is_red] : red) {
     const bool is_other =
         !compared(upstream, of_subject(observations, subject), roles).differs.empty();
-    if (!is_red && !is_other) return subject.text() + " was not caught";
+    if (is_red || is_other)
+      ++check.num_red;
+    else if (missed.empty())
+      missed = subject.text() + " was not caught";
   }
-  return "";
+  if (red.empty()) check.failed = "no mutant was run: a check that cannot fail shows nothing";
+  if (!is_partial || check.num_red == 0) check.failed += missed;
+  return check;
 }
 
 std::string regions_hold(const Observations& observations, const QuestionContext& context,
@@ -84,6 +98,17 @@ std::string regions_hold(const Observations& observations, const QuestionContext
                          is_reached ? "case " + o.case_name + " does not see it" : o.reason);
   }
   return "";
+}
+
+std::string lines_hold(const Observations& observations, const QuestionContext& context) {
+  if (!context.has_lines || context.is_partial) return "";
+  const std::optional<LinesRun> run =
+      looked_at(of_subject(observations, SubjectKind::kPatched)).lines;
+  if (!run) return "no subject tells which of the changed lines ran";
+  std::vector<std::string> missed;
+  for (const std::string& line : run->missed)
+    if (!context.waived_lines.contains(line)) missed.push_back(line);
+  return missed.empty() ? "" : fmt::format("lines not run: {}", fmt::join(missed, ", "));
 }
 
 GreenCheck green_on(const Observations& subject, const Keys& must) {

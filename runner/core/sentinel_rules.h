@@ -29,14 +29,22 @@ Compared compared(const Observations& upstream, const Observations& subject,
                   const std::set<CaseRole>& roles);
 
 /// Whether every mutant of a kind, except region mutants, is red on at least one judged trigger,
-/// or other than upstream on a case of `roles`, where outputs are compared; "" or the reason why
-/// not.
-std::string mutants_hold(const Observations& observations, SubjectKind kind,
-                         const Observations& upstream = {}, const std::set<CaseRole>& roles = {});
+/// or other than upstream on a case of `roles`, where outputs are compared. `is_partial`: whether
+/// at least one is.
+struct MutantCheck {
+  std::size_t num = 0, num_red = 0;
+  std::string failed;  ///< "" or the reason why not
+};
+MutantCheck mutants_hold(const Observations& observations, SubjectKind kind,
+                         const Observations& upstream = {}, const std::set<CaseRole>& roles = {},
+                         bool is_partial = false);
 /// Whether every region mutant was caught: red on a case, or other than upstream on a case of
 /// `roles`, where outputs are compared; "" or the first that was not.
 std::string regions_hold(const Observations& observations, const QuestionContext& context,
                          const Observations& upstream = {}, const std::set<CaseRole>& roles = {});
+
+/// Whether every changed line ran in a case; "" or those that did not.
+std::string lines_hold(const Observations& observations, const QuestionContext& context);
 
 /// Green where it must be: a subject on every case in `must`; "" or the first that is not.
 struct GreenCheck {

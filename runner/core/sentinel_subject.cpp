@@ -30,7 +30,8 @@ Outcome subject_green(const Observations& observations, const QuestionContext& c
   if (!green.unanswered.empty()) return none(green.unanswered);
   std::set<std::string> mended, left;
   if (sentinel == Sentinel::kOpValidated) {
-    if (const std::string why = mutants_hold(observations, SubjectKind::kOpMutant); !why.empty())
+    if (const std::string why = mutants_hold(observations, SubjectKind::kOpMutant).failed;
+        !why.empty())
       return none(why);
   } else {
     const Observations upstream = of_subject(observations, SubjectKind::kUpstream);

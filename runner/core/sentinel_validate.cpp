@@ -40,13 +40,14 @@ Outcome validated(const Observations& observations, const QuestionContext& conte
     return none((code.differs.empty() ? code.missing : code.differs) +
                 ": nothing shows that its code is upstream's");
   }
-  if (const std::string why =
-          mutants_hold(observations, SubjectKind::kMutant, run.upstream, {CaseRole::kCode});
-      !why.empty())
-    return none(why);
+  const MutantCheck mutants = mutants_hold(observations, SubjectKind::kMutant, run.upstream,
+                                           {CaseRole::kCode}, context.is_partial);
+  if (!mutants.failed.empty()) return none(mutants.failed);
   if (const std::string why = regions_hold(observations, context); !why.empty()) return none(why);
-  return {Sentinel::kFixValidated, "",
-          fmt::format("{} cases green, every mutant red", run.num_green), ""};
+  const std::string red = mutants.num_red == mutants.num
+                              ? "every mutant red"
+                              : fmt::format("{} of {} mutants red", mutants.num_red, mutants.num);
+  return {Sentinel::kFixValidated, "", fmt::format("{} cases green, {}", run.num_green, red), ""};
 }
 
 }  // namespace patchbench::rules

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kRegion = "region:";
 /// The words; one with a colon is followed by a name. The first of a kind is its own word.
-constexpr std::array<std::pair<SubjectKind, std::string_view>, 15> kWords = {{
+constexpr std::array<std::pair<SubjectKind, std::string_view>, 16> kWords = {{
     {SubjectKind::kUpstream, "upstream"},
     {SubjectKind::kPatched, "patched"},
     {SubjectKind::kFixed, "fixed"},
@@ -21,6 +21,7 @@ constexpr std::array<std::pair<SubjectKind, std::string_view>, 15> kWords = {{
     {SubjectKind::kModelFixed, "model_fixed"},
     {SubjectKind::kPlain, "plain"},
     {SubjectKind::kLiar, "liar"},
+    {SubjectKind::kAltered, "altered:"},
     {SubjectKind::kMutant, "mutant:"},
     {SubjectKind::kMitigatedMutant, "mitigated_mutant:"},
     {SubjectKind::kOpMutant, "op_mutant:"},
@@ -71,8 +72,9 @@ bool Subject::is_in_process() const {
 }
 
 bool Subject::is_mutant() const {
-  return kind_ == SubjectKind::kMutant || kind_ == SubjectKind::kMitigatedMutant ||
-         kind_ == SubjectKind::kOpMutant || kind_ == SubjectKind::kModelMutant;
+  return kind_ == SubjectKind::kAltered || kind_ == SubjectKind::kMutant ||
+         kind_ == SubjectKind::kMitigatedMutant || kind_ == SubjectKind::kOpMutant ||
+         kind_ == SubjectKind::kModelMutant;
 }
 
 bool Subject::is_lone_edit() const {

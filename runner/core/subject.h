@@ -19,6 +19,7 @@ enum class SubjectKind {
   kModelFixed,       ///< the model without the defect
   kPlain,            ///< the plain computation, right by definition
   kLiar,             ///< computes nothing and says that it did
+  kAltered,          ///< the fix with one small change of its own text (run/altered.h)
   kMutant,           ///< of the edit, or made of the outputs of kPatched
   kMitigatedMutant,  ///< made of the outputs of kMitigated
   kOpMutant,

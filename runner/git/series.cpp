@@ -92,14 +92,16 @@ Series load_series(const fs::path& folder, const std::string& upstream) {
   std::sort(paths.begin(), paths.end());
   for (const fs::path& path : paths) {
     const std::string name = path.filename().string();
+    if (is_candidate(name)) continue;
     std::vector<Edit>* const kind = std::regex_match(name, kEdit)      ? &series.edits
                                     : std::regex_match(name, kMutant)  ? &series.mutants
                                     : std::regex_match(name, kClaimed) ? &series.claimed
                                                                        : nullptr;
     if (kind == nullptr)
       throw Error(ErrorCode::kUsage, path.string() +
-                                         ": an edit is named NNNN-subject.edit, mutant-name.edit "
-                                         "or claimed-name.edit, in lower case");
+                                         ": an edit is named NNNN-subject.edit, mutant-name.edit, "
+                                         "claimed-name.edit, wrong-name.edit or right-name.edit, "
+                                         "in lower case");
     Edit edit = load_pack_edit(path);
     if (!upstream.empty() && edit.field("Upstream") != upstream) continue;
     kind->push_back(std::move(edit));

@@ -1,9 +1,12 @@
 #include "run/drawn.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
+#include "core/looked_at.h"
 #include "core/pin_arguments.h"
 
 namespace patchbench {
@@ -58,6 +61,56 @@ std::string smallest_text(const Setup& setup, const Observation& o, const Trial&
   return text + "\n  " + command_of(setup, o, trial) + "\n";
 }
 
+/// The judged cases of a subject in each scenario, and the scenarios that have none and no reason.
+std::string scenarios_line(const Manifest& pack, const Trial& trial) {
+  std::map<std::string, int> judged;
+  const Subject* subject = nullptr;
+  for (const Observation& o : trial.observations) {
+    if (!o.is_summary() || o.subject.is_in_process()) continue;
+    subject = &o.subject;
+    const Json counts = o.drawn.value("scenarios", Json::object());
+    for (const auto& [name, num] : counts.items()) judged[name] += num.get<int>();
+  }
+  if (subject == nullptr || !pack.scenarios.are_drawn) return "";
+  std::vector<std::string> counts, open;
+  for (const std::string& name : pack.scenarios.drawn()) {
+    if (judged.contains(name))
+      counts.push_back(fmt::format("{} {}", name, judged[name]));
+    else
+      open.push_back(name);
+  }
+  std::string line = fmt::format("{} in scenarios: {}", *subject, fmt::join(counts, ", "));
+  if (!open.empty()) line += fmt::format("; not looked at: {}", fmt::join(open, ", "));
+  return line + "\n";
+}
+
+/// Of a subject that was explored: how many of the changed lines ran, and the others; the arguments
+/// that had one value.
+std::string looked_at_lines(const Manifest& pack, const Trial& trial) {
+  if (std::none_of(trial.observations.begin(), trial.observations.end(),
+                   [](const Observation& o) { return o.is_summary(); }))
+    return "";
+  const LookedAt looked = looked_at(trial.observations);
+  std::string text;
+  if (looked.lines) {
+    const LinesRun& run = *looked.lines;
+    text += fmt::format(
+        "changed lines: {} statements, {}", run.num,
+        run.missed.empty() ? "all run" : fmt::format("not run: {}", fmt::join(run.missed, ", ")));
+    if (run.num_text > 0)
+      text += fmt::format("; {} lines of kernels are compiled and not seen to run", run.num_text);
+    text += "\n";
+  }
+  std::vector<std::string> open;
+  for (const std::string& argument : not_looked_at(looked))
+    if (!pack.waived_arguments.contains(argument.substr(0, argument.find(' '))))
+      open.push_back(argument);
+  if (!open.empty())
+    text +=
+        fmt::format("arguments with one value alone, not looked at: {}\n", fmt::join(open, ", "));
+  return text;
+}
+
 }  // namespace
 
 std::string drawn_text(const Setup& setup, const std::vector<Trial>& trials) {
@@ -65,6 +118,8 @@ std::string drawn_text(const Setup& setup, const std::vector<Trial>& trials) {
   for (const Trial& trial : trials) {
     for (const Observation& o : trial.observations)
       if (o.is_summary()) text += summary_line(o);
+    text += scenarios_line(setup.target.manifest, trial);
+    text += looked_at_lines(setup.target.manifest, trial);
   }
   for (const Trial& trial : trials) {
     for (const Observation& o : trial.observations)

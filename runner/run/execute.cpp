@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <iterator>
 #include <set>
 #include <thread>
 
@@ -14,6 +15,7 @@
 #include "exec/process.h"
 #include "exec/progress.h"
 #include "ledger/ledger.h"
+#include "run/altered.h"
 #include "run/mitigation_program.h"
 #include "run/programs.h"
 #include "run/self_test.h"
@@ -291,6 +293,13 @@ Answer execute(const Context& context, const Setup& setup, const RunPlan& plan) 
   ensure_self_test(context, setup);
   Answer answer{run_steps(context, setup, plan.steps), plan.question, {}, ""};
   run_further(context, setup, plan, answer.trials);
+  const bool is_of_fix = plan.question.has_lines && !plan.question.is_partial;
+  if (is_of_fix && sentinel_of(observations_of(answer.trials), plan.question).sentinel) {
+    AlteredSteps altered = altered_steps(context, setup, plan, answer.trials);
+    std::vector<Trial> trials = run_steps(context, setup, altered.steps);
+    std::move(trials.begin(), trials.end(), std::back_inserter(answer.trials));
+    answer.question.altered = std::move(altered.what);
+  }
   // The judge comes first: a program says nothing about a mitigation that is red there.
   if (plan.runs_program && sentinel_of(observations_of(answer.trials), plan.question).sentinel)
     answer.question.program = runner_of(context).run_program(context, setup);

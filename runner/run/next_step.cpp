@@ -70,9 +70,11 @@ std::string next_step(const Setup& setup, const QuestionContext& question, const
     case Sentinel::kBugAbsent:
       return of_bug(setup, question.subject, outcome.sentinel == Sentinel::kBugReproduced);
     case Sentinel::kFixValidated:
-      return report::closing(
-          "The fix holds: the release is wrong, the patched release is right, each mutant is red.",
-          "patchbench bundle " + slug);
+      return report::closing(question.is_partial
+                                 ? "The fix holds on the named cases."
+                                 : "The fix holds: the release is wrong, the patched release is "
+                                   "right, each mutant is red.",
+                             "patchbench bundle " + slug);
     case Sentinel::kFixRejected:
       return report::closing("The fix does not hold.", "patchbench patch show " + slug);
     case Sentinel::kEquivalenceShown:

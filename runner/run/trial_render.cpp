@@ -87,8 +87,8 @@ Cost cost_of(const Trial& trial) {
 }
 
 /// One line per mutant: its trials hold many rows of which one red case matters. `holds`: the
-/// verdict says that every mutant was caught.
-std::string mutant_line(const Trial& trial, bool holds) {
+/// verdict says that every mutant was caught; `is_partial`: by cases that were named.
+std::string mutant_line(const Trial& trial, bool holds, bool is_partial) {
   const Observation* caught = nullptr;
   for (const Observation& o : trial.observations) {
     const bool is_asked = o.role == CaseRole::kTrigger || holds;
@@ -96,6 +96,8 @@ std::string mutant_line(const Trial& trial, bool holds) {
   }
   const std::string subject =
       trial.observations.empty() ? "mutant" : trial.observations.front().subject.text();
+  if (caught == nullptr && is_partial)
+    return fmt::format("{}: not red on the named cases\n", subject);
   if (caught == nullptr && holds)
     return fmt::format("{}: not equal to upstream bit for bit\n", subject);
   if (caught == nullptr) return fmt::format("{}: NOT caught\n", subject);
@@ -145,6 +147,9 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
   report::Table table({"case", "expected", "seen", "worst", "error", "plain", "limit"});
   std::string mutants, cost_history;
   for (const Trial& trial : trials) {
+    const bool is_altered =
+        !trial.observations.empty() && trial.observations.front().subject == SubjectKind::kAltered;
+    if (is_altered) continue;
     if (question.question == Question::kOp && is_mutants(trial)) {
       std::map<Subject, bool> red;
       for (const Observation& o : trial.observations)
@@ -153,7 +158,7 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
           "{} mutants of the outputs, {} red\n", red.size(),
           std::count_if(red.begin(), red.end(), [](const auto& r) { return r.second; }));
     } else if (is_mutants(trial) && trials.size() > 1) {
-      mutants += mutant_line(trial, outcome.sentinel.has_value());
+      mutants += mutant_line(trial, outcome.sentinel.has_value(), question.is_partial);
     } else {
       add_rows(table, trial, question, shown > 1);
       const Cost cost = cost_of(trial);
@@ -167,6 +172,8 @@ std::string render_trials(const Setup& setup, const std::vector<Trial>& trials,
   }
   text += table.render(style) + mutants + region_line(trials) + drawn_text(setup, trials) +
           cost_history;
+  for (const std::string& line : unseen_changes(observations_of(trials), question))
+    text += fmt::format("no case sees this part of the fix: {}\n", line);
   text += report::colored(outcome.text(), color_of(outcome), style);
   if (!outcome.alias.empty()) text += " = " + outcome.alias;
   return text + (outcome.why.empty() ? "" : ": " + outcome.why) + "\n";

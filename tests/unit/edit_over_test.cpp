@@ -237,7 +237,7 @@ TEST_F(LoadEdit, SaysInOneLineWhatIsWrong) {
   mutant.name = "0002-b.edit";
   write(mutant);
   EXPECT_EQ(refusal(mutant.name),
-            "0002-b.edit: Over: only a mutant-NAME.edit is written over a fix");
+            "0002-b.edit: Over: only a mutant-, wrong- or right-NAME.edit is written over a fix");
   mutant.name = "mutant-half.edit";
   mutant.set_field("Over", "0002-b.edit");
   write(mutant);

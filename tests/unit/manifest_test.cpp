@@ -9,6 +9,7 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/scenario.h"
 
 namespace patchbench {
 namespace {
@@ -109,6 +110,24 @@ TEST(Manifest, GivesEachCaseTheUsualAxesThatItDoesNotName) {
   EXPECT_EQ(manifest.cases[1].axes, Json::parse(R"({"answer": null, "rows": 2})"));
 }
 
+TEST(Manifest, DrawnCasesAreInTheScenariosThatItDoesNotWaive) {
+  const auto drawn = [](const std::string& rules) {
+    return parse(with("\"mitigation\": {", "\"scenarios\": " + rules + ", \"mitigation\": {"))
+        .scenarios;
+  };
+  EXPECT_TRUE(parse(with("", "")).scenarios.drawn().empty());
+  EXPECT_EQ(drawn("{}").drawn(), scenarios());
+  const ScenarioRules rules =
+      drawn(R"({"waived": {"forked": "it needs a GPU"}, "overwritten": ["rows"]})");
+  EXPECT_EQ(rules.drawn().size(), scenarios().size() - 1);
+  EXPECT_EQ(rules.overwritten, std::set<std::string>{"rows"});
+  EXPECT_NE(error_of(with("\"mitigation\": {",
+                          R"("scenarios": {"waived": {"forkd": "it needs a GPU"}},
+                             "mitigation": {)"))
+                .find("did you mean forked"),
+            std::string::npos);
+}
+
 TEST(Manifest, ReadsSpacesAndTriggers) {
   const std::string explore =
       R"("explore": {"seconds": 5, "fixed": {"thing": "1.2"}, "spaces": [
@@ -175,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"unknown_top_key", "\"number\": 42", "\"number\": 42, \"colour\": 1",
             "m.json:3: /colour: unknown key; one of: bounds, cases, classes, environments, "
             "explore, "
-            "filing, impact, kind, lifecycle, mitigation, number, requires and 9 more"},
+            "filing, impact, kind, lifecycle, mitigation, number, requires and 12 more"},
         Bad{"usual_value_repeated", "\"cases\": [", "\"usual\": {\"vocab\": 200}, \"cases\": [",
             "m.json:14: /cases/0/axes/vocab: is the usual value: leave it out"},
         Bad{"unknown_enum", "\"kind\": \"bug\"", "\"kind\": \"bgu\"",

@@ -206,6 +206,9 @@ TEST_F(PatchCli, AMutantStandsAloneOnThePin) {
   ASSERT_EQ(again.claimed.size(), 1u);
   EXPECT_EQ(again.claimed[0].name, "claimed-half.edit");
   EXPECT_EQ(again.mutants.size(), 1u);
+  run({"save", work.string(), "--name", "wrong-half", "--subject", "a candidate"});
+  EXPECT_TRUE(fs::exists(patches("toy_one") / "wrong-half.edit"));
+  EXPECT_EQ(git::load_series(patches("toy_one")).mutants.size(), 1u) << "no part of the series";
 }
 
 TEST_F(PatchCli, AMutantOfALongFixIsSavedOverIt) {

@@ -66,6 +66,17 @@ TEST(Record, AnObservationOfFourTensorsTakesAtMostTwoKibibytes) {
   EXPECT_LE(canonical_json(Sample().observations[0].statement).size(), 2048u);
 }
 
+TEST(Record, KeepsTheLinesThatAVerdictRestsOnHoweverMuchASubjectSays) {
+  Observation o = sample::red_observations()[0];
+  const Json lines = {{"num", 9}, {"text", 0}, {"missed", {"a.py:3"}}};
+  for (const std::size_t num_letters : {10u, 100'000u}) {
+    o.self_reported = {{"lines", lines}, {"notes", std::string(num_letters, 'a')}};
+    const Record record = make_observation_record(sample::context(), o);
+    EXPECT_LE(canonical_json(record.statement).size(), 8192u);
+    EXPECT_EQ(witness_of(record).observation.self_reported, (Json{{"lines", lines}}));
+  }
+}
+
 TEST(Record, DigestIsThatOfTheCanonicalTextWhateverTheKeyOrder) {
   const Record record = Sample().verdict;
   const std::string text = canonical_json(record.statement);

@@ -1,0 +1,149 @@
+"""Each scenario: right code passes it, and code that is wrong in it alone does not."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "repro" / "harness"))
+
+import subject_runtime as runtime  # noqa: E402
+from scenarios import SCENARIOS  # noqa: E402
+
+HELD: dict[str, Any] = {}
+PARENT = os.getpid()
+BARRIER = threading.Barrier(2)
+
+
+class Product(torch.autograd.Function):
+    """`(x * w).sum(-1)`, with one fault by name."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor, fault: str) -> torch.Tensor:
+        ctx.fault, ctx.shape = fault, x.shape
+        ctx.save_for_backward(x, w)
+        num_calls = HELD["calls"] = HELD.get("calls", 0) + 1
+        if fault == "counts_calls" and num_calls > 1 or fault == "child" and os.getpid() != PARENT:
+            return x.sum(-1)
+        if fault == "keeps_shape" and HELD.setdefault("shape", x.shape) != x.shape:
+            return x.sum(-1)
+        if fault == "last_forward":
+            HELD["saved"] = (x.detach().clone(), w.detach().clone())
+        if fault == "thread" and threading.current_thread() is not threading.main_thread():
+            is_case = bool(x.sum() > 18)  # the other thread, with half its values, is the last
+            for is_mine in (is_case, not is_case):
+                BARRIER.wait()
+                if is_mine:
+                    HELD["saved"] = (x.detach().clone(), w.detach().clone())
+            BARRIER.wait()
+        if fault == "open_forward":
+            HELD["open"] = HELD.get("open", 0) + 1
+        if fault == "overwrites":
+            ctx.save_for_backward(x.clone(), w)
+            x.data.mul_(2)
+            return (x * w).sum(-1) / 2
+        if fault == "wants_a_gradient" and not (x.requires_grad or w.requires_grad):
+            return x.sum(-1)
+        if fault == "wants_no_inference" and torch.is_inference_mode_enabled():
+            return x.sum(-1)
+        return (x * w).sum(-1)
+
+    @staticmethod
+    def backward(ctx: Any, by: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        if ctx.fault in ("last_forward", "thread") and "saved" in HELD:
+            x, w = HELD["saved"]
+        if ctx.fault == "runs_once" and HELD["calls"] > HELD.get("before", 0) + 1:
+            x = x * 2
+        if ctx.fault == "open_forward":
+            HELD["open"] -= 1
+            if HELD["open"]:
+                x = x * 2
+        grad_x, grad_w = by[..., None] * w, by[..., None] * x
+        if ctx.fault == "frozen" and not all(ctx.needs_input_grad[:2]):
+            grad_x = grad_w = grad_x + grad_w
+        return grad_x, grad_w, None
+
+
+def subject(fault: str) -> Any:
+    def run(case: runtime.Case) -> dict[str, torch.Tensor]:
+        x, w = (case.tensors[name].detach().requires_grad_() for name in ("x", "w"))
+        if fault == "leaf" and not x.is_leaf:
+            w = w * 2
+        out = Product.apply(x, w, fault)
+        grad_x, grad_w = torch.autograd.grad(out, (x, w), torch.ones_like(out))
+        if fault == "adds_itself" and x.grad is not None:
+            grad_x = grad_x * 2
+        return {"out": out, "grad_x": grad_x, "grad_w": grad_w}
+
+    return type("Subject", (), {"run": staticmethod(run), "PACKAGE": "torch"})
+
+
+def answer(fault: str, scenario: str | None, name: str = "case") -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    HELD.clear()
+    BARRIER.reset()
+    views = {n: {"storage": f"{name}/{n}", "sizes": [3, 4], "strides": [4, 1], "offset": 0} for n in ("x", "w")}
+    small = {n: {"storage": f"small/{n}", "sizes": [2, 4], "strides": [4, 1], "offset": 0} for n in ("x", "w")}
+    axes = {} if scenario is None else {"scenario": scenario}
+    entries = {name: {"name": name, "axes": axes, "inputs": views}, "small": {"name": "small", "axes": {}, "inputs": small}}
+    storages = {f"{case}/{n}": torch.linspace(i + 1, i + 3, 12) for case in entries for i, n in enumerate(("x", "w"))}
+    case = runtime.Batch(entries, storages, "cpu").case(name)
+    return runtime.run_case(subject(fault), case)
+
+
+def is_right(fault: str, scenario: str, name: str = "case") -> bool:
+    """Whether the outputs in the scenario equal those of right code outside of it."""
+    wanted = answer("", None, name)[1]
+    report, got = answer(fault, scenario, name)
+    if report["status"] != "ok":
+        return False
+    kept = [tensor for output, tensor in got.items() if "/kept/" in output]
+    return all(torch.equal(tensor, wanted[output]) for output, tensor in got.items() if "/kept/" not in output) and not any(
+        tensor.any() for tensor in kept
+    )
+
+
+def is_right_in_a_new_process(*arguments: str) -> bool:
+    """As `is_right`, where no other test has started a thread of autograd."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(is_right, arguments)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_right_code_passes(scenario: str) -> None:
+    if scenario == "forked":
+        assert is_right_in_a_new_process("", scenario)
+        return
+    for name in ("case", "b", "c", "d", "e", "f"):  # the name chooses the order, and what is frozen
+        assert is_right("", scenario, name), (name, answer("", scenario, name)[0])
+
+
+FAULTS = {
+    "twice": "counts_calls", "after": "keeps_shape", "two_live": "last_forward", "inputs_kept": "overwrites", "frozen": "frozen",
+    "no_grad": "wants_a_gradient", "inference_mode": "wants_no_inference", "from_op": "leaf", "adds_up": "adds_itself",
+    "raised_between": "open_forward", "checkpointed": "runs_once", "threads": "thread", "forked": "child",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_wrong_code_fails_in_its_scenario_alone(scenario: str) -> None:
+    report, got = answer(FAULTS[scenario], None)
+    assert report["status"] == "ok" and all(torch.equal(got[n], t) for n, t in answer("", None)[1].items())
+    is_right_there = is_right_in_a_new_process if scenario == "forked" else is_right
+    assert not is_right_there(FAULTS[scenario], scenario)
+
+
+def test_a_subject_without_a_backward_has_no_such_scenario() -> None:
+    case = runtime.Batch({"a": {"name": "a", "axes": {"scenario": "two_live"}, "inputs": {}}}, {}, "cpu").case("a")
+    plain = type("Subject", (), {"run": staticmethod(lambda _: {"out": torch.ones(1)})})
+    for scenario in ("two_live", "frozen", "from_op", "adds_up", "raised_between", "checkpointed"):
+        case.axes["scenario"] = scenario
+        report, _ = runtime.run_case(plain, case)
+        assert report["status"] == "unsupported" and report["reason"], scenario
