@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "dsa_graph_capture/model.h"
 #include "dsa_graph_capture/op.h"
@@ -34,6 +35,7 @@ const std::map<std::string, std::vector<std::string>> kAxes = {
      {"batch", "detect", "head_dim", "num_heads", "pattern", "seqlen", "sparse_loss", "topk"}},
     {"loss_backward",
      {"batch", "detect", "head_dim", "num_heads", "pattern", "seqlen", "sparse_loss", "topk"}},
+    {"loss_scale", {"batch", "head_dim", "is_set", "seqlen"}},
     {"packed_positions", {"cp_rank", "cp_size", "padding", "seqlens"}},
     {"unsized_positions", {"cp_rank", "cp_size", "seqlens"}},
     {"context_parallel", {"ranks"}},
@@ -45,7 +47,7 @@ std::string site_of(const Case& item) {
   return choice(
       item, "site",
       {"context_parallel", "eager_bounds", "eligible_bounds", "index_mask", "loss_backward",
-       "loss_forward", "packed_positions", "unsized_positions", "varlen_bounds"});
+       "loss_forward", "loss_scale", "packed_positions", "unsized_positions", "varlen_bounds"});
 }
 std::vector<int64_t> seqlens_of(const Case& item) {
   const Json& list = axis(item, "seqlens");
@@ -229,6 +231,32 @@ Tensor kl_loss(const Distributions& of) {
 
 constexpr double kLossCoeff = 0.7;
 
+/// The output of the attention, to which the loss is tied, the gradient that arrives there, and the
+/// loss's scale where the optimizer has set one.
+Tensors scale_inputs(const Case& item, uint64_t seed) {
+  const std::vector<int64_t> shape = {extent(item, "seqlen"), extent(item, "batch"),
+                                      extent(item, "head_dim")};
+  const auto normal = [&](const std::string& name, const std::vector<int64_t>& of) {
+    return Draw(seed, item.name + "/" + name).normal(of).to(at::kFloat);
+  };
+  Tensors inputs = {{"output", normal("output", shape)},
+                    {"indexer_loss", normal("indexer_loss", {}).abs()},
+                    {"arriving", normal("arriving", shape)}};
+  if (flag(item, "is_set")) inputs["scale"] = torch::full({}, 1024.0, at::kFloat);
+  return inputs;
+}
+
+/// The output's gradient as it came, and the loss's: the scale, 1 where none was set. That of a
+/// capture is not kept.
+Tensors scaled(const Tensors& inputs, at::ScalarType type) {
+  const Tensor passed_on = inputs.at("arriving").to(type);
+  if (inputs.contains("scale"))
+    return {{"passed_on", passed_on}, {"scale", inputs.at("scale").to(type)}};
+  return {{"passed_on", passed_on},
+          {"scale", torch::ones({}, type)},
+          {"kept_from_capture", torch::zeros({}, type)}};
+}
+
 Distributions distributions_of(const Case& item, const Tensors& inputs, const Tensor& scores) {
   return distributions(inputs, scores, softmax_scale(extent(item, "head_dim")),
                        flag(item, "sparse_loss"));
@@ -302,6 +330,7 @@ Tensors right_values(const Case& item, const Tensors& inputs, at::ScalarType typ
   if (site == "index_mask") return {{"index_mask", right_mask(inputs).to(type)}};
   if (site == "loss_forward") return {{"loss", loss_forward(item, inputs, type)}};
   if (site == "loss_backward") return loss_backward(item, inputs, type);
+  if (site == "loss_scale") return scaled(inputs, type);
   if (site == "context_parallel") return {{"uneven_rejected", torch::ones({}, type)}};
   if (site.ends_with("_positions")) return {{"positions", right_positions(item).to(type)}};
   if (site == "eager_bounds") return {{"accepted_eager", torch::zeros({}, type)}};
@@ -366,7 +395,7 @@ class DsaPack : public harness::Pack {
   void check(const Case& item) const override {
     std::vector<std::string> known = kAxes.at(site_of(item));
     known.push_back("site");
-    if (site_of(item).starts_with("loss_"))
+    if (site_of(item) == "loss_forward" || site_of(item) == "loss_backward")
       known = harness::with_optional(item, known, "logits_times");
     harness::check_axes(item, known);
     if (item.axes.contains("cp_rank") && axis(item, "cp_rank") >= extent(item, "cp_size"))
@@ -381,6 +410,7 @@ class DsaPack : public harness::Pack {
     if (site == "index_mask") return mask_inputs(item, seed);
     if (site == "loss_forward" || site == "loss_backward")
       return loss_inputs(item, seed, site == "loss_backward");
+    if (site == "loss_scale") return scale_inputs(item, seed);
     if (site == "varlen_bounds" || site == "eager_bounds") return bounds_inputs(item);
     if (site == "context_parallel")
       return {{"ranks", torch::tensor(extent(item, "ranks"), at::kLong)}};
@@ -423,7 +453,8 @@ class DsaPack : public harness::Pack {
 
   /// "ineligible_accepted": taken while capturing, declined in eager. "validation_lost": taken in
   /// eager. "eligible_declined": taken in eager, declined by a capture that works.
-  /// "capture_illegal": every value is right and the path breaks a capture.
+  /// "first_capture_illegal", "capture_illegal": every value is right and the path breaks a
+  /// capture, of the first where no backward ran before it, and any.
   std::string classify(const Case& item, const Judgement& judgement) const override {
     const std::string site = site_of(item);
     if (site == "varlen_bounds" || site == "eager_bounds") {
@@ -433,10 +464,15 @@ class DsaPack : public harness::Pack {
     if (site == "eligible_bounds" && judgement.is_right("capture_breaks"))
       return judgement.is_right("declined_capturing") ? "" : "eligible_declined";
     if (site == "eligible_bounds") return "capture_illegal";
+    const std::set<std::string> of_capture = {"capture_breaks", "kept_from_capture"};
+    bool is_capture_right = true;
     for (const auto& [name, tensor] : judgement.got) {
-      if (name != "capture_breaks" && !judgement.is_right(name)) return "";
+      if (judgement.is_right(name)) continue;
+      if (!of_capture.contains(name)) return "";
+      is_capture_right = false;
     }
-    return judgement.is_right("capture_breaks") ? "" : "capture_illegal";
+    if (is_capture_right) return "";
+    return site == "loss_scale" ? "first_capture_illegal" : "capture_illegal";
   }
 
   /// "sentinel_index_rejected": the scatter in the release's dsa.py raises for a case that holds

@@ -22,6 +22,7 @@ SITES = {
     "index_mask": ("dsa_masking", "scatter_topk_into_index_mask"),
     "loss_forward": ("dsa", "compute_dsa_indexer_loss"),
     "loss_backward": ("dsa", "bwd_fused_indexer_loss_naive"),
+    "loss_scale": ("dsa", "DSAIndexerLossAutoScaler"),
     "packed_positions": ("dsa_layout", "build_packed_allgather_cp_local_positions"),
     "unsized_positions": ("dsa_layout", "build_packed_allgather_cp_local_positions"),
     "context_parallel": ("dsa", "_validate_nonpacked_cp_uniform_length"),
@@ -43,10 +44,25 @@ def find(module: str, name: str) -> Callable[..., Any]:
     return found
 
 
+def scaler_of(scaler: Any) -> Callable[..., Any]:
+    """A call of the function that ties the indexer's loss to the attention's output, forward and backward without the engine of
+    autograd, which wants a real device; before it the optimizer has set a scale or none."""
+
+    def call(output: torch.Tensor, indexer_loss: torch.Tensor, arriving: torch.Tensor, scale: torch.Tensor | None = None) -> Any:
+        scaler.main_loss_backward_scale = scale
+        context = SimpleNamespace(save_for_backward=lambda *saved: setattr(context, "saved_tensors", saved))
+        scaler.forward(context, output, indexer_loss)
+        return scaler.backward(context, arriving)
+
+    return call
+
+
 def words_of(case: Case, device: str) -> dict[str, Any]:
-    """The arguments by name, on fresh tensors: some of the functions write into theirs."""
-    axes, words = case.axes, {name: tensor.clone() for name, tensor in case.tensors.items()}
-    if axes["site"].startswith("loss"):
+    """The arguments by name; the mask, which is written in place, is a copy."""
+    axes, words = case.axes, dict(case.tensors)
+    if "index_mask" in words:
+        words["index_mask"] = words["index_mask"].clone()
+    if axes["site"] in ("loss_forward", "loss_backward"):
         scale = 1 / math.sqrt(axes["head_dim"])
         words |= {"softmax_scale": scale, "loss_coeff": 0.7, "sparse_loss": axes["sparse_loss"], "pg_collection": ONE_RANK, "mask": None}
     if axes["site"].endswith("_positions"):
@@ -64,7 +80,8 @@ def values_of(site: str, function: Callable[..., Any], words: dict[str, Any]) ->
     result = function(**words)
     if site == "index_mask":
         return {"index_mask": words["index_mask"]}
-    names = {"loss_forward": ("loss",), "loss_backward": ("grad_q", "grad_weights", "grad_k")}.get(site, ("positions",))
+    named = {"loss_forward": ("loss",), "loss_backward": ("grad_q", "grad_weights", "grad_k"), "loss_scale": ("passed_on", "scale")}
+    names = named.get(site, ("positions",))
     return dict(zip(names, result if isinstance(result, tuple) else (result,), strict=True))
 
 
@@ -80,7 +97,8 @@ def rewritten(words: dict[str, Any], times: int) -> dict[str, Any]:
 
 def captured_breaks(case: Case, function: Callable[..., Any], words: Callable[[str], dict[str, Any]]) -> int:
     """Modes that do not capture the call, and of those that do the replays (three, on rewritten indices) unlike an eager call."""
-    held, values, differing = words(case.device), {}, []
+    held = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in words(case.device).items()}
+    values, differing = {}, []
 
     def step() -> None:
         if case.axes["site"] in BOUNDS:  # whether it takes them is asked apart from this
@@ -144,6 +162,16 @@ def acceptance(case: Case, call: Callable[[str], Any]) -> dict[str, torch.Tensor
     return {"accepted_eager": torch.tensor(float(is_taken_eager)), "accepted_capturing": torch.tensor(float(is_taken_capturing))}
 
 
+def kept_from_capture(case: Case, scaler: Any, call: Callable[[str], Any]) -> torch.Tensor:
+    """Whether a scale that was made while the stream captures stays: it lies in the graph's memory, and each replay overwrites it."""
+    if case.device == "cpu":
+        with capture_check.as_if_capturing():
+            call("cpu")
+    else:
+        capture_check.check_capture(lambda: call(case.device))
+    return torch.tensor(float(scaler.main_loss_backward_scale is not None))
+
+
 def over_ranks(case: Case) -> dict[str, torch.Tensor]:
     """The context-parallel sites in as many processes as the case has ranks, each with a GPU of its own where there are any."""
     num_ranks, kind = case.axes["ranks"], case.device.split(":")[0]
@@ -160,6 +188,7 @@ def over_ranks(case: Case) -> dict[str, torch.Tensor]:
 def run(case: Case) -> dict[str, torch.Tensor]:
     """The site's values and how often it would break a capture."""
     function, site = find(*SITES[case.axes["site"]]), case.axes["site"]
+    function = scaler_of(function) if site == "loss_scale" else function
     if case.device == "cpu":
         torch.set_num_threads(1)  # small products: threads that wait for one another cost more than they give
 
@@ -178,4 +207,6 @@ def run(case: Case) -> dict[str, torch.Tensor]:
     values = acceptance(case, call) if site in BOUNDS else values_of(site, function, words(case.device))
     if case.axes.get("detect", site != "eager_bounds"):
         values["capture_breaks"] = torch.tensor(float(breaks(case, call, function, words)))
+    if case.axes.get("is_set") is False:
+        values["kept_from_capture"] = kept_from_capture(case, find(*SITES[site]), call)
     return values

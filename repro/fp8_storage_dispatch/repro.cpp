@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "fp8_storage_dispatch/attention.h"
 #include "fp8_storage_dispatch/op.h"
@@ -33,8 +34,12 @@ const std::map<std::string, std::vector<std::string>> kAxes = {
     {"call", {"call", "storage"}},
     {"raw_pointer", {"storage"}},
     {"dlpack", {"storage"}},
+    {"copies", {"storage"}},
     {"dtype_guard", {"quantised", "storage"}},
     {"fused_absorbed",
+     {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
+    {"indexer", {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
+    {"indexer_loss",
      {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
     {"sparse_mla_4d",
      {"batch", "num_heads", "quantised", "seqlen_k", "seqlen_q", "storage", "topk"}},
@@ -63,13 +68,16 @@ std::string site_of(const Case& item) {
   return choice(item, "site", sites);
 }
 bool is_wrapper_site(const std::string& site) {
-  return site == "call" || site == "raw_pointer" || site == "dlpack" || site == "payload_pointer";
+  const std::set<std::string> all = {"call", "raw_pointer", "dlpack", "copies", "payload_pointer"};
+  return all.contains(site);
 }
 /// What wants the result of the fused absorbed entry on FP8 storage.
 bool is_entry_site(const std::string& site) { return site.starts_with("entry_"); }
-/// What calls the fused absorbed entry, whose operands are [seqlen, batch, heads, head_dim].
+bool is_indexer_site(const std::string& site) { return site.starts_with("indexer"); }
+/// What calls an entry whose operands are [seqlen, batch, heads, head_dim].
 bool is_fused_site(const std::string& site) {
-  return site == "fused_absorbed" || site.ends_with("fp8_variant") || is_entry_site(site);
+  return site == "fused_absorbed" || site.ends_with("fp8_variant") || is_entry_site(site) ||
+         is_indexer_site(site);
 }
 bool is_model_site(const std::string& site) { return site.starts_with("model_"); }
 bool is_op_site(const std::string& site) { return site == "attention" || site == "storage"; }
@@ -232,7 +240,10 @@ Tensors right_counts(const Case& item, const Tensors& inputs, at::ScalarType typ
   if (site == "entry_storage") values["held_dense"] = zero;
   if (site == "call" || site == "kernel_launch") values["raised"] = zero;
   if (site == "call") values["overstated"] = zero;
-  const bool is_dispatcher = !is_wrapper_site(site) && !is_model_site(site);
+  if (site == "copies") values["wrong_facts"] = zero;
+  if (is_indexer_site(site)) values["declined_dense"] = zero;
+  const bool is_dispatcher =
+      !is_wrapper_site(site) && !is_model_site(site) && !is_indexer_site(site);
   if (is_dispatcher && choice(item, "storage", kStorages) == "bf16") {
     for (const char* name : {"query", "kv"})
       values[std::string(name) + "_seen"] = inputs.at(name).to(at::kCPU, type);
@@ -521,7 +532,8 @@ class Fp8Pack : public harness::Pack {
   /// Which falsehood was handed over: a null pointer outweighs a copy.
   std::string classify(const Case& item, const Judgement& judgement) const override {
     const std::string site = site_of(item);
-    for (const char* name : {"query_seen", "kv_seen", "wrong_at_the_kernel", "miscounted"}) {
+    for (const char* name : {"query_seen", "kv_seen", "wrong_at_the_kernel", "miscounted",
+                             "wrong_facts", "declined_dense"}) {
       if (is_op_site(site) || !judgement.is_right(name)) return "";
     }
     if (!judgement.is_right("payload_missing")) return "no_payload";

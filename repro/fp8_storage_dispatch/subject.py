@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import functools
 import importlib
@@ -26,6 +27,11 @@ TILELANG = SimpleNamespace(dsa_kernel_backend="tilelang")
 HEAD_DIM, HEAD_DIM_V = 576, 512
 LEAST_DISTANCE = 5e-3  # as repro.cpp's: the 8 bits cost 2.6 %
 FUSED_SITES = ("fused_absorbed", "fp8_variant")
+# The entry of the indexer, without and with its loss, and the kernel that it calls.
+INDEXERS = {
+    "indexer": ("run_fused_qk_topk", "lighting_indexer_indices"),
+    "indexer_loss": ("run_fused_qk_topk_with_loss", "lighting_indexer"),
+}
 VERSIONED_DATA_OFFSET = 32
 
 stand_in.install()
@@ -147,10 +153,18 @@ def is_wrapper(value: Any) -> bool:
     return isinstance(value, tensor_module("").QuantizedTensor)
 
 
-def make_wrapper(storage: str, payload: torch.Tensor, scale_inv: torch.Tensor) -> torch.Tensor:
+def quantizer_of(storage: str, scale_inv: torch.Tensor) -> Any:
+    """What makes such wrappers in the release."""
+    if storage == "mxfp8":
+        return tensor_module("mxfp8_tensor").MXFP8Quantizer(stand_in.DType.kFloat8E4M3)
+    scale = 1 / scale_inv
+    return tensor_module("float8_tensor").Float8Quantizer(scale, torch.zeros_like(scale), stand_in.DType.kFloat8E4M3)
+
+
+def make_wrapper(storage: str, payload: torch.Tensor, scale_inv: torch.Tensor, quantizer: Any = None) -> torch.Tensor:
     """A wrapper that says bf16 around e4m3 bytes of the same shape, made by the release's own constructor."""
     words: dict[str, Any] = {"shape": payload.shape, "dtype": torch.bfloat16, "fp8_dtype": stand_in.DType.kFloat8E4M3}
-    words["quantizer"] = None
+    words["quantizer"] = quantizer
     if storage == "mxfp8":
         kind = tensor_module("mxfp8_tensor").MXFP8Tensor
         words |= {"rowwise_data": payload, "rowwise_scale_inv": scale_inv}
@@ -239,6 +253,56 @@ def run_pointer(given: torch.Tensor, read: Callable[[torch.Tensor], int]) -> See
     return seen
 
 
+def rows_of(case: Case, rows: slice) -> torch.Tensor:
+    """A wrapper with a quantizer, of rows of the case's bytes."""
+    payload, scale_inv = case.tensors["payload"][rows], case.tensors["scale_inv"]
+    is_blocked = case.axes["storage"] == "mxfp8"
+    scale_inv = scale_inv[: scale_inv.shape[0] * payload.shape[0] // case.tensors["payload"].shape[0]] if is_blocked else scale_inv
+    return make_wrapper(case.axes["storage"], payload, scale_inv, quantizer_of(case.axes["storage"], scale_inv))
+
+
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The buffers that hold a wrapper's values."""
+    held = (getattr(tensor, name, None) for name in ("_data", "_transpose", "_rowwise_data", "_columnwise_data"))
+    return [part for part in held if part is not None]
+
+
+def run_copies(make: Callable[[slice], torch.Tensor]) -> tuple[Seen, dict[str, Any]]:
+    """Deep copies of a wrapper, and a wrapper whose data is set to one of another shape: their pointers, and what about them is not as
+    torch has it. `make` is told which rows."""
+    seen, every = Seen(), slice(None)
+    leaf, replaced = make(every).requires_grad_(), make(every)
+    leaf.grad = torch.ones(leaf.shape, dtype=torch.bfloat16, device=leaf.device)
+    twin, again = copy.deepcopy([leaf, leaf])
+    replaced.data = make(slice(1))
+    for name, made in (("deepcopy", twin), ("data", replaced)):
+        with contextlib.suppress(RuntimeError):
+            hand_over(seen, name, made, data_pointer)
+    module = importlib.import_module("transformer_engine.pytorch.quantized_tensor")
+    is_quantized = getattr(module, "is_quantized", lambda value: isinstance(value, module.QuantizedTensorStorage))
+    own = type("Own", (module.QuantizedTensor,), {})(leaf.shape, torch.bfloat16, device=leaf.device)
+    own.data = plain = leaf.grad.clone()
+    is_refused = False
+    try:
+        copy.deepcopy(leaf.view(leaf.shape))
+    except RuntimeError:
+        is_refused = True
+    facts = {
+        "one object is copied once": twin is again,
+        "a copy is a wrapper": is_wrapper(twin) and twin.requires_grad,
+        "its bytes are equal": all(torch.equal(a, b) for a, b in zip(parts_of(leaf), parts_of(twin), strict=True)),
+        "its bytes are its own": not {p.data_ptr() for p in parts_of(leaf)} & {p.data_ptr() for p in parts_of(twin)},
+        "its gradient is equal": twin.grad is not leaf.grad and torch.equal(twin.grad, leaf.grad),
+        "a result of an operator is not copied": is_refused,
+        "data is set": replaced.shape == make(slice(1)).shape and torch.equal(parts_of(replaced)[0], parts_of(make(slice(1)))[0]),
+        "a plain tensor keeps its pointer": own.data_ptr() == plain.data_ptr(),
+        "is_quantized": is_quantized(leaf) and is_quantized(torch.nn.Parameter(twin, requires_grad=False)) and not is_quantized(leaf.grad),
+    }
+    wrong = [name for name, holds in facts.items() if not holds]
+    seen.notes.append(f"wrong: {', '.join(wrong) or 'nothing'}")
+    return seen, {"wrong_facts": len(wrong)}
+
+
 def run_call(given: torch.Tensor, call: str) -> tuple[Seen, float]:
     """One call on the tensor: what came back of it, and by which part the reported bytes exceed the payload's."""
     seen, overstated = Seen(), 0.0
@@ -269,16 +333,16 @@ def payload_bytes(tensor: torch.Tensor) -> int:
     """The bytes that hold the values, scales left out."""
     if not is_wrapper(tensor):
         return tensor.numel() * tensor.element_size()
-    held = (getattr(tensor, name, None) for name in ("_data", "_transpose", "_rowwise_data", "_columnwise_data"))
-    return max(part.numel() for part in held if part is not None)
+    return max(part.numel() for part in parts_of(tensor))
 
 
-def operand(case: Case, name: str) -> torch.Tensor:
-    """`query` or `kv`: a wrapper where the case quantises it, else bf16."""
+def operand(case: Case, name: str, *, is_flat: bool = False) -> torch.Tensor:
+    """`query` or `kv`: a wrapper where the case quantises it, else bf16. `is_flat`: without the axis of its one head."""
     axes, short = case.axes, {"query": "q", "kv": "kv"}[name]
+    shaped = (lambda tensor: tensor.squeeze(-2)) if is_flat else lambda tensor: tensor
     if axes["storage"] == "bf16" or axes.get("quantised", "none") not in ("both", name):
-        return case.tensors[name].to(torch.bfloat16)
-    return make_wrapper(axes["storage"], case.tensors[f"{short}_payload"], case.tensors[f"{short}_scale_inv"])
+        return shaped(case.tensors[name]).to(torch.bfloat16)
+    return make_wrapper(axes["storage"], shaped(case.tensors[f"{short}_payload"]), case.tensors[f"{short}_scale_inv"])
 
 
 def dispatcher() -> tuple[Any, Any]:
@@ -287,6 +351,45 @@ def dispatcher() -> tuple[Any, Any]:
     if any(name not in sys.modules for name in names):
         raise Unsupported("this release has no TileLang sparse-MLA dispatcher")
     return tuple(sys.modules[name] for name in names)
+
+
+class Reached(Exception):
+    """Ends a call where its kernel would run."""
+
+
+def run_indexer(case: Case) -> tuple[Seen, dict[str, Any]]:
+    """The indexer's real entry, ended where it reaches its kernel: what the kernel is handed."""
+    kernels, tilelang_dsa = dispatcher()
+    hook, kernel = INDEXERS[case.axes["site"]]
+    query, kv = operand(case, "query"), operand(case, "kv", is_flat=True)
+    num_queries, num_keys, seen = query.shape[0], kv.shape[0], Seen()
+    words = {
+        "q": query, "k": kv, "weights": torch.ones(query.shape[:3], dtype=torch.bfloat16, device=query.device),
+        "index_topk": case.axes["topk"], "block_size": num_queries,
+        "starts": torch.zeros(num_queries, dtype=torch.int32, device=query.device),
+        "ends": torch.full((num_queries,), num_keys, dtype=torch.int32, device=query.device),
+    }  # fmt: skip
+    if case.axes["site"] == "indexer_loss":
+        one_rank = SimpleNamespace(tp=SimpleNamespace(size=lambda: 1, rank=lambda: 0))
+        for name, shape in (("query", query.shape), ("key", (*kv.shape[:2], 1, HEAD_DIM))):
+            words[name] = torch.zeros(shape, dtype=torch.bfloat16, device=query.device)
+        words |= {"softmax_scale": HEAD_DIM**-0.5, "loss_coeff": 1.0, "pg_collection": one_rank}
+    wrapped = {"query": is_wrapper(query), "kv": is_wrapper(kv)}
+    plain: list[str] = []
+
+    def reached(q: torch.Tensor, k: torch.Tensor, *_: Any, **__: Any) -> None:
+        seen.kernel_called += 1
+        for name, tensor in (("query", q), ("kv", k)):
+            plain.extend([name] * (wrapped[name] and not is_wrapper(tensor)))
+            hand_over(seen, name, tensor, data_pointer)
+        raise Reached
+
+    with listening([query, kv]) as said, mock.patch.object(tilelang_dsa, kernel, reached), contextlib.suppress(Reached):
+        getattr(kernels, hook)(TILELANG, **words)
+    given_up = len(plain) if seen.kernel_called else sum(wrapped.values())
+    seen.densified = 0 if said else given_up
+    seen.notes += ["declined"] * (not seen.kernel_called) + [f"said: {text[:120]}" for text in said]
+    return seen, {"declined_dense": not any(wrapped.values()) and not seen.kernel_called}
 
 
 def run_megatron(case: Case) -> tuple[Seen, dict[str, torch.Tensor]]:
@@ -493,6 +596,8 @@ def run_site(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
         return Seen(), {"guard_passes": bool(guard(operand(case, "query"), operand(case, "kv")))}
     if site in ("fused_absorbed", "sparse_mla_4d", "sparse_mla_3d"):
         return run_megatron(case)
+    if site in INDEXERS:
+        return run_indexer(case)
     if site in ("fp8_variant", "no_fp8_variant"):
         return (run_with_variant if site == "fp8_variant" else run_without_variant)(case, calls)
     if site == "kernel_launch":
@@ -503,6 +608,8 @@ def run_site(case: Case, calls: list[str]) -> tuple[Seen, dict[str, Any]]:
         given = case.tensors["query"].to(torch.bfloat16)
     else:
         given = make_wrapper(axes["storage"], case.tensors["payload"], case.tensors["scale_inv"])
+    if site == "copies":
+        return run_copies(functools.partial(rows_of, case))
     if site == "payload_pointer":
         return run_payload(given, case.tensors["payload"])
     if site == "call":

@@ -132,8 +132,7 @@ def whole_gradients(case: Case) -> dict[str, torch.Tensor]:
     leaves = {name: tensors[name].detach() for name in ("q", "k", "v", "adt", "d") if name in tensors}
     if has_state:
         leaves["state"] = first_states(case).detach()
-    for leaf in leaves.values():
-        leaf.requires_grad_()
+    leaves = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
     q, k, v, adt, d, state = map(leaves.get, ("q", "k", "v", "adt", "d", "state"))
     ones, bias, angles = torch.ones_like(adt), q.new_zeros(q.shape[2:]), q.new_zeros((*q.shape[:3], 2))
     initial, by = None, [tensors["grad_out"]]

@@ -93,13 +93,15 @@ class Announcements(logging.Handler):
 
 @contextlib.contextmanager
 def listening() -> Iterator[list[int]]:
-    """The announcements while open."""
-    handler = Announcements()
-    logging.getLogger().addHandler(handler)
+    """The announcements while open; one that is open already hears none of them."""
+    root, handler = logging.getLogger(), Announcements()
+    outer = [one for one in root.handlers if isinstance(one, Announcements)]
+    root.handlers = [*(one for one in root.handlers if one not in outer), handler]
     try:
         yield handler.amounts
     finally:
-        logging.getLogger().removeHandler(handler)
+        root.removeHandler(handler)
+        root.handlers += outer
 
 
 def in_bfloat16(tensor: torch.Tensor) -> torch.Tensor:

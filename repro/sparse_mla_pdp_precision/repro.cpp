@@ -286,6 +286,8 @@ class PrecisionPack : public harness::Pack {
     std::vector<std::string> axes = kAxes.at(site);
     if (has_silent_rows(item)) axes.push_back("silent_rows");
     if (is_backward(site)) axes = harness::with_optional(item, axes, "logits_times");
+    for (const char* name : {"is_batched", "is_padded"})
+      if (site == "delta") axes = harness::with_optional(item, axes, name);
     harness::check_axes(item, axes);
     if (site == "sweep") source_of(item);
     if (site == "op") staging_of(item);

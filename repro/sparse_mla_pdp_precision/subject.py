@@ -1,7 +1,8 @@
 """Runs the real sparse-MLA backward of the project on the path; lowers megatron-core's real TileLang kernels for a GPU that is not there.
 
 Axes of a case: `site` ("delta": the gradients; "lowering": whether the kernels lower; "smem_overlap": whether the compiler lays the
-staging buffers of dKV over Q), the shape and, where it lowers, `arch`. At "delta" without a GPU the kernels are run as written by
+staging buffers of dKV over Q), the shape and, where it lowers, `arch`; of megatron-core's "delta" `is_batched` (operands with a batch
+axis) and `is_padded` (a query's keys are padded to a larger number). At "delta" without a GPU the kernels are run as written by
 stand_in.py; elsewhere TileLang is the real one.
 """
 
@@ -91,12 +92,18 @@ def prime_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, gr
     q.grad, kv.grad = grad_q[0], grad_kv[0, : len(kv)]
 
 
-def megatron_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor, num_backwards: int) -> None:
+def megatron_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor, axes: dict[str, Any]) -> None:
     """By megatron-core's autograd function; of several backwards through one graph the last one's."""
-    # Rows and keys are otherwise padded to 256.
-    with mock.patch.dict(os.environ, {"MCORE_DSA_TILELANG_SEQ_BUCKET": "1"}):
+    num_backwards = axes.get("backwards", 1)
+    sizes = {"MCORE_DSA_TILELANG_SEQ_BUCKET": "1"}  # rows and keys are otherwise padded to 256
+    if axes.get("is_padded"):
+        sizes["MCORE_DSA_TILELANG_TOPK_BUCKET"] = str(axes["topk"] + 256)
+    with mock.patch.dict(os.environ, sizes):
         sparse_mla = ops_module("sparse_mla", not q.is_cuda)
-        out, _ = sparse_mla.SparseMLA.apply(q, kv, indices.unsqueeze(1), q.shape[-1] ** -0.5)
+        words = (q, kv, indices.unsqueeze(1))
+        if axes.get("is_batched"):
+            words, grad_out = tuple(one.unsqueeze(0) for one in words), grad_out.unsqueeze(0)
+        out, _ = sparse_mla.SparseMLA.apply(*words, q.shape[-1] ** -0.5)
         for _ in range(num_backwards):
             q.grad = kv.grad = None
             out.backward(grad_out, retain_graph=num_backwards > 1)
@@ -112,7 +119,7 @@ def gradients(case: Case) -> dict[str, torch.Tensor]:
     apart = {"tilelang-examples": example_gradients, "prime-rl": prime_gradients}
     run = apart.get(UPSTREAM, carried_gradients if UPSTREAM in carriers.FOLDERS else None)
     if run is None:
-        megatron_gradients(q, kv, words["indices"], words["grad_out"], case.axes.get("backwards", 1))
+        megatron_gradients(q, kv, words["indices"], words["grad_out"], case.axes)
     else:
         with language_of(is_stood_in):
             run(q, kv, words["indices"], words["grad_out"])

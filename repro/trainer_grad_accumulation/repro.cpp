@@ -32,6 +32,7 @@ const std::vector<std::string> kForwards = {
     "reads_listed_unshifted",  // the same; class TinyForTokenClassification, a listed name
     "takes_none",              // no argument for it; a name that the causal loss is listed for
     "takes_none_unlisted",  // the same; class NoArgumentDecoder, a name that no loss is listed for
+    "takes_targets",        // the same; its labels have another name
     "ignores",              // **kwargs that it does not look at
 };
 
@@ -42,10 +43,10 @@ const std::vector<std::string> kOwn = {"subclass_by_its_number", "subclass_by_th
                                        "object_by_its_number", "object_by_the_count", "backward"};
 
 Axes axes_of(const Case& item) {
-  harness::check_axes(
-      item, harness::with_optional(
-                item, {"vocab", "hidden", "tokens", "lengths", "micro_batch", "masked", "forward"},
-                "own"));
+  std::vector<std::string> known = {"vocab",       "hidden", "tokens", "lengths",
+                                    "micro_batch", "masked", "forward"};
+  for (const char* name : {"own", "gives"}) known = harness::with_optional(item, known, name);
+  harness::check_axes(item, known);
   Axes axes;
   axes.vocab = extent(item, "vocab");
   axes.hidden = extent(item, "hidden");
@@ -62,6 +63,11 @@ Axes axes_of(const Case& item) {
     choice(item, "own", kOwn);
     if (axes.masked == 0 || axes.forward != "reads")
       refuse(item, "axis 'own' wants 'masked' of at least 1, and 'forward' reads");
+  }
+  if (item.axes.contains("gives")) {
+    choice(item, "gives", {"shift_labels"});
+    if (axes.forward != "reads" && axes.forward != "reads_unlisted")
+      refuse(item, "axis 'gives' wants a 'forward' that hands all on: reads or reads_unlisted");
   }
   if (axes.vocab < 2) refuse(item, "axis 'vocab' wants at least 2");
   const int64_t first = std::max(axes.masked, axes.options.is_shifted ? int64_t{1} : int64_t{0});
@@ -88,11 +94,10 @@ harness::InProcessSubject model(Weight weight, bool is_divided_again = false) {
 /// The trainer of transformers 5.24.0, the red pin.
 Tensors red_pin(const Case& item, const Tensors& inputs) {
   const Axes axes = axes_of(item);
-  const Weight weight = axes.forward == "reads_unlisted" ? Weight::kFirstCounted
-                        : axes.forward == "takes_none" || axes.forward == "takes_none_unlisted"
-                            ? Weight::kMeanOfMeans
-                        : axes.forward == "ignores" ? Weight::kSum
-                                                    : Weight::kShare;
+  const Weight weight = axes.forward == "reads_unlisted"     ? Weight::kFirstCounted
+                        : axes.forward.starts_with("takes_") ? Weight::kMeanOfMeans
+                        : axes.forward == "ignores"          ? Weight::kSum
+                                                             : Weight::kShare;
   return accumulated(inputs, weight, axes.options);
 }
 

@@ -56,12 +56,18 @@ class OwnBackward:
             total += gradient
 
 
-def micro_batch(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """The rows without the columns behind the longest."""
+def micro_batch(rows: list[dict[str, torch.Tensor]], axes: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The rows without the columns behind the longest. With the axis `gives` "shift_labels" the labels are there a second time, each at
+    the place of the token before it, as a collator for sequence parallelism gives them."""
     length = max(len(row["ids"]) for row in rows)
     padded = {name: torch.stack([torch.nn.functional.pad(r[name], (0, length - len(r["ids"])), value=pad) for r in rows])
               for name, pad in (("ids", 0), ("labels", -100))}  # fmt: skip
-    return {"input_ids": padded["ids"], "labels": padded["labels"]}
+    if axes["forward"] == "takes_targets":
+        return {"input_ids": padded["ids"], "targets": padded["labels"]}
+    batch = {"input_ids": padded["ids"], "labels": padded["labels"]}
+    if axes.get("gives") == "shift_labels":
+        batch["shift_labels"] = F.pad(padded["labels"][:, 1:], (0, 1), value=-100)
+    return batch
 
 
 def run(case: Case) -> dict[str, torch.Tensor]:
@@ -83,7 +89,8 @@ def run(case: Case) -> dict[str, torch.Tensor]:
             gradient_accumulation_steps=-(-len(rows) // axes["micro_batch"]), report_to=[], save_strategy="no",
             disable_tqdm=True, dataloader_pin_memory=False, remove_unused_columns=False)  # fmt: skip
         kind = OwnLoss if own == "subclass" else InOrder
-        trainer = kind(model=model, args=arguments, train_dataset=rows, data_collator=micro_batch, optimizers=(optimizer, scheduler))
+        collate = functools.partial(micro_batch, axes=axes)
+        trainer = kind(model=model, args=arguments, train_dataset=rows, data_collator=collate, optimizers=(optimizer, scheduler))
         if own:
             trainer.num_labels = int(tensors["labels"][:, 1:].ne(-100).sum()) if by == "its_number" else None
         if own == "object":

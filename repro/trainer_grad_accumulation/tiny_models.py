@@ -75,6 +75,13 @@ class NoArgumentDecoder(NoArgumentForCausalLM):
     """The same under a name that says nothing of its loss."""
 
 
+class TargetsForCausalLM(Tiny):
+    """Its labels have another name, so that a trainer counts none."""
+
+    def forward(self, input_ids: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": self.next_token_loss(input_ids, targets)}
+
+
 class IgnoringForCausalLM(Tiny):
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:
         return {"loss": self.next_token_loss(input_ids, labels)}
@@ -87,5 +94,6 @@ BY_FORWARD = {
     "reads_listed_unshifted": TinyForTokenClassification,
     "takes_none": NoArgumentForCausalLM,
     "takes_none_unlisted": NoArgumentDecoder,
+    "takes_targets": TargetsForCausalLM,
     "ignores": IgnoringForCausalLM,
 }

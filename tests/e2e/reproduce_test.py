@@ -121,7 +121,7 @@ def test_a_fix_that_is_wrong_in_one_region_is_rejected(run, tmp_path: Path, case
 def test_subjects_that_run_at_a_time_are_judged_as_one_after_the_other(run) -> None:
     one, four = (json.loads(run("--json", "validate", SLUG, "--jobs", jobs, *FEW).stdout) for jobs in ("1", "4"))
     seen = [[(o["subject"], o["case"], o["seen"]) for s in document["subjects"] for o in s["observations"]] for document in (one, four)]
-    assert seen[0] == seen[1] and len({subject for subject, *_ in seen[0] if ":region:" not in subject}) == 7
+    assert seen[0] == seen[1] and len({subject for subject, *_ in seen[0] if ":region:" not in subject}) == 15
     assert one["sentinel"] == four["sentinel"] == "FIX_VALIDATED(named_cases)"
     regions = {o["subject"]: o["seen"] for s in one["subjects"] for o in s["observations"] if ":region:" in o["subject"]}
     assert regions["mutant:region:ties"] == "present" and regions["mutant:region:beyond_hidden"] == "unsupported"
