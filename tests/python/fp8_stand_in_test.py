@@ -37,6 +37,7 @@ def subject(stand_in: ModuleType) -> ModuleType:
     runtime = load("fp8_subject_runtime", ROOT / "harness" / "subject_runtime.py")
     siblings = {"absent": sys.modules["fp8_absent"], "stand_in": stand_in, "subject_runtime": runtime}
     with mock.patch.dict(sys.modules, siblings), mock.patch.object(stand_in, "install", lambda: None):
+        load("fp8_wrappers", ROOT / "fp8_storage_dispatch" / "fp8_wrappers.py")
         return load("fp8_subject", ROOT / "fp8_storage_dispatch" / "subject.py")
 
 

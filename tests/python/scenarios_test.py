@@ -99,7 +99,7 @@ def answer(fault: str, scenario: str | None, name: str = "case") -> tuple[dict[s
 
 
 def is_right(fault: str, scenario: str, name: str = "case") -> bool:
-    """Whether the outputs in the scenario equal those of right code outside of it."""
+    """Whether the outputs in the scenario equal those that right code has alone."""
     wanted = answer("", None, name)[1]
     report, got = answer(fault, scenario, name)
     if report["status"] != "ok":

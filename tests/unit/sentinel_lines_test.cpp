@@ -136,5 +136,17 @@ TEST(ChangedLinesRun, APlanLooksAtThoseOfTheFixAlone) {
   EXPECT_FALSE(plan_validation(of, {{edit_of("a.cu")}, {}, {}}, {}).question.has_lines);
 }
 
+TEST(NamedCases, NeedOneRedMutantAndSayHowManyWere) {
+  QuestionContext question = asking();
+  question.is_partial = true;
+  std::vector<Observation> all = validation({}, {});
+  all.push_back(observed("mutant:other", CaseRole::kTrigger, CaseStatus::kAbsent));
+  const Outcome one = sentinel_of(all, question);
+  EXPECT_EQ(one.text(), "FIX_VALIDATED(named_cases)");
+  EXPECT_NE(one.why.find("1 of 2 mutants red"), std::string::npos) << one.why;
+  std::erase_if(all, [](const Observation& o) { return o.subject.text() == "mutant:half"; });
+  EXPECT_FALSE(sentinel_of(all, question).sentinel);
+}
+
 }  // namespace
 }  // namespace patchbench

@@ -152,17 +152,6 @@ TEST(Validate, ARedCaseOfAnyRoleRejectsTheFixAndIsNamed) {
       "FIX_REJECTED");
 }
 
-TEST(Validate, NamedCasesNeedOneRedMutantAndSayHowManyWere) {
-  const auto release = joined({run_of("upstream", P, A, A), run_of("patched", A, A, A)});
-  const auto half = run_of("mutant:half", P, A, A), other = run_of("mutant:other", A, A, A);
-  QuestionContext question = asking(Question::kValidate);
-  question.is_partial = true;
-  const Outcome one = sentinel_of(joined({release, half, other}), question);
-  EXPECT_EQ(one.text(), "FIX_VALIDATED(named_cases)");
-  EXPECT_NE(one.why.find("1 of 2 mutants red"), std::string::npos) << one.why;
-  EXPECT_FALSE(sentinel_of(joined({release, other}), question).sentinel);
-}
-
 TEST(Validate, NothingIsEarnedWithout) {
   const auto green = run_of("patched", A, A, A);
   const auto red = run_of("upstream", P, A, A);
