@@ -48,9 +48,12 @@ ByLine passed_by_line(const std::vector<Trial>& trials) {
   return passed;
 }
 
-/// Every change of the lines that ran in a case.
+/// Path -> the text that the fix leaves.
+using Texts = std::map<std::string, std::string>;
+
+/// Every change of the lines that ran in a case; `texts` is filled with the files that have them.
 std::vector<FixChange> changes_of(git::Store& store, const Pin& pin, const PlanStep& fix,
-                                  const ByLine& passed) {
+                                  const ByLine& passed, Texts& texts) {
   std::map<std::string, std::vector<std::size_t>> lines;
   for (const auto& [line, cases] : passed) {
     const std::size_t colon = line.rfind(':');
@@ -58,21 +61,22 @@ std::vector<FixChange> changes_of(git::Store& store, const Pin& pin, const PlanS
   }
   std::vector<FixChange> all;
   for (const auto& [path, numbers] : lines) {
-    const std::optional<std::string> text = git::read_after(store, pin, fix.edits, path);
+    std::optional<std::string> text = git::read_after(store, pin, fix.edits, path);
     if (!text) continue;
     for (FixChange& change : fix_changes(*text, numbers)) {
       change.path = path;
       all.push_back(std::move(change));
     }
+    texts[path] = std::move(*text);
   }
   return all;
 }
 
 /// The fix, the change over it, and the cases: two declared ones, or two drawn ones of a seed.
-PlanStep step_of(git::Store& store, const Pin& pin, const PlanStep& fix, const FixChange& change,
-                 const std::string& number, const std::vector<Passed>& cases) {
+PlanStep step_of(const Pin& pin, const PlanStep& fix, const std::string& before,
+                 const FixChange& change, const std::string& number,
+                 const std::vector<Passed>& cases) {
   PlanStep step{.subject = "altered:" + number, .edits = fix.edits, .seeds = fix.seeds};
-  const std::string before = git::read_after(store, pin, fix.edits, change.path).value_or("");
   Edit edit{"altered-" + number + ".edit",
             {{"Subject", change.what}, {"Upstream", pin.upstream}, {"Base", pin.version}},
             {make_file_edit(change.path, before, change.text)}};
@@ -99,13 +103,15 @@ AlteredSteps altered_steps(const Context& context, const Setup& setup, const Run
   const Pin& pin = *setup.target.pin;
   git::Store store(context.cache, context.root);
   const ByLine passed = passed_by_line(trials);
+  Texts texts;
   for (const FixChange& change :
-       chosen_changes(changes_of(store, pin, *fix, passed), kMostChanges)) {
+       chosen_changes(changes_of(store, pin, *fix, passed, texts), kMostChanges)) {
     const std::string line = fmt::format("{}:{}", change.path, change.line);
     const auto cases = passed.find(line);
     if (cases == passed.end()) continue;
     const std::string number = std::to_string(altered.steps.size() + 1);
-    altered.steps.push_back(step_of(store, pin, *fix, change, number, cases->second));
+    altered.steps.push_back(
+        step_of(pin, *fix, texts.at(change.path), change, number, cases->second));
     altered.what[number] = line + " " + change.what;
   }
   return altered;

@@ -78,7 +78,7 @@ Behind behind(const Context& context, const PackRecords& verdicts, const Manifes
       double& share = out.share_by_case[o.case_name];
       share = std::max(share, share_of(o));
     }
-    if (o.subject == SubjectKind::kAltered) continue;  // its change is no edit of the pack
+    if (o.subject == SubjectKind::kAltered) continue;  // the pack has no such edit
     for (const std::string& edit : RunContext::from_json(record->predicate().at("context")).edits)
       edits.insert(edit);
   }
