@@ -1,7 +1,7 @@
 """The values that the arguments of a package's functions have over the cases: an argument with one value was not looked at.
 
 A tensor is looked at wherever it is given: its values differ from case to case. None, numbers, words and dtypes are values; of a dict
-each key is an argument. Nothing is said of other objects, and of the functions of a kernel language.
+each key is an argument. Other objects are named without their values; nothing is said of the functions of a kernel language.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class Arguments:
     def __init__(self, functions: dict[str, list[str]]):
         self.files: dict[str, dict[int, tuple[str, list[str]]]] = {}
         self.values: dict[str, dict[str, list[str]]] = {}  # function -> argument -> values
-        self.objects: set[tuple[str, str]] = set()
         for path, names in functions.items():
             source = found(path)
             if source is None:
@@ -74,7 +73,7 @@ class Arguments:
         elif isinstance(value, torch.Tensor):
             seen[:] = ["tensors", "of several cases"]
         else:
-            self.objects.add((function, argument))
+            seen[:] = ["an object", "not compared"]
 
     def is_done(self) -> bool:
         return not self.files  # a later case may give another argument
@@ -83,9 +82,4 @@ class Arguments:
         return False
 
     def report(self) -> dict[str, list[str]]:
-        return {
-            f"{function}({argument})": seen
-            for function, words in self.values.items()
-            for argument, seen in sorted(words.items())
-            if (function, argument) not in self.objects
-        }
+        return {f"{function}({argument})": seen for function, words in self.values.items() for argument, seen in sorted(words.items())}

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -26,6 +28,7 @@
 namespace patchbench::harness {
 namespace {
 
+constexpr std::size_t kFirstTriggers = 8;
 /// Inputs and plain outputs of the cases that one subject process on a GPU is given.
 constexpr int64_t kGroupBytes = int64_t{2} << 30;
 
@@ -130,7 +133,13 @@ class Run {
       }
     }
     if (request_.wants_regions) open_regions(chosen);
-    run(chosen);
+    if (request_.stops_at_red) {
+      const auto [first, rest] = cheapest_triggers_and_rest(chosen);
+      run(first);
+      if (!is_red_) run(rest);
+    } else {
+      run(chosen);
+    }
     if (regions_) close_regions();
     const bool is_drawn = request_.num_drawn > 0 && !request_.spaces.empty();
     if (!is_drawn && request_.given.empty()) return;
@@ -140,6 +149,28 @@ class Run {
   }
 
  private:
+  /// The cheapest triggers that take no other case's inputs, and the rest, both in their order.
+  std::pair<std::vector<const Case*>, std::vector<const Case*>> cheapest_triggers_and_rest(
+      const std::vector<const Case*>& chosen) const {
+    const auto cost_of = [&](const Case* item) {
+      double product = 1;
+      for (const auto& [name, extent] : pack_.extents(*item))
+        product *= static_cast<double>(extent);
+      return product;
+    };
+    std::multimap<double, const Case*> triggers;
+    for (const Case* item : chosen)
+      if (item->role == CaseRole::kTrigger && !item->axes.contains("scaled_from"))
+        triggers.emplace(cost_of(item), item);
+    std::set<const Case*> cheapest;
+    for (const auto& [cost, item] : triggers)
+      if (cheapest.size() < kFirstTriggers) cheapest.insert(item);
+    std::pair<std::vector<const Case*>, std::vector<const Case*>> parts;
+    for (const Case* item : chosen)
+      (cheapest.contains(item) ? parts.first : parts.second).push_back(item);
+    return parts;
+  }
+
   void run(const std::vector<const Case*>& chosen) {
     if (subject_) {
       for (const Case* item : chosen) batch({prepare_case(pack_, *item, request_)});
@@ -282,6 +313,8 @@ class Run {
       const Observation observation =
           judge_case(pack_, one, request_, repeat, answer, base_of(*one.item));
       records_.write(observation);
+      is_red_ |=
+          observation.role == CaseRole::kTrigger && observation.status == CaseStatus::kPresent;
       if (!regions_ || repeat > 0 || !has_regions(*one.item) ||
           observation.status != CaseStatus::kAbsent)
         return;
@@ -304,6 +337,7 @@ class Run {
   std::optional<RegionMutants> regions_;
   std::map<std::string, Observation> passed_;  ///< of the open regions that a case was in
   const Case* first_judged_ = nullptr;
+  bool is_red_ = false;                     ///< a trigger was
   std::map<std::string, Related> related_;  ///< by case: what another case is compared with
 };
 

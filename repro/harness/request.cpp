@@ -153,6 +153,8 @@ Request parse_request(const std::vector<std::string>& arguments) {
       request.lists_corruptions = true;
     } else if (flag == "--all-layers") {
       request.wants_all_layers = true;
+    } else if (flag == "--stop-at-red") {
+      request.stops_at_red = true;
     } else if (flag == "--regions") {
       request.wants_regions = true;
     } else if (std::find(kFlags.begin(), kFlags.end(), flag) == kFlags.end()) {

@@ -34,6 +34,7 @@ struct Request {
   int repeats = 1;
   std::filesystem::path work;
   std::optional<SubjectCommand> command;
+  bool stops_at_red = false;                ///< --stop-at-red: the rest only where none is red
   bool wants_regions = false;               ///< --regions: judge the mutants of regions.h, too
   std::vector<std::string> waived_regions;  ///< of them, those that are not asked for
   std::vector<std::string> conditions;      ///< regions of drawn cases that are asked for, too

@@ -154,6 +154,7 @@ Json PlanStep::to_json() const {
   if (has_regions) json["has_regions"] = true;
   if (!conditions.empty()) json["conditions"] = conditions;
   if (!changed.is_null()) json["changed"] = changed;
+  if (stops_at_red) json["stops_at_red"] = true;
   if (is_spoiled) json["is_spoiled"] = true;
   return json;
 }
@@ -280,8 +281,10 @@ RunPlan plan_validation(const RunTarget& target, const Series& series, const Cas
     plan.question.has_lines = true;
     plan.question.waived_lines = waived_lines(target.manifest, series.edits);
   }
-  for (const Edit& mutant : series.mutants)
+  for (const Edit& mutant : series.mutants) {
     plan.steps.push_back(step_of(target, question, subject_of(mutant), {mutant}, choice));
+    plan.steps.back().stops_at_red = question == Question::kValidate;
+  }
   return plan;
 }
 
@@ -405,7 +408,7 @@ Json cases_document(const RunTarget& target, const PlanStep& step) {
           {"cases", cases},
           {"spaces", spaces},
           {"given", step.given},
-          {"scenarios", target.manifest.scenarios.drawn()},
+          {"scenarios", target.manifest.scenarios.drawn(kind)},
           {"overwritten", target.manifest.scenarios.overwritten},
           {"watched", watched(target, step)},
           {"conditions", step.conditions},

@@ -80,7 +80,8 @@ struct PlanStep {
   bool has_regions = false;  ///< the judge makes mutants of right outputs in regions of the inputs
   std::vector<std::string> conditions;
   Json changed;  ///< lines of the tree (core/changed_lines.h) whose running is looked at, or null
-  bool is_spoiled = false;  ///< the judge makes mutants of the whole outputs instead
+  bool stops_at_red = false;  ///< cheap triggers come first, and nothing after a red one
+  bool is_spoiled = false;    ///< the judge makes mutants of the whole outputs instead
   Json to_json() const;
 };
 

@@ -54,6 +54,26 @@ std::vector<Interval> intervals_of(const std::vector<ReleaseState>& releases) {
   return intervals;
 }
 
+std::map<std::string, std::vector<std::string>> gained_arguments(
+    const std::vector<ReleaseState>& releases) {
+  const auto function_of = [](const std::string& argument) {
+    return argument.substr(0, argument.find('('));
+  };
+  std::map<std::string, std::vector<std::string>> gained;
+  const ReleaseState* before = nullptr;
+  for (const ReleaseState& release : releases) {
+    if (release.arguments.empty()) continue;
+    std::set<std::string> functions;
+    if (before != nullptr)
+      for (const std::string& one : before->arguments) functions.insert(function_of(one));
+    for (const std::string& one : release.arguments)
+      if (functions.contains(function_of(one)) && !before->arguments.contains(one))
+        gained[release.version].push_back(one);
+    before = &release;
+  }
+  return gained;
+}
+
 std::vector<ReleaseState> states_in_class(
     const std::string& failure_class, const std::vector<ReleaseState>& releases,
     const std::map<std::string, std::vector<Observation>>& observations) {

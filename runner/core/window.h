@@ -1,5 +1,6 @@
 #pragma once
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ struct ReleaseState {
   std::string version;
   BugState state = BugStatus::kNotMeasured;
   std::string record;  ///< digest of the verdict it rests on
+  /// "function(argument)" of the pack's functions, as the subject saw them called.
+  std::set<std::string> arguments = {};
 };
 
 /// Whether every trigger that counts was unsupported: the release has no such code.
@@ -32,6 +35,11 @@ struct Interval {
 /// Intervals over releases in their order, oldest first. Nothing is assumed of unmeasured releases:
 /// they end an interval's certainty (`has_gap`), they never join one silently.
 std::vector<Interval> intervals_of(const std::vector<ReleaseState>& releases);
+
+/// Arguments that functions of the pack gained: of each release those that the last measured one
+/// before it did not have, of functions that it had.
+std::map<std::string, std::vector<std::string>> gained_arguments(
+    const std::vector<ReleaseState>& releases);
 
 /// The states of the same releases by one failure class alone. A release may be in several classes
 /// at once, and its verdict names the first of them; `seen` holds what each verdict rests on, by

@@ -92,6 +92,7 @@ std::vector<std::string> options_of(const Context& context, const Setup& setup,
        std::to_string(step.repeats), "--records-fd", std::to_string(kRecordsFd)});
   if (step.is_spoiled) argv.insert(argv.end(), {"--corrupt", "all"});
   if (step.has_regions) argv.emplace_back("--regions");
+  if (step.stops_at_red) argv.emplace_back("--stop-at-red");
   if (step.draws.count > 0)
     argv.insert(argv.end(), {"--draw", std::to_string(step.draws.count), "--seeds",
                              fmt::format("{}-{}", step.seeds.first, step.seeds.last),
@@ -185,14 +186,13 @@ SubjectRunner& runner_of(const Context& context) {
 /// The trials of the steps in their order, setup.jobs of them at a time; the first failure ends it.
 std::vector<Trial> run_steps(const Context& context, const Setup& setup,
                              const std::vector<PlanStep>& steps) {
-  constexpr std::size_t kMany = 3;
   std::vector<Trial> trials(steps.size());
   std::vector<std::exception_ptr> failures(steps.size());
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     for (std::size_t at = next++; at < steps.size(); at = next++) {
       try {
-        if (steps.size() >= kMany) exec::progress(steps[at].subject.text());
+        if (steps.size() > 1) exec::progress(steps[at].subject.text());
         trials[at] = run_step(context, setup, steps[at]);
       } catch (...) {
         failures[at] = std::current_exception();
@@ -291,13 +291,21 @@ Trial run_step(const Context& context, const Setup& setup, const PlanStep& step)
 
 Answer execute(const Context& context, const Setup& setup, const RunPlan& plan) {
   ensure_self_test(context, setup);
-  Answer answer{run_steps(context, setup, plan.steps), plan.question, {}, ""};
+  const auto mutants = std::find_if(plan.steps.begin(), plan.steps.end(),
+                                    [](const PlanStep& step) { return step.stops_at_red; });
+  Answer answer{run_steps(context, setup, {plan.steps.begin(), mutants}), plan.question, {}, ""};
   run_further(context, setup, plan, answer.trials);
+  const auto run_more = [&](const std::vector<PlanStep>& steps) {
+    std::vector<Trial> trials = run_steps(context, setup, steps);
+    std::move(trials.begin(), trials.end(), std::back_inserter(answer.trials));
+  };
+  // A fix that is red is rejected, whatever its mutants are.
+  if (sentinel_of(observations_of(answer.trials), plan.question).sentinel != Sentinel::kFixRejected)
+    run_more({mutants, plan.steps.end()});
   const bool is_of_fix = plan.question.has_lines && !plan.question.is_partial;
   if (is_of_fix && sentinel_of(observations_of(answer.trials), plan.question).sentinel) {
     AlteredSteps altered = altered_steps(context, setup, plan, answer.trials);
-    std::vector<Trial> trials = run_steps(context, setup, altered.steps);
-    std::move(trials.begin(), trials.end(), std::back_inserter(answer.trials));
+    run_more(altered.steps);
     answer.question.altered = std::move(altered.what);
   }
   // The judge comes first: a program says nothing about a mitigation that is red there.

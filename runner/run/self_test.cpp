@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <fstream>
+#include <set>
 
 #include "core/digest.h"
 #include "core/error.h"
@@ -16,16 +17,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the self-test's answer depends on: the judge's binary, the sandbox program, the files next
-/// to the subject.
+/// What the self-test's answer depends on: the judge's binary, the sandbox program, the harness
+/// around the subject.
 std::string self_test_key(const Context& context, const Setup& setup) {
+  std::set<fs::path> files = {judge_program(context, setup.target.manifest.slug.str()).file,
+                              sandbox_program(context).file};
+  for (const auto& entry : fs::directory_iterator(context.root / "repro/harness"))
+    if (entry.path().extension() == ".py") files.insert(entry.path());
   Sha256 hash;
-  for (const fs::path& file :
-       {judge_program(context, setup.target.manifest.slug.str()).file,
-        sandbox_program(context).file, context.root / "repro/harness/subject_runtime.py",
-        context.root / "repro/harness/triton_interpreter.py"}) {
-    hash.update(read_file(file));
-  }
+  for (const fs::path& file : files) hash.update(read_file(file));
   hash.update(exec::sandbox_name(setup.sandbox) + setup.target.device.text() + setup.judge.text() +
               setup.target.manifest.sha256);
   return hash.hex().substr(0, 16);

@@ -1,6 +1,7 @@
 #include "run/window_run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
@@ -11,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/exit_status.h"
+#include "core/looked_at.h"
 #include "core/window.h"
 #include "exec/progress.h"
 #include "ledger/ledger.h"
@@ -31,15 +33,24 @@ struct MeasuredRelease {
   std::optional<NotRun> not_run;
 };
 
+std::set<std::string> arguments_in(const std::vector<Observation>& observations) {
+  std::set<std::string> names;
+  for (const auto& [name, values] : looked_at(observations).arguments) names.insert(name);
+  return names;
+}
+
 MeasuredRelease measure(const Context& context, RunRequest request, const std::string& version) {
   request.version = version;
   try {
     const Setup setup = prepare(context, request);
     const Answer answer = reproduce(context, setup, request);
+    const std::vector<Observation> observations = observations_of(answer.trials);
     BugState state = state_of(answer.outcome);
-    if (state == BugStatus::kUnresolved && has_no_such_code(observations_of(answer.trials)))
+    if (state == BugStatus::kUnresolved && has_no_such_code(observations))
       state = BugStatus::kUnsupported;
-    return {{version, std::move(state), answer.digest}, answer.outcome, std::nullopt};
+    return {{version, std::move(state), answer.digest, arguments_in(observations)},
+            answer.outcome,
+            std::nullopt};
   } catch (const Error& e) {
     if (e.code() == ErrorCode::kIntegrity || e.code() == ErrorCode::kUsage) throw;
     const NotRun part = not_run(
@@ -107,7 +118,7 @@ Known known_states(const Context& context, const RunRequest& request, const Setu
       state = BugStatus::kUnsupported;
     if (state == BugStatus::kUnresolved) continue;
     if (cases_among(observations) == today) {
-      known.states[key.version] = {key.version, state, finding->digest};
+      known.states[key.version] = {key.version, state, finding->digest, arguments_in(observations)};
     } else {
       known.outdated.insert(key.version);
     }
@@ -229,6 +240,9 @@ void print_window(const Context& context, const Json& window) {
         i.at("has_gap").get<bool>() ? " (a release in it was not measured)" : "");
   }
   if (window.at("intervals").empty()) context.out() << "no measured release is hit\n";
+  for (const auto& [version, arguments] : window.at("gained_arguments").items())
+    context.out() << fmt::format("{} gains {}\n", version,
+                                 fmt::join(arguments.get<std::vector<std::string>>(), ", "));
   for (const Json& c : window.at("commits")) {
     context.out() << fmt::format(
         "{} -> {} ({} -> {}): {}\n", c.at("from").get<std::string>(), c.at("to").get<std::string>(),
@@ -283,6 +297,7 @@ WindowAnswer measure_window(const Context& context, const RunRequest& request,
                          {"releases", releases},
                          {"intervals", intervals},
                          {"commits", commits},
+                         {"gained_arguments", gained_arguments(states)},
                          {"not_run", not_run_json(missing)}};
   ledger::Ledger::open(context.ledger)
       ->append(

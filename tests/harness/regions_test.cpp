@@ -1,5 +1,6 @@
 #include "harness/regions.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -50,10 +51,14 @@ class GradientPack final : public Pack {
   }
   std::map<std::string, InProcessSubject> subjects() const override {
     return {{"op", [](const Case&, const Tensors& inputs) { return compute(inputs); }},
-            {"model", [](const Case& item, const Tensors& inputs) {
+            {"model",
+             [](const Case& item, const Tensors& inputs) {
                Tensors off = compute(inputs);
                if (gradient_times(item) != 1) off.at("grad_x") *= 1.001;
                return off;
+             }},
+            {"op_mutant:zero", [](const Case&, const Tensors& inputs) {
+               return Tensors{{"grad_x", at::zeros_like(inputs.at("grad_out"))}};
              }}};
   }
   std::string classify(const Case&, const Judgement&) const override { return "zeroed"; }
@@ -174,6 +179,27 @@ TEST(Linear, TheScaledCaseHasTheInputsOfItsBase) {
               {"--subject", "op"}, GradientPack());
   EXPECT_EQ(run.of("same").inputs_sha256, run.of("base").inputs_sha256);
   EXPECT_NE(run.of("other").inputs_sha256, run.of("base").inputs_sha256);
+}
+
+/// The cases that were judged with --stop-at-red, in their order.
+std::vector<std::string> judged_of(const std::string& subject) {
+  Json cases = {item("control", "{}", "control"), item("large", R"({"tokens": 900})")};
+  for (int i = 0; i < 8; ++i) cases.push_back(item(fmt::format("small_{}", i)));
+  const ScratchFolder folder;
+  const RunResult run =
+      run_toy(folder, cases, {"--subject", subject, "--stop-at-red"}, GradientPack());
+  EXPECT_EQ(run.code, 0);
+  std::vector<std::string> names;
+  for (const Observation& o : run.observations) names.push_back(o.case_name);
+  return names;
+}
+
+TEST(StopAtRed, AsksTheRestWhereNoCheapTriggerIsRed) {
+  const std::vector<std::string> all = judged_of("op");
+  ASSERT_EQ(all.size(), 10u);
+  EXPECT_EQ(all.front(), "small_0");
+  EXPECT_EQ(all.back(), "large");
+  EXPECT_EQ(judged_of("op_mutant:zero").size(), 8u);
 }
 
 }  // namespace

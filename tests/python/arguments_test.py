@@ -79,14 +79,15 @@ def test_of_a_dict_each_key_is_an_argument(values):
     assert report["Layer.forward(rest[dtype])"] == ["torch.float16"]
 
 
-def test_nothing_is_said_of_objects_kernels_and_other_functions(values):
+def test_an_object_is_named_without_its_values_and_kernels_and_other_functions_are_not(values):
     def call(module):
         module["Layer"]().forward(1, config=object())
         module["kernel"](1)
         module["other"](1)
 
     report = values(call)
-    assert sorted(report) == ["Layer.forward(bias)", "Layer.forward(scale)", "Layer.forward(x)"]
+    assert sorted(report) == ["Layer.forward(bias)", "Layer.forward(config)", "Layer.forward(scale)", "Layer.forward(x)"]
+    assert len(report["Layer.forward(config)"]) == 2
 
 
 def test_a_kernel_that_nobody_looks_at_runs_without_a_trace_function(values, monkeypatch):

@@ -74,6 +74,16 @@ TEST(Plan, TheFixAloneIsDrawnForAndHasRegions) {
   EXPECT_FALSE(plan.question.is_few);
 }
 
+TEST(Plan, AMutantOfAFixStopsWhereItIsRed) {
+  const RunPlan plan = plan_validation(target(), series(), {});
+  for (const PlanStep& step : plan.steps)
+    EXPECT_EQ(step.stops_at_red, step.subject == SubjectKind::kMutant) << step.subject.text();
+  RunTarget refactor = target();
+  refactor.manifest.kind = "refactor";
+  for (const PlanStep& step : plan_validation(refactor, series(), {}).steps)
+    EXPECT_FALSE(step.stops_at_red) << step.subject.text();
+}
+
 TEST(Plan, EachTreeHasItsOwnEdits) {
   const RunPlan plan = plan_validation(target(), series(), {});
   EXPECT_TRUE(plan.steps[0].edits.empty());

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/sentinel.h"
 #include "unit/fake_runs.h"
@@ -158,6 +160,9 @@ struct Explored {
                                      "subjects": ["upstream"], "axes": {"dtype": "float32"}}]},
                                  "mitigation": {)");
   }
+  int64_t num_runs(const std::string& subject) const {
+    return std::count(bench.runner.ran.begin(), bench.runner.ran.end(), subject);
+  }
 };
 
 TEST(Explores, AValidationDrawsForTheFixAlone) {
@@ -172,7 +177,7 @@ TEST(Explores, ARedCaseIsTriedOnTheFixedRelease) {
   Explored explored;
   explored.bench.runner.red_drawn = {"patched"};
   EXPECT_EQ(explored.bench.validated().outcome.text(), "FIX_REJECTED");
-  EXPECT_EQ(explored.bench.runner.ran.back(), "0.8.1 fixed");
+  EXPECT_EQ(explored.num_runs("0.8.1 fixed"), 1);
   explored.bench.runner.red_drawn = {"patched", "fixed"};
   EXPECT_EQ(explored.bench.validated().outcome.text(), "FIX_VALIDATED");
 }
@@ -181,7 +186,7 @@ TEST(Explores, WithoutAFixedReleaseItIsTriedOnUpstream) {
   Explored explored("");
   explored.bench.runner.red_drawn = {"patched"};
   EXPECT_EQ(explored.bench.validated().outcome.text(), "FIX_REJECTED");
-  EXPECT_EQ(explored.bench.runner.ran.back(), "0.8.0 upstream");
+  EXPECT_GT(explored.num_runs("0.8.0 upstream"), 1);
   explored.bench.runner.red_drawn = {"patched", "upstream"};
   EXPECT_EQ(explored.bench.validated().outcome.text(), "FIX_VALIDATED");
 }

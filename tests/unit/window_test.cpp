@@ -141,5 +141,17 @@ TEST(WindowOfAClass, CountsWhatCountsAlone) {
   EXPECT_EQ(in_class("first", {"absent"}, {{survey, shown, mutant}}), Texts{"absent"});
 }
 
+TEST(GainedArguments, AreThoseOfAFunctionThatTheReleaseBeforeHad) {
+  const auto release = [](const std::string& version, const std::set<std::string>& arguments) {
+    return ReleaseState{version, BugStatus::kAbsent, "", arguments};
+  };
+  const auto gained = gained_arguments({release("1", {"f(x)"}), release("2", {}),
+                                        release("3", {"f(x)", "f(scale)", "g(y)"}),
+                                        release("4", {"g(y)", "g(z)"}), release("5", {"g(y)"})});
+  const std::map<std::string, std::vector<std::string>> wanted = {{"3", {"f(scale)"}},
+                                                                  {"4", {"g(z)"}}};
+  EXPECT_EQ(gained, wanted);
+}
+
 }  // namespace
 }  // namespace patchbench
