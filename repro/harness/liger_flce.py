@@ -1,4 +1,4 @@
-"""Liger-Kernel's fused linear cross entropy, whatever the release's argument list. Import after the pack's stand-ins are in place."""
+"""Liger-Kernel's fused linear cross entropy, whatever the release's argument list. Import after `liger_stand_in.install()`."""
 
 from __future__ import annotations
 

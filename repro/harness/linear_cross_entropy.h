@@ -35,7 +35,7 @@ inline const std::vector<std::string> kPatterns = {
     "ones",          "uniform", "random",  "one_hot",          "binary_mask",
     "mean_of_valid", "signed",  "strided", "mask_and_weights", "halves"};
 inline const std::vector<std::string> kIgnored = {"none", "scattered", "scattered_and_first",
-                                                  "one_in_ten"};
+                                                  "one_in_ten", "all"};
 inline const std::vector<std::string> kLayouts = {"row_major", "weight_column_major",
                                                   "input_row_strided"};
 inline const std::vector<std::string> kReductions = {"none", "mean", "sum"};
@@ -68,8 +68,9 @@ inline Problem problem_of(const Case& item, const std::vector<std::string>& furt
   problem.options.label_smoothing = harness::amount(item, "label_smoothing");
   problem.options.lse_square_scale = harness::amount(item, "lse_square_scale");
   problem.options.softcap = harness::amount(item, "softcap");
-  if (problem.options.reduction == "mean" && problem.tokens == 1 &&
-      problem.ignored == "scattered_and_first")
+  if (problem.options.reduction == "mean" &&
+      (problem.ignored == "all" ||
+       (problem.tokens == 1 && problem.ignored == "scattered_and_first")))
     harness::refuse(item, "a mean over no token");
   if (problem.options.reduction != "none" && problem.grad_output != "ones")
     harness::refuse(item, "a reduced loss has a scalar gradient: grad_output wants 'ones'");
@@ -97,6 +98,7 @@ inline at::Tensor make_target(const Problem& problem, uint64_t seed, const std::
   target = at::where(target.eq(problem.options.ignore_index), (target + 1).remainder(problem.vocab),
                      target);
   if (problem.ignored == "none") return target;
+  if (problem.ignored == "all") return at::full_like(target, problem.options.ignore_index);
   const double share = problem.ignored == "one_in_ten" ? 0.1 : 1.0 / 6.0;
   at::Tensor ignored = harness::Draw(seed, name + "/ignored").mask({problem.tokens}, share);
   ignored[hot_row(problem.tokens)] = false;

@@ -25,6 +25,8 @@ Outputs = dict[str, torch.Tensor]
 Run = Callable[[Any], Outputs]
 Call = Callable[[], Any]
 
+FROZEN_RUNS = 8
+BUSY_CYCLES = 10_000_000  # about 5 ms of a GPU
 GRAD, BACKWARD, REQUIRE = torch.autograd.grad, torch.Tensor.backward, torch.Tensor.requires_grad_
 _subject: dict[str, Any] | None = None  # the globals of the subject's module
 
@@ -170,17 +172,13 @@ def inputs_kept(run: Run, case: Any) -> Outputs:
     return outputs
 
 
-def frozen(run: Run, case: Any) -> Outputs:
-    """One differentiable argument alone is frozen, or all but one."""
-    num_leaves = len(leaves_of(run, case))
-    if num_leaves < 2:
-        raise Unsupported("the subject differentiates fewer than two arguments")
-    chosen, is_alone = number_of(case) % num_leaves, bool(number_of(case) // num_leaves % 2)
+def frozen_run(run: Run, case: Any, at: int, is_alone: bool) -> Outputs:
+    """One differentiable argument alone is frozen, or all but one; a gradient that nobody asked for is left out."""
     leaves = Leaves()
 
     def on_leaf(tensor: torch.Tensor) -> torch.Tensor:
         leaves.append(tensor)
-        return tensor if (len(leaves) - 1 == chosen) == is_alone else REQUIRE(tensor)
+        return tensor if (len(leaves) - 1 == at) == is_alone else REQUIRE(tensor)
 
     def on_backward(call: Call, inputs: Any, outputs: Any, by: Any) -> Any:
         live = [tensor for tensor in inputs or leaves if tensor.requires_grad]
@@ -188,8 +186,26 @@ def frozen(run: Run, case: Any) -> Outputs:
         return leaves.give(inputs, [next(found) if tensor.requires_grad else nothing(tensor) for tensor in inputs or leaves])
 
     with hooked(on_backward, on_leaf, every=True):
-        outputs = run(case)
-    return given(outputs)
+        return given(run(case))
+
+
+def frozen(run: Run, case: Any) -> Outputs:
+    """Each differentiable argument alone is frozen, then all but each, FROZEN_RUNS ways at most. An output is, element by element, the
+    value that is farthest from that of a run in which nothing is frozen."""
+    num_leaves = len(leaves_of(run, case))
+    if num_leaves < 2:
+        raise Unsupported("the subject differentiates fewer than two arguments")
+    ways = [(at, is_alone) for is_alone in (True, False) for at in range(num_leaves)]
+    first = number_of(case) % len(ways)
+    whole, farthest = run(case.fresh()), {}
+    for at, is_alone in (ways[first:] + ways[:first])[:FROZEN_RUNS]:
+        for name, got in frozen_run(run, case.fresh(), at, is_alone).items():
+            if name not in farthest or got.shape != whole[name].shape:
+                farthest[name] = got
+            elif farthest[name].shape == got.shape:
+                is_farther = (got - whole[name]).abs() > (farthest[name] - whole[name]).abs()
+                farthest[name] = torch.where(is_farther | got.isnan(), got, farthest[name])
+    return farthest
 
 
 def without_backward(mode: Callable[[], Any]) -> Callable[[Run, Any], Outputs]:
@@ -337,10 +353,63 @@ def forked(run: Run, case: Any) -> Outputs:
         return torch.load(file)
 
 
+def autocast(run: Run, case: Any) -> Outputs:
+    """The forward lies in autocast of the case's own half precision, the backward does not."""
+    halves = [tensor.dtype for tensor in case.tensors.values() if tensor.dtype in (torch.float16, torch.bfloat16)]
+    if not halves:
+        raise Unsupported("no tensor of the case is in half precision")
+    kind = torch.device(case.device).type
+
+    def outside(call: Call, *_: Any) -> Any:
+        with torch.autocast(kind, enabled=False):
+            return call()
+
+    with torch.autocast(kind, dtype=halves[0]), hooked(outside, every=True):
+        return run(case)
+
+
+def compiled(run: Run, case: Any) -> Outputs:
+    """What torch.compile traces of the subject; what it does not runs as it is."""
+    torch._dynamo.reset()
+    return torch.compile(run, backend="aot_eager")(case)
+
+
+def fill(other: Any, case: Any) -> None:
+    for name, tensor in other.tensors.items():
+        tensor.copy_(case.tensors[name])
+
+
+def streams(run: Run, case: Any) -> Outputs:
+    """On a stream of its own, which gets the case's values late. What runs on another stream finds those of another case."""
+    late, stream = case.other(), torch.cuda.Stream(case.device)
+    torch.cuda.synchronize(case.device)
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(BUSY_CYCLES)
+        fill(late, case)
+        outputs = run(late)
+    stream.synchronize()
+    return outputs
+
+
+def captured(run: Run, case: Any) -> Outputs:
+    """Captured in a CUDA graph over other values, which is replayed over the case's."""
+    replayed = case.other()
+    run(case.fresh())  # loads and tunes kernels
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize(case.device)
+    with torch.cuda.graph(graph):
+        outputs = run(replayed)
+    fill(replayed, case)
+    graph.replay()
+    torch.cuda.synchronize(case.device)
+    return outputs
+
+
 SCENARIOS: dict[str, Callable[[Run, Any], Outputs]] = {
     "twice": twice, "after": after, "two_live": two_live, "inputs_kept": inputs_kept, "frozen": frozen,
     "no_grad": without_backward(torch.no_grad), "inference_mode": without_backward(torch.inference_mode), "from_op": from_op,
     "adds_up": adds_up, "raised_between": raised_between, "checkpointed": checkpointed, "threads": threads, "forked": forked,
+    "autocast": autocast, "compiled": compiled, "streams": streams, "captured": captured,
 }  # fmt: skip
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import stand_in
+import liger_stand_in
 import torch
 from subject_runtime import Case
 
-stand_in.install()
+liger_stand_in.install()
 
 from liger_flce import loss_of  # noqa: E402
 

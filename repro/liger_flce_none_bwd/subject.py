@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import stand_in
+import liger_stand_in
 import torch
 from live_storages import LiveStorages
 from subject_runtime import Case
 
-stand_in.install()
+liger_stand_in.install()
 
 from liger_flce import loss_of  # noqa: E402
 

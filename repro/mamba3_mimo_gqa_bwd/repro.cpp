@@ -33,6 +33,8 @@ at::ScalarType low_dtype(const Case& item) {
 }
 bool is_reduction(const Case& item) { return choice(item, "site", kSites) == "reduction"; }
 bool is_backward(const Case& item) { return choice(item, "site", kSites) == "backward"; }
+/// Whether the backward is given one group more, which it has to refuse.
+bool is_refusal(const Case& item) { return item.axes.contains("has_a_group_too_many"); }
 bool is_projection(const Case& item) { return choice(item, "site", kSites) == "projection"; }
 
 /// Lengths of the packed sequences, or one of the whole.
@@ -436,6 +438,7 @@ class MimoPack : public harness::Pack {
         known.emplace_back(name);
       if (item.axes.contains("seqlens")) known.emplace_back("seqlens");
       known = harness::with_optional(item, known, "decay_times");
+      known = harness::with_optional(item, known, "has_a_group_too_many");
     }
     harness::check_axes(item, known);
     if (is_projection(item)) {
@@ -464,12 +467,14 @@ class MimoPack : public harness::Pack {
 
   Tensors oracle(const Case& item, const Tensors& inputs) const override {
     if (is_projection(item)) return right_projection(item, inputs, at::kDouble);
+    if (is_refusal(item)) return {{"refused", at::ones({1})}};
     return is_reduction(item) ? right_sums(item, inputs, at::kDouble)
                               : right_gradients(item, inputs, at::kDouble);
   }
 
   Tensors plain(const Case& item, const Tensors& inputs) const override {
     if (is_projection(item)) return right_projection(item, inputs, at::kFloat);
+    if (is_refusal(item)) return {{"refused", at::ones({1})}};
     if (!is_reduction(item)) return right_gradients(item, inputs, at::kFloat);
     Tensors values = right_sums(item, inputs, at::kFloat);
     for (const char* name : {"grad_q", "grad_k"})

@@ -99,11 +99,24 @@ def projected(case: Case) -> dict[str, torch.Tensor]:
     return {"q": q.detach(), "k": k.detach()}
 
 
+def refused(case: Case) -> dict[str, torch.Tensor]:
+    """1 where the host function refuses one group more, which does not divide the heads."""
+    words = words_of(case)
+    words |= {name: torch.cat([words[name], words[name][..., :1, :]], dim=3) for name in ("q", "k")}
+    try:
+        host_of(case)(**words)
+    except ValueError:
+        return {"refused": torch.ones(1)}
+    return {"refused": torch.zeros(1)}
+
+
 def run(case: Case) -> dict[str, torch.Tensor]:
     """Every gradient that the case's inputs have, in fp32; the host function's own exceptions reach the caller. Of several backwards
     on the same tensors (axis `backwards`) the last one's."""
     if case.axes["site"] == "projection":
         return projected(case)
+    if case.axes.get("has_a_group_too_many"):
+        return refused(case)
     for _ in range(case.axes.get("backwards", 1)):
         found = host_of(case)(**words_of(case))
     case.numbers["file_lines"] = file_lines(case)

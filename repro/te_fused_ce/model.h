@@ -33,7 +33,7 @@ struct Defects {
 /// Loss and gradient by plain torch autograd, the loss in fp32 (fp64 for fp64): with fp64 inputs
 /// the oracle, with others the plain computation.
 ///   inputs: logits [b, s, v], labels [b, s] int64, grad_loss [b, s] or []
-///   returns loss [b, s] or [], grad_logits [b, s, v]
+///   returns loss [b, s] or [], grad_logits [b, s, v]; without a label the mean is 0
 inline harness::Tensors reference(const harness::Tensors& inputs, const Options& options) {
   const at::Tensor x = inputs.at("logits").detach().requires_grad_();
   const at::Tensor labels = inputs.at("labels");
@@ -41,9 +41,12 @@ inline harness::Tensors reference(const harness::Tensors& inputs, const Options&
   const bool is_mean = options.reduction == "mean";
   at::Tensor loss =
       at::cross_entropy_loss(x.to(wide).reshape({-1, x.size(2)}), labels.reshape({-1}), {},
-                             is_mean ? at::Reduction::Mean : at::Reduction::None,
+                             is_mean ? at::Reduction::Sum : at::Reduction::None,
                              options.ignore_index, options.label_smoothing);
-  if (!is_mean) loss = loss.view({x.size(0), x.size(1)});
+  if (is_mean)
+    loss = loss / labels.ne(options.ignore_index).sum().clamp_min(1).to(wide);
+  else
+    loss = loss.view({x.size(0), x.size(1)});
   const auto grads = torch::autograd::grad({loss}, {x}, {inputs.at("grad_loss").to(wide)});
   return {{"loss", loss.detach()}, {"grad_logits", grads[0]}};
 }

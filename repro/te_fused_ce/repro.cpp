@@ -31,7 +31,7 @@ struct Axes {
 };
 
 const std::vector<std::string> kPatterns = {"weights", "mask_row0_off", "constant", "sum"};
-const std::vector<std::string> kIgnored = {"none", "scattered"};
+const std::vector<std::string> kIgnored = {"none", "scattered", "all"};
 /// Views of a larger or differently ordered tensor, as callers make them: [s, b, v] transposed, all
 /// positions but the last of each sequence, the vocabulary without its padding.
 const std::vector<std::string> kLogits = {"row_major", "transposed", "sliced_sequence",
@@ -80,6 +80,7 @@ at::Tensor make_labels(const Axes& axes, uint64_t seed, const std::string& name)
   at::Tensor labels = Draw(seed, name + "/labels").integers(shape, 0, axes.vocab);
   labels = at::where(labels.eq(ignore), (labels + 1).remainder(axes.vocab), labels);
   if (axes.ignored == "none") return labels;
+  if (axes.ignored == "all") return at::full_like(labels, ignore);
   at::Tensor ignored = Draw(seed, name + "/ignored").mask(shape, 0.25);
   ignored.view(-1)[kept_row(axes)] = false;
   if (axes.batch * axes.seqlen > 1) ignored.view(-1)[kept_row(axes) == 0 ? 1 : 0] = true;

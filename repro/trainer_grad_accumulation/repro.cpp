@@ -45,7 +45,8 @@ const std::vector<std::string> kOwn = {"subclass_by_its_number", "subclass_by_th
 Axes axes_of(const Case& item) {
   std::vector<std::string> known = {"vocab",       "hidden", "tokens", "lengths",
                                     "micro_batch", "masked", "forward"};
-  for (const char* name : {"own", "gives"}) known = harness::with_optional(item, known, name);
+  for (const char* name : {"own", "gives", "is_third_step"})
+    known = harness::with_optional(item, known, name);
   harness::check_axes(item, known);
   Axes axes;
   axes.vocab = extent(item, "vocab");
@@ -69,6 +70,8 @@ Axes axes_of(const Case& item) {
     if (axes.forward != "reads" && axes.forward != "reads_unlisted")
       refuse(item, "axis 'gives' wants a 'forward' that hands all on: reads or reads_unlisted");
   }
+  if (item.axes.contains("is_third_step") && item.axes.contains("own"))
+    refuse(item, "axis 'is_third_step' is not for a loss of the user's own");
   if (axes.vocab < 2) refuse(item, "axis 'vocab' wants at least 2");
   const int64_t first = std::max(axes.masked, axes.options.is_shifted ? int64_t{1} : int64_t{0});
   if (*std::max_element(axes.lengths.begin(), axes.lengths.end()) <= first)
@@ -76,11 +79,15 @@ Axes axes_of(const Case& item) {
   return axes;
 }
 
-/// What a right trainer gives: the mean over all labels of the step that count.
-Tensors token_mean(const Axes& axes, const Tensors& inputs) {
+/// What a right trainer gives: the mean over all labels of the step that count. Of a later step
+/// its gradients alone: the trainer's loss is of all steps.
+Tensors token_mean(const Case& item, const Tensors& inputs) {
+  const Axes axes = axes_of(item);
   Options whole = axes.options;
   whole.micro_batch = static_cast<int64_t>(axes.lengths.size());
-  return accumulated(inputs, Weight::kShare, whole);
+  Tensors right = accumulated(inputs, Weight::kShare, whole);
+  if (item.axes.contains("is_third_step")) right.erase("loss");
+  return right;
 }
 
 harness::InProcessSubject model(Weight weight, bool is_divided_again = false) {
@@ -135,10 +142,10 @@ class TrainerGradAccumulationPack final : public harness::Pack {
   }
 
   Tensors oracle(const Case& item, const Tensors& inputs) const override {
-    return token_mean(axes_of(item), in_fp64(inputs));
+    return token_mean(item, in_fp64(inputs));
   }
   Tensors plain(const Case& item, const Tensors& inputs) const override {
-    return token_mean(axes_of(item), inputs);
+    return token_mean(item, inputs);
   }
 
   std::map<std::string, int64_t> extents(const Case& item) const override {

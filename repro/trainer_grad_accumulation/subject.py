@@ -70,8 +70,17 @@ def micro_batch(rows: list[dict[str, torch.Tensor]], axes: dict[str, Any]) -> di
     return batch
 
 
+def earlier(rows: list[dict[str, torch.Tensor]], step: int) -> list[dict[str, torch.Tensor]]:
+    """The rows with fewer labels: each third one is masked."""
+    masked = [row["labels"].clone() for row in rows]
+    for labels in masked:
+        labels[step::3] = -100
+    return [row | {"labels": labels} for row, labels in zip(rows, masked, strict=True)]
+
+
 def run(case: Case) -> dict[str, torch.Tensor]:
-    """The training loss that the Trainer reports, and the gradients that its one step is given."""
+    """The training loss that the Trainer reports, and the gradients that its one step is given. With the axis `is_third_step` two steps
+    with other labels come before it, and no loss is given: the Trainer's is a mean over the steps."""
     axes, tensors = case.axes, case.tensors
     own, _, by = axes.get("own", "").partition("_by_")
     if own and not hasattr(Trainer, "get_batch_samples"):
@@ -81,16 +90,21 @@ def run(case: Case) -> dict[str, torch.Tensor]:
     for parameter, name in zip(parameters, ("table", "head"), strict=True):
         parameter.data.copy_(tensors[name])
     rows = [{n: tensors[n][i, :length] for n in ("ids", "labels")} for i, length in enumerate(axes["lengths"])]
+    size, collate = axes["micro_batch"], functools.partial(micro_batch, axes=axes)
+    num_micro_batches, num_steps, given = -(-len(rows) // size), 1, rows
+    if axes.get("is_third_step"):  # whole micro-batches are given, so that none lies in two steps
+        every = [*earlier(rows, 0), *earlier(rows, 1), *rows]
+        given = [every[at + i : at + min(i + size, len(rows))] for at in range(0, len(every), len(rows)) for i in range(0, len(rows), size)]
+        num_steps, size, collate = 3, 1, lambda items: micro_batch(items[0], axes)
     optimizer = Keeps(parameters, lr=1.0)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            output_dir=folder, per_device_train_batch_size=axes["micro_batch"], max_steps=1, max_grad_norm=0.0, use_cpu=True,
-            gradient_accumulation_steps=-(-len(rows) // axes["micro_batch"]), report_to=[], save_strategy="no",
+            output_dir=folder, per_device_train_batch_size=size, max_steps=num_steps, max_grad_norm=0.0, use_cpu=True,
+            gradient_accumulation_steps=num_micro_batches, report_to=[], save_strategy="no",
             disable_tqdm=True, dataloader_pin_memory=False, remove_unused_columns=False)  # fmt: skip
         kind = OwnLoss if own == "subclass" else InOrder
-        collate = functools.partial(micro_batch, axes=axes)
-        trainer = kind(model=model, args=arguments, train_dataset=rows, data_collator=collate, optimizers=(optimizer, scheduler))
+        trainer = kind(model=model, args=arguments, train_dataset=given, data_collator=collate, optimizers=(optimizer, scheduler))
         if own:
             trainer.num_labels = int(tensors["labels"][:, 1:].ne(-100).sum()) if by == "its_number" else None
         if own == "object":
@@ -99,4 +113,5 @@ def run(case: Case) -> dict[str, torch.Tensor]:
             trainer.accelerator.backward = OwnBackward(parameters)
         loss = trainer.train().training_loss
     kept = trainer.accelerator.backward.sums if own == "backward" else optimizer.kept
-    return {"loss": torch.tensor(loss), "grad_table": kept[0], "grad_head": kept[1]}
+    losses = {"loss": torch.tensor(loss)} if num_steps == 1 else {}
+    return losses | {"grad_table": kept[0], "grad_head": kept[1]}

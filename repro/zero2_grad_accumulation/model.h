@@ -48,10 +48,12 @@ inline harness::Tensors of_rank(harness::Tensors inputs, int64_t rank) {
 
 /// Inputs x [ranks, steps, micro_batches, rows, features], y alike, w1, b1, w2, b2.
 ///   returns grad_<parameter> of the last step and, but in bf16, after_<parameter> after it
+/// The loss of the micro-batch `silent` of each step is times 0; -1: of none.
 /// Each rank adds up its micro-batches in the dtype of the parameters. Parameters in fp32 (fp64 for
 /// fp64) are what is updated; a copy rounded to the dtype of x is what computes. `largest`, if
 /// given, gets the greatest root mean square of a rank's sum in the last step, for each gradient.
 inline harness::Tensors trained(const harness::Tensors& inputs, double times, Kept kept,
+                                int64_t silent = -1,
                                 std::map<std::string, double>* largest = nullptr) {
   const at::Tensor x = inputs.at("x"), y = inputs.at("y");
   const auto num_ranks = x.size(0), num_steps = x.size(1), num_micro = x.size(2);
@@ -68,8 +70,9 @@ inline harness::Tensors trained(const harness::Tensors& inputs, double times, Ke
       for (int64_t micro = 0; micro < num_micro; ++micro) {
         if (kept == Kept::kLast && micro + 1 < num_micro) continue;
         if (kept == Kept::kFirst && micro > 0) continue;
-        const auto grads = micro_gradients(rounded, x[rank][step][micro], y[rank][step][micro],
-                                           times / static_cast<double>(num_micro));
+        const auto grads =
+            micro_gradients(rounded, x[rank][step][micro], y[rank][step][micro],
+                            micro == silent ? 0.0 : times / static_cast<double>(num_micro));
         for (std::size_t i = 0; i < grads.size(); ++i) {
           rank_sums[i] += grads[i];
           if (largest == nullptr || step + 1 < num_steps) continue;

@@ -41,13 +41,26 @@ constexpr harness::Tolerances kBf16Large = {kBf16.element, kBf16.row, kBf16.cosi
 struct Axes {
   int64_t stage = 0, micro_batches = 0, steps = 0, rows = 0, features = 0, hidden = 0, outputs = 0;
   double times = 1;
+  int64_t silent = -1;  ///< the micro-batch of each step whose loss is times 0; -1: none
   at::ScalarType dtype = at::kFloat;
 };
 
 Axes axes_of(const Case& item) {
-  harness::check_axes(item, {"stage", "micro_batches", "steps", "rows", "features", "hidden",
-                             "outputs", "loss_times", "dtype", "parameter_groups", "bucket",
-                             "overlap_comm", "contiguous_gradients", "round_robin"});
+  const std::vector<std::string> known = {"stage",
+                                          "micro_batches",
+                                          "steps",
+                                          "rows",
+                                          "features",
+                                          "hidden",
+                                          "outputs",
+                                          "dtype",
+                                          "loss_times",
+                                          "parameter_groups",
+                                          "bucket",
+                                          "overlap_comm",
+                                          "contiguous_gradients",
+                                          "round_robin"};
+  harness::check_axes(item, harness::with_optional(item, known, "silent"));
   Axes axes;
   axes.stage = harness::extent(item, "stage");
   axes.micro_batches = harness::extent(item, "micro_batches");
@@ -57,6 +70,12 @@ Axes axes_of(const Case& item) {
   axes.hidden = harness::extent(item, "hidden");
   axes.outputs = harness::extent(item, "outputs");
   axes.times = harness::amount(item, "loss_times");
+  if (item.axes.contains("silent")) {
+    const Json& silent = item.axes.at("silent");
+    if (!silent.is_number_unsigned() || silent >= axes.micro_batches)
+      harness::refuse(item, "axis 'silent' wants the index of a micro-batch");
+    axes.silent = silent.get<int64_t>();
+  }
   if (axes.stage > 2) harness::refuse(item, "axis 'stage' wants 1 or 2");
   if (axes.times <= 0) harness::refuse(item, "axis 'loss_times' wants a number above 0");
   if (harness::extent(item, "parameter_groups") > 2)
@@ -71,7 +90,7 @@ Axes axes_of(const Case& item) {
 
 Tensors run_model(const Case& item, const Tensors& inputs, Kept kept) {
   const Axes axes = axes_of(item);
-  return trained(inputs, axes.times, axes.stage == 1 ? Kept::kAll : kept);
+  return trained(inputs, axes.times, axes.stage == 1 ? Kept::kAll : kept, axes.silent);
 }
 
 class Zero2Pack final : public harness::Pack {
@@ -138,7 +157,7 @@ class Zero2Pack final : public harness::Pack {
     const double terms =
         axes.times * rms("y") / std::sqrt(num_terms) * (tensor.ends_with("1") ? rms("w2") : 1);
     std::map<std::string, double> largest;
-    trained(in_fp64(inputs), axes.times, Kept::kAll, &largest);
+    trained(in_fp64(inputs), axes.times, Kept::kAll, axes.silent, &largest);
     return std::max(terms, largest.at(tensor));
   }
 

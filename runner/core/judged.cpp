@@ -47,7 +47,11 @@ Json judged_part(Json manifest) {
   manifest.erase("waived_lines");
   manifest.erase("waived_arguments");
   if (manifest.contains("scenarios") && manifest["scenarios"].contains("waived")) {
-    for (Json& why : manifest["scenarios"]["waived"]) why = true;
+    for (Json& why : manifest["scenarios"]["waived"]) {
+      if (why.is_string()) why = true;
+      if (why.is_object())
+        for (Json& on_device : why) on_device = true;
+    }
   }
   if (manifest.contains("scope")) manifest["scope"] = tests_of(manifest["scope"]);
   if (manifest.contains("explore")) {

@@ -1,5 +1,8 @@
 #include "core/looked_at.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <iterator>
 
 namespace patchbench {
@@ -7,9 +10,29 @@ namespace {
 
 constexpr std::size_t kEnough = 2;
 
+/// A size of a real model on each axis.
+const std::map<std::string, int64_t> kModelSizes = {
+    {"tokens", 16384}, {"seqlen", 4096}, {"seqlen_q", 4096}, {"seqlen_k", 4096},
+    {"vocab", 128256}, {"hidden", 8192}, {"num_heads", 128}};
+
 std::set<std::string> words(const Json& list) { return list.get<std::set<std::string>>(); }
 
 }  // namespace
+
+std::vector<std::string> sizes_below_a_models(const std::vector<Json>& axes_of_cases) {
+  std::map<std::string, int64_t> largest;
+  for (const Json& axes : axes_of_cases) {
+    for (const auto& [axis, value] : axes.items()) {
+      if (!kModelSizes.contains(axis) || !value.is_number_integer()) continue;
+      int64_t& most = largest[axis];
+      most = std::max(most, value.get<int64_t>());
+    }
+  }
+  std::vector<std::string> below;
+  for (const auto& [axis, most] : largest)
+    if (most < kModelSizes.at(axis)) below.push_back(fmt::format("{} up to {}", axis, most));
+  return below;
+}
 
 void merge_watched(Json& all, const Json& said) {
   if (!said.is_object()) return;

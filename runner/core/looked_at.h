@@ -29,6 +29,10 @@ LookedAt looked_at(const std::vector<Observation>& observations);
 /// The arguments that had one value in every case: "return_z_loss = False".
 std::set<std::string> not_looked_at(const LookedAt& looked);
 
+/// Of the axes that are sizes: the largest value of all cases, where a real model's is larger:
+/// "seqlen up to 128".
+std::vector<std::string> sizes_below_a_models(const std::vector<Json>& axes_of_cases);
+
 /// Adds what one process says to what others said: missed is what all missed, two values of an
 /// argument are kept.
 void merge_watched(Json& all, const Json& said);

@@ -345,10 +345,13 @@ class Builder {
   void read_scenarios() {
     const Json rules = document_.value("scenarios", Json::object());
     manifest_.scenarios.are_drawn = document_.contains("scenarios");
-    manifest_.scenarios.waived = rules.value("waived", manifest_.scenarios.waived);
     manifest_.scenarios.overwritten = rules.value("overwritten", manifest_.scenarios.overwritten);
-    for (const auto& [name, why] : manifest_.scenarios.waived) {
+    const Json waived = rules.value("waived", Json::object());
+    for (const auto& [name, why] : waived.items()) {
       const auto& known = scenarios();
+      manifest_.scenarios.waived[name] =
+          why.is_string() ? std::map<std::string, std::string>{{"cpu", why}, {"cuda", why}}
+                          : why.get<std::map<std::string, std::string>>();
       if (std::find(known.begin(), known.end(), name) == known.end())
         fail("/scenarios/waived",
              "no scenario \"" + shown(name) + "\"" + did_you_mean(name, known));
@@ -443,10 +446,13 @@ bool Case::runs_on(const UpstreamUse& use) const {
   return upstream.empty() ? !use.stands_alone : upstream == use.name;
 }
 
-std::vector<std::string> ScenarioRules::drawn() const {
+std::vector<std::string> ScenarioRules::drawn(std::string_view device_kind) const {
   std::vector<std::string> names;
-  for (const std::string& name : scenarios())
-    if (are_drawn && !waived.contains(name)) names.push_back(name);
+  for (const std::string& name : scenarios()) {
+    const auto why = waived.find(name);
+    const bool is_waived = why != waived.end() && why->second.contains(std::string(device_kind));
+    if (are_drawn && !is_waived && is_scenario_on(name, device_kind)) names.push_back(name);
+  }
   return names;
 }
 

@@ -120,10 +120,11 @@ struct SpaceRow {
 /// manifest that says nothing of them has none.
 struct ScenarioRules {
   bool are_drawn = false;
-  std::map<std::string, std::string> waived;  ///< scenario -> why no case is in it
-  std::set<std::string> overwritten;          ///< inputs that the upstream says it overwrites
-  /// All but the waived ones, in their order; none where none are drawn.
-  std::vector<std::string> drawn() const;
+  /// scenario -> kind of device -> why no case is in it there
+  std::map<std::string, std::map<std::string, std::string>> waived;
+  std::set<std::string> overwritten;  ///< inputs that the upstream says it overwrites
+  /// All that the device has but the waived ones, in their order; none where none are drawn.
+  std::vector<std::string> drawn(std::string_view device_kind) const;
 };
 
 /// What is drawn beyond the declared cases.

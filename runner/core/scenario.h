@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace patchbench {
@@ -20,8 +21,16 @@ inline const std::vector<std::string>& scenarios() {
       "raised_between",  // an exception between forward and backward, then a right call
       "checkpointed",    // in a non-reentrant checkpoint
       "threads",         // two threads at once
-      "forked"};         // in a child of a process that has computed nothing
+      "forked",          // in a child of a process that has computed nothing
+      "autocast",        // the forward in autocast of the case's own half precision
+      "compiled",        // as torch.compile traces it
+      "streams",         // on a stream that is kept busy first; on a GPU alone
+      "captured"};       // captured in a CUDA graph over other values; on a GPU alone
   return kNames;
+}
+
+inline bool is_scenario_on(std::string_view scenario, std::string_view device_kind) {
+  return device_kind == "cuda" || (scenario != "streams" && scenario != "captured");
 }
 
 }  // namespace patchbench

@@ -62,7 +62,7 @@ std::string smallest_text(const Setup& setup, const Observation& o, const Trial&
 }
 
 /// The judged cases of a subject in each scenario, and the scenarios that have none and no reason.
-std::string scenarios_line(const Manifest& pack, const Trial& trial) {
+std::string scenarios_line(const RunTarget& target, const Trial& trial) {
   std::map<std::string, int> judged;
   const Subject* subject = nullptr;
   for (const Observation& o : trial.observations) {
@@ -71,9 +71,9 @@ std::string scenarios_line(const Manifest& pack, const Trial& trial) {
     const Json counts = o.drawn.value("scenarios", Json::object());
     for (const auto& [name, num] : counts.items()) judged[name] += num.get<int>();
   }
-  if (subject == nullptr || !pack.scenarios.are_drawn) return "";
+  if (subject == nullptr || !target.manifest.scenarios.are_drawn) return "";
   std::vector<std::string> counts, open;
-  for (const std::string& name : pack.scenarios.drawn()) {
+  for (const std::string& name : target.manifest.scenarios.drawn(target.device.kind_name())) {
     if (judged.contains(name))
       counts.push_back(fmt::format("{} {}", name, judged[name]));
     else
@@ -105,6 +105,15 @@ std::string looked_at_lines(const Manifest& pack, const Trial& trial) {
   for (const std::string& argument : not_looked_at(looked))
     if (!pack.waived_arguments.contains(argument.substr(0, argument.find(' '))))
       open.push_back(argument);
+  std::vector<Json> axes;
+  for (const Observation& o : trial.observations) {
+    if (o.status != CaseStatus::kAbsent && !o.is_wrong()) continue;
+    const Case* declared = pack.find_case(o.case_name);
+    if (declared != nullptr) axes.push_back(declared->axes);
+    if (o.drawn.contains("axes")) axes.push_back(o.drawn.at("axes"));
+  }
+  if (const auto below = sizes_below_a_models(axes); !below.empty())
+    text += fmt::format("sizes, a model's not looked at: {}\n", fmt::join(below, ", "));
   if (!open.empty())
     text +=
         fmt::format("arguments with one value alone, not looked at: {}\n", fmt::join(open, ", "));
@@ -118,7 +127,7 @@ std::string drawn_text(const Setup& setup, const std::vector<Trial>& trials) {
   for (const Trial& trial : trials) {
     for (const Observation& o : trial.observations)
       if (o.is_summary()) text += summary_line(o);
-    text += scenarios_line(setup.target.manifest, trial);
+    text += scenarios_line(setup.target, trial);
     text += looked_at_lines(setup.target.manifest, trial);
   }
   for (const Trial& trial : trials) {

@@ -53,6 +53,15 @@ class Product(torch.autograd.Function):
             return x.sum(-1)
         if fault == "wants_no_inference" and torch.is_inference_mode_enabled():
             return x.sum(-1)
+        if fault == "host_value":
+            return x.new_tensor([float(row @ other) for row, other in zip(x.detach(), w.detach(), strict=True)])
+        if fault == "stream_0":
+            with torch.cuda.stream(torch.cuda.default_stream(x.device)):
+                return (x * w).sum(-1)
+        if fault == "compiled" and torch.compiler.is_compiling():
+            return x.sum(-1)
+        if fault == "wants_no_autocast" and torch.is_autocast_enabled("cpu"):
+            return x.sum(-1)
         return (x * w).sum(-1)
 
     @staticmethod
@@ -94,8 +103,12 @@ def answer(fault: str, scenario: str | None, name: str = "case") -> tuple[dict[s
     axes = {} if scenario is None else {"scenario": scenario}
     entries = {name: {"name": name, "axes": axes, "inputs": views}, "small": {"name": "small", "axes": {}, "inputs": small}}
     storages = {f"{case}/{n}": torch.linspace(i + 1, i + 3, 12) for case in entries for i, n in enumerate(("x", "w"))}
-    case = runtime.Batch(entries, storages, "cpu").case(name)
-    return runtime.run_case(subject(fault), case)
+    if scenario == "autocast":  # its dtype is that of such a tensor
+        views["half"] = {"storage": "half", "sizes": [1], "strides": [1], "offset": 0}
+        storages["half"] = torch.ones(1, dtype=torch.bfloat16)
+    case = runtime.Batch(entries, storages, "cuda:0" if scenario in ON_A_GPU else "cpu").case(name)
+    report, outputs = runtime.run_case(subject(fault), case)
+    return report, {output: tensor.cpu() for output, tensor in outputs.items()}
 
 
 def is_right(fault: str, scenario: str, name: str = "case") -> bool:
@@ -116,7 +129,12 @@ def is_right_in_a_new_process(*arguments: str) -> bool:
         return pool.apply(is_right, arguments)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+ON_A_GPU = ("streams", "captured")
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+BY_DEVICE = [pytest.param(name, marks=[NEEDS_CUDA] if name in ON_A_GPU else []) for name in SCENARIOS]
+
+
+@pytest.mark.parametrize("scenario", BY_DEVICE)
 def test_right_code_passes(scenario: str) -> None:
     if scenario == "forked":
         assert is_right_in_a_new_process("", scenario)
@@ -129,10 +147,11 @@ FAULTS = {
     "twice": "counts_calls", "after": "keeps_shape", "two_live": "last_forward", "inputs_kept": "overwrites", "frozen": "frozen",
     "no_grad": "wants_a_gradient", "inference_mode": "wants_no_inference", "from_op": "leaf", "adds_up": "adds_itself",
     "raised_between": "open_forward", "checkpointed": "runs_once", "threads": "thread", "forked": "child",
+    "autocast": "wants_no_autocast", "compiled": "compiled", "streams": "stream_0", "captured": "host_value",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", BY_DEVICE)
 def test_wrong_code_fails_in_its_scenario_alone(scenario: str) -> None:
     report, got = answer(FAULTS[scenario], None)
     assert report["status"] == "ok" and all(torch.equal(got[n], t) for n, t in answer("", None)[1].items())

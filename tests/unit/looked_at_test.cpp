@@ -39,5 +39,11 @@ TEST(LookedAt, AnArgumentWithOneValueInAllProcessesIsNotLookedAt) {
   EXPECT_EQ(not_looked_at(looked), (std::set<std::string>{"y = None", "z[k]"}));
 }
 
+TEST(LookedAt, NamesTheSizesThatEndBelowAModels) {
+  EXPECT_EQ(sizes_below_a_models({{{"seqlen", 77}, {"vocab", 128256}, {"chunk", 4}},
+                                  {{"seqlen", 128}, {"vocab", 9}, {"hidden", nullptr}}}),
+            std::vector<std::string>{"seqlen up to 128"});
+}
+
 }  // namespace
 }  // namespace patchbench

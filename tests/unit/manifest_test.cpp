@@ -115,11 +115,13 @@ TEST(Manifest, DrawnCasesAreInTheScenariosThatItDoesNotWaive) {
     return parse(with("\"mitigation\": {", "\"scenarios\": " + rules + ", \"mitigation\": {"))
         .scenarios;
   };
-  EXPECT_TRUE(parse(with("", "")).scenarios.drawn().empty());
-  EXPECT_EQ(drawn("{}").drawn(), scenarios());
+  EXPECT_TRUE(parse(with("", "")).scenarios.drawn("cuda").empty());
+  EXPECT_EQ(drawn("{}").drawn("cuda"), scenarios());
   const ScenarioRules rules =
-      drawn(R"({"waived": {"forked": "it needs a GPU"}, "overwritten": ["rows"]})");
-  EXPECT_EQ(rules.drawn().size(), scenarios().size() - 1);
+      drawn(R"({"waived": {"forked": "it needs a GPU", "threads": {"cpu": "one thread"}},
+                "overwritten": ["rows"]})");
+  EXPECT_EQ(rules.drawn("cuda").size(), scenarios().size() - 1);
+  EXPECT_EQ(rules.drawn("cpu").size(), scenarios().size() - 4);  // streams and captured, too
   EXPECT_EQ(rules.overwritten, std::set<std::string>{"rows"});
   EXPECT_NE(error_of(with("\"mitigation\": {",
                           R"("scenarios": {"waived": {"forkd": "it needs a GPU"}},

@@ -1,4 +1,4 @@
-"""What the real package looks up and this machine lacks; nothing of the package itself is touched.
+"""What the real Liger-Kernel looks up and this machine lacks; nothing of the package itself is touched.
 
 * `torch.hip`: liger-kernel 0.5.4 asks `torch.hip.is_available()`, which no torch release has. Needed for that release alone.
 * Triton's CPU interpreter (3.4 to 3.9) has no `libdevice.tanh` (it returns None) and hands Python floats to a kernel
