@@ -222,14 +222,22 @@ Distributions distributions(const Tensors& inputs, const Tensor& index_scores, d
   return {target, log_p, valid};
 }
 
-/// KL(T || P); rows without a valid slot give 0. Mean over batch x rows.
-Tensor kl_loss(const Distributions& of) {
-  const auto& [target, log_p, valid] = of;
-  const Tensor terms = torch::where(valid, torch::xlogy(target, target) - target * log_p, 0.0);
-  return terms.sum(-1).mean();
+/// Whether the loss is the sum over rows, in place of their mean.
+bool is_per_token(const Case& item) {
+  return item.axes.contains("is_per_token") && flag(item, "is_per_token");
+}
+double loss_coeff(const Case& item) {
+  return item.axes.contains("loss_coeff") ? harness::amount(item, "loss_coeff") : 0.7;
 }
 
-constexpr double kLossCoeff = 0.7;
+/// KL(T || P) times its coefficient; rows without a valid slot give 0. Mean or sum over batch x
+/// rows.
+Tensor kl_loss(const Case& item, const Distributions& of) {
+  const auto& [target, log_p, valid] = of;
+  const Tensor terms = torch::where(valid, torch::xlogy(target, target) - target * log_p, 0.0);
+  const Tensor rows = terms.sum(-1);
+  return loss_coeff(item) * (is_per_token(item) ? rows.sum() : rows.mean());
+}
 
 /// The output of the attention, to which the loss is tied, the gradient that arrives there, and the
 /// loss's scale where the optimizer has set one.
@@ -264,7 +272,7 @@ Distributions distributions_of(const Case& item, const Tensors& inputs, const Te
 
 Tensor loss_forward(const Case& item, const Tensors& inputs, at::ScalarType type) {
   const Tensor scores = inputs.at("index_scores").to(type);
-  return kLossCoeff * kl_loss(distributions_of(item, inputs, scores));
+  return kl_loss(item, distributions_of(item, inputs, scores));
 }
 
 /// The index scores, [batch, s, s]: sum over h of weights_h relu(<q_h, k>).
@@ -277,15 +285,18 @@ Tensor scores_of(const Tensor& q, const Tensor& weights, const Tensor& k) {
 /// with T and with P, of which it is the difference. T and P may be nearly equal.
 double size_of_terms(const Case& item, const Tensors& inputs, const std::string& tensor) {
   const auto wide = [&](const char* name) { return inputs.at(name).to(at::kDouble); };
-  const auto largest = [](const Tensor& x) { return kLossCoeff * x.abs().max().item<double>(); };
+  const double coeff = loss_coeff(item);
+  const auto largest = [&](const Tensor& x) { return coeff * x.abs().max().item<double>(); };
   if (tensor == "loss") {
     const auto [target, log_p, valid] = distributions_of(item, inputs, wide("index_scores"));
-    return largest((torch::xlogy(target, target).abs() - target * log_p).sum(-1).mean());
+    const Tensor rows = (torch::xlogy(target, target).abs() - target * log_p).sum(-1);
+    return largest(is_per_token(item) ? rows.sum() : rows.mean());
   }
   const Tensor q = wide("q"), weights = wide("weights"), k = wide("k");
   const auto [target, log_p, valid] = distributions_of(item, inputs, scores_of(q, weights, k));
-  const Tensor both = torch::where(valid, target + log_p.exp(), 0.0) * wide("grad_loss").abs() /
-                      static_cast<double>(target.size(0) * target.size(1));
+  const Tensor both =
+      torch::where(valid, target + log_p.exp(), 0.0) * wide("grad_loss").abs() /
+      (is_per_token(item) ? 1.0 : static_cast<double>(target.size(0) * target.size(1)));
   const Tensor products = torch::einsum("sbhd,tbd->bsht", {q, k}).relu();
   if (tensor == "grad_weights") return largest(torch::einsum("bst,bsht->sbh", {both, products}));
   const Tensor factors =
@@ -299,8 +310,7 @@ Tensors loss_backward(const Case& item, const Tensors& inputs, at::ScalarType ty
     return inputs.at(name).to(type).detach().clone().requires_grad_();
   };
   const Tensor q = leaf("q"), weights = leaf("weights"), k = leaf("k");
-  const Tensor loss =
-      kLossCoeff * kl_loss(distributions_of(item, inputs, scores_of(q, weights, k)));
+  const Tensor loss = kl_loss(item, distributions_of(item, inputs, scores_of(q, weights, k)));
   const auto grads =
       torch::autograd::grad({loss}, {q, weights, k}, {inputs.at("grad_loss").to(loss)});
   return {{"grad_q", grads[0]}, {"grad_weights", grads[1]}, {"grad_k", grads[2]}};
@@ -396,7 +406,8 @@ class DsaPack : public harness::Pack {
     std::vector<std::string> known = kAxes.at(site_of(item));
     known.push_back("site");
     if (site_of(item) == "loss_forward" || site_of(item) == "loss_backward")
-      known = harness::with_optional(item, known, "logits_times");
+      for (const char* name : {"logits_times", "loss_coeff", "is_per_token"})
+        known = harness::with_optional(item, known, name);
     harness::check_axes(item, known);
     if (item.axes.contains("cp_rank") && axis(item, "cp_rank") >= extent(item, "cp_size"))
       refuse(item, "axis 'cp_rank' wants a rank below cp_size");

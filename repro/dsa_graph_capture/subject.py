@@ -64,7 +64,14 @@ def words_of(case: Case, device: str) -> dict[str, Any]:
         words["index_mask"] = words["index_mask"].clone()
     if axes["site"] in ("loss_forward", "loss_backward"):
         scale = 1 / math.sqrt(axes["head_dim"])
-        words |= {"softmax_scale": scale, "loss_coeff": 0.7, "sparse_loss": axes["sparse_loss"], "pg_collection": ONE_RANK, "mask": None}
+        words |= {
+            "softmax_scale": scale,
+            "loss_coeff": axes.get("loss_coeff", 0.7),
+            "sparse_loss": axes["sparse_loss"],
+            "pg_collection": ONE_RANK,
+            "mask": None,
+        }
+        words |= {"calculate_per_token_loss": axes.get("is_per_token", False)}
     if axes["site"].endswith("_positions"):
         words |= {"cp_size": axes["cp_size"], "cp_rank": axes["cp_rank"], "device": torch.device(device)}
     if axes["site"] == "packed_positions":
@@ -197,6 +204,8 @@ def run(case: Case) -> dict[str, torch.Tensor]:
     known = inspect.signature(function).parameters
     if case.axes.get("padding") and "cu_seqlens_cover_output" not in known:
         raise Unsupported("this release knows no padding rows")
+    if case.axes.get("is_per_token") and "calculate_per_token_loss" not in known:
+        raise Unsupported("this release knows no sum over the tokens")
 
     def words(device: str) -> dict[str, Any]:
         return {name: value for name, value in words_of(case, device).items() if name in known}

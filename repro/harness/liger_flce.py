@@ -9,6 +9,12 @@ import torch
 from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction as Flce
 from subject_runtime import Case, Unsupported
 
+# What a case asks for besides, by its axis `also`: the loss and its gradients stay what they are.
+ALSO = {
+    "returned": {"return_z_loss": True, "return_token_accuracy": True, "return_predicted_tokens": True},
+    "accumulated_in_float32": {"accum_dtype": torch.float32},
+}
+
 
 def arguments(case: Case, leaves: dict[str, torch.Tensor], reduction: str) -> list[object]:
     """The positional arguments of this release's forward; Unsupported if it lacks one that the case needs."""
@@ -27,7 +33,9 @@ def arguments(case: Case, leaves: dict[str, torch.Tensor], reduction: str) -> li
         "lse_square_scale": axes["lse_square_scale"] or None,
         "softcap": axes["softcap"] or None,
     }
-    wanted |= {name: value for name, value in optional.items() if value is not None}
+    wanted |= {name: value for name, value in optional.items() if value is not None} | ALSO.get(axes.get("also"), {})
+    if axes.get("has_token_scaling"):
+        wanted["use_token_scaling"] = True
     parameters = dict(list(inspect.signature(Flce.forward).parameters.items())[1:])
     for name in wanted:
         if name not in parameters:

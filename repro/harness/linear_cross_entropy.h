@@ -18,7 +18,8 @@ struct Options {
   int64_t ignore_index = -100;
   double label_smoothing = 0;
   double lse_square_scale = 0;
-  double softcap = 0;  ///< 0: none
+  double softcap = 0;              ///< 0: none
+  bool has_token_scaling = false;  ///< a token's loss is times its probability, which is a constant
 };
 
 /// The axes of a case that every such pack has, checked.
@@ -48,7 +49,11 @@ inline Problem problem_of(const Case& item, const std::vector<std::string>& furt
       "ignored",          "layout", "bias",  "class_weight", "ignore_index", "label_smoothing",
       "lse_square_scale", "softcap"};
   known.insert(known.end(), further_axes.begin(), further_axes.end());
-  harness::check_axes(item, harness::with_optional(item, known, "logits_times"));
+  for (const char* name : {"logits_times", "also", "has_token_scaling"})
+    known = harness::with_optional(item, known, name);
+  harness::check_axes(item, known);
+  if (item.axes.contains("also"))
+    harness::choice(item, "also", {"returned", "accumulated_in_float32"});
   Problem problem;
   problem.logits_times = harness::factor(item, "logits_times");
   problem.tokens = harness::extent(item, "tokens");
@@ -68,6 +73,8 @@ inline Problem problem_of(const Case& item, const std::vector<std::string>& furt
   problem.options.label_smoothing = harness::amount(item, "label_smoothing");
   problem.options.lse_square_scale = harness::amount(item, "lse_square_scale");
   problem.options.softcap = harness::amount(item, "softcap");
+  if (item.axes.contains("has_token_scaling"))
+    problem.options.has_token_scaling = harness::flag(item, "has_token_scaling");
   if (problem.options.reduction == "mean" &&
       (problem.ignored == "all" ||
        (problem.tokens == 1 && problem.ignored == "scattered_and_first")))
@@ -240,6 +247,10 @@ inline harness::Tensors reference(const harness::Tensors& inputs, const Options&
   if (options.lse_square_scale > 0) {
     loss = loss +
            at::where(valid, options.lse_square_scale * at::logsumexp(y, {1}).square(), 0.0) / by.z;
+  }
+  if (options.has_token_scaling) {
+    const at::Tensor safe = at::where(valid, target, 0);
+    loss = loss * at::softmax(y.detach(), 1).gather(1, safe.unsqueeze(1)).squeeze(1);
   }
   if (options.reduction != "none") loss = loss.sum();
   std::vector<at::Tensor> wanted = {logits, w};

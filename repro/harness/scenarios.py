@@ -126,24 +126,30 @@ def after(run: Run, case: Any) -> Outputs:
 
 
 def two_live(run: Run, case: Any) -> Outputs:
-    """Two forwards before either backward; the case's backward is the first or the last."""
+    """Three forwards before any backward, of other values and of a neighbour, too; the case's backward is the first or the last."""
     acted = False
 
     def last(call: Call, *_: Any) -> Any:
         nonlocal acted
         acted = True
         run(case.other())
+        with contextlib.suppress(Unsupported):
+            run(case.neighbour())
         return call()
 
     def first(call: Call, *_: Any) -> Any:
-        nonlocal acted
         result = None
 
-        def inner(other: Call, *_: Any) -> Any:
+        def innermost(other: Call, *_: Any) -> Any:
             nonlocal acted, result
             acted = True
             result = call()
             return other()
+
+        def inner(other: Call, *_: Any) -> Any:
+            with contextlib.suppress(Unsupported), hooked(innermost):
+                run(case.neighbour())
+            return innermost(other) if not acted else other()
 
         with hooked(inner):
             run(case.other())
@@ -380,7 +386,7 @@ def fill(other: Any, case: Any) -> None:
 
 
 def streams(run: Run, case: Any) -> Outputs:
-    """On a stream of its own, which gets the case's values late. What runs on another stream finds those of another case."""
+    """On a stream of its own, which gets the case's values late. Work on another stream computes with other values."""
     late, stream = case.other(), torch.cuda.Stream(case.device)
     torch.cuda.synchronize(case.device)
     with torch.cuda.stream(stream):

@@ -141,14 +141,15 @@ def attend(case: Case, query: torch.Tensor, kv: torch.Tensor, indices: torch.Ten
 
 
 def run_dispatch(case: Case) -> dict[str, Any]:
-    """Values and gradients (of several backwards, axis `backwards`, the last), whether the kernels made them, and the bytes that were
-    announced."""
+    """Values and gradients (of several backwards, axis `backwards`, the last; those before it have half the gradient), whether the
+    kernels made them, and the bytes that were announced."""
     query, kv, indices, grad_out = operands(case)
     forget_what_was_said()
     with stand_in.serving(case.device, *kernels()) as launches, listening() as amounts:
         out, num_backwards = attend(case, query, kv, indices), case.axes.get("backwards", 1)
-        for _ in range(num_backwards):
-            grad_query, grad_kv = torch.autograd.grad(out, (query, kv), grad_out, retain_graph=num_backwards > 1)
+        for left in reversed(range(num_backwards)):
+            given = grad_out / 2 if left else grad_out
+            grad_query, grad_kv = torch.autograd.grad(out, (query, kv), given, retain_graph=num_backwards > 1)
     case.numbers |= {name: float(count) for name, count in launches.items()}
     is_fused = launches["sparse_mla_fwd"] > 0 and launches["bwd"] > 0
     values = {"out": out, "grad_query": grad_query, "grad_kv": grad_kv}

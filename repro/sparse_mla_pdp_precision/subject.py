@@ -93,7 +93,8 @@ def prime_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, gr
 
 
 def megatron_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, grad_out: torch.Tensor, axes: dict[str, Any]) -> None:
-    """By megatron-core's autograd function; of several backwards through one graph the last one's."""
+    """By megatron-core's autograd function; of several backwards through one graph the last one's; those before it have half the
+    gradient."""
     num_backwards = axes.get("backwards", 1)
     sizes = {"MCORE_DSA_TILELANG_SEQ_BUCKET": "1"}  # rows and keys are otherwise padded to 256
     if axes.get("is_padded"):
@@ -104,9 +105,9 @@ def megatron_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor,
         if axes.get("is_batched"):
             words, grad_out = tuple(one.unsqueeze(0) for one in words), grad_out.unsqueeze(0)
         out, _ = sparse_mla.SparseMLA.apply(*words, q.shape[-1] ** -0.5)
-        for _ in range(num_backwards):
+        for left in reversed(range(num_backwards)):
             q.grad = kv.grad = None
-            out.backward(grad_out, retain_graph=num_backwards > 1)
+            out.backward(grad_out / 2 if left else grad_out, retain_graph=num_backwards > 1)
 
 
 def gradients(case: Case) -> dict[str, torch.Tensor]:

@@ -45,7 +45,9 @@ Axes axes_of(const Case& item) {
                                     "label_smoothing", "logits",      "labels",  "confidence"};
   const bool has_answer = item.axes.contains("answer");
   if (has_answer) known.emplace_back("answer");
-  harness::check_axes(item, harness::with_optional(item, known, "logits_times"));
+  for (const char* name : {"logits_times", "is_cg_capturable"})
+    known = harness::with_optional(item, known, name);
+  harness::check_axes(item, known);
   Axes axes;
   axes.batch = extent(item, "batch");
   axes.seqlen = extent(item, "seqlen");

@@ -27,6 +27,10 @@ def arguments(case: Case, logits: torch.Tensor) -> list[object]:
         raise Unsupported("this release's forward has no argument ignore_idx")
     if "ignore_idx" in parameters and axes["ignore_index"] != parameters["ignore_idx"].default:
         named.append(axes["ignore_index"])
+    if axes.get("is_cg_capturable"):
+        if "is_cg_capturable" not in parameters:
+            raise Unsupported("this release's forward has no argument is_cg_capturable")
+        named += [parameters["ignore_idx"].default] * (6 - len(named)) + [True]
     return named
 
 

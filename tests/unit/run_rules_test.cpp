@@ -416,6 +416,21 @@ TEST(Status, TheNewestRunOnADeviceStands) {
   EXPECT_NE(status(bench).find("FIX_REJECTED"), std::string::npos) << status(bench);
 }
 
+TEST(Status, TheScenariosOfAPackAreToldByDevice) {
+  FakeWorkbench bench;
+  bench.repository.replace(
+      sample::PackRepository::kManifest, R"("mitigation": {)",
+      R"("scenarios": {"waived": {"threads": {"cpu": "one thread"}, "frozen": "nothing is trained"}},
+         "mitigation": {)");
+  std::vector<Manifest> packs = read_pack_records(bench.context, {}).packs;
+  packs.resize(1);
+  const std::string table = looked_at_table(packs);
+  EXPECT_NE(table.find("| both | both | both | both |  | both | both | both | both | both | both |"
+                       " GPU | both | both | both | GPU | GPU |"),
+            std::string::npos)
+      << table;
+}
+
 TEST(Status, ThePackTableHasOneLineForAPackWithAVerdict) {
   FakeWorkbench bench;
   const auto table = [&bench] { return pack_table(read_pack_records(bench.context, {})); };

@@ -1,0 +1,28 @@
+"""Each candidate fix of patches/ is judged as what it is; the rows are env/candidates.py's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "env"))
+
+from candidates import candidates, digest_of, name_of, read_table  # noqa: E402
+
+WANTED = {"wrong": ["FIX_REJECTED"], "right": ["FIX_VALIDATED", "FIX_VALIDATED(few_drawn)", "EQUIVALENCE_SHOWN"]}
+ROWS = read_table()
+EDITS = {name_of(edit): edit for edit in candidates()}
+
+
+def test_no_row_is_of_a_candidate_that_is_gone() -> None:
+    assert ROWS and set(ROWS) <= set(EDITS)
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_is_judged_as_what_it_is(name: str) -> None:
+    row, edit = ROWS[name], EDITS[name]
+    assert row["sha256"] == digest_of(edit), f"run env/candidates.py {name}"
+    assert row["verdict"] in WANTED[edit.stem.partition("-")[0]], row["why"]
