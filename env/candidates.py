@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import json_rows
+
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "reports" / "evidence" / "spine" / "candidates.json"
 
@@ -44,13 +46,12 @@ def read_table() -> dict[str, dict[str, object]]:
 
 
 def write_table(rows: dict[str, dict[str, object]]) -> None:
-    lines = [f" {json.dumps(name)}: {json.dumps(rows[name], ensure_ascii=False)}" for name in sorted(rows)]
-    TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    TABLE.write_text(json_rows.text_of(dict(sorted(rows.items()))) + "\n", encoding="utf-8")
 
 
 def judged(edit: Path, program: Path, draw: int | None, ledger: str) -> dict[str, object]:
     """The row of one candidate; raises where `validate` gives no answer."""
-    words = [str(program), "validate", edit.parent.name, f"{upstream_of(edit)}", "--edit", str(edit), "-j", "2"]
+    words = [str(program), "validate", edit.parent.name, upstream_of(edit), "--edit", str(edit), "-j", "2"]
     words += ["--device", "cpu", "--ledger", ledger, "--json", *(["--draw", str(draw)] if draw is not None else [])]
     started = time.monotonic()
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True)

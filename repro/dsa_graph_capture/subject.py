@@ -70,8 +70,8 @@ def words_of(case: Case, device: str) -> dict[str, Any]:
             "sparse_loss": axes["sparse_loss"],
             "pg_collection": ONE_RANK,
             "mask": None,
+            "calculate_per_token_loss": axes.get("is_per_token", False),
         }
-        words |= {"calculate_per_token_loss": axes.get("is_per_token", False)}
     if axes["site"].endswith("_positions"):
         words |= {"cp_size": axes["cp_size"], "cp_rank": axes["cp_rank"], "device": torch.device(device)}
     if axes["site"] == "packed_positions":
