@@ -134,7 +134,7 @@ def two_live(run: Run, case: Any) -> Outputs:
         acted = True
         run(case.other())
         with contextlib.suppress(Unsupported):
-            run(case.neighbour())
+            run(case.neighbour("site"))
         return call()
 
     def first(call: Call, *_: Any) -> Any:
@@ -148,7 +148,7 @@ def two_live(run: Run, case: Any) -> Outputs:
 
         def inner(other: Call, *_: Any) -> Any:
             with contextlib.suppress(Unsupported), hooked(innermost):
-                run(case.neighbour())
+                run(case.neighbour("site"))
             return innermost(other) if not acted else other()
 
         with hooked(inner):
@@ -179,7 +179,8 @@ def inputs_kept(run: Run, case: Any) -> Outputs:
 
 
 def frozen_run(run: Run, case: Any, at: int, is_alone: bool) -> Outputs:
-    """One differentiable argument alone is frozen, or all but one; a gradient that nobody asked for is left out."""
+    """One differentiable argument alone is frozen, or all but one. A gradient that nobody asked for is left out; one that was asked for
+    and is None is zero, as an optimizer takes it."""
     leaves = Leaves()
 
     def on_leaf(tensor: torch.Tensor) -> torch.Tensor:
@@ -188,7 +189,8 @@ def frozen_run(run: Run, case: Any, at: int, is_alone: bool) -> Outputs:
 
     def on_backward(call: Call, inputs: Any, outputs: Any, by: Any) -> Any:
         live = [tensor for tensor in inputs or leaves if tensor.requires_grad]
-        found = iter(GRAD(outputs, live, by, retain_graph=True))
+        grads = GRAD(outputs, live, by, retain_graph=True, allow_unused=True)
+        found = iter(torch.zeros_like(tensor) if grad is None else grad for tensor, grad in zip(live, grads, strict=True))
         return leaves.give(inputs, [next(found) if tensor.requires_grad else nothing(tensor) for tensor in inputs or leaves])
 
     with hooked(on_backward, on_leaf, every=True):

@@ -61,12 +61,14 @@ class Case:
         """The same case on half the floating values."""
         return self.batch.case(self.name, times=0.5)
 
-    def neighbour(self) -> Case:
-        """Of the cases of the process that are not much larger the one that differs in most axes; the same case where it is alone."""
+    def neighbour(self, *same: str) -> Case:
+        """Of the cases of the process that are not much larger, and have the case's axes `same`, the one that differs in most axes; the
+        same case where it is alone."""
         names = list(self.batch.entries)
         at = names.index(self.name)
         size = self.batch.size_of(self.name)
         near = [name for name in names[at + 1 :] + names[:at] if self.batch.size_of(name) <= 4 * size]
+        near = [name for name in near if all(self.batch.entries[name]["axes"].get(key) == self.axes.get(key) for key in same)]
 
         def num_other_axes(name: str) -> int:
             axes = self.batch.entries[name]["axes"]

@@ -101,10 +101,10 @@ def projected(case: Case) -> dict[str, torch.Tensor]:
 
 def refused(case: Case) -> dict[str, torch.Tensor]:
     """1 where the host function refuses one group more, which does not divide the heads."""
-    words = words_of(case)
+    host, words = host_of(case), words_of(case)
     words |= {name: torch.cat([words[name], words[name][..., :1, :]], dim=3) for name in ("q", "k")}
     try:
-        host_of(case)(**words)
+        host(**words)
     except ValueError:
         return {"refused": torch.ones(1)}
     return {"refused": torch.zeros(1)}

@@ -137,12 +137,20 @@ def example_builders() -> dict[str, Callable[..., Kernel]]:
 BUILDERS = {"sparse_mla_fwd": build_forward, "bwd": build_backward, "preprocess": build_delta, "postprocess": build_export}
 
 
+def builder_of(held: Any) -> Any:
+    """The release's own builder, of what a module holds while it is served."""
+    while hasattr(held, "in_place_of"):
+        held = held.in_place_of
+    return held
+
+
 @contextlib.contextmanager
 def serving(device: str, *modules: ModuleType) -> Iterator[Counter[str]]:
-    """How often each kernel was launched while open. On a CPU the kernels of BUILDERS are launched, elsewhere the release's own."""
+    """How often each kernel was launched while open, by whomever. On a CPU the kernels of BUILDERS are launched, elsewhere the
+    release's own."""
     launches: Counter[str] = Counter()
 
-    def counted(name: str, build: Callable[..., Kernel]) -> Callable[..., Kernel]:
+    def counted(name: str, build: Callable[..., Kernel], held: Any) -> Callable[..., Kernel]:
         def build_counted(*args: Any, **words: Any) -> Kernel:
             kernel = build(*args, **words)
 
@@ -152,6 +160,7 @@ def serving(device: str, *modules: ModuleType) -> Iterator[Counter[str]]:
 
             return launch
 
+        build_counted.in_place_of = held
         return build_counted
 
     with contextlib.ExitStack() as stack:
@@ -161,8 +170,9 @@ def serving(device: str, *modules: ModuleType) -> Iterator[Counter[str]]:
             plain = BUILDERS | (example_builders() if module.__name__.startswith("deepseek_v32.") else {})
             for name, held in list(vars(module).items()):
                 if name in BUILDERS:
-                    build = plain[name] if device == "cpu" else held
-                    stack.enter_context(mock.patch.object(module, name, counted(name, build)))
+                    is_served = builder_of(held) is not held  # by one that is open already, and counts, too
+                    build = plain[name] if device == "cpu" and not is_served else held
+                    stack.enter_context(mock.patch.object(module, name, counted(name, build, held)))
                 elif name.endswith("_kernel_cache"):
                     stack.enter_context(mock.patch.dict(held, clear=True))
         yield launches

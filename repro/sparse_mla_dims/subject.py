@@ -242,7 +242,7 @@ def shared_bytes_of(case: Case, kernel_name: str, max_block_heads: int) -> float
         words |= {"H": axes["num_heads"], "D": width, "D_tail": tail}
         # The example is built for its extents, and its blocks have up to 64 heads.
         words |= EXAMPLE_EXTENTS if UPSTREAM == "tilelang-examples" else {"max_block_h": max_block_heads}
-    (kernel,) = lowered(factory, "sm_90a", **words).device_mod.functions.values()
+    (kernel,) = lowered(stand_in.builder_of(factory), "sm_90a", **words).device_mod.functions.values()
     return float(int(kernel.attrs["dyn_shared_memory_buf"]))
 
 
