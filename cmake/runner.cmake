@@ -16,6 +16,8 @@ endif()
 pkg_check_modules(HS REQUIRED IMPORTED_TARGET libhs)
 pkg_check_modules(SQLITE3 REQUIRED IMPORTED_TARGET sqlite3)
 find_package(SQLiteCpp REQUIRED)
+find_path(YAML_INCLUDE yaml.h REQUIRED)  # libyaml-dev
+find_library(YAML_LIBRARY yaml REQUIRED)
 find_package(CLI11 REQUIRED)
 find_path(TOML_INCLUDE toml++/toml.h REQUIRED)  # libtomlplusplus-dev: headers
 find_path(MUSTACHE_INCLUDE kainjow/mustache.hpp REQUIRED)  # libkainjow-mustache-dev: one header
@@ -44,7 +46,7 @@ set_source_files_properties(runner/job/line_matcher.cpp runner/job/triage.cpp ru
   PROPERTIES COMPILE_OPTIONS -O3 SKIP_PRECOMPILE_HEADERS ON)
 add_patchbench_module(patchbench_report runner/report DEPS patchbench_core)
 add_patchbench_module(patchbench_workbench runner/workbench DEPS patchbench_core)
-add_patchbench_module(patchbench_status runner/status DEPS patchbench_workbench patchbench_report patchbench_ledger)
+add_patchbench_module(patchbench_status runner/status DEPS patchbench_workbench patchbench_report patchbench_ledger ${YAML_LIBRARY})
 add_patchbench_module(patchbench_run runner/run DEPS patchbench_status patchbench_git patchbench_exec patchbench_job)
 add_patchbench_module(patchbench_cli runner/cli DEPS patchbench_run CLI11::CLI11)
 

@@ -4,8 +4,8 @@
   candidates.py [--draw N] [--program FILE] [SLUG | EDIT ...]   judge these, by default those whose row is missing or of another text
 
 A row of reports/evidence/spine/candidates.json has the verdict, what it says, the seconds it took on this machine, the random cases that
-were asked for (left out: the manifest's) and the SHA-256 of the edit. A wrong fix has to be FIX_REJECTED, a right one FIX_VALIDATED.
-tests/python/candidates_test.py holds the rows against the tree.
+were asked for (left out: the manifest's) and the SHA-256 of the edit. A wrong fix has to be FIX_REJECTED or
+NONE, a right one FIX_VALIDATED. tests/python/candidates_test.py holds the rows against the tree.
 """
 
 from __future__ import annotations

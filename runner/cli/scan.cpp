@@ -1,9 +1,11 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <set>
 
 #include "cli/commands.h"
 #include "core/error.h"
@@ -15,6 +17,7 @@
 #include "report/scan_vex.h"
 #include "report/table.h"
 #include "status/code_sites.h"
+#include "status/project_folder.h"
 #include "status/scan.h"
 #include "status/table_style.h"
 
@@ -28,7 +31,7 @@ constexpr std::chrono::minutes kCodeLimit{10};
 
 struct ScanOptions {
   std::vector<std::string> paths, roots, code, packs, vex, fail_on;
-  std::string format = "table", config, db;
+  std::string format = "table", config, db, as;
   bool allows_unknown = false, only_fixable = false;
 };
 
@@ -47,7 +50,13 @@ std::string environment_text(const char* name) {
 
 std::vector<Inventory> inventories(const ScanOptions& options) {
   std::vector<Inventory> all;
-  for (const std::string& path : options.paths) all.push_back(inventory_of(path, ""));
+  for (const std::string& path : options.paths) {
+    if (!options.as.empty()) {
+      all.push_back(list_inventory(path, list_kind_named(options.as)));
+      continue;
+    }
+    for (Inventory& one : inventories_of(path)) all.push_back(std::move(one));
+  }
   for (const std::string& root : options.roots) {
     for (Inventory& one : inventories_below(root)) all.push_back(std::move(one));
   }
@@ -100,6 +109,12 @@ void apply_policies(ScanReport& report, const ScanOptions& options, const Contex
                 file, context.today());
 }
 
+/// Lists of one project say the same twice; the order stays.
+void drop_repeated(std::vector<std::string>& lines) {
+  std::set<std::string> seen;
+  std::erase_if(lines, [&](const std::string& line) { return !seen.insert(line).second; });
+}
+
 /// An input in which nothing was read answers nothing.
 void need_packages(const Inventory& inventory, const std::vector<ScanAnswer>& answers) {
   const bool is_any = !inventory.list.packages.empty() || !inventory.list.unread.empty() ||
@@ -127,20 +142,23 @@ ScanReport report_of(const Context& context, const ScanOptions& options) {
                       "not have",
                       shown(slug)));
   }
+  std::size_t num_unpinned = 0;
   for (Inventory& inventory : inputs) {
     std::vector<ScanAnswer> answers = answers_of(packs, table, inventory);
-    const bool is_image = !inventory.image.empty();
-    if (!is_image) need_packages(inventory, answers);
-    // The sources of an image outside of its environments are an input where one is of a pack.
-    if (is_image && inventory.list.packages.empty())
+    if (!inventory.may_be_empty) need_packages(inventory, answers);
+    // Sources are an input where one is of a pack.
+    const bool is_sources = inventory.may_be_empty && inventory.list.packages.empty();
+    if (is_sources)
       std::erase_if(answers,
                     [](const ScanAnswer& one) { return one.state == ScanState::kNotInstalled; });
-    if (!is_image || !inventory.list.packages.empty() || !answers.empty())
-      report.inputs.push_back(inventory.name);
+    if (!is_sources || !answers.empty()) report.inputs.push_back(inventory.name);
     for (ScanAnswer& one : answers) report.answers.push_back(std::move(one));
     for (std::string& line : inventory.list.unread) report.unread.push_back(std::move(line));
+    num_unpinned += inventory.list.num_unpinned;
     report.has_mitigations |= inventory.list.packages.contains("patchbench-mitigations");
   }
+  if (num_unpinned > 0) report.unread.push_back(unpinned_text(num_unpinned));
+  drop_repeated(report.unread);
   report.has_code = !options.code.empty();
   if (report.has_code) report.code = code_sites(context, options.code, packs);
   apply_policies(report, options, context);
@@ -180,9 +198,17 @@ void scan(Context& context, const ScanOptions& options) {
 }
 
 void add_options(CLI::App& command, ScanOptions& options) {
-  command.add_option("PATH", options.paths,
-                     "a venv or interpreter, a lock, requirements, an SBOM, a folder of sources "
-                     "(default: $VIRTUAL_ENV, else python3 on PATH)");
+  command.add_option(
+      "PATH", options.paths,
+      "a venv or interpreter, a project with all its lists, or a file: a lock, requirements, "
+      "an SBOM, a pyproject.toml, a conda environment, a Dockerfile, what pip list, conda list or "
+      "a report of a tool "
+      "prints; - reads standard input (default: $VIRTUAL_ENV, else python3 on PATH)");
+  command
+      .add_option("--as", options.as,
+                  "what the files are, where their form does not tell: " +
+                      fmt::format("{}", fmt::join(list_kind_names(), ", ")))
+      ->check(CLI::IsMember(list_kind_names()));
   command.add_option("--root", options.roots,
                      "the root of an unpacked or mounted image: every environment in it");
   command.add_option("--code", options.code,
@@ -226,7 +252,9 @@ void add_scan_command(CLI::App& app, Context& context) {
       ".patchbench.toml: [[ignore]] with pack, reason and until (a day).\n"
       "Examples:\n"
       "  patchbench scan\n"
+      "  patchbench scan .\n"
       "  patchbench scan uv.lock --format sarif\n"
+      "  pip list | patchbench scan -\n"
       "  patchbench scan --root /mnt/image --fail-on silent_wrong\n"
       "  patchbench scan ~/venv --code train/ --pack liger_flce_none_bwd");
   command->callback([options, &context] { scan(context, *options); });

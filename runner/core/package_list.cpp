@@ -9,8 +9,11 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/install_script.h"
 #include "core/json.h"
 #include "core/lock_file.h"
+#include "core/pasted_list.h"
+#include "core/project_file.h"
 #include "core/requirements_file.h"
 #include "core/software_bill.h"
 #include "core/split.h"
@@ -51,6 +54,31 @@ std::string utf8_of_utf16(std::string_view text, bool is_big) {
   return out;
 }
 
+/// "[" that begins a JSON array: a line of TOML or of requirements may begin with it, too.
+bool is_json_array(std::string_view text) {
+  const std::size_t at = text.find_first_not_of(" \t\r\n");
+  if (at == std::string_view::npos || text[at] != '[') return false;
+  const char next = first_character(text.substr(at + 1));
+  return next == '{' || next == ']';
+}
+
+/// The first line that says something is a key of a mapping, or begins a document: requirements
+/// have no colon before a space.
+bool has_yaml_key(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    line = line.substr(0, line.find_last_not_of(" \t\r") + 1);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.empty() || line[0] == '#') continue;
+    if (line == "---" || line.starts_with("%YAML")) return true;
+    const std::size_t key = line.find_first_of(": \t#;<>=!@[\"'");
+    return key != 0 && key != std::string_view::npos && line[key] == ':' &&
+           (key + 1 == line.size() || line[key + 1] == ' ');
+  }
+  return false;
+}
+
 /// A table header of a lock, at the start of a line.
 bool has_package_table(std::string_view text) {
   for (const std::string_view header : {"[[package]]", "[[packages]]"}) {
@@ -73,10 +101,18 @@ void PackageList::add(std::string_view name, Listed one) {
   one.version = printable(one.version);
   std::vector<Listed>& versions = packages[normalised(name)];
   const auto same = std::find_if(versions.begin(), versions.end(), [&](const Listed& other) {
-    return other.version == one.version && other.source == one.source &&
+    return other.version == one.version && other.range == one.range && other.source == one.source &&
            other.commit == one.commit && other.roots == one.roots;
   });
   if (same == versions.end()) versions.push_back(std::move(one));
+}
+
+std::string unpinned_text(std::size_t num_unpinned) {
+  if (num_unpinned == 0) return "";
+  return fmt::format(
+      "requirements that are not pinned ({}), and what they bring in; scan the "
+      "environment or a lock",
+      num_unpinned);
 }
 
 std::string normalised(std::string_view name) {
@@ -217,24 +253,62 @@ std::string text_in_utf8(std::string_view text, const std::string& file) {
   return out;
 }
 
-PackageList listed_packages(std::string_view bytes, const std::string& file,
-                            const ReadIncluded& read_included) {
-  const std::string text = text_in_utf8(bytes, file);
+const std::vector<std::string>& list_kind_names() {
+  static const std::vector<std::string> kNames = {
+      "json",     "lock",   "pyproject", "setup.cfg", "conda-list",
+      "pip-list", "report", "script",    "yaml",      "requirements"};
+  return kNames;
+}
+
+ListKind list_kind_named(const std::string& name) {
+  const std::vector<std::string>& names = list_kind_names();
+  const auto at = std::find(names.begin(), names.end(), name);
+  if (at == names.end()) throw Error(ErrorCode::kInternal, name + " is no kind of list");
+  return static_cast<ListKind>(at - names.begin());
+}
+
+ListKind list_kind_of(std::string_view text, const std::string& file) {
   const char first = first_character(text);
   if (first == '<' || text.starts_with("SPDXVersion:")) {
     throw Error(ErrorCode::kUsage,
                 file + ": is XML or tag-value text; name the same SBOM as CycloneDX or SPDX JSON");
   }
-  PackageList found = first == '{'              ? json_packages(text, file)
-                      : has_package_table(text) ? toml_lock_packages(text, file)
-                                                : required_packages(text, file, read_included);
-  if (found.packages.empty() && found.unread.empty()) {
-    throw Error(ErrorCode::kUsage,
-                file +
-                    ": names no package; want requirements, a lock (uv, poetry, pdm, pylock, "
-                    "Pipfile.lock) or an SBOM (CycloneDX or SPDX JSON)");
+  if (first == '{' || is_json_array(text)) return ListKind::kJson;
+  if (has_package_table(text)) return ListKind::kLock;
+  if (is_project(text)) return ListKind::kProject;
+  if (is_setup(text)) return ListKind::kSetup;
+  if (is_conda_list(text)) return ListKind::kCondaList;
+  if (is_pip_list(text)) return ListKind::kPipList;
+  if (is_report(text)) return ListKind::kReport;
+  if (is_install_script(text)) return ListKind::kScript;
+  return has_yaml_key(text) ? ListKind::kYaml : ListKind::kRequirements;
+}
+
+PackageList listed_packages(std::string_view text, ListKind kind, const std::string& file,
+                            const ReadIncluded& read_included) {
+  switch (kind) {
+    case ListKind::kJson:
+      return json_packages(text, file);
+    case ListKind::kLock:
+      return toml_lock_packages(text, file);
+    case ListKind::kPipList:
+      return pip_list_packages(text, file);
+    case ListKind::kCondaList:
+      return conda_list_packages(text, file);
+    case ListKind::kReport:
+      return reported_packages(text, file);
+    case ListKind::kProject:
+      return project_packages(text, file, read_included);
+    case ListKind::kSetup:
+      return setup_packages(text, file, read_included);
+    case ListKind::kScript:
+      return installed_packages(text, file, read_included);
+    case ListKind::kYaml:
+      break;
+    case ListKind::kRequirements:
+      return required_packages(text, file, read_included);
   }
-  return found;
+  throw Error(ErrorCode::kInternal, file + ": YAML has another reader");
 }
 
 }  // namespace patchbench

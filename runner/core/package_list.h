@@ -13,6 +13,7 @@ namespace patchbench {
 /// One version of a distribution, as an environment or a file lists it.
 struct Listed {
   std::string version;  ///< "" where it is named without one
+  std::string range;    ///< ">=0.5,<1" where that is asked for in place of a version
   /// "" from a package index. "git", "folder", "url" or "conda": the version alone does not name a
   /// release.
   std::string source;
@@ -31,6 +32,8 @@ struct PackageList {
   std::map<std::string, std::vector<Listed>> packages;
   /// What names a package that cannot be known: a URL, a folder, a line that is not understood.
   std::vector<std::string> unread;
+  std::size_t num_unpinned =
+      0;  ///< requirements without a version; what they bring in is not known
   /// What is not listed is not there. Never with something unread, of requirements, which name what
   /// somebody asked for, or of an SBOM, which lists what its maker recognised: neither says that it
   /// is whole.
@@ -39,6 +42,9 @@ struct PackageList {
   void add(std::string_view name, Listed one);
   void leave_unread(std::string_view what);
 };
+
+/// The unread line of requirements without a version; "" without one.
+std::string unpinned_text(std::size_t num_unpinned);
 
 /// "Liger_Kernel" -> "liger-kernel".
 std::string normalised(std::string_view name);
@@ -53,10 +59,32 @@ using ReadIncluded = std::function<std::string(const std::string& path)>;
 /// The most that an input may hold.
 inline constexpr std::size_t kMaxInputBytes = std::size_t{64} << 20;
 
-/// What a text lists, by its form: a lock (uv, poetry, pdm, pylock, Pipfile.lock), an SBOM
-/// (CycloneDX or SPDX JSON), else requirements. Error(kUsage) `<file>[:<line>]: <reason>` if it is
-/// none of them, if it cannot be parsed or if it names no Python package.
-PackageList listed_packages(std::string_view text, const std::string& file,
+/// The kinds of text that list packages. YAML is read by status/listing.h.
+enum class ListKind {
+  kJson,
+  kLock,
+  kProject,
+  kSetup,
+  kCondaList,
+  kPipList,
+  kReport,
+  kScript,
+  kYaml,
+  kRequirements
+};
+/// "json", "lock", "pyproject", "setup.cfg", "conda-list", "pip-list", "report", "script", "yaml",
+/// "requirements", in that order.
+const std::vector<std::string>& list_kind_names();
+ListKind list_kind_named(const std::string& name);
+/// The kind of a text by its form. Error(kUsage) for one that no reader takes.
+ListKind list_kind_of(std::string_view text, const std::string& file);
+
+/// What a text of UTF-8 lists: JSON (an SBOM in CycloneDX or SPDX, a Pipfile.lock, what `pip list`
+/// and `conda list` write), a lock in TOML (uv, poetry, pdm, pylock), a project
+/// (core/project_file.h), what tools print (core/pasted_list.h), what installs
+/// (core/install_script.h), requirements. Error(kUsage) `<file>[:<line>]: <reason>` if it is not of
+/// that kind or cannot be parsed.
+PackageList listed_packages(std::string_view text, ListKind kind, const std::string& file,
                             const ReadIncluded& read_included);
 
 /// A text without its byte order mark, in UTF-8 where it was UTF-16. Error(kUsage) where it is

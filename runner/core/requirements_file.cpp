@@ -19,6 +19,7 @@ namespace patchbench {
 namespace {
 
 constexpr std::size_t kMaxFiles = 100;
+constexpr const char* kAnyVersion = ">=0";
 using Words = std::vector<std::string>;
 
 std::string trimmed(std::string_view text) {
@@ -177,23 +178,25 @@ class RequirementReader {
     }
   }
 
+  void read(const std::vector<RequirementLine>& lines, const std::string& file) {
+    is_recipe_ = true;
+    for (const RequirementLine& one : lines) {
+      place_ = {.file = file, .line = one.line};
+      read_line(trimmed(without_comment(one.text)));
+    }
+  }
+
   PackageList found() {
-    if (num_strange_ > num_understood_) throw Error(ErrorCode::kUsage, strange_);
-    std::size_t num_open = 0;
+    if (!is_recipe_ && num_strange_ > num_understood_) throw Error(ErrorCode::kUsage, strange_);
     for (auto& [name, versions] : list_.packages) {
       const auto is_open = [](const Listed& one) {
         return one.version.empty() && one.source.empty();
       };
       // A pin without a marker holds for every other line of the package.
       if (is_pinned(name)) std::erase_if(versions, is_open);
-      num_open +=
+      list_.num_unpinned +=
           static_cast<std::size_t>(std::count_if(versions.begin(), versions.end(), is_open));
     }
-    if (num_open > 0)
-      list_.leave_unread(
-          fmt::format("requirements that are not pinned ({}), and what they bring in; scan the "
-                      "environment or a lock",
-                      num_open));
     return std::move(list_);
   }
 
@@ -256,13 +259,20 @@ class RequirementReader {
     const std::size_t slash = place.file.rfind('/');
     const bool is_absolute = other.starts_with("/") || slash == std::string::npos;
     const std::string path = is_absolute ? other : place.file.substr(0, slash + 1) + other;
-    if (!files_.contains(path)) read(text_in_utf8(read_included_(path), path), path);
+    try {
+      if (!files_.contains(path)) read(text_in_utf8(read_included_(path), path), path);
+    } catch (const Error& error) {
+      if (!is_recipe_) throw;
+      list_.leave_unread(error.what());
+    }
     place_ = place;
   }
 
-  void add(std::string_view name, const std::string& version, const std::string& place) {
+  void add(std::string_view name, const std::string& version, const std::string& place,
+           const std::string& range = "") {
     Listed one = place_;
     one.version = version;
+    if (version.empty() && place.empty()) one.range = range.empty() ? kAnyVersion : range;
     if (!place.empty()) {
       one.source = kind_of_place(place);
       one.commit = commit_of(place);
@@ -294,7 +304,7 @@ class RequirementReader {
     if (one && (!one->place.empty() || !is_archive(first))) {
       const auto archive = package_of_archive(one->place);
       const bool is_same = archive && normalised(archive->first) == normalised(one->name);
-      add(one->name, is_same ? archive->second : one->version, one->place);
+      add(one->name, is_same ? archive->second : one->version, one->place, one->range);
       if (archive && !is_same) add(archive->first, archive->second, one->place);
       const std::string name = normalised(one->name);
       if (!one->version.empty() && !one->has_marker) pins_[name].insert(one->version);
@@ -318,6 +328,7 @@ class RequirementReader {
   std::map<std::string, std::set<std::string>> pins_, ranges_;  ///< by normalised name
   PackageList list_;
   Listed place_;  ///< file and first line of the requirement that is read
+  bool is_recipe_ = false;
   std::size_t num_understood_ = 0, num_strange_ = 0;
   std::string strange_;  ///< the message for the first line that was not understood
 };
@@ -328,6 +339,13 @@ PackageList required_packages(std::string_view text, const std::string& file,
                               const ReadIncluded& read_included) {
   RequirementReader reader(read_included);
   reader.read(text, file);
+  return reader.found();
+}
+
+PackageList required_packages(const std::vector<RequirementLine>& lines, const std::string& file,
+                              const ReadIncluded& read_included) {
+  RequirementReader reader(read_included);
+  reader.read(lines, file);
   return reader.found();
 }
 

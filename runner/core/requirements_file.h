@@ -1,6 +1,7 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/package_list.h"
 
@@ -12,6 +13,16 @@ namespace patchbench {
 /// where more lines are unread than understood, for an encoding that is not a superset of ASCII,
 /// and for more than 100 included files.
 PackageList required_packages(std::string_view text, const std::string& file,
+                              const ReadIncluded& read_included);
+
+/// A requirement, or options of pip, at its line of a file of another kind.
+struct RequirementLine {
+  std::string text;
+  int line = 0;
+};
+/// What such lines name. A line that is not understood is unread, as is an included file that
+/// cannot be read.
+PackageList required_packages(const std::vector<RequirementLine>& lines, const std::string& file,
                               const ReadIncluded& read_included);
 
 }  // namespace patchbench

@@ -156,6 +156,7 @@ Json answer_json(const ScanAnswer& one) {
           {"upstream", one.upstream},
           {"package", one.package},
           {"version", one.version},
+          {"range", one.range},
           {"source", one.source},
           {"product", one.product()},
           {"state", scan_state_name(one.state)},

@@ -33,6 +33,7 @@ struct ScanAnswer {
   std::string slug, title;
   int number = 0;
   std::string upstream, package, version, source;
+  std::string range;  ///< what was asked for; `version` is then the newest release in it, or ""
   ScanState state = ScanState::kUnknown;
   std::string why;  ///< the worst failure class of a hit; else one line
   /// Of a hit all that it may meet, the worst first, open ones last; of an unknown answer what it

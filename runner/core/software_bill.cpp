@@ -212,9 +212,41 @@ class Bill {
 
 }  // namespace
 
+namespace {
+
+/// `pip list --format json` and `conda list --json`: rows of name and version; conda's have a
+/// channel.
+PackageList tool_packages(const Json& rows, const JsonLines& lines, const std::string& file) {
+  PackageList list;
+  list.lists_all = false;
+  for (std::size_t at = 0; at < rows.size(); ++at) {
+    const std::string pointer = fmt::format("/{}", at);
+    const int line = lines.at(pointer);
+    const auto text = [&](const char* key) {
+      const Json value = rows[at].is_object() ? rows[at].value(key, Json()) : Json();
+      return value.is_string() ? value.get<std::string>() : "";
+    };
+    if (text("name").empty() || text("version").empty())
+      throw Error(ErrorCode::kUsage, fmt::format("{}:{}: is no package with its version, as pip "
+                                                 "list or conda list write one",
+                                                 file, line));
+    const std::string channel = text("channel");
+    list.add(text("name"), {.version = text("version"),
+                            .source = !text("editable_project_location").empty() ? "folder"
+                                      : channel.empty() || channel == "pypi"     ? ""
+                                                                                 : "conda",
+                            .file = file,
+                            .line = line});
+  }
+  return list;
+}
+
+}  // namespace
+
 PackageList json_packages(std::string_view text, const std::string& file) {
   JsonLines lines;
   const Json document = parse_json(text, file, &lines);
+  if (document.is_array()) return tool_packages(document, lines, file);
   if (!document.is_object()) throw Error(ErrorCode::kUsage, file + ": is no JSON object");
   const bool is_cyclonedx = document.value("bomFormat", Json()) == "CycloneDX",
              is_spdx = document.contains("spdxVersion"), is_graph = document.contains("@graph"),

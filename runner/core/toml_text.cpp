@@ -11,7 +11,7 @@
 namespace patchbench {
 namespace {
 
-constexpr int kLineDepth = 3;
+constexpr int kLineDepth = 4;
 
 class Converter {
  public:

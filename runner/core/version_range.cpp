@@ -9,7 +9,19 @@ namespace {
 
 struct Comparison {
   std::string verb, version;
+  std::string end;  ///< of a prefix: the first release after it; else ""
 };
+
+/// "0.9" of "0.8": the first release after all of the prefix; "" where its last part is no number.
+std::string after_prefix(const std::string& prefix) {
+  const std::size_t part = prefix.rfind('.') + 1;
+  const std::string last = prefix.substr(part);
+  constexpr std::size_t kMaxDigits = 8;
+  if (last.empty() || last.size() > kMaxDigits ||
+      last.find_first_not_of("0123456789") != std::string::npos)
+    return "";
+  return prefix.substr(0, part) + std::to_string(std::stoi(last) + 1);
+}
 
 std::string without_spaces(std::string_view text) {
   std::string out;
@@ -26,10 +38,22 @@ std::optional<std::vector<Comparison>> comparisons_of(std::string_view range) {
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(',', at), text.size());
     const std::string one = text.substr(at, end - at);
-    const size_t length = one.find_first_not_of("<>=!");
+    const size_t length = one.find_first_not_of("<>=!~");
     if (length == std::string::npos || length == 0) return std::nullopt;
-    Comparison comparison{one.substr(0, length), one.substr(length)};
-    const std::string& verb = comparison.verb;
+    Comparison comparison{one.substr(0, length), one.substr(length), ""};
+    std::string& verb = comparison.verb;
+    if (verb == "~=") {
+      const size_t dot = comparison.version.rfind('.');
+      if (dot == std::string::npos) return std::nullopt;
+      const std::string prefix = comparison.version.substr(0, dot);
+      found.push_back({"==", prefix, after_prefix(prefix)});
+      if (found.back().end.empty()) return std::nullopt;
+      verb = ">=";
+    } else if (comparison.version.ends_with(".*") && (verb == "==" || verb == "!=")) {
+      comparison.version.resize(comparison.version.size() - 2);
+      comparison.end = after_prefix(comparison.version);
+      if (comparison.end.empty()) return std::nullopt;
+    }
     const bool is_known =
         verb == "==" || verb == "!=" || verb == ">=" || verb == "<=" || verb == ">" || verb == "<";
     if (!is_known || !release_key(comparison.version)) return std::nullopt;
@@ -63,7 +87,10 @@ std::optional<bool> in_version_range(const std::string& version, std::string_vie
   for (const Comparison& one : *comparisons) {
     const std::optional<int> order = compare_versions(version, one.version);
     if (!order) return std::nullopt;
-    if (!order_holds(one.verb, *order)) return false;
+    const bool is_in = one.end.empty() ? order_holds(one.verb, *order)
+                                       : (*order >= 0 && compare_versions(version, one.end) < 0) ==
+                                             (one.verb == "==");
+    if (!is_in) return false;
   }
   return true;
 }

@@ -5,8 +5,8 @@
 
 namespace patchbench {
 
-/// Whether `range` is a range: comparisons (==, !=, >=, <=, >, <) with final or post releases,
-/// joined by commas.
+/// Whether `range` is a range: comparisons (==, !=, >=, <=, >, <, ~=) with final or post releases,
+/// joined by commas; == and != take a prefix ("==0.8.*"), too.
 bool is_version_range(std::string_view range);
 
 /// Whether a version lies in a range. nullopt where it cannot be said: the version is not a final

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 namespace patchbench::report {
 namespace {
@@ -38,20 +40,55 @@ Color color_of(const ScanAnswer& one) {
   return one.state == ScanState::kNotHit ? Color::kGreen : Color::kGrey;
 }
 
-Table table_of(const ScanReport& report) {
+/// Answers of several inputs that say the same of one release, and those inputs.
+struct Group {
+  const ScanAnswer* one = nullptr;
+  std::vector<std::string> inputs;
+  /// "pyproject.toml", or with "and 3 more".
+  std::string inputs_text() const {
+    return inputs.size() == 1 ? inputs.front()
+                              : fmt::format("{} and {} more", inputs.front(), inputs.size() - 1);
+  }
+};
+/// Hits first where there are several inputs; else in the order of the packs.
+std::vector<Group> groups_of(const ScanReport& report) {
+  std::vector<Group> groups;
+  std::map<std::string, std::size_t> places;
+  for (const ScanAnswer& one : report.answers) {
+    const std::string key = fmt::format("{}\n{}\n{}\n{}\n{}", one.slug, release_text(one),
+                                        state_text(one), one.why, one.ignored);
+    const auto [at, is_new] = places.emplace(key, groups.size());
+    if (is_new) groups.push_back({.one = &one, .inputs = {}});
+    std::vector<std::string>& inputs = groups[at->second].inputs;
+    if (inputs.empty() || inputs.back() != one.input) inputs.push_back(one.input);
+  }
+  const auto rank = [](const Group& group) {
+    return group.one->state == ScanState::kHit       ? 0
+           : group.one->state == ScanState::kUnknown ? 1
+                                                     : 2;
+  };
+  if (report.inputs.size() > 1)
+    std::stable_sort(groups.begin(), groups.end(),
+                     [&](const Group& a, const Group& b) { return rank(a) < rank(b); });
+  return groups;
+}
+
+/// `is_plain`: for a program, which gets no sentences beside it.
+Table table_of(const ScanReport& report, bool is_plain) {
   const bool has_inputs = report.inputs.size() > 1;
   Table table(has_inputs
                   ? std::vector<std::string>{"pack", "release", "state", "mitigation", "input"}
                   : std::vector<std::string>{"pack", "release", "state", "mitigation"});
-  for (const ScanAnswer& one : report.answers) {
-    // Of several inputs, what is in none of them says nothing of each.
-    if (has_inputs && one.state == ScanState::kNotInstalled) continue;
+  for (const Group& group : groups_of(report)) {
+    const ScanAnswer& one = *group.one;
+    if (one.state == ScanState::kNotInstalled && (has_inputs || !is_plain)) continue;
     std::vector<std::string> cells = {one.slug, release_text(one), state_text(one), one.mitigation};
-    if (has_inputs) cells.push_back(one.input);
+    if (has_inputs) cells.push_back(group.inputs_text());
     table.add(cells);
     table.color(2, color_of(one));
   }
-  for (const std::string& line : report.unread) table.add({"", line, "unknown", ""});
+  if (is_plain)
+    for (const std::string& line : report.unread) table.add({"", line, "unknown", ""});
   for (const CodeSite& site : report.code)
     table.add({site.slug, place_text(site.file, site.line),
                (site.is_met ? "meets: " + site.failure_class : std::string("unknown")) +
@@ -60,18 +97,44 @@ Table table_of(const ScanReport& report) {
   return table;
 }
 
-/// The line that switches a mitigation on, or what it says instead.
-std::string mitigation_text(const ScanAnswer& one) {
-  return one.acts ? "PATCHBENCH_MITIGATE=" + one.slug + " python -m patchbench_mitigations train.py"
-                  : one.mitigation;
-}
-
 /// "a", "a and b", "a, b and c".
 std::string listed(const std::vector<std::string>& words) {
   std::string text;
   for (std::size_t i = 0; i < words.size(); ++i)
     text += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
   return text;
+}
+
+/// The packs of which no input lists a package, and these packages.
+struct Unlisted {
+  std::set<std::string> packs;
+  std::vector<std::string> packages;
+};
+Unlisted unlisted(const ScanReport& report) {
+  std::set<std::string> answered;
+  for (const ScanAnswer& one : report.answers)
+    if (one.state != ScanState::kNotInstalled) answered.insert(one.slug);
+  Unlisted found;
+  for (const ScanAnswer& one : report.answers) {
+    if (answered.contains(one.slug)) continue;
+    found.packs.insert(one.slug);
+    if (std::find(found.packages.begin(), found.packages.end(), one.package) ==
+        found.packages.end())
+      found.packages.push_back(one.package);
+  }
+  return found;
+}
+
+std::string unlisted_paragraph(const ScanReport& report, int width) {
+  const Unlisted found = unlisted(report);
+  if (found.packs.empty()) return "";
+  return paragraph("not listed: ", listed(found.packages), width);
+}
+
+/// The line that switches a mitigation on, or what it says instead.
+std::string mitigation_text(const ScanAnswer& one) {
+  return one.acts ? "PATCHBENCH_MITIGATE=" + one.slug + " python -m patchbench_mitigations train.py"
+                  : one.mitigation;
 }
 
 /// "when", or the packages of which it is not known whether they are there.
@@ -94,13 +157,14 @@ std::string class_paragraphs(const ScanAnswer& one, int width) {
   return text;
 }
 
-std::string hit_paragraphs(const ScanAnswer& one, int width) {
+/// `is_told`: its classes are, of another release.
+std::string hit_paragraphs(const ScanAnswer& one, bool is_told, int width) {
   std::string text = paragraph(
       "hit: ",
       fmt::format("{}, {}{}: {}", one.slug, release_text(one),
                   one.line > 0 ? " (" + place_text(one.file, one.line) + ")" : "", one.title),
       width);
-  text += class_paragraphs(one, width);
+  text += is_told ? "  what goes wrong, and when: as above\n" : class_paragraphs(one, width);
   text += paragraph("  right release: ", upgrade_text(one), width);
   text += paragraph("  mitigation: ", mitigation_text(one), width);
   text += paragraph("  record: ",
@@ -124,7 +188,8 @@ std::string not_hit_paragraphs(const ScanReport& report, int width) {
 
 std::string open_paragraphs(const ScanReport& report, int width) {
   std::string text;
-  for (const ScanAnswer& one : report.answers) {
+  for (const Group& group : groups_of(report)) {
+    const ScanAnswer& one = *group.one;
     if (one.state != ScanState::kUnknown) continue;
     text += paragraph("unknown: ", fmt::format("{}, {}: {}", one.slug, release_text(one), one.why),
                       width);
@@ -142,16 +207,15 @@ std::string open_paragraphs(const ScanReport& report, int width) {
 }
 
 std::string sum_of(const ScanReport& report, int exit_code) {
-  int hits = 0, open = static_cast<int>(report.unread.size()), right = 0, none = 0, ignored = 0;
+  int hits = 0, open = static_cast<int>(report.unread.size()), right = 0, ignored = 0;
   for (const ScanAnswer& one : report.answers) {
     hits += one.state == ScanState::kHit;
     open += one.state == ScanState::kUnknown;
     right += one.state == ScanState::kNotHit;
-    none += one.state == ScanState::kNotInstalled;
     ignored += !one.ignored.empty();
   }
-  std::string text =
-      fmt::format("{} hit, {} unknown, {} not hit, {} not installed", hits, open, right, none);
+  std::string text = fmt::format("{} hit, {} unknown, {} not hit, {} packs not listed", hits, open,
+                                 right, unlisted(report).packs.size());
   if (ignored > 0) text += fmt::format(" ({} ignored)", ignored);
   if (report.has_code) {
     const auto met = std::count_if(report.code.begin(), report.code.end(),
@@ -225,7 +289,9 @@ std::string command_line(const std::string& level, const std::string& file, int 
 
 std::string release_text(const ScanAnswer& one) {
   if (one.source == "copy") return one.package + " (a copy in " + one.file + ")";
-  return one.package + (one.version.empty() ? "" : " " + one.version);
+  if (one.range.empty()) return one.package + (one.version.empty() ? "" : " " + one.version);
+  return fmt::format("{}{}{}", one.package, one.range == ">=0" ? "" : " " + one.range,
+                     one.version.empty() ? "" : " (" + one.version + " is its newest)");
 }
 
 std::string upgrade_text(const ScanAnswer& one) {
@@ -264,15 +330,19 @@ std::string site_sentence(const CodeSite& site) {
 }
 
 std::string scan_text(const ScanReport& report, int exit_code, const Style& style) {
-  const Table table = table_of(report);
+  const Table table = table_of(report, style.is_plain);
   if (style.is_plain) return table.render(style);
   const int width = style.width;
   std::string text;
   if (table.num_rows() > 0) text += table.render(style) + "\n";
-  for (const ScanAnswer& one : report.answers) {
-    if (one.state == ScanState::kHit) text += hit_paragraphs(one, width);
+  std::set<std::string> told;
+  for (const Group& group : groups_of(report)) {
+    if (group.one->state != ScanState::kHit) continue;
+    const bool is_new = told.insert(class_paragraphs(*group.one, width)).second;
+    text += hit_paragraphs(*group.one, !is_new, width);
   }
-  text += not_hit_paragraphs(report, width) + open_paragraphs(report, width);
+  text += not_hit_paragraphs(report, width) + open_paragraphs(report, width) +
+          unlisted_paragraph(report, width);
   for (const std::string& note : report.notes) text += paragraph("note: ", note, width);
   if (!report.command().empty() && !report.has_mitigations)
     text += paragraph("note: ",

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iostream>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -11,6 +13,7 @@
 #include "core/file_text.h"
 #include "core/json.h"
 #include "status/environment_folder.h"
+#include "status/listing.h"
 
 namespace patchbench {
 namespace {
@@ -18,6 +21,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxImageEntries = 5'000'000;
+constexpr std::string_view kStandardInput = "-";
+
+std::string standard_input() {
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+}
 
 [[noreturn]] void refuse(const std::string& path, const std::string& reason) {
   throw Error(ErrorCode::kUsage, path + ": " + reason);
@@ -136,21 +144,24 @@ std::string running_environment() {
               "requirements file or an SBOM");
 }
 
-Inventory file_inventory(const std::string& path) {
-  Inventory inventory{.name = path};
-  inventory.list = listed_packages(
-      read_plain_file(path, kMaxInputBytes), path,
-      [](const std::string& included) { return read_plain_file(included, kMaxInputBytes); });
+Inventory list_inventory(const std::string& path, std::optional<ListKind> kind) {
+  Inventory inventory{.name = path == kStandardInput ? "stdin" : path};
+  const std::string bytes =
+      path == kStandardInput ? standard_input() : read_plain_file(path, kMaxInputBytes);
+  inventory.list = packages_in(
+      bytes, inventory.name,
+      [](const std::string& included) { return read_plain_file(included, kMaxInputBytes); }, kind);
   return inventory;
 }
 
 Inventory inventory_of(const std::string& path, const std::string& import_path) {
+  if (path == kStandardInput) return list_inventory(path, {});
   std::error_code none;
   const fs::path key = fs::path(path).lexically_normal();
   const bool is_folder = fs::is_directory(key, none);
   if (!is_folder && !fs::exists(key, none))
     refuse(path, "is not there; name a venv, a lock, a requirements file or an SBOM");
-  if (!is_folder && !is_interpreter(key)) return file_inventory(path);
+  if (!is_folder && !is_interpreter(key)) return list_inventory(path, {});
   Inventory inventory{.name = path, .python = path};
   EnvironmentFolder reader(inventory);
   reader.add_import_path(import_path);
@@ -161,7 +172,8 @@ Inventory inventory_of(const std::string& path, const std::string& import_path) 
       for (const char* venv : {".venv", "venv"}) reader.add_prefix(key / venv);
       // A folder of sources, or of packages in addition to an environment's.
       const std::string name = key.filename().string();
-      if (name != "site-packages" && name != "dist-packages") inventory.list.lists_all = false;
+      inventory.is_project = name != "site-packages" && name != "dist-packages";
+      if (inventory.is_project) inventory.list.lists_all = false;
     }
   } else {
     reader.add_interpreter(key);
@@ -185,6 +197,7 @@ std::vector<Inventory> inventories_below(const std::string& root) {
     Inventory inventory;
     inventory.name = inventory.python = prefix.string();
     inventory.image = image;
+    inventory.may_be_empty = true;
     EnvironmentFolder reader(inventory);
     for (const fs::path& folder : folders) reader.add_folder(folder);
     reader.add_base_of(prefix);
@@ -196,6 +209,7 @@ std::vector<Inventory> inventories_below(const std::string& root) {
   Inventory rest;
   rest.name = root;
   rest.image = image;
+  rest.may_be_empty = true;
   rest.list.lists_all = false;
   rest.roots = {image};
   rest.left_out = {walked.begin(), walked.end()};

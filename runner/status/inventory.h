@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,6 +16,8 @@ struct Inventory {
   PackageList list;
   std::vector<std::filesystem::path> roots;  ///< in the order of the import path; a file has none
   std::set<std::filesystem::path> left_out;  ///< folders below `roots` that are not walked
+  bool is_project = false;    ///< a folder that is neither an environment nor one of packages
+  bool may_be_empty = false;  ///< one of several inputs that were found below a folder or a root
   /// The root of an image: nothing outside of it belongs to the inventory. "" without one.
   std::filesystem::path image;
   /// Whether `path`, all links followed, may be read.
@@ -26,8 +29,8 @@ struct Inventory {
 std::string running_environment();
 
 /// What a PATH lists. A venv, an interpreter, a folder of packages or a folder of sources; else a
-/// file (core/package_list.h). `import_path`: $PYTHONPATH where PATH is the environment that runs,
-/// else "". Nothing is run. Error(kUsage) `<path>: <reason>`.
+/// file (status/listing.h), "-" for standard input. `import_path`: $PYTHONPATH where PATH is the
+/// environment that runs, else "". Nothing is run. Error(kUsage) `<path>: <reason>`.
 Inventory inventory_of(const std::string& path, const std::string& import_path);
 
 /// Every environment below the root of an unpacked or mounted image, by path, and last the sources
@@ -35,7 +38,8 @@ Inventory inventory_of(const std::string& path, const std::string& import_path);
 /// none.
 std::vector<Inventory> inventories_below(const std::string& root);
 
-/// What a lock or an SBOM lists. Error(kUsage) as above.
-Inventory file_inventory(const std::string& path);
+/// What a file lists, "-" for standard input; `kind` where its form does not tell. Error(kUsage) as
+/// above.
+Inventory list_inventory(const std::string& path, std::optional<ListKind> kind);
 
 }  // namespace patchbench

@@ -81,6 +81,7 @@ class PackScan {
         const SourceCopy* copy = copy_of(one, free);
         ScanAnswer next = blank;
         next.version = one.version;
+        next.range = one.range;
         next.source = one.source;
         next.file = one.file;
         next.line = one.line;

@@ -55,6 +55,19 @@ Met is_met(const NeededPackage& needed, const Inventory& inventory,
   return best;
 }
 
+/// "it comes from a folder", of the source of a listed version.
+std::string origin_text(const std::string& source) {
+  if (source == "conda") return "conda built it";
+  if (source == "git") return "it comes from git";
+  return source == "url" ? "it comes from a URL" : "it comes from a " + source;
+}
+
+/// "0.6.0", or "0.6.0 to 0.8.1".
+std::string ends_of(const std::vector<std::string>& releases) {
+  if (releases.size() == 1) return releases.front();
+  return releases.front() + " to " + releases.back();
+}
+
 std::string needed_text(const NeededPackage& needed) {
   return needed.package + (needed.versions.empty() ? "" : " " + needed.versions);
 }
@@ -137,8 +150,9 @@ void ScanJudge::judge_files(ScanAnswer& answer, const Listed& listed, const Sour
 
 void ScanJudge::judge_version(ScanAnswer& answer, const Listed& listed) const {
   if (!listed.source.empty()) {
-    leave_open(answer,
-               "it comes from a " + listed.source + ", so that its version names no release");
+    leave_open(answer, origin_text(listed.source) + ", so that its version names no release");
+  } else if (!listed.range.empty()) {
+    judge_range(answer, listed.range);
   } else if (listed.version.empty()) {
     leave_open(answer, "it is named without an exact version");
   } else if (is_local(listed.version)) {
@@ -148,6 +162,49 @@ void ScanJudge::judge_version(ScanAnswer& answer, const Listed& listed) const {
     take(answer, *own, "");
   } else {
     leave_open(answer, unmeasured(listed.version));
+  }
+}
+
+/// An installer takes the newest release of a range: a hit there is a hit. Of older ones it may be.
+void ScanJudge::judge_range(ScanAnswer& answer, const std::string& range) const {
+  std::vector<ScanAnswer> admitted;  // oldest first
+  std::vector<std::string> hits;
+  std::string open, floor;
+  for (const TableRelease& release : upstream_->releases) {
+    if (release.version.starts_with("git:") ||
+        !in_version_range(release.version, range).value_or(false))
+      continue;
+    ScanAnswer one = answer;
+    one.version = release.version;
+    if (release.state.is_open()) {
+      one.state = ScanState::kUnknown;
+      open = release.version;
+    } else {
+      take(one, release, "");
+    }
+    const bool is_right = one.state == ScanState::kNotHit;
+    if (one.state == ScanState::kHit) hits.push_back(release.version);
+    floor = !is_right ? "" : floor.empty() ? release.version : floor;
+    admitted.push_back(std::move(one));
+  }
+  if (admitted.empty()) return leave_open(answer, "no release that was measured is in its range");
+  if (admitted.back().state == ScanState::kHit) {
+    answer = std::move(admitted.back());
+  } else if (!hits.empty()) {
+    const auto worst = std::find_if(admitted.begin(), admitted.end(), [](const ScanAnswer& one) {
+      return one.state == ScanState::kHit;
+    });
+    answer.classes = worst->classes;
+    leave_open(answer,
+               fmt::format("may be hit: {} {}{}", ends_of(hits), hits.size() == 1 ? "is" : "are",
+                           floor.empty() ? "" : "; with " + floor + " as its floor it is not"));
+  } else if (!open.empty()) {
+    leave_open(answer, "no record of " + open + ", which it admits");
+  } else {
+    answer.state = ScanState::kNotHit;
+    answer.why = "no release that it admits is hit";
+    answer.record = admitted.back().record;
+    answer.device = admitted.back().device;
   }
 }
 

@@ -33,6 +33,7 @@ class ScanJudge {
   void judge_files(ScanAnswer& answer, const Listed& listed, const SourceCopy& copy,
                    const Files& files) const;
   void judge_version(ScanAnswer& answer, const Listed& listed) const;
+  void judge_range(ScanAnswer& answer, const std::string& range) const;
   void take(ScanAnswer& answer, const TableRelease& release, const std::string& remark) const;
   void take_classes(ScanAnswer& answer, const TableRelease& release) const;
   void leave_open(ScanAnswer& answer, const std::string& why) const;

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answers import PROGRAM, ROOT
+from answers import PROGRAM
 
 DATA = Path(__file__).parents[2] / "mitigations/patchbench_mitigations/data"
 UPSTREAMS_OF = {
@@ -201,7 +201,7 @@ def test_installed_files_decide_where_they_are_recorded(tmp_path: Path) -> None:
 
 
 def test_what_was_not_measured_or_not_pinned_is_said_so(tmp_path: Path) -> None:
-    (tmp_path / "more.txt").write_text("mamba-ssm==2.3.*\ntilelang[dev]==0.1.15; python_version > '3'\n")
+    (tmp_path / "more.txt").write_text("mamba-ssm==2.2.*\ntilelang[dev]==0.1.15; python_version > '3'\n")
     (tmp_path / "requirements.txt").write_text("-r more.txt\nliger-kernel==99.0\n# mamba-ssm==2.3.2.post1\n--no-binary :all:\n")
     found, packs = packs_of(tmp_path / "requirements.txt")
     assert found.returncode == 3 and packs["command"] == ""
@@ -228,8 +228,12 @@ def test_the_table_is_one_row_a_line(tmp_path: Path) -> None:
     packages = {"liger_kernel": "0.8.0", "megatron_core": "99.0"}
     words = [PROGRAM, "scan", venv(tmp_path, **packages)]
     shown = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-    num_packs = len(list(ROOT.glob("packs/*/manifest.json")))
-    assert "patchbench-mitigations is not among these packages" in shown and shown.split("\n\n")[0].count("\n") == num_packs
+    listed = [row.split()[0] for row in shown.split("\n\n")[0].splitlines()[1:]]
+    found = json.loads(subprocess.run([*words, "--json"], capture_output=True, text=True, check=False).stdout)
+    asked = [one["slug"] for one in found["answers"] if one["state"] != "not_installed"]
+    assert "patchbench-mitigations is not among these packages" in shown and listed == asked
+    (unlisted,) = (line for line in shown.splitlines() if line.startswith("not listed: "))
+    assert "mamba-ssm" in unlisted and "transformers" in unlisted and "liger" not in unlisted
     said = "no record: newer than 0.19.2, the newest that was measured"
     assert (
         f"unknown: dsa_graph_capture, megatron-core 99.0: {said}\n  patchbench reproduce dsa_graph_capture --python {tmp_path}\n" in shown

@@ -12,7 +12,6 @@
 #include "core/edit.h"
 #include "core/error.h"
 #include "core/manifest.h"
-#include "core/package_list.h"
 #include "core/python_code.h"
 #include "core/python_tokens.h"
 #include "core/record.h"
@@ -20,6 +19,7 @@
 #include "core/scan_policy.h"
 #include "ledger/row_reader.h"
 #include "ledger/row_writer.h"
+#include "status/listing.h"
 #include "unit/mutation.h"
 #include "unit/python_layout.h"
 #include "unit/sample_run.h"
@@ -211,7 +211,7 @@ void check_list(const PackageList& list, const std::string& input) {
 }
 
 PackageList list_of(const std::string& input) {
-  return listed_packages(input, "input", [](const std::string& path) -> std::string {
+  return packages_in(input, "input", [](const std::string& path) -> std::string {
     if (path != "more.txt") throw Error(ErrorCode::kUsage, "included: is not there");
     return "-r more.txt\nincluded==1.0\n";
   });
@@ -249,6 +249,27 @@ TEST(Fuzz, SoftwareBills) {
   target.restructure = [](const std::string& text, Random& random) {
     return change_json(text, random, true);
   };
+  target.parse_and_round_trip = [](const std::string& input) { check_list(list_of(input), input); };
+  mutation::fuzz(target);
+}
+
+TEST(Fuzz, RecipesAndReports) {
+  Target target;
+  target.corpus = {
+      "Package Version Editable project location\n------- ------- ---\na 1.0 /x\nb 2.0\n",
+      "# packages in environment at /x:\na 1.0 py_0 "
+      "pypi\nb=1=2\n@EXPLICIT\nhttps://x/y-1-0.conda#a\n",
+      "- `a` version: 1.0\n- B (GPU?) version: 2 (True)\nc info .... 1, unknown, x\n[pip3] d==1\n",
+      "name: x\ndependencies:\n  - a=1=2\n  - &b c::d>=1\n  - *b\n  - pip:\n    - e==1\n    - -r "
+      "more.txt\n",
+      "package:\n- {name: a, version: 1, manager: pip, url: x}\n- name: b\n  version: '2'\n",
+      "[project]\ndependencies = [\"a>=1\"]\n[tool.poetry.dependencies]\nb = \"^0.1\"\nc = {git = "
+      "\"x\"}\n",
+      "[options]\ninstall_requires =\n  a==1\n  b\n[options.extras_require]\nc = d==1\n",
+      "ARG V=1\nFROM x AS y\nRUN pip install \\\n  # c\n  \"a==${V}\" -r more.txt && conda install "
+      "b=1\n",
+      R"([{"name":"a","version":"1"},{"name":"b","version":"2","channel":"pypi"}])"};
+  target.restructure = move_lines;
   target.parse_and_round_trip = [](const std::string& input) { check_list(list_of(input), input); };
   mutation::fuzz(target);
 }

@@ -1,15 +1,15 @@
-#include "core/package_list.h"
 
 #include <gtest/gtest.h>
 
 #include "core/error.h"
 #include "core/json.h"
+#include "status/listing.h"
 
 namespace patchbench {
 namespace {
 
 PackageList list_of(const std::string& text) {
-  return listed_packages(text, "in", [](const std::string& path) {
+  return packages_in(text, "in", [](const std::string& path) {
     return path == "sub/a.txt" ? std::string("a==1.0") : "b==2 # " + path;
   });
 }

@@ -15,14 +15,14 @@
 
 #include "core/error.h"
 #include "core/manifest.h"
-#include "core/package_list.h"
 #include "core/scan_report.h"
 #include "core/scan_rules.h"
 #include "report/scan_text.h"
 #include "status/inventory.h"
+#include "status/listing.h"
 #include "status/scan.h"
 #include "status/verdict_table.h"
-#include "unit/spellings.h"
+#include "unit/spelled_inputs.h"
 
 namespace patchbench {
 namespace {
@@ -100,6 +100,8 @@ Answer answer_of(Inventory inventory) {
   Answer answer;
   answer.report.answers = answers_of(known().packs, known().table, inventory);
   answer.report.unread = inventory.list.unread;
+  if (inventory.list.num_unpinned > 0)
+    answer.report.unread.push_back(unpinned_text(inventory.list.num_unpinned));
   answer.status = scan_exit(answer.report, limits);
   return answer;
 }
@@ -107,7 +109,7 @@ Answer answer_of(Inventory inventory) {
 Answer answer_of(const Input& input) {
   Inventory inventory{.name = "input"};
   try {
-    inventory.list = listed_packages(input.text, "input", [&](const std::string& path) {
+    inventory.list = packages_in(input.text, "input", [&](const std::string& path) {
       const auto at = input.included.find(path);
       if (at == input.included.end()) throw Error(ErrorCode::kUsage, "included: is not there");
       return at->second;

@@ -104,9 +104,18 @@ TEST(VersionRange, ComparesAsTheIndexDoes) {
   EXPECT_EQ(in_version_range("2.3.2.post1", "==2.3.2"), false);
   EXPECT_EQ(in_version_range("1.0", "==1.0.0"), true);
   EXPECT_EQ(in_version_range("1.0", "!=1"), false);
+  EXPECT_EQ(in_version_range("0.8.5", "==0.8.*"), true);
+  EXPECT_EQ(in_version_range("0.9", "==0.8.*"), false);
+  EXPECT_EQ(in_version_range("0.8.5", "!=0.8.*"), false);
+  EXPECT_EQ(in_version_range("0.9", "!=0.8.*"), true);
+  EXPECT_EQ(in_version_range("0.8.5", "~=0.8.1"), true);
+  EXPECT_EQ(in_version_range("0.8.0", "~=0.8.1"), false);
+  EXPECT_EQ(in_version_range("0.9", "~=0.8.1"), false);
+  EXPECT_EQ(in_version_range("0.9", "~=0.8"), true);
+  EXPECT_EQ(in_version_range("1.0", "~=0.8"), false);
   for (const char* open : {"1.0rc1", "", "1.0+x", "abc"})
     EXPECT_EQ(in_version_range(open, ">=0.1"), std::nullopt) << open;
-  for (const char* none : {"", "1.0", ">=", ">=a", ">=1,", "~=1.0"})
+  for (const char* none : {"", "1.0", ">=", ">=a", ">=1,", "~=1", "==1.a.*", ">=1.*"})
     EXPECT_FALSE(is_version_range(none)) << none;
   EXPECT_EQ(compare_versions("0.5.10", "0.5.9"), 1);
 }

@@ -363,19 +363,4 @@ inline Input pipfile_of(const Planted& one, Random& random) {
   return {.kind = "pipfile", .text = json_text(groups, random)};
 }
 
-inline Input input_of(const Planted& one, Random& random) {
-  switch (random.below(8)) {
-    case 0:
-      return toml_lock_of(one, random);
-    case 1:
-      return bill_of(one, random);
-    case 2:
-      return spdx_of(one, random);
-    case 3:
-      return pipfile_of(one, random);
-    default:
-      return requirements_of(one, random);
-  }
-}
-
 }  // namespace patchbench::spellings

@@ -1,0 +1,284 @@
+#include "core/pasted_list.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "core/split.h"
+
+namespace patchbench {
+namespace {
+
+constexpr std::string_view kSpaces = " \t\r";
+using Words = std::vector<std::string>;
+
+struct Line {
+  std::string text;  ///< without spaces at its end
+  int number = 0;
+};
+
+/// The lines of a text; a fence and a prompt's command are blank ones.
+std::vector<Line> lines_of(std::string_view text) {
+  std::vector<Line> lines;
+  for (int number = 1; !text.empty(); ++number) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    line = line.substr(0, line.find_last_not_of(kSpaces) + 1);
+    const bool is_blank =
+        line.starts_with("```") || line.starts_with("$ ") || line.starts_with("(");
+    lines.push_back({std::string(is_blank ? "" : line), number});
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+Words words_of(std::string_view text) {
+  Words words;
+  for (std::size_t at = text.find_first_not_of(kSpaces); at < text.size();) {
+    const std::size_t end = std::min(text.find_first_of(kSpaces, at), text.size());
+    words.emplace_back(text.substr(at, end - at));
+    at = text.find_first_not_of(kSpaces, end);
+  }
+  return words;
+}
+
+/// "1.2", "v1.2".
+bool is_version(std::string_view text) {
+  if (text.starts_with("v") || text.starts_with("V")) text.remove_prefix(1);
+  return !text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) != 0;
+}
+
+/// Name and version, and what may follow.
+bool is_row(const Words& words) {
+  return words.size() >= 2 && is_package_name(words[0]) && is_version(words[1]);
+}
+
+bool is_pip_head(const Line& line) {
+  const Words words = words_of(line.text);
+  return words.size() >= 2 && words[0] == "Package" && words[1] == "Version";
+}
+
+bool is_rule(const Line& line) {
+  return !line.text.empty() && line.text.find_first_not_of("- ") == std::string::npos;
+}
+
+/// "linux-64/pytorch-2.4.0-py3.11_0.conda" -> "pytorch", "2.4.0".
+std::optional<std::pair<std::string, std::string>> package_of_conda_url(std::string_view url) {
+  url = url.substr(0, url.find('#'));
+  std::string_view file = url.substr(url.rfind('/') + 1);
+  const std::size_t build = file.rfind('-');
+  if (build == std::string_view::npos || build == 0) return std::nullopt;
+  const std::size_t version = file.rfind('-', build - 1);
+  if (version == std::string_view::npos) return std::nullopt;
+  return std::pair(std::string(file.substr(0, version)),
+                   std::string(file.substr(version + 1, build - version - 1)));
+}
+
+/// "name=version=build", as `conda list --export` writes it.
+bool is_exported(const std::string& line) {
+  const std::vector<std::string> parts = split(line, "=");
+  return parts.size() == 3 && is_package_name(parts[0]) && is_version(parts[1]) &&
+         !parts[2].empty();
+}
+
+bool is_conda_head(const std::string& line) {
+  if (line.starts_with("# packages in environment at") || line == "@EXPLICIT") return true;
+  const Words words = words_of(line);
+  return words.size() >= 4 && words[0] == "#" && words[1] == "Name" && words[2] == "Version" &&
+         words[3] == "Build";
+}
+
+/// How reports name what an index has under another name.
+std::string package_named(std::string_view name) {
+  static const std::map<std::string, std::string> kNames = {
+      {"pytorch", "torch"},
+      {"hf-hub", "huggingface-hub"},
+      {"transformerengine", "transformer-engine"}};
+  std::string package;
+  for (const std::string& word : words_of(name)) package += (package.empty() ? "" : "-") + word;
+  package = normalised(package);
+  const auto known = kNames.find(package);
+  return known == kNames.end() ? package : known->second;
+}
+
+struct Reported {
+  std::string name, version, source;  ///< source as of Listed
+};
+
+/// "- `transformers` version: 4.46.1", "PyTorch version (GPU?): 2.4.0 (True)"; nullopt for another
+/// line, and for a value that is no version.
+std::optional<Reported> reported_version(std::string_view line) {
+  std::string text;
+  for (const char c : line)
+    if (c != '`' && c != '*') text += c;
+  const std::size_t first = text.find_first_not_of(" \t-");
+  if (first == std::string::npos) return std::nullopt;
+  const std::size_t word = text.find(" version", first), colon = text.find(':', first);
+  if (word == std::string::npos || colon == std::string::npos || word > colon) return std::nullopt;
+  // Between the word and the colon nothing but brackets.
+  const Words between = words_of(text.substr(word + 8, colon - word - 8));
+  if (!between.empty() && (between.front().front() != '(' || between.back().back() != ')'))
+    return std::nullopt;
+  const Words value = words_of(text.substr(colon + 1));
+  const std::string name = package_named(text.substr(first, word - first));
+  if (value.empty() || !is_version(value[0]) || !is_package_name(name)) return std::nullopt;
+  return Reported{.name = name, .version = value[0], .source = ""};
+}
+
+/// ds_report's "deepspeed info ................... 0.14.4, unknown, unknown".
+std::optional<Reported> dotted_version(std::string_view line) {
+  const std::size_t dots = line.find(" ....");
+  if (dots == std::string_view::npos) return std::nullopt;
+  const Words name = words_of(line.substr(0, dots));
+  const std::string_view rest =
+      line.substr(std::min(line.find_first_not_of('.', dots + 1), line.size()));
+  const std::vector<std::string> values = split(rest, ",");
+  const bool is_named = name.size() == 2 && (name[1] == "version" || name[1] == "info");
+  if (!is_named || !is_package_name(name[0]) || !is_version(values[0])) return std::nullopt;
+  return Reported{.name = package_named(name[0]),
+                  .version = values[0],
+                  .source = values.size() > 1 && values[1] != "unknown" ? "git" : ""};
+}
+
+/// collect_env's "[pip3] torch==2.4.0" and "[conda] numpy  1.26.4  py311_0  conda-forge".
+std::optional<Reported> bracketed_version(std::string_view line) {
+  if (line.starts_with("[pip")) {
+    const std::size_t close = line.find(']');
+    if (close == std::string_view::npos) return std::nullopt;
+    const std::vector<std::string> parts = split(line.substr(close + 1), "==");
+    if (parts.size() != 2 || !is_package_name(parts[0]) || !is_version(parts[1]))
+      return std::nullopt;
+    return Reported{.name = parts[0], .version = parts[1], .source = ""};
+  }
+  if (!line.starts_with("[conda]")) return std::nullopt;
+  const Words words = words_of(line.substr(7));
+  if (!is_row(words)) return std::nullopt;
+  return Reported{.name = words[0],
+                  .version = words[1],
+                  .source = words.size() >= 4 && words[3] == "pypi" ? "" : "conda"};
+}
+
+std::optional<Reported> report_line(const std::string& line) {
+  std::optional<Reported> found = bracketed_version(line);
+  if (!found) found = dotted_version(line);
+  return found ? found : reported_version(line);
+}
+
+PackageList open_list() {
+  PackageList list;
+  list.lists_all = false;
+  return list;
+}
+
+/// Two lines of a report: one may stand in a text of any kind.
+constexpr int kReportLines = 2;
+
+}  // namespace
+
+bool is_pip_list(std::string_view text) {
+  const std::vector<Line> lines = lines_of(text);
+  for (std::size_t at = 0; at + 1 < lines.size(); ++at) {
+    if (is_pip_head(lines[at]) && is_rule(lines[at + 1])) return true;
+  }
+  bool is_any = false;
+  for (const Line& line : lines) {
+    if (line.text.empty()) continue;
+    if (!is_row(words_of(line.text))) return false;
+    is_any = true;
+  }
+  return is_any;
+}
+
+PackageList pip_list_packages(std::string_view text, const std::string& file) {
+  const std::vector<Line> lines = lines_of(text);
+  const auto head = std::find_if(lines.begin(), lines.end(), is_pip_head);
+  const std::size_t place =
+      head == lines.end() ? std::string::npos : head->text.find("Editable project location");
+  PackageList list = open_list();
+  bool is_open = false;
+  for (auto line = head == lines.end() ? lines.begin() : head + 1; line != lines.end(); ++line) {
+    if (line->text.empty() && !is_open) continue;
+    if (line->text.empty()) break;
+    if (is_rule(*line)) continue;
+    is_open = true;
+    const Words words = words_of(line->text);
+    if (!is_row(words)) {
+      list.leave_unread(fmt::format("{}:{}: {}", file, line->number, shown(line->text)));
+      continue;
+    }
+    const bool is_editable = place < line->text.size() && line->text[place] != ' ';
+    list.add(words[0], {.version = words[1],
+                        .source = is_editable ? "folder" : "",
+                        .file = file,
+                        .line = line->number});
+  }
+  return list;
+}
+
+bool is_conda_list(std::string_view text) {
+  const std::vector<Line> lines = lines_of(text);
+  bool is_export = false;
+  for (const Line& line : lines) {
+    if (is_conda_head(line.text)) return true;
+    if (line.text.empty() || line.text[0] == '#') continue;
+    if (!is_exported(line.text)) return false;
+    is_export = true;
+  }
+  return is_export;
+}
+
+PackageList conda_list_packages(std::string_view text, const std::string& file) {
+  PackageList list = open_list();
+  for (const Line& line : lines_of(text)) {
+    // conda's own, such as _libgcc_mutex: no index has such a name.
+    if (line.text.empty() || std::string_view("#@_").find(line.text[0]) != std::string::npos)
+      continue;
+    Listed one{.source = "conda", .file = file, .line = line.number};
+    const auto of_url = package_of_conda_url(line.text);
+    const Words words = words_of(line.text);
+    if (line.text.find("://") != std::string::npos && of_url) {
+      one.version = of_url->second;
+      list.add(of_url->first, one);
+    } else if (is_exported(line.text)) {
+      const std::vector<std::string> parts = split(line.text, "=");
+      one.version = parts[1];
+      if (parts[2].starts_with("pypi")) one.source.clear();
+      list.add(parts[0], one);
+    } else if (is_row(words)) {
+      one.version = words[1];
+      if (words.back() == "pypi" || words.back() == "<pip>") one.source.clear();
+      list.add(words[0], one);
+    } else {
+      list.leave_unread(fmt::format("{}:{}: {}", file, line.number, shown(line.text)));
+    }
+  }
+  return list;
+}
+
+bool is_report(std::string_view text) {
+  int num_found = 0;
+  for (const Line& line : lines_of(text)) num_found += report_line(line.text).has_value();
+  return num_found >= kReportLines;
+}
+
+PackageList reported_packages(std::string_view text, const std::string& file) {
+  PackageList list = open_list();
+  for (const Line& line : lines_of(text)) {
+    const std::optional<Reported> one = report_line(line.text);
+    // The interpreter is none of an index's packages.
+    if (!one || one->name == "python") continue;
+    list.add(one->name,
+             {.version = one->version, .source = one->source, .file = file, .line = line.number});
+  }
+  return list;
+}
+
+}  // namespace patchbench

@@ -1,0 +1,222 @@
+#include "core/project_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "core/requirement.h"
+#include "core/requirements_file.h"
+#include "core/split.h"
+#include "core/toml_text.h"
+
+namespace patchbench {
+namespace {
+
+/// Whether a line of the text is one of these, or begins with it.
+bool has_line(std::string_view text, std::initializer_list<std::string_view> starts) {
+  for (const std::string& line : split(text, "\n")) {
+    for (const std::string_view start : starts)
+      if (line.starts_with(start)) return true;
+  }
+  return false;
+}
+
+/// The version after the part at `part`: "1.2.3", 0 -> "2".
+std::string raised(const std::vector<std::string>& parts, std::size_t part) {
+  std::string out;
+  for (std::size_t at = 0; at < part; ++at) out += parts[at] + ".";
+  return out + std::to_string(std::stoi(parts[part]) + 1);
+}
+
+/// One comparison as Poetry writes it in PEP 440's words: "^1.2" -> ">=1.2,<2"; nullopt for one
+/// that is not understood.
+std::optional<std::string> comparison_of_poetry(const std::string& text) {
+  if (text == "*" || text.empty()) return "";
+  if (text.starts_with("~=") || text.starts_with("=") || text.starts_with("!") ||
+      text.starts_with("<") || text.starts_with(">"))
+    return text;
+  const bool is_caret = text[0] == '^', is_tilde = text[0] == '~';
+  const std::string version = is_caret || is_tilde ? split(text.substr(1), " ").front() : text;
+  if (!is_caret && !is_tilde) return "==" + version;
+  const std::vector<std::string> parts = split(version, ".");
+  constexpr std::size_t kMaxDigits = 8;
+  for (const std::string& part : parts) {
+    if (part.empty() || part.size() > kMaxDigits ||
+        part.find_first_not_of("0123456789") != std::string::npos)
+      return std::nullopt;
+  }
+  std::size_t fixed = is_tilde ? std::min<std::size_t>(1, parts.size() - 1) : 0;
+  while (is_caret && fixed + 1 < parts.size() && std::stoi(parts[fixed]) == 0) ++fixed;
+  return ">=" + version + ",<" + raised(parts, fixed);
+}
+
+/// The requirements of a pyproject.toml, at their lines.
+class Project {
+ public:
+  Project(const Json& document, const JsonLines& lines) : document_(document), lines_(lines) {}
+
+  std::vector<RequirementLine> read() {
+    const Json* sources = at({"tool", "uv", "sources"});
+    if (sources != nullptr && sources->is_object())
+      for (const auto& [name, source] : sources->items()) sources_[normalised(name)] = source;
+    add_array("/project/dependencies", at({"project", "dependencies"}));
+    add_groups("/project/optional-dependencies", at({"project", "optional-dependencies"}));
+    add_groups("/dependency-groups", at({"dependency-groups"}));
+    add_array("/tool/uv/dev-dependencies", at({"tool", "uv", "dev-dependencies"}));
+    add_groups("/tool/pdm/dev-dependencies", at({"tool", "pdm", "dev-dependencies"}));
+    add_poetry("/tool/poetry/dependencies", at({"tool", "poetry", "dependencies"}));
+    add_poetry("/tool/poetry/dev-dependencies", at({"tool", "poetry", "dev-dependencies"}));
+    const Json* groups = at({"tool", "poetry", "group"});
+    if (groups != nullptr && groups->is_object())
+      for (const auto& [name, group] : groups->items())
+        if (group.is_object() && group.contains("dependencies"))
+          add_poetry("/tool/poetry/group", &group.at("dependencies"));
+    return std::move(found_);
+  }
+
+ private:
+  const Json* at(std::initializer_list<const char*> keys) const {
+    const Json* value = &document_;
+    for (const char* key : keys) {
+      if (!value->is_object() || !value->contains(key)) return nullptr;
+      value = &value->at(key);
+    }
+    return value;
+  }
+
+  int line_of(std::string pointer) const {
+    while (!pointer.empty()) {
+      if (const auto line = lines_.find(pointer); line != lines_.end()) return line->second;
+      pointer.resize(pointer.rfind('/'));
+    }
+    return 0;
+  }
+
+  void add_array(const std::string& pointer, const Json* rows) {
+    if (rows == nullptr || !rows->is_array()) return;
+    for (std::size_t i = 0; i < rows->size(); ++i) {
+      // A group that includes another has a table.
+      if (!(*rows)[i].is_string()) continue;
+      std::string text = (*rows)[i];
+      const auto one = parse_requirement(text);
+      const auto source = one ? sources_.find(normalised(one->name)) : sources_.end();
+      if (source != sources_.end()) text = with_place(one->name, source->second, text);
+      found_.push_back({text, line_of(fmt::format("{}/{}", pointer, i))});
+    }
+  }
+
+  void add_groups(const std::string& pointer, const Json* groups) {
+    if (groups == nullptr || !groups->is_object()) return;
+    for (const auto& [name, rows] : groups->items())
+      add_array(pointer + "/" + pointer_segment(name), &rows);
+  }
+
+  /// Poetry: name -> "^1.2", a table with version or git, or several of them.
+  void add_poetry(const std::string& pointer, const Json* table) {
+    if (table == nullptr || !table->is_object()) return;
+    for (const auto& [name, value] : table->items()) {
+      if (name == "python") continue;
+      const int line = line_of(pointer + "/" + pointer_segment(name));
+      for (const Json& one : value.is_array() ? value : Json::array({value}))
+        found_.push_back({poetry_text(name, one), line});
+    }
+  }
+
+  static std::string poetry_text(const std::string& name, const Json& value) {
+    const Json version = value.is_object() ? value.value("version", Json()) : value;
+    std::string text = name;
+    if (version.is_string()) {
+      std::string range;
+      for (const std::string& part : split(version.get<std::string>(), ",")) {
+        const auto one = comparison_of_poetry(part);
+        // "||" and the like: no requirement, so that the line is unread.
+        if (!one) return name + " " + version.get<std::string>();
+        if (!one->empty()) range += (range.empty() ? "" : ",") + *one;
+      }
+      text += range;
+    }
+    return value.is_object() ? with_place(name, value, text) : text;
+  }
+
+  /// `text` where the table names no place, else the requirement with it.
+  static std::string with_place(const std::string& name, const Json& table,
+                                const std::string& text) {
+    const Json& source = table.is_array() && !table.empty() ? table.front() : table;
+    const auto word = [&](const char* key) {
+      const Json value = source.is_object() ? source.value(key, Json()) : Json();
+      return value.is_string() ? value.get<std::string>() : "";
+    };
+    const std::string commit = word("rev").empty() ? word("tag") : word("rev");
+    if (!word("git").empty())
+      return name + " @ git+" + word("git") + (commit.empty() ? "" : "@" + commit);
+    if (!word("url").empty()) return name + " @ " + word("url");
+    if (!word("path").empty()) return name + " @ file:" + word("path");
+    return text;
+  }
+
+  const Json& document_;
+  const JsonLines& lines_;
+  std::map<std::string, Json> sources_;
+  std::vector<RequirementLine> found_;
+};
+
+}  // namespace
+
+bool is_project(std::string_view text) {
+  return has_line(text,
+                  {"[project]", "[project.", "[build-system]", "[tool.", "[dependency-groups]"});
+}
+
+PackageList project_packages(std::string_view text, const std::string& file,
+                             const ReadIncluded& read_included) {
+  JsonLines lines;
+  const Json document = parse_toml(text, file, &lines);
+  return required_packages(Project(document, lines).read(), file, read_included);
+}
+
+bool is_setup(std::string_view text) {
+  return has_line(text, {"[metadata]", "[options]", "[options.", "[bdist_wheel]"});
+}
+
+PackageList setup_packages(std::string_view text, const std::string& file,
+                           const ReadIncluded& read_included) {
+  std::vector<RequirementLine> found;
+  std::string section, key;
+  int number = 0;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string line(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++number;
+    const std::string words = split(line, "\n").front();
+    if (words.empty() || words[0] == '#' || words[0] == ';') continue;
+    const bool is_more = line[0] == ' ' || line[0] == '\t';
+    std::string value = words;
+    if (!is_more && words[0] == '[') {
+      section = words;
+      key.clear();
+      continue;
+    }
+    if (!is_more) {
+      const std::size_t sign = words.find('=');
+      key = split(words.substr(0, sign), "\n").front();
+      value = sign == std::string::npos ? "" : split(words.substr(sign + 1), "\n").front();
+    }
+    const bool is_asked =
+        section == "[options.extras_require]" ||
+        (section == "[options]" &&
+         (key == "install_requires" || key == "setup_requires" || key == "tests_require"));
+    // "file: requirements.txt" is a file of its own.
+    if (!is_asked || value.empty() || value.starts_with("file:")) continue;
+    // On one line a semicolon would begin a marker.
+    found.push_back({value, number});
+  }
+  return required_packages(found, file, read_included);
+}
+
+}  // namespace patchbench

@@ -1,0 +1,21 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "core/package_list.h"
+
+namespace patchbench {
+
+/// What a pyproject.toml asks for: dependencies and their groups of the standard tables, of Poetry
+/// and of PDM; a source of uv's takes the place of the index. Error(kUsage) `<file>:<line>:
+/// <reason>`.
+bool is_project(std::string_view text);
+PackageList project_packages(std::string_view text, const std::string& file,
+                             const ReadIncluded& read_included);
+
+/// The same of a setup.cfg: install_requires, setup_requires, tests_require and the extras.
+bool is_setup(std::string_view text);
+PackageList setup_packages(std::string_view text, const std::string& file,
+                           const ReadIncluded& read_included);
+
+}  // namespace patchbench
