@@ -114,7 +114,7 @@ struct Reported {
 };
 
 /// "- `transformers` version: 4.46.1", "PyTorch version (GPU?): 2.4.0 (True)"; nullopt for another
-/// line, and for a value that is no version.
+/// line. The value must be a version.
 std::optional<Reported> reported_version(std::string_view line) {
   std::string text;
   for (const char c : line)
@@ -178,7 +178,7 @@ PackageList open_list() {
   return list;
 }
 
-/// Two lines of a report: one may stand in a text of any kind.
+/// A text of any kind may have one such line.
 constexpr int kReportLines = 2;
 
 }  // namespace

@@ -12,7 +12,7 @@ struct Comparison {
   std::string end;  ///< of a prefix: the first release after it; else ""
 };
 
-/// "0.9" of "0.8": the first release after all of the prefix; "" where its last part is no number.
+/// The first release after a prefix: "0.9" for "0.8". "" where the last part is not a number.
 std::string after_prefix(const std::string& prefix) {
   const std::size_t part = prefix.rfind('.') + 1;
   const std::string last = prefix.substr(part);

@@ -73,7 +73,7 @@ std::vector<Group> groups_of(const ScanReport& report) {
   return groups;
 }
 
-/// `is_plain`: for a program, which gets no sentences beside it.
+/// `is_plain`: a program reads the table, and there are no sentences.
 Table table_of(const ScanReport& report, bool is_plain) {
   const bool has_inputs = report.inputs.size() > 1;
   Table table(has_inputs

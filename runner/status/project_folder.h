@@ -6,11 +6,10 @@
 
 namespace patchbench {
 
-/// What a folder holds: as inventory_of, and of a folder that is no environment every list below
-/// it, each an inventory of its own: locks, requirements, projects, conda environments,
-/// Dockerfiles, scripts that install, SBOMs. Links are not followed; the caches of tools and other
-/// environments are not walked. A list that cannot be read is unread, as is what is left when the
-/// budget of files is spent.
+/// The inventory of a path. A project's folder has one more for each list below it: locks,
+/// requirements, projects, conda environments, Dockerfiles, scripts that install, SBOMs. Links are
+/// not followed, and caches of tools and other environments are not read. A list that cannot be
+/// read is unread. So is the rest when there are more files than the limit.
 std::vector<Inventory> inventories_of(const std::string& path);
 
 }  // namespace patchbench

@@ -34,7 +34,7 @@ class Tree {
       for (const yaml_node_pair_t* pair = pairs.start; pair < pairs.top; ++pair) {
         const YamlNode key = node(pair->key, depth + 1);
         if (key.kind != YamlNode::Kind::kScalar) fail(key.line, "a key is no text");
-        if (to.find(key.text) != nullptr) fail(key.line, shown(key.text) + " stands twice");
+        if (to.find(key.text) != nullptr) fail(key.line, shown(key.text) + " comes twice");
         to.keys.push_back(key.text);
         to.items.push_back(node(pair->value, depth + 1));
         to.items.back().line = key.line;

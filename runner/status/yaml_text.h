@@ -18,8 +18,8 @@ struct YamlNode {
   const YamlNode* find(std::string_view key) const;
 };
 
-/// The first document of a text. Error(kUsage) `<file>:<line>: <reason>` where it is not YAML,
-/// where a key is no scalar or stands twice, for more than 64 levels or a million values.
+/// The first document of a text. Error(kUsage) `<file>:<line>: <reason>` for a text that is not
+/// YAML, a key that is not a scalar or that comes twice, more than 64 levels, a million values.
 YamlNode parse_yaml(std::string_view text, const std::string& file);
 
 }  // namespace patchbench

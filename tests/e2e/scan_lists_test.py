@@ -91,7 +91,7 @@ fast = liger-kernel==0.8.0
 """
 DOCKERFILE = """ARG LIGER=0.8.0
 FROM debian:12 AS base
-RUN --mount=type=cache,target=/root pip install --no-cache-dir "liger-kernel==${LIGER}" \\
+RUN --mount=type=cache,target=/tmp pip install --no-cache-dir "liger-kernel==${LIGER}" \\
     # a comment between two lines
     'transformers>=4.46,<4.48' -i https://example.org/simple && rm -rf /tmp/x
 FROM base
@@ -199,7 +199,7 @@ def test_a_range_is_answered_over_what_it_admits(tmp_path: Path, text: str) -> N
 UNKNOWN_KINDS = {
     "config.yaml": ("compute_environment: LOCAL\n", ": is YAML of a kind that is not read"),
     "broken.yml": ("dependencies: [a\nb: {", "broken.yml:2: is not YAML"),
-    "twice.yml": ("dependencies: []\ndependencies: []\n", "twice.yml:2: dependencies stands twice"),
+    "twice.yml": ("dependencies: []\ndependencies: []\n", "twice.yml:2: dependencies comes twice"),
     "scalar.yml": ("dependencies: 3\n", "scalar.yml:1: dependencies must be a sequence"),
     "deep.yml": ("dependencies: " + "[" * 200 + "]" * 200, "deep.yml:1: more than 64 levels"),
     "rows.json": ('[{"name": "a"}]', "rows.json:1: is no package with its version"),
