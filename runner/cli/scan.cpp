@@ -254,7 +254,6 @@ void add_scan_command(CLI::App& app, Context& context) {
       "  patchbench scan\n"
       "  patchbench scan .\n"
       "  patchbench scan uv.lock --format sarif\n"
-      "  pip list | patchbench scan -\n"
       "  patchbench scan --root /mnt/image --fail-on silent_wrong\n"
       "  patchbench scan ~/venv --code train/ --pack liger_flce_none_bwd");
   command->callback([options, &context] { scan(context, *options); });

@@ -27,8 +27,8 @@ struct Command {
 
 bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-/// Cuts a script into simple commands. Of expansions it knows $NAME and ${NAME}; a word with
-/// another one keeps its "$".
+/// Cuts a script into simple commands. Of expansions it knows $NAME and ${NAME} of what the script
+/// sets before; a word with another one keeps its "$".
 class ShellReader {
  public:
   std::vector<Command> read(std::string_view text) {
@@ -56,52 +56,53 @@ class ShellReader {
 
  private:
   void read_line(const std::string& line) {
-    commands_.emplace_back();
-    char quote = '\0';
-    bool is_open = false;
+    quote_ = '\0';
     for (std::size_t at = 0; at < line.size(); ++at) {
       const char c = line[at];
-      if (quote == '\0' && c == '#' && !is_open) break;
-      if (quote == '\0' && (c == ' ' || c == '\t')) {
-        is_open = false;
-        continue;
-      }
-      if (quote == '\0' && std::string_view(";&|(){}`").find(c) != std::string_view::npos) {
-        commands_.emplace_back();
-        is_open = false;
-        continue;
-      }
-      std::string& word = word_at(at, is_open);
-      if (c == quote) {
-        quote = '\0';
-      } else if (quote == '\0' && (c == '"' || c == '\'')) {
-        quote = c;
-      } else if (c == '\\' && quote != '\'' && at + 1 < line.size()) {
-        word += line[++at];
-      } else if (c == '$' && quote != '\'') {
-        at = expand(line, at, word);
+      if (quote_ == '\0' && c == '#' && !is_open_) break;
+      if (quote_ == '\0' && (c == ' ' || c == '\t')) {
+        is_open_ = false;
+      } else if (quote_ == '\0' && std::string_view(";&|(){}`").find(c) != std::string_view::npos) {
+        end_command();
       } else {
-        word += c;
+        at = read_character(line, at);
       }
     }
-    remember();
+    end_command();
     starts_.clear();
   }
 
-  std::string& word_at(std::size_t at, bool& is_open) {
-    Command& command = commands_.back();
-    if (!is_open) {
-      command.words.emplace_back();
-      const auto start = std::find_if(starts_.rbegin(), starts_.rend(),
-                                      [&](const auto& one) { return one.first <= at; });
-      command.lines.push_back(start == starts_.rend() ? 0 : start->second);
+  /// Returns the place of the last character that was read.
+  std::size_t read_character(const std::string& line, std::size_t at) {
+    const char c = line[at];
+    if (c == '$' && quote_ != '\'') return expand(line, at);
+    std::string& word = word_at(at);
+    if (c == quote_) {
+      quote_ = '\0';
+    } else if (quote_ == '\0' && (c == '"' || c == '\'')) {
+      quote_ = c;
+    } else if (c == '\\' && quote_ != '\'' && at + 1 < line.size()) {
+      word += line[++at];
+    } else {
+      word += c;
     }
-    is_open = true;
-    return command.words.back();
+    return at;
   }
 
-  /// Adds the value of the variable at `at`; returns the place of its last character.
-  std::size_t expand(const std::string& line, std::size_t at, std::string& word) const {
+  std::string& word_at(std::size_t at) {
+    if (!is_open_) {
+      command_.words.emplace_back();
+      const auto after =
+          std::upper_bound(starts_.begin(), starts_.end(), at,
+                           [](std::size_t x, const auto& one) { return x < one.first; });
+      command_.lines.push_back(after == starts_.begin() ? 0 : (after - 1)->second);
+    }
+    is_open_ = true;
+    return command_.words.back();
+  }
+
+  /// Adds the value of the variable at `at`, which without quotes may be several words.
+  std::size_t expand(const std::string& line, std::size_t at) {
     const bool has_brace = at + 1 < line.size() && line[at + 1] == '{';
     const std::size_t begin = at + (has_brace ? 2 : 1);
     std::size_t end = begin;
@@ -109,35 +110,55 @@ class ShellReader {
     const auto value = values_.find(line.substr(begin, end - begin));
     const bool is_closed = !has_brace || (end < line.size() && line[end] == '}');
     if (value == values_.end() || !is_closed) {
-      word += '$';
+      word_at(at) += '$';
       return at;
     }
-    word += value->second;
+    for (const char c : value->second) {
+      if (c == ' ' && quote_ == '\0')
+        is_open_ = false;
+      else
+        word_at(at) += c;
+    }
     return has_brace ? end : end - 1;
   }
 
-  /// NAME=VALUE of the commands of the last line: plain, or after export, ARG and ENV.
+  void end_command() {
+    is_open_ = false;
+    if (command_.words.empty()) return;
+    remember();
+    commands_.push_back(std::move(command_));
+    command_ = {};
+  }
+
+  /// NAME=VALUE, alone or behind export, ARG and ENV; "ENV NAME VALUE".
   void remember() {
-    for (const Command& command : commands_) {
-      for (std::size_t at = 0; at < command.words.size(); ++at) {
-        const std::string& word = command.words[at];
-        const bool is_setting = word == "export" || word == "ARG" || word == "ENV";
-        const std::size_t sign = word.find('=');
-        if (is_setting) continue;
-        if (sign == std::string::npos || sign == 0 ||
-            !std::all_of(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(sign), is_name)) {
-          // "ENV NAME value"
-          if (at == 1 && command.words[0] == "ENV" && command.words.size() == 3)
-            values_[word] = command.words[2];
-          break;
-        }
-        values_[word.substr(0, sign)] = word.substr(sign + 1);
-      }
+    const Words& words = command_.words;
+    const bool is_set = words[0] == "export" || words[0] == "ARG" || words[0] == "ENV";
+    if (words[0] == "ENV" && words.size() == 3 && words[1].find('=') == std::string::npos)
+      set(words[1], words[2]);
+    for (std::size_t at = is_set ? 1 : 0; at < words.size(); ++at) {
+      const std::size_t sign = words[at].find('=');
+      if (sign == std::string::npos || sign == 0 ||
+          !std::all_of(words[at].begin(), words[at].begin() + static_cast<std::ptrdiff_t>(sign),
+                       is_name))
+        break;
+      set(words[at].substr(0, sign), words[at].substr(sign + 1));
     }
-    std::erase_if(commands_, [](const Command& one) { return one.words.empty(); });
+  }
+
+  /// A value that refers to itself may grow without end: a long one is not known.
+  void set(const std::string& name, const std::string& value) {
+    constexpr std::size_t kMaxValue = 4096;
+    if (value.size() <= kMaxValue && value.find('$') == std::string::npos)
+      values_[name] = value;
+    else
+      values_.erase(name);
   }
 
   std::vector<Command> commands_;
+  Command command_;  ///< the one that is read
+  char quote_ = '\0';
+  bool is_open_ = false;  ///< its last word has begun
   std::map<std::string, std::string> values_;
   std::vector<std::pair<std::size_t, int>> starts_;  ///< where each line begins in the joined one
 };
@@ -156,25 +177,30 @@ bool is_versioned(const std::string& word, std::string_view name) {
 
 enum class Installer { kPip, kConda };
 
-/// Which installer a command is, and where what it takes begins; nullopt for another command.
+/// Where the verb of the program at `at` is, behind its options.
+std::size_t verb_after(const Words& words, std::size_t at) {
+  do ++at;
+  while (at < words.size() && words[at].starts_with("-"));
+  return at;
+}
+
+/// Which installer a command starts, itself or by another program (sudo, xargs, srun), and where
+/// what it takes begins; nullopt for another command.
 std::optional<std::pair<Installer, std::size_t>> installer_of(const Words& words) {
-  std::size_t at = 0;
   const auto word = [&](std::size_t i) { return i < words.size() ? words[i] : std::string(); };
-  while (at < words.size() && (words[at].find('=') != std::string::npos ||
-                               words[at].ends_with(":") || words[at].starts_with("-") ||
-                               is_any(words[at], {"RUN", "sudo", "env", "time", "exec", "then",
-                                                  "do", "else", "if", "!"})))
-    ++at;
-  if (is_versioned(program_of(word(at)), "python") && word(at + 1) == "-m") at += 2;
-  const std::string program = program_of(word(at));
-  if (program == "uv" && word(at + 1) == "pip") ++at;
-  const std::string verb = word(at + 1);
-  if ((is_versioned(program, "pip") || program == "uv") && verb == "install")
-    return std::pair(Installer::kPip, at + 2);
-  if (is_any(program, {"uv", "poetry", "pdm"}) && verb == "add")
-    return std::pair(Installer::kPip, at + 2);
-  if (is_any(program, {"conda", "mamba", "micromamba"}) && is_any(verb, {"install", "create"}))
-    return std::pair(Installer::kConda, at + 2);
+  if (is_any(words[0], {"echo", "printf"})) return std::nullopt;
+  for (std::size_t at = 0; at < words.size(); ++at) {
+    const std::string program = program_of(words[at]);
+    std::size_t verb = verb_after(words, at);
+    if (program == "uv" && word(verb) == "pip") verb = verb_after(words, verb);
+    const bool is_pip = is_versioned(program, "pip") || program == "uv";
+    if (is_pip && word(verb) == "install") return std::pair(Installer::kPip, verb + 1);
+    if (is_any(program, {"uv", "poetry", "pdm"}) && word(verb) == "add")
+      return std::pair(Installer::kPip, verb + 1);
+    if (is_any(program, {"conda", "mamba", "micromamba"}) &&
+        is_any(word(verb), {"install", "create"}))
+      return std::pair(Installer::kConda, verb + 1);
+  }
   return std::nullopt;
 }
 
@@ -235,15 +261,28 @@ bool has_value(const std::string& option) {
 
 /// Whether a command installs what another file says; it is not looked for.
 bool installs_from_file(const Words& words) {
-  for (std::size_t at = 0; at + 1 < words.size(); ++at) {
+  for (std::size_t at = 0; at < words.size(); ++at) {
     const std::string program = program_of(words[at]);
-    if (program == "pip-sync" ||
-        (is_any(program, {"uv", "pdm", "pipenv"}) && words[at + 1] == "sync") ||
-        (is_any(program, {"poetry", "pdm", "pipenv", "pixi"}) && words[at + 1] == "install") ||
-        (is_any(program, {"conda", "mamba", "micromamba"}) && words[at + 1] == "env"))
+    std::size_t verb = verb_after(words, at);
+    if (program == "uv" && verb < words.size() && words[verb] == "pip")
+      verb = verb_after(words, verb);
+    const std::string does = verb < words.size() ? words[verb] : "";
+    if (program == "pip-sync" || (is_any(program, {"uv", "pdm", "pipenv"}) && does == "sync") ||
+        (is_any(program, {"poetry", "pdm", "pipenv", "pixi"}) && does == "install") ||
+        (is_any(program, {"conda", "mamba", "micromamba"}) && does == "env"))
       return true;
   }
   return false;
+}
+
+/// The words of a command in a list, as Docker's RUN ["pip", "install", "a"] has them.
+Words without_list(Words words) {
+  if (words.size() < 2 || !words[1].starts_with("[")) return words;
+  for (std::string& word : words) {
+    if (word.starts_with("[") && &word != &words[0]) word.erase(0, 1);
+    if (word.ends_with(",") || word.ends_with("]")) word.pop_back();
+  }
+  return words;
 }
 
 class Recipe {
@@ -269,21 +308,43 @@ class Recipe {
     int line = 0;
   };
 
-  void read_command(const Command& command) {
-    const Words& words = command.words;
+  void read_command(const Command& command, int depth = 0) {
+    const Words words = without_list(command.words);
     if (words[0] == "FROM" && words.size() > 1) return read_base(words, command.lines[0]);
     if (words[0] == "From:" && words.size() > 1) return add_base(words[1], command.lines[0]);
     const auto installer = installer_of(words);
-    if (!installer && installs_from_file(words))
-      unread_.push_back(fmt::format("{}:{}: {}", file_, command.lines[0],
-                                    shown(fmt::format("{}", fmt::join(words, " ")))));
-    if (!installer) return;
+    if (!installer) return read_other(words, command.lines, depth);
+    const std::size_t num_before = lines_.size() + conda_.size() + unread_.size();
     for (std::size_t at = installer->second; at < words.size(); ++at) {
       if (installer->first == Installer::kPip)
         at = read_pip(words, at, command.lines[at]);
       else
         at = read_conda(words, at, command.lines[at]);
     }
+    if (lines_.size() + conda_.size() + unread_.size() == num_before)
+      leave_unread(words, command.lines[0]);
+  }
+
+  /// What starts no installer: it may have one in a word (bash -c "pip install a"), or take what it
+  /// installs from a file.
+  void read_other(const Words& words, const std::vector<int>& lines, int depth) {
+    constexpr int kMaxDepth = 4;
+    if (is_any(words[0], {"echo", "printf"})) return;
+    if (installs_from_file(words)) return leave_unread(words, lines[0]);
+    for (std::size_t at = 0; at < words.size(); ++at) {
+      if (program_of(words[0]) == "uv" && words[at] == "--with" && at + 1 < words.size())
+        add(words[at + 1], lines[at + 1]);
+      if (words[at].find(' ') == std::string::npos || depth == kMaxDepth) continue;
+      for (Command& inner : ShellReader().read(words[at])) {
+        std::fill(inner.lines.begin(), inner.lines.end(), lines[at]);
+        read_command(inner, depth + 1);
+      }
+    }
+  }
+
+  void leave_unread(const Words& words, int line) {
+    unread_.push_back(
+        fmt::format("{}:{}: {}", file_, line, shown(fmt::format("{}", fmt::join(words, " ")))));
   }
 
   void read_base(const Words& words, int line) {
@@ -301,19 +362,19 @@ class Recipe {
   /// Returns the place of the last word that was read.
   std::size_t read_pip(const Words& words, std::size_t at, int line) {
     const std::string& word = words[at];
-    const bool is_open = word.find('$') != std::string::npos;
-    if (is_any(word, {"-r", "--requirement", "-e", "--editable", "--constraint"}) &&
-        at + 1 < words.size()) {
-      add(word + " " + words[at + 1], line);
-      return at + 1;
+    for (const char* option : {"-r", "--requirement", "-e", "--editable", "--constraint"}) {
+      if (!word.starts_with(option)) continue;
+      std::string value = word.substr(std::string(option).size());
+      const bool is_next = value.empty();
+      if (is_next) value = at + 1 < words.size() ? words[at + 1] : "";
+      if (!is_next && option[1] == '-' && value[0] != '=') continue;
+      add(std::string(option) + " " + (value.starts_with("=") ? value.substr(1) : value), line);
+      return is_next ? at + 1 : at;
     }
     if (word.starts_with("-")) return has_value(word) ? at + 1 : at;
-    if (is_any(word, {">", "2>&1", "<"}) || word.starts_with(">") || word.starts_with("2>"))
-      return words.size();
-    if (is_open)
-      unread_.push_back(fmt::format("{}:{}: {}", file_, line, shown(word)));
-    else
-      add(word, line);
+    // A redirection ends what is taken.
+    if (word.find_first_of("<>") == 0 || word.starts_with("2>")) return words.size();
+    add(word, line);
     return at;
   }
 
@@ -356,7 +417,9 @@ bool is_install_script(std::string_view text) {
   if (text.starts_with("#!")) return true;
   const std::vector<Command> commands = ShellReader().read(text);
   return std::any_of(commands.begin(), commands.end(), [](const Command& one) {
-    return installer_of(one.words) || (one.words[0] == "FROM" && one.words.size() > 1);
+    const Words words = without_list(one.words);
+    return installer_of(words) || installs_from_file(words) ||
+           (words[0] == "FROM" && words.size() > 1);
   });
 }
 

@@ -255,7 +255,7 @@ std::string text_in_utf8(std::string_view text, const std::string& file) {
 
 const std::vector<std::string>& list_kind_names() {
   static const std::vector<std::string> kNames = {
-      "json",     "lock",   "pyproject", "setup.cfg", "conda-list",
+      "json",     "lock",   "pyproject", "setup.cfg", "setup.py",    "conda-list",
       "pip-list", "report", "script",    "yaml",      "requirements"};
   return kNames;
 }
@@ -277,6 +277,7 @@ ListKind list_kind_of(std::string_view text, const std::string& file) {
   if (has_package_table(text)) return ListKind::kLock;
   if (is_project(text)) return ListKind::kProject;
   if (is_setup(text)) return ListKind::kSetup;
+  if (is_setup_program(text)) return ListKind::kSetupProgram;
   if (is_conda_list(text)) return ListKind::kCondaList;
   if (is_pip_list(text)) return ListKind::kPipList;
   if (is_report(text)) return ListKind::kReport;
@@ -301,6 +302,8 @@ PackageList listed_packages(std::string_view text, ListKind kind, const std::str
       return project_packages(text, file, read_included);
     case ListKind::kSetup:
       return setup_packages(text, file, read_included);
+    case ListKind::kSetupProgram:
+      return setup_program_packages(text, file, read_included);
     case ListKind::kScript:
       return installed_packages(text, file, read_included);
     case ListKind::kYaml:

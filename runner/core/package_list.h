@@ -65,6 +65,7 @@ enum class ListKind {
   kLock,
   kProject,
   kSetup,
+  kSetupProgram,
   kCondaList,
   kPipList,
   kReport,
@@ -72,8 +73,8 @@ enum class ListKind {
   kYaml,
   kRequirements
 };
-/// "json", "lock", "pyproject", "setup.cfg", "conda-list", "pip-list", "report", "script", "yaml",
-/// "requirements", in that order.
+/// "json", "lock", "pyproject", "setup.cfg", "setup.py", "conda-list", "pip-list", "report",
+/// "script", "yaml", "requirements", in that order.
 const std::vector<std::string>& list_kind_names();
 ListKind list_kind_named(const std::string& name);
 /// The kind of a text by its form. Error(kUsage) for one that no reader takes.

@@ -109,12 +109,18 @@ std::string package_named(std::string_view name) {
   return known == kNames.end() ? package : known->second;
 }
 
+/// "not installed", "None", "N/A".
+bool is_absent(const std::string& value) {
+  const std::string word = normalised(value);
+  return word == "not" || word == "none" || word == "n/a" || word == "na" || word == "no";
+}
+
 struct Reported {
   std::string name, version, source;  ///< source as of Listed
 };
 
 /// "- `transformers` version: 4.46.1", "PyTorch version (GPU?): 2.4.0 (True)"; nullopt for another
-/// line. The value must be a version.
+/// line, and for what is not installed. The version of another value ("main") is not known: "".
 std::optional<Reported> reported_version(std::string_view line) {
   std::string text;
   for (const char c : line)
@@ -129,8 +135,8 @@ std::optional<Reported> reported_version(std::string_view line) {
     return std::nullopt;
   const Words value = words_of(text.substr(colon + 1));
   const std::string name = package_named(text.substr(first, word - first));
-  if (value.empty() || !is_version(value[0]) || !is_package_name(name)) return std::nullopt;
-  return Reported{.name = name, .version = value[0], .source = ""};
+  if (value.empty() || !is_package_name(name) || is_absent(value[0])) return std::nullopt;
+  return Reported{.name = name, .version = is_version(value[0]) ? value[0] : "", .source = ""};
 }
 
 /// ds_report's "deepspeed info ................... 0.14.4, unknown, unknown".
@@ -265,7 +271,10 @@ PackageList conda_list_packages(std::string_view text, const std::string& file) 
 
 bool is_report(std::string_view text) {
   int num_found = 0;
-  for (const Line& line : lines_of(text)) num_found += report_line(line.text).has_value();
+  for (const Line& line : lines_of(text)) {
+    const std::optional<Reported> one = report_line(line.text);
+    num_found += one && !one->version.empty();
+  }
   return num_found >= kReportLines;
 }
 

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/python_tokens.h"
 #include "core/requirement.h"
 #include "core/requirements_file.h"
 #include "core/split.h"
@@ -24,6 +25,14 @@ bool has_line(std::string_view text, std::initializer_list<std::string_view> sta
       if (line.starts_with(start)) return true;
   }
   return false;
+}
+
+/// What a string literal without an escape says.
+std::string string_value(std::string_view literal) {
+  literal.remove_prefix(std::min(literal.find_first_of("\"'"), literal.size()));
+  const std::size_t quotes = literal.starts_with("\"\"\"") || literal.starts_with("'''") ? 3 : 1;
+  if (literal.size() < 2 * quotes) return "";
+  return std::string(literal.substr(quotes, literal.size() - 2 * quotes));
 }
 
 /// The version after the part at `part`: "1.2.3", 0 -> "2".
@@ -217,6 +226,44 @@ PackageList setup_packages(std::string_view text, const std::string& file,
     found.push_back({value, number});
   }
   return required_packages(found, file, read_included);
+}
+
+bool is_setup_program(std::string_view text) {
+  return text.find("setup(") != std::string_view::npos &&
+         (text.find("setuptools") != std::string_view::npos ||
+          text.find("distutils") != std::string_view::npos);
+}
+
+PackageList setup_program_packages(std::string_view text, const std::string& file,
+                                   const ReadIncluded& read_included) {
+  const PythonTokens source = python_tokens(text, file);
+  std::vector<RequirementLine> found;
+  bool is_named = false, names_any = false;  // the assignment that is read is of requirements
+  int depth = 0;
+  for (const PythonToken& token : source.tokens) {
+    const std::string_view word = source.of(token);
+    if (token.kind == PythonTokenKind::kOperator) {
+      depth += word == "[" || word == "(" || word == "{" ? 1 : 0;
+      depth -= word == "]" || word == ")" || word == "}" ? 1 : 0;
+      // The next keyword of the call, or the end of the list.
+      if (word == "]" || word == "}") is_named = is_named && depth > 1;
+    } else if (token.kind == PythonTokenKind::kName) {
+      const bool is_list = word.find("require") != std::string_view::npos ||
+                           word.find("REQUIRE") != std::string_view::npos ||
+                           word.find("extras") != std::string_view::npos;
+      is_named |= is_list;
+      names_any |= is_list;
+    } else if (token.kind == PythonTokenKind::kString) {
+      const std::string value = string_value(word);
+      const auto one = parse_requirement(value);
+      const bool has_version = one && (!one->version.empty() || !one->range.empty());
+      if (one && (has_version || is_named))
+        found.push_back({value, static_cast<int>(source.line_of(token.begin))});
+    }
+  }
+  PackageList list = required_packages(found, file, read_included);
+  if (names_any) list.leave_unread(file + ": what this program computes");
+  return list;
 }
 
 }  // namespace patchbench

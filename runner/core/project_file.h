@@ -18,4 +18,10 @@ bool is_setup(std::string_view text);
 PackageList setup_packages(std::string_view text, const std::string& file,
                            const ReadIncluded& read_included);
 
+/// The texts of a setup.py that are requirements: with a version anywhere, without one in a list
+/// that is named for them (install_requires, extras). What the program computes is unread.
+bool is_setup_program(std::string_view text);
+PackageList setup_program_packages(std::string_view text, const std::string& file,
+                                   const ReadIncluded& read_included);
+
 }  // namespace patchbench

@@ -274,7 +274,7 @@ PackageList json_packages(std::string_view text, const std::string& file) {
   throw Error(ErrorCode::kUsage,
               file +
                   ": is JSON of another kind; want CycloneDX (bomFormat), SPDX (spdxVersion or "
-                  "@graph) or a Pipfile.lock (_meta)");
+                  "@graph) or a Pipfile.lock (_meta); --code reads a configuration");
 }
 
 }  // namespace patchbench

@@ -23,6 +23,7 @@ SETTINGS = {".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".cfg", ".ini", "
 SKIPPED = {".git", "__pycache__", "node_modules", "site-packages", "dist-packages"}
 ABSENT = {"", "~", "null", "none", "false"}
 MET, NOT_MET, UNKNOWN = "met", "not_met", "unknown"
+OPEN = object()  # the value of a setting that is not in the text
 
 
 class NotConstant(Exception):
@@ -35,8 +36,20 @@ def word_of(call: str) -> str:
     return parts[-2] if parts[-1] == "apply" else parts[-1]
 
 
+def number_of(text: str) -> Any:
+    """The number that a text of a command line or a configuration writes; another text as it is."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def is_same(value: Any, other: Any) -> bool:
-    """Equal, and True is not 1."""
+    """Equal, and True is not 1; "1" of a command line is."""
+    if isinstance(value, str) and not isinstance(other, str):
+        value = number_of(value)
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
@@ -45,6 +58,31 @@ def meets(spec: dict[str, Any], value: Any) -> bool:
     if "unless" in spec:
         return not any(is_same(value, other) for other in spec["unless"])
     return "values" not in spec or any(is_same(value, other) for other in spec["values"])
+
+
+def settings_in(line: str, name: str) -> Iterator[tuple[str, Any]]:
+    """What a line of a configuration or a script sets a key to: the text, and its value, OPEN where that is from elsewhere."""
+    if line.lstrip().startswith("#"):
+        return
+    for spelled in {name, name.replace("_", "-")}:
+        if spelled not in line:
+            continue
+        pattern = rf"(?<![\w-])(?:--)?{re.escape(spelled)}(?![\w-])[\"']?\s*(?:[:=]|\s)\s*[\"']?([^\s\"',#}}\\]*)"
+        for text in re.findall(pattern, line)[:1]:
+            is_open = text.startswith(("$", "{", "*", "&")) or text.lower() == "auto"
+            yield text, OPEN if is_open else None if text.lower() in ABSENT else {"true": True}.get(text.lower(), text)
+
+
+def is_beside(spec: dict[str, Any], text: str) -> bool:
+    """Whether the file has the setting that the key needs beside it, and none that it must not have."""
+
+    def has(other: dict[str, Any]) -> bool:
+        if not any(spelled in text for spelled in (other["name"], other["name"].replace("_", "-"))):
+            return False
+        values = [value for line in text.splitlines() for _, value in settings_in(line, other["name"])]
+        return any(value is OPEN or meets(other, value) for value in values)
+
+    return ("beside" not in spec or has(spec["beside"])) and not ("not_beside" in spec and has(spec["not_beside"]))
 
 
 def dotted(node: ast.AST) -> str:
@@ -151,6 +189,14 @@ class Reader:
         place = {"slug": rule["slug"], "class": rule["class"], "line": line, "is_met": outcome == MET, "text": text}
         self.found[key] = place | {"file": str(file).encode(errors="replace").decode(errors="replace")}
 
+    def put_key(self, rule: dict[str, Any], spec: dict[str, Any], file: Path, line: int, outcome: str, said: str) -> None:
+        """`said` of a key that meets; one that is a part of the condition alone leaves it open."""
+        if outcome == UNKNOWN:
+            said = f"the value of {spec['name']} is not in the text"
+        elif outcome == MET and spec.get("is_part"):
+            outcome, said = UNKNOWN, said + ", a part of the condition; the rest is not in the text"
+        self.put(rule, file, line, outcome, said)
+
     def leave_open(self, file: Path, text: str, why: str) -> None:
         """A file that cannot be parsed: of each pack whose words it has it cannot be known."""
         for rule in self.rules:
@@ -242,7 +288,7 @@ class Reader:
                         for rule in rules:
                             self.put(rule, file, node.lineno, UNKNOWN, f'"{node.value}" is looked up by its name; the call cannot be known')
 
-    def read_tree(self, module: Module, file: Path) -> None:
+    def read_tree(self, module: Module, file: Path, source: str) -> None:
         skipped: set[int] = set()
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Call):
@@ -265,7 +311,7 @@ class Reader:
                 skipped.update(map(id, ast.walk(node.value)))
         self.read_references(module, file, skipped)
         if self.keys:
-            self.read_keys(module, file)
+            self.read_keys(module, file, source)
 
     # --- keys of configurations
 
@@ -296,14 +342,12 @@ class Reader:
                     flag, equals, value = one.value.partition("=")
                     yield flag[2:].replace("-", "_"), ast.Constant(value) if equals else after, one.lineno
 
-    def read_keys(self, module: Module, file: Path) -> None:
+    def read_keys(self, module: Module, file: Path, source: str) -> None:
         for node in ast.walk(module.tree):
             for key, value, line in self.pairs(node):
                 for rule, spec in self.keys:
-                    if key == spec["name"]:
-                        outcome = module.outcome(spec, value)
-                        text = f"{key} is set" if outcome == MET else f"the value of {key} is not in the text"
-                        self.put(rule, file, line, outcome, text)
+                    if key == spec["name"] and is_beside(spec, source):
+                        self.put_key(rule, spec, file, line, module.outcome(spec, value), f"{key} is set")
 
     def read_settings(self, text: str, file: Path) -> None:
         for number, line in enumerate(text.splitlines(), 1):
@@ -312,17 +356,11 @@ class Reader:
                     for rule in rules:
                         self.put(rule, file, number, UNKNOWN, f"{call} is named in a configuration; its arguments cannot be known")
             for rule, spec in self.keys:
-                names = {spec["name"], spec["name"].replace("_", "-")}
-                for name in names:
-                    found = re.search(rf"(?<![\w-])(?:--)?{re.escape(name)}(?![\w-])[\"']?\s*(?:[:=]|\s)\s*[\"']?([^\s\"',#}}\\]*)", line)
-                    if found is None or line.lstrip().startswith("#"):
+                for value_text, value in settings_in(line, spec["name"]):
+                    if not is_beside(spec, text):
                         continue
-                    value = found[1]
-                    known: Any = None if value.lower() in ABSENT else {"true": True}.get(value.lower(), value)
-                    is_open = value.startswith(("$", "{", "*", "&"))
-                    outcome = UNKNOWN if is_open else MET if meets(spec, known) else NOT_MET
-                    text_ = f"{name} is set to {value}" if outcome == MET else f"the value of {name} is not in the text"
-                    self.put(rule, file, number, outcome, text_)
+                    outcome = UNKNOWN if value is OPEN else MET if meets(spec, value) else NOT_MET
+                    self.put_key(rule, spec, file, number, outcome, f"{spec['name']} is set to {value_text}")
 
     # --- files
 
@@ -378,7 +416,7 @@ class Reader:
             words = {name for module in parsed.values() for name, full in module.aliases.items() if any(w in full for w in self.words)}
         for file, module in parsed.items():
             try:
-                self.read_tree(module, file)
+                self.read_tree(module, file, texts[file])
             except RecursionError:
                 self.leave_open(file, texts[file], "it is nested too deeply")
         for file, text in texts.items():

@@ -81,7 +81,7 @@ Table table_of(const ScanReport& report, bool is_plain) {
                   : std::vector<std::string>{"pack", "release", "state", "mitigation"});
   for (const Group& group : groups_of(report)) {
     const ScanAnswer& one = *group.one;
-    if (one.state == ScanState::kNotInstalled && (has_inputs || !is_plain)) continue;
+    if (one.state == ScanState::kNotInstalled) continue;
     std::vector<std::string> cells = {one.slug, release_text(one), state_text(one), one.mitigation};
     if (has_inputs) cells.push_back(group.inputs_text());
     table.add(cells);

@@ -108,9 +108,11 @@ PackageList yaml_packages(std::string_view text, const std::string& file,
   const YamlNode* rows = root.find("package");
   if (rows != nullptr && rows->kind == YamlNode::Kind::kSequence)
     return conda_lock_packages(*rows, file);
-  throw Error(ErrorCode::kUsage, file +
-                                     ": is YAML of a kind that is not read; want a conda "
-                                     "environment (dependencies) or a conda-lock (package)");
+  throw Error(ErrorCode::kUsage,
+              file +
+                  ": is YAML of a kind that is not read; want a conda "
+                  "environment (dependencies) or a conda-lock (package); --code reads a "
+                  "configuration");
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ Likely likely(const std::string& name) {
   const auto has = [&](const char* part) { return lower.find(part) != std::string::npos; };
   const bool is_yaml = end == ".yml" || end == ".yaml";
   if (is_any(lower, {"uv.lock", "poetry.lock", "pdm.lock", "pipfile.lock", "pyproject.toml",
-                     "setup.cfg", "environment.yml", "environment.yaml"}) ||
+                     "setup.cfg", "setup.py", "environment.yml", "environment.yaml"}) ||
       (end == ".toml" && lower.starts_with("pylock")) ||
       ((end == ".txt" || end == ".in") && (has("requirement") || has("constraint"))) ||
       (is_yaml && (has("conda") || has("environment"))) || lower.ends_with(".cdx.json") ||

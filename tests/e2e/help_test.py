@@ -71,7 +71,8 @@ def help_of(*words: str) -> str:
 def test_the_grammar_is_small() -> None:
     options = [option for command in commands_below() for option in re.findall(r"^  ((?:-\w,)?--[\w-]+)", help_of(*command), re.M)]
     assert len(command_names()) <= 18, command_names()
-    assert len([option for option in options if "--help" not in option]) <= 150
+    # The last that was added: scan --as, for lists whose form does not tell what they are.
+    assert len([option for option in options if "--help" not in option]) <= 151
 
 
 def test_a_help_fits_a_screen() -> None:

@@ -82,6 +82,40 @@ def test_keys_of_configurations(tmp_path: Path) -> None:
                     ("a.py", 6, "cannot_know"), ("b.yaml", 2, "meets"), ("c.sh", 1, "cannot_know")}  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("value", "state"), [("1", None), ("1.0", None), ("8", "meets"), ('"1"', None), ("auto", "cannot_know"), ("$N", "cannot_know")]
+)
+def test_a_number_of_a_configuration_is_a_number(tmp_path: Path, value: str, state: str | None) -> None:
+    name = "gradient_accumulation_steps"
+    texts = {"a.yaml": f"{name}: {value}\n", "b.json": f'{{\n"{name}": {value}\n}}\n', "c.sh": f"python train.py --{name} {value}\n"}
+    for file, text in texts.items():
+        (tmp_path / file).write_text(text)
+    _, rows = sites(tmp_path, slug="trainer_grad_accumulation")
+    assert {row[2] for row in rows} == ({state} if state else set()) and len(rows) == (3 if state else 0)
+
+
+DEEPSPEED = '{"gradient_accumulation_steps": %s,\n"zero_optimization": {"stage": %s}}\n'
+CONFIGS = {
+    "ds_stage_2.json": (DEEPSPEED % (4, 2), {("zero2_grad_accumulation", 1, "meets")}),
+    "ds_auto.json": (DEEPSPEED % ('"auto"', 2), {("zero2_grad_accumulation", 1, "cannot_know")}),
+    "ds_one.json": (DEEPSPEED % (1, 2), set()),
+    "ds_stage_3.json": (DEEPSPEED % (4, 3), set()),
+    "ds_open.json": ('{"zero_optimization":\n{"stage": 2}}\n', {("zero2_grad_accumulation", 2, "cannot_know")}),
+    "accelerate.yaml": ("deepspeed_config:\n  zero_stage: 2\n", {("zero2_grad_accumulation", 2, "cannot_know")}),
+    "run.yaml": ("stage: sft\ngradient_accumulation_steps: 2\n", {("trainer_grad_accumulation", 2, "meets")}),
+    "train.py": ('import deepspeed\nC = {"gradient_accumulation_steps": 4, "zero_optimization": {"stage": 2}}\n',
+                 {("zero2_grad_accumulation", 2, "meets")}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", CONFIGS)
+def test_a_configuration_is_of_the_framework_that_reads_it(tmp_path: Path, file: str) -> None:
+    text, expected = CONFIGS[file]
+    (tmp_path / file).write_text(text)
+    _, found = document("--code", tmp_path)
+    assert {(one["slug"], one["line"], one["state"]) for one in found["code"]} == expected
+
+
 def test_a_key_with_the_value_of_another_kernel_is_no_hit(tmp_path: Path) -> None:
     """Megatron calls Transformer Engine's loss where cross_entropy_fusion_impl is "te"; "native" is its own."""
     (tmp_path / "a.py").write_text(

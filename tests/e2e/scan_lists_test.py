@@ -89,6 +89,11 @@ install_requires =
 [options.extras_require]
 fast = liger-kernel==0.8.0
 """
+PROGRAM_OF_SETUP = """from setuptools import find_packages, setup
+
+TEST = ["transformers==4.47.1"]
+setup(name="train", packages=find_packages(), install_requires=["liger-kernel"], extras_require={"test": TEST}, keywords=["deepspeed"])
+"""
 DOCKERFILE = """ARG LIGER=0.8.0
 FROM debian:12 AS base
 RUN --mount=type=cache,target=/tmp pip install --no-cache-dir "liger-kernel==${LIGER}" \\
@@ -134,6 +139,7 @@ LISTS = {
     "pyproject.toml": (PROJECT, {FLCE, TRAINER, ("deepspeed", "", "unknown")}),
     "poetry.toml": (POETRY, {("liger-kernel", "0.5.10", "hit"), TRAINER}),
     "setup.cfg": (SETUP, {FLCE, TRAINER}),
+    "setup.py": (PROGRAM_OF_SETUP, {("liger-kernel", "", "unknown"), TRAINER}),
     "Dockerfile": (DOCKERFILE, {FLCE, TRAINER}),
     "run.sbatch": (SCRIPT, {FLCE, CONDA}),
     "workflow.yml": (WORKFLOW, {FLCE}),
@@ -164,6 +170,48 @@ def test_what_is_not_known_from_a_recipe_is_named(tmp_path: Path) -> None:
     assert ":7: deepspeed==$DEEPSPEED" in unread["Dockerfile"]
     assert ":5: - run: uv sync" in unread["workflow.yml"]
     assert unread["pip-list.txt"] == "" and "not pinned (1)" in unread["environment.yml"]
+
+
+SCRIPTS = {
+    "an option before the verb": "pip -q --no-cache-dir install liger-kernel==0.8.0",
+    "another program starts it": 'sudo -H -u user pip3 install "liger-kernel==0.8.0"',
+    "a command in a word": "srun bash -lc 'cd /srv && pip install liger-kernel==0.8.0'",
+    "a list": 'RUN ["pip", "install", "liger-kernel==0.8.0"]',
+    "a command in a variable": 'PIP="pip install --user"\n$PIP liger-kernel==0.8.0',
+    "set in the same line": "LIGER=0.8.0; pip install liger-kernel==$LIGER",
+    "a list of a folder": "pip install -rmore.txt",
+    "the same in one word": "pip install --requirement=more.txt",
+    "for one run": "uv run --with liger-kernel==0.8.0 train.py",
+}
+OPEN_SCRIPTS = {
+    "names from another program": "cat more.txt | xargs pip install",
+    "a lock": "uv --quiet pip sync more.txt",
+    "a project": "poetry install --no-root",
+    "a variable that is not set": "pip install liger-kernel==$LIGER",
+    "a variable that grows": "A=xx\n" + "A=$A$A\n" * 60 + "pip install liger-kernel==$A",
+    "conda": "conda --yes install liger-kernel=0.8.0",
+}
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_an_installer_is_found_in_a_script(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "more.txt").write_text("liger-kernel==0.8.0\n")
+    (tmp_path / "run.sh").write_text(f"#!/bin/sh\n{SCRIPTS[kind]}\n")
+    status, found = document(tmp_path / "run.sh", "--pack", LIGER)
+    assert (status, rows_of(found)) == (1, {FLCE})
+
+
+@pytest.mark.parametrize("kind", OPEN_SCRIPTS)
+def test_what_a_script_installs_from_elsewhere_is_unknown(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "run.sh").write_text(f"#!/bin/sh\n{OPEN_SCRIPTS[kind]}\n")
+    status, found = document(tmp_path / "run.sh", "--pack", LIGER)
+    assert status == 3 and (len(found["unread"]) == 1 or rows_of(found)), found["unread"]
+
+
+def test_a_reported_version_that_is_none_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "env.txt").write_text("- PyTorch version: 2.6.0\n- TRL version: 0.25.1\n- Liger-Kernel version: main\n")
+    status, found = document(tmp_path / "env.txt", "--pack", LIGER)
+    assert (status, rows_of(found)) == (3, {("liger-kernel", "", "unknown")})
 
 
 def test_a_list_is_read_from_standard_input() -> None:

@@ -268,7 +268,9 @@ TEST(Fuzz, RecipesAndReports) {
       "[options]\ninstall_requires =\n  a==1\n  b\n[options.extras_require]\nc = d==1\n",
       "ARG V=1\nFROM x AS y\nRUN pip install \\\n  # c\n  \"a==${V}\" -r more.txt && conda install "
       "b=1\n",
-      R"([{"name":"a","version":"1"},{"name":"b","version":"2","channel":"pypi"}])"};
+      R"([{"name":"a","version":"1"},{"name":"b","version":"2","channel":"pypi"}])",
+      "import setuptools\nA = ['a==1']\nsetup(install_requires=[\"b\", *A], extras_require={'c': "
+      "A})\n"};
   target.restructure = move_lines;
   target.parse_and_round_trip = [](const std::string& input) { check_list(list_of(input), input); };
   mutation::fuzz(target);

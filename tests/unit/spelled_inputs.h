@@ -48,7 +48,8 @@ inline Input pasted_of(const Planted& one, Random& random) {
           .text =
               one_of(random, {"FROM scratch" + end + "RUN ", "#!/bin/sh" + end, "export X=1; ",
                               "      - run: "}) +
-              one_of(random, {"pip", "pip3", "python3 -m pip", "uv pip", "/opt/venv/bin/pip3.11"}) +
+              one_of(random, {"pip", "pip3", "python3 -m pip", "uv pip", "/opt/venv/bin/pip3.11",
+                              "sudo -H pip", "pip --no-cache-dir", "xargs pip"}) +
               " install " + one_of(random, {"", "-q ", "-U ", "-i https://x/y ", "\\" + end}) +
               quote + pin + quote + one_of(random, {"", " && true", "; true", " numpy==1.26.4"}) +
               end};
