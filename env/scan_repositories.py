@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Scans public training repositories as `patchbench scan .` does, and writes reports/REPOSITORIES.md: what each stands on.
+"""Scans public training repositories as `patchbench scan .` does, and writes reports/REPOSITORIES.md: the releases that each names.
 
   scan_repositories.py [--program FILE] OWNER/NAME=GIT_DIRECTORY ...
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "reports" / "REPOSITORIES.md"
 WORDS = {"hit": "hit", "unknown": "open", "not_hit": "not hit"}
 HEAD = """<!-- Written by env/scan_repositories.py; do not edit. -->
-# What public trainers stand on
+# Releases that public trainers name
 
 `patchbench scan .` over {num} public repositories, at the commit that is named, verdicts of {verdicts}. A hit is a release with the
 bug; whether the repository meets its condition is [another question](../docs/am_i_hit.md). Of a range the newest release that it admits

@@ -138,7 +138,7 @@ BUILDERS = {"sparse_mla_fwd": build_forward, "bwd": build_backward, "preprocess"
 
 
 def builder_of(held: Any) -> Any:
-    """The release's own builder behind those of `serving`."""
+    """Returns the release's builder, which `serving` has replaced."""
     while hasattr(held, "in_place_of"):
         held = held.in_place_of
     return held

@@ -27,8 +27,8 @@ struct Command {
 
 bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-/// Cuts a script into simple commands. Of expansions it knows $NAME and ${NAME} of what the script
-/// sets before; a word with another one keeps its "$".
+/// Cuts a script into simple commands. It expands $NAME and ${NAME} where the
+/// script has set them before. Another expansion stays in its word, with the "$".
 class ShellReader {
  public:
   std::vector<Command> read(std::string_view text) {

@@ -73,8 +73,8 @@ def settings_in(line: str, name: str) -> Iterator[tuple[str, Any]]:
             yield text, OPEN if is_open else None if text.lower() in ABSENT else {"true": True}.get(text.lower(), text)
 
 
-def is_beside(spec: dict[str, Any], text: str) -> bool:
-    """Whether the file has the setting that the key needs beside it, and none that it must not have."""
+def has_with_it(spec: dict[str, Any], text: str) -> bool:
+    """Whether the file sets what the key needs, and nothing that it must not have."""
 
     def has(other: dict[str, Any]) -> bool:
         if not any(spelled in text for spelled in (other["name"], other["name"].replace("_", "-"))):
@@ -82,7 +82,7 @@ def is_beside(spec: dict[str, Any], text: str) -> bool:
         values = [value for line in text.splitlines() for _, value in settings_in(line, other["name"])]
         return any(value is OPEN or meets(other, value) for value in values)
 
-    return ("beside" not in spec or has(spec["beside"])) and not ("not_beside" in spec and has(spec["not_beside"]))
+    return ("with" not in spec or has(spec["with"])) and not ("without" in spec and has(spec["without"]))
 
 
 def dotted(node: ast.AST) -> str:
@@ -346,7 +346,7 @@ class Reader:
         for node in ast.walk(module.tree):
             for key, value, line in self.pairs(node):
                 for rule, spec in self.keys:
-                    if key == spec["name"] and is_beside(spec, source):
+                    if key == spec["name"] and has_with_it(spec, source):
                         self.put_key(rule, spec, file, line, module.outcome(spec, value), f"{key} is set")
 
     def read_settings(self, text: str, file: Path) -> None:
@@ -357,7 +357,7 @@ class Reader:
                         self.put(rule, file, number, UNKNOWN, f"{call} is named in a configuration; its arguments cannot be known")
             for rule, spec in self.keys:
                 for value_text, value in settings_in(line, spec["name"]):
-                    if not is_beside(spec, text):
+                    if not has_with_it(spec, text):
                         continue
                     outcome = UNKNOWN if value is OPEN else MET if meets(spec, value) else NOT_MET
                     self.put_key(rule, spec, file, number, outcome, f"{spec['name']} is set to {value_text}")
