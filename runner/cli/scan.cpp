@@ -111,8 +111,8 @@ void apply_policies(ScanReport& report, const ScanOptions& options, const Contex
 
 /// Lists of one project say the same twice; the order stays.
 void drop_repeated(std::vector<std::string>& lines) {
-  std::set<std::string> seen;
-  std::erase_if(lines, [&](const std::string& line) { return !seen.insert(line).second; });
+  std::set<std::string> told;
+  std::erase_if(lines, [&](const std::string& line) { return !told.insert(line).second; });
 }
 
 /// An input in which nothing was read answers nothing.

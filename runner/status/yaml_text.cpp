@@ -32,11 +32,11 @@ class Tree {
     } else if (from.type == YAML_MAPPING_NODE) {
       to.kind = YamlNode::Kind::kMapping;
       const auto& pairs = from.data.mapping.pairs;
-      std::set<std::string> seen;
+      std::set<std::string> known_keys;
       for (const yaml_node_pair_t* pair = pairs.start; pair < pairs.top; ++pair) {
         const YamlNode key = node(pair->key, depth + 1);
         if (key.kind != YamlNode::Kind::kScalar) fail(key.line, "a key is no text");
-        if (!seen.insert(key.text).second) fail(key.line, shown(key.text) + " comes twice");
+        if (!known_keys.insert(key.text).second) fail(key.line, shown(key.text) + " comes twice");
         to.keys.push_back(key.text);
         to.items.push_back(node(pair->value, depth + 1));
         to.items.back().line = key.line;
