@@ -206,8 +206,8 @@ void add_options(CLI::App& command, ScanOptions& options) {
       "prints; - reads standard input (default: $VIRTUAL_ENV, else python3 on PATH)");
   command
       .add_option("--as", options.as,
-                  "what the files are, where their form does not tell: " +
-                      fmt::format("{}", fmt::join(list_kind_names(), ", ")))
+                  fmt::format("what the files are, where their form does not tell: {}",
+                              fmt::join(list_kind_names(), ", ")))
       ->check(CLI::IsMember(list_kind_names()));
   command.add_option("--root", options.roots,
                      "the root of an unpacked or mounted image: every environment in it");

@@ -10,7 +10,6 @@
 #include <set>
 #include <vector>
 
-#include "core/error.h"
 #include "core/json.h"
 #include "core/requirements_file.h"
 
@@ -177,10 +176,11 @@ bool is_versioned(const std::string& word, std::string_view name) {
 
 enum class Installer { kPip, kConda };
 
-/// Where the verb of the program at `at` is, behind its options.
-std::size_t verb_after(const Words& words, std::size_t at) {
+/// Where the verb of the program at `at` is, behind its options: "install" of "uv -q pip install".
+std::size_t verb_of(const Words& words, std::size_t at) {
+  const bool is_uv = program_of(words[at]) == "uv";
   do ++at;
-  while (at < words.size() && words[at].starts_with("-"));
+  while (at < words.size() && (words[at].starts_with("-") || (is_uv && words[at] == "pip")));
   return at;
 }
 
@@ -191,8 +191,7 @@ std::optional<std::pair<Installer, std::size_t>> installer_of(const Words& words
   if (is_any(words[0], {"echo", "printf"})) return std::nullopt;
   for (std::size_t at = 0; at < words.size(); ++at) {
     const std::string program = program_of(words[at]);
-    std::size_t verb = verb_after(words, at);
-    if (program == "uv" && word(verb) == "pip") verb = verb_after(words, verb);
+    const std::size_t verb = verb_of(words, at);
     const bool is_pip = is_versioned(program, "pip") || program == "uv";
     if (is_pip && word(verb) == "install") return std::pair(Installer::kPip, verb + 1);
     if (is_any(program, {"uv", "poetry", "pdm"}) && word(verb) == "add")
@@ -263,9 +262,7 @@ bool has_value(const std::string& option) {
 bool installs_from_file(const Words& words) {
   for (std::size_t at = 0; at < words.size(); ++at) {
     const std::string program = program_of(words[at]);
-    std::size_t verb = verb_after(words, at);
-    if (program == "uv" && verb < words.size() && words[verb] == "pip")
-      verb = verb_after(words, verb);
+    const std::size_t verb = verb_of(words, at);
     const std::string does = verb < words.size() ? words[verb] : "";
     if (program == "pip-sync" || (is_any(program, {"uv", "pdm", "pipenv"}) && does == "sync") ||
         (is_any(program, {"poetry", "pdm", "pipenv", "pixi"}) && does == "install") ||
@@ -386,20 +383,15 @@ class Recipe {
   }
 
   std::size_t read_conda(const Words& words, std::size_t at, int line) {
-    std::string word = words[at];
+    const std::string& word = words[at];
     if (is_any(word, {"-f", "--file"})) {
       const std::string list = at + 1 < words.size() ? words[at + 1] : "";
       unread_.push_back(fmt::format("{}:{}: --file {}", file_, line, shown(list)));
       return at + 1;
     }
     if (word.starts_with("-")) return has_value(word) ? at + 1 : at;
-    if (const std::size_t channel = word.find("::"); channel != std::string::npos)
-      word = word.substr(channel + 2);
-    const std::size_t end = std::min(word.find_first_of("=<>!~[ "), word.size());
-    std::string version = word.substr(std::min(word.find_first_not_of("= ", end), word.size()));
-    version = version.substr(0, version.find('='));
-    if (version.find_first_of("<>!~*|,[ $") != std::string::npos) version.clear();
-    conda_.push_back({word.substr(0, end), version, line});
+    const auto [name, version] = conda_package(word);
+    conda_.push_back({name, version, line});
     return at;
   }
 

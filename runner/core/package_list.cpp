@@ -108,11 +108,20 @@ void PackageList::add(std::string_view name, Listed one) {
 }
 
 std::string unpinned_text(std::size_t num_unpinned) {
-  if (num_unpinned == 0) return "";
   return fmt::format(
       "requirements that are not pinned ({}), and what they bring in; scan the "
       "environment or a lock",
       num_unpinned);
+}
+
+std::pair<std::string, std::string> conda_package(std::string_view spec) {
+  if (const std::size_t channel = spec.find("::"); channel != std::string_view::npos)
+    spec.remove_prefix(channel + 2);
+  const std::size_t end = std::min(spec.find_first_of("=<>!~[ "), spec.size());
+  std::string version(spec.substr(std::min(spec.find_first_not_of("= ", end), spec.size())));
+  version = version.substr(0, version.find('='));
+  if (version.find_first_of("<>!~*|,[ $") != std::string::npos) version.clear();
+  return {std::string(spec.substr(0, end)), version};
 }
 
 std::string normalised(std::string_view name) {

@@ -43,11 +43,16 @@ struct PackageList {
   void leave_unread(std::string_view what);
 };
 
-/// The unread line of requirements without a version; "" without one.
+/// The range of a requirement that takes any version.
+inline constexpr const char* kAnyVersion = ">=0";
+/// The unread line of requirements without a version.
 std::string unpinned_text(std::size_t num_unpinned);
 
 /// "Liger_Kernel" -> "liger-kernel".
 std::string normalised(std::string_view name);
+/// Name and version that conda is asked for: "channel::name=1.2=build", "name >=1.2". The version
+/// is "" where it is none.
+std::pair<std::string, std::string> conda_package(std::string_view spec);
 /// Whether a package index can have a package of this name (PEP 508).
 bool is_package_name(std::string_view name);
 /// Whether two versions are one as PEP 440 compares, local parts too.

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
 #include "core/json.h"
 #include "core/split.h"
 

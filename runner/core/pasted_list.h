@@ -7,8 +7,7 @@
 namespace patchbench {
 
 // What tools print of an environment, as people paste it. None of it says that it is whole. Lines
-// of a prompt ("$ pip list") and fences are skipped. Error(kUsage) `<file>: <reason>` where no
-// package is named.
+// of a prompt ("$ pip list") and fences are skipped.
 
 /// The table of `pip list` and `uv pip list`, with or without its head: name, version, and the
 /// folder of an editable project. It ends at a blank line; a row that is none is unread.

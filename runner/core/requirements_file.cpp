@@ -19,7 +19,6 @@ namespace patchbench {
 namespace {
 
 constexpr std::size_t kMaxFiles = 100;
-constexpr const char* kAnyVersion = ">=0";
 using Words = std::vector<std::string>;
 
 std::string trimmed(std::string_view text) {

@@ -73,11 +73,15 @@ def settings_in(line: str, name: str) -> Iterator[tuple[str, Any]]:
             yield text, OPEN if is_open else None if text.lower() in ABSENT else {"true": True}.get(text.lower(), text)
 
 
+def is_named(name: str, text: str) -> bool:
+    return name in text or name.replace("_", "-") in text
+
+
 def has_with_it(spec: dict[str, Any], text: str) -> bool:
     """Whether the file sets what the key needs, and nothing that it must not have."""
 
     def has(other: dict[str, Any]) -> bool:
-        if not any(spelled in text for spelled in (other["name"], other["name"].replace("_", "-"))):
+        if not is_named(other["name"], text):
             return False
         values = [value for line in text.splitlines() for _, value in settings_in(line, other["name"])]
         return any(value is OPEN or meets(other, value) for value in values)
@@ -343,22 +347,22 @@ class Reader:
                     yield flag[2:].replace("-", "_"), ast.Constant(value) if equals else after, one.lineno
 
     def read_keys(self, module: Module, file: Path, source: str) -> None:
+        keys = [(rule, spec) for rule, spec in self.keys if has_with_it(spec, source)]
         for node in ast.walk(module.tree):
             for key, value, line in self.pairs(node):
-                for rule, spec in self.keys:
-                    if key == spec["name"] and has_with_it(spec, source):
+                for rule, spec in keys:
+                    if key == spec["name"]:
                         self.put_key(rule, spec, file, line, module.outcome(spec, value), f"{key} is set")
 
     def read_settings(self, text: str, file: Path) -> None:
+        keys = [(rule, spec) for rule, spec in self.keys if is_named(spec["name"], text) and has_with_it(spec, text)]
         for number, line in enumerate(text.splitlines(), 1):
             for call, rules in self.by_call.items():
                 if call in line:
                     for rule in rules:
                         self.put(rule, file, number, UNKNOWN, f"{call} is named in a configuration; its arguments cannot be known")
-            for rule, spec in self.keys:
+            for rule, spec in keys:
                 for value_text, value in settings_in(line, spec["name"]):
-                    if not has_with_it(spec, text):
-                        continue
                     outcome = UNKNOWN if value is OPEN else MET if meets(spec, value) else NOT_MET
                     self.put_key(rule, spec, file, number, outcome, f"{spec['name']} is set to {value_text}")
 

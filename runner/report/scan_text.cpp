@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "core/package_list.h"
+
 namespace patchbench::report {
 namespace {
 
@@ -73,13 +75,13 @@ std::vector<Group> groups_of(const ScanReport& report) {
   return groups;
 }
 
-/// `is_plain`: a program reads the table, and there are no sentences.
-Table table_of(const ScanReport& report, bool is_plain) {
+/// `is_plain`: the table is all that is printed.
+Table table_of(const ScanReport& report, const std::vector<Group>& groups, bool is_plain) {
   const bool has_inputs = report.inputs.size() > 1;
   Table table(has_inputs
                   ? std::vector<std::string>{"pack", "release", "state", "mitigation", "input"}
                   : std::vector<std::string>{"pack", "release", "state", "mitigation"});
-  for (const Group& group : groups_of(report)) {
+  for (const Group& group : groups) {
     const ScanAnswer& one = *group.one;
     if (one.state == ScanState::kNotInstalled) continue;
     std::vector<std::string> cells = {one.slug, release_text(one), state_text(one), one.mitigation};
@@ -186,9 +188,9 @@ std::string not_hit_paragraphs(const ScanReport& report, int width) {
   return text;
 }
 
-std::string open_paragraphs(const ScanReport& report, int width) {
+std::string open_paragraphs(const ScanReport& report, const std::vector<Group>& groups, int width) {
   std::string text;
-  for (const Group& group : groups_of(report)) {
+  for (const Group& group : groups) {
     const ScanAnswer& one = *group.one;
     if (one.state != ScanState::kUnknown) continue;
     text += paragraph("unknown: ", fmt::format("{}, {}: {}", one.slug, release_text(one), one.why),
@@ -290,7 +292,7 @@ std::string command_line(const std::string& level, const std::string& file, int 
 std::string release_text(const ScanAnswer& one) {
   if (one.source == "copy") return one.package + " (a copy in " + one.file + ")";
   if (one.range.empty()) return one.package + (one.version.empty() ? "" : " " + one.version);
-  return fmt::format("{}{}{}", one.package, one.range == ">=0" ? "" : " " + one.range,
+  return fmt::format("{}{}{}", one.package, one.range == kAnyVersion ? "" : " " + one.range,
                      one.version.empty() ? "" : " (" + one.version + " is its newest)");
 }
 
@@ -330,18 +332,19 @@ std::string site_sentence(const CodeSite& site) {
 }
 
 std::string scan_text(const ScanReport& report, int exit_code, const Style& style) {
-  const Table table = table_of(report, style.is_plain);
+  const std::vector<Group> groups = groups_of(report);
+  const Table table = table_of(report, groups, style.is_plain);
   if (style.is_plain) return table.render(style);
   const int width = style.width;
   std::string text;
   if (table.num_rows() > 0) text += table.render(style) + "\n";
   std::set<std::string> told;
-  for (const Group& group : groups_of(report)) {
+  for (const Group& group : groups) {
     if (group.one->state != ScanState::kHit) continue;
     const bool is_new = told.insert(class_paragraphs(*group.one, width)).second;
     text += hit_paragraphs(*group.one, !is_new, width);
   }
-  text += not_hit_paragraphs(report, width) + open_paragraphs(report, width) +
+  text += not_hit_paragraphs(report, width) + open_paragraphs(report, groups, width) +
           unlisted_paragraph(report, width);
   for (const std::string& note : report.notes) text += paragraph("note: ", note, width);
   if (!report.command().empty() && !report.has_mitigations)

@@ -40,18 +40,11 @@ class CondaEnvironment {
   }
 
  private:
-  /// "channel::name=1.2=build", "name >=1.2": conda's builds are not an index's releases.
+  /// conda's builds are not an index's releases.
   void add(const YamlNode& one) {
-    std::string text = one.text;
-    if (const std::size_t channel = text.find("::"); channel != std::string::npos)
-      text = text.substr(channel + 2);
-    const std::size_t end = std::min(text.find_first_of(" =<>!~["), text.size());
-    const std::string name = text.substr(0, end);
+    const auto [name, version] = conda_package(one.text);
     // conda's own, such as _libgcc_mutex: no index has such a name.
     if (name.starts_with("_")) return;
-    std::string version = text.substr(std::min(text.find_first_not_of(" =", end), text.size()));
-    version = version.substr(0, version.find('='));
-    if (version.find_first_of("<>!~*|,[ ") != std::string::npos) version.clear();
     list_.num_unpinned += version.empty() ? 1 : 0;
     list_.add(name, {.version = version, .source = "conda", .file = file_, .line = one.line});
   }
