@@ -14,6 +14,7 @@
 #include "exec/progress.h"
 #include "exec/sandbox.h"
 #include "git/checkout.h"
+#include "git/series.h"
 #include "run/execute.h"
 #include "run/names.h"
 
@@ -197,7 +198,9 @@ std::vector<std::string> carry_releases(const Context& context, const StageOptio
     commands.push_back("reproduce " + slug + " " + pin_word(use.name, use.red_pin));
     for (const std::string& version : versions)
       commands.push_back("reproduce " + slug + " " + pin_word(use.name, version));
-    commands.push_back("validate " + named);
+    const fs::path patches = context.root / cell_path(manifest.slug, Column::kPatches);
+    if (!git::load_series(patches, use.name).edits.empty())
+      commands.push_back("validate " + named);
     if (options.window) commands.push_back("window " + named);
   }
   for (const char* subject : {"op", "mitigated"}) {

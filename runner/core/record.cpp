@@ -220,6 +220,8 @@ Record make_observation_record(const RunContext& context, const Observation& obs
   kept = {{"left_out_bytes", said.size()}, {"sha256", sha256_hex(said)}};
   if (observation.self_reported.contains("lines"))
     kept["lines"] = observation.self_reported.at("lines");
+  if (observation.self_reported.contains("exception"))
+    kept["exception"] = {{"type", observation.self_reported.at("exception").value("type", "")}};
   return record;
 }
 
@@ -298,7 +300,7 @@ Witness witness_of(const Record& record) {
   Witness witness{record.run_id(), group_of(record), observation_of(record)};
   Observation& o = witness.observation;
   Json kept = Json::object();
-  for (const char* name : {"numbers", "lines"}) {
+  for (const char* name : {"exception", "lines", "numbers"}) {
     if (o.self_reported.is_object() && o.self_reported.contains(name))
       kept[name] = std::move(o.self_reported[name]);
   }

@@ -182,6 +182,9 @@ Subject subject_of(const Edit& lone) {
 }
 
 std::vector<Edit> edits_of(const Series& series, const Subject& subject, const std::string& slug) {
+  if (subject == SubjectKind::kPatched && series.edits.empty())
+    throw Error(ErrorCode::kUsage, slug + ": no edit of the pack changes this upstream; take one "
+                                          "that `patchbench patch show` names, or give --edit");
   if (subject == SubjectKind::kPatched) return series.edits;
   if (!subject.is_lone_edit()) return {};
   std::vector<std::string> names;
@@ -273,7 +276,9 @@ RunPlan plan_validation(const RunTarget& target, const Series& series, const Cas
   plan.question.has_regions = true;
   plan.question.is_partial = !choice.cases.empty();
   plan.steps.push_back(step_of(target, question, SubjectKind::kUpstream, {}, choice));
-  plan.steps.push_back(step_of(target, question, SubjectKind::kPatched, series.edits, choice));
+  plan.steps.push_back(step_of(target, question, SubjectKind::kPatched,
+                               edits_of(series, SubjectKind::kPatched, target.manifest.slug.str()),
+                               choice));
   add_draws(target, choice, plan.steps.back(), plan.question);
   plan.steps.back().has_regions = true;
   if (Json changed = changed_lines(series.edits); !changed.empty()) {

@@ -104,7 +104,8 @@ struct RunPlan {
 /// Whether the subject's tree has edits of the pack.
 bool has_edits(const Subject& subject);
 /// The edits of a subject's tree: the series for `patched`, the one edit of a mutant or of a
-/// claimed change, else none. Throws Error(kUsage) with did-you-mean.
+/// claimed change, else none. Throws Error(kUsage) with did-you-mean, and for `patched` without any
+/// edit, whose answer would be the release's own.
 std::vector<Edit> edits_of(const Series& series, const Subject& subject, const std::string& slug);
 /// "mutant:half" of mutant-half.edit, "claimed:once" of claimed-once.edit.
 Subject subject_of(const Edit& lone);

@@ -66,14 +66,20 @@ TEST(Record, AnObservationOfFourTensorsTakesAtMostTwoKibibytes) {
   EXPECT_LE(canonical_json(Sample().observations[0].statement).size(), 2048u);
 }
 
-TEST(Record, KeepsTheLinesThatAVerdictRestsOnHoweverMuchASubjectSays) {
+TEST(Record, KeepsWhatAVerdictRestsOnHoweverMuchASubjectSays) {
   Observation o = sample::red_observations()[0];
-  const Json lines = {{"num", 9}, {"text", 0}, {"missed", {"a.py:3"}}};
+  o.status = CaseStatus::kUnresolved;
+  o.reason = "raised ValueError";
+  o.failure_class.clear();
+  const Json kept = {{"exception", {{"type", "ValueError"}}},
+                     {"lines", {{"num", 9}, {"text", 0}, {"missed", {"a.py:3"}}}}};
   for (const std::size_t num_letters : {10u, 100'000u}) {
-    o.self_reported = {{"lines", lines}, {"notes", std::string(num_letters, 'a')}};
+    o.self_reported = kept;
+    o.self_reported["notes"] = std::string(num_letters, 'a');
     const Record record = make_observation_record(sample::context(), o);
     EXPECT_LE(canonical_json(record.statement).size(), 8192u);
-    EXPECT_EQ(witness_of(record).observation.self_reported, (Json{{"lines", lines}}));
+    EXPECT_EQ(witness_of(record).observation.self_reported, kept);
+    EXPECT_TRUE(witness_of(record).observation.is_wrong());
   }
 }
 

@@ -92,6 +92,13 @@ TEST(Plan, EachTreeHasItsOwnEdits) {
   EXPECT_THROW(edits_of(series(), "mutant:hlaf", "some_pack"), Error);
 }
 
+TEST(Plan, AFixWithoutEditsIsNotJudged) {
+  Series none = series();
+  none.edits.clear();
+  EXPECT_THROW(plan_validation(target(), none, {}), Error);
+  EXPECT_THROW(edits_of(none, SubjectKind::kPatched, "some_pack"), Error);
+}
+
 TEST(Plan, DrawsFollowTheChoice) {
   const auto drawn = [](const CaseChoice& choice) {
     return plan_validation(target(), series(), choice);

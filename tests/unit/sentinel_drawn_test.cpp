@@ -44,7 +44,12 @@ Outcome validated_with(const std::vector<Observation>& more, bool is_few = false
     all.push_back(sample::observation(subject, "c", CaseRole::kControl, CaseStatus::kAbsent));
   }
   all.insert(all.end(), more.begin(), more.end());
-  return sentinel_of(all, question);
+  std::vector<Observation> recorded;
+  for (const Observation& o : all)
+    recorded.push_back(witness_of(make_observation_record(sample::context(), o)).observation);
+  Outcome outcome = sentinel_of(all, question);
+  EXPECT_EQ(sentinel_of(recorded, question).text(), outcome.text()) << "what its records give";
+  return outcome;
 }
 
 TEST(Drawn, GreenCasesAreCountedInTheReason) {
