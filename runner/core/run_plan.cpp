@@ -356,21 +356,26 @@ std::vector<PlanStep> further_steps(const RunTarget& target, const RunPlan& plan
   const bool is_asked = question == Question::kMitigation || question == Question::kValidate ||
                         question == Question::kEquivalence;
   if (!is_asked || subject.is_in_process() || !target.pin) return {};
-  std::map<uint64_t, std::vector<Json>> by_seed;
+  const bool has_fixed = target.manifest.explore.fixed.contains(target.upstream.name);
+  // What raises may raise on the release under test for a reason that the fixed one has not.
+  std::map<std::pair<PinRole, uint64_t>, std::vector<Json>> given;
   for (const Observation& o : observations) {
     const bool is_drawn = o.role == CaseRole::kDrawn && !o.is_summary() && o.subject == subject;
     if (!is_drawn || !o.is_wrong()) continue;
-    std::vector<Json>& axes = by_seed[o.seed];
-    if (std::find(axes.begin(), axes.end(), o.drawn.at("axes")) == axes.end())
-      axes.push_back(o.drawn.at("axes"));
+    for (const PinRole pin : {PinRole::kFixed, PinRole::kTested}) {
+      if (pin == PinRole::kFixed ? !has_fixed : has_fixed && !o.has_raised()) continue;
+      std::vector<Json>& axes = given[{pin, o.seed}];
+      if (std::find(axes.begin(), axes.end(), o.drawn.at("axes")) == axes.end())
+        axes.push_back(o.drawn.at("axes"));
+    }
   }
-  const bool has_fixed = target.manifest.explore.fixed.contains(target.upstream.name);
   std::vector<PlanStep> steps;
-  for (const auto& [seed, axes] : by_seed)
-    steps.push_back({.subject = has_fixed ? SubjectKind::kFixed : SubjectKind::kUpstream,
-                     .pin = has_fixed ? PinRole::kFixed : PinRole::kTested,
+  for (const auto& [at, axes] : given)
+    steps.push_back({.subject = at.first == PinRole::kFixed ? SubjectKind::kFixed
+                                                            : SubjectKind::kUpstream,
+                     .pin = at.first,
                      .given = axes,
-                     .seeds = {seed, seed},
+                     .seeds = {at.second, at.second},
                      .repeats = plan.steps.front().repeats});
   return steps;
 }

@@ -21,7 +21,7 @@ inline const std::vector<std::string>& scenarios() {
       "raised_between",  // an exception between forward and backward, then a right call
       "checkpointed",    // in a non-reentrant checkpoint
       "threads",         // two threads at once
-      "forked",          // in a child of a process that has computed nothing
+      "forked",          // in a child of a process that has computed nothing; on a CPU alone
       "autocast",        // the forward in autocast of the case's own half precision
       "compiled",        // as torch.compile traces it
       "streams",         // on a stream that is kept busy first; on a GPU alone
@@ -30,7 +30,8 @@ inline const std::vector<std::string>& scenarios() {
 }
 
 inline bool is_scenario_on(std::string_view scenario, std::string_view device_kind) {
-  return device_kind == "cuda" || (scenario != "streams" && scenario != "captured");
+  const bool is_of_gpu = scenario == "streams" || scenario == "captured";
+  return device_kind == "cuda" ? scenario != "forked" : !is_of_gpu;
 }
 
 }  // namespace patchbench

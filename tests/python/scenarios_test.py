@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "repro" / "harness"))
 
 import subject_runtime as runtime  # noqa: E402
-from scenarios import SCENARIOS  # noqa: E402
+from scenarios import SCENARIOS, fill  # noqa: E402
 
 HELD: dict[str, Any] = {}
 PARENT = os.getpid()
@@ -157,6 +158,16 @@ def test_wrong_code_fails_in_its_scenario_alone(scenario: str) -> None:
     assert report["status"] == "ok" and all(torch.equal(got[n], t) for n, t in answer("", None)[1].items())
     is_right_there = is_right_in_a_new_process if scenario == "forked" else is_right
     assert not is_right_there(FAULTS[scenario], scenario)
+
+
+def test_values_are_written_under_expanded_and_offset_views() -> None:
+    def of(value: float) -> SimpleNamespace:
+        flat = torch.full((8,), value)
+        return SimpleNamespace(tensors={"expanded": torch.full((1,), value).expand(5), "offset": flat[2:].view(2, 3).t()})
+
+    other, case = of(1.0), of(2.0)
+    fill(other, case)
+    assert all(torch.equal(tensor, case.tensors[name]) for name, tensor in other.tensors.items())
 
 
 def test_a_subject_without_a_backward_has_no_such_scenario() -> None:

@@ -174,6 +174,12 @@ TEST(Plan, RedDrawnCasesAreTriedOnTheReleaseThatIsCalledFixed) {
   EXPECT_EQ(steps[0].subject.text(), "fixed");
   EXPECT_EQ(steps[0].given.size(), 1U);
   EXPECT_EQ(steps[0].seeds.first, 7U);
+  Observation raised = red;
+  raised.status = CaseStatus::kUnresolved;
+  raised.self_reported = {{"exception", {{"type", "ValueError"}}}};
+  const std::vector<PlanStep> both = further_steps(at, plan, {raised});
+  ASSERT_EQ(both.size(), 2U);
+  EXPECT_NE(both[0].subject.text(), both[1].subject.text());
   red.subject = "mutant:half";
   EXPECT_TRUE(further_steps(at, plan, {red}).empty());
 }
