@@ -18,6 +18,9 @@ pkg_check_modules(SQLITE3 REQUIRED IMPORTED_TARGET sqlite3)
 find_package(SQLiteCpp REQUIRED)
 find_path(YAML_INCLUDE yaml.h REQUIRED)  # libyaml-dev
 find_library(YAML_LIBRARY yaml REQUIRED)
+find_path(EVENT_INCLUDE event2/http.h REQUIRED)  # libevent-dev
+find_library(EVENT_LIBRARY event REQUIRED)
+find_package(ZLIB REQUIRED)
 find_package(CLI11 REQUIRED)
 find_path(TOML_INCLUDE toml++/toml.h REQUIRED)  # libtomlplusplus-dev: headers
 find_path(MUSTACHE_INCLUDE kainjow/mustache.hpp REQUIRED)  # libkainjow-mustache-dev: one header
@@ -44,11 +47,11 @@ set_source_files_properties(runner/job/line_matcher.cpp runner/job/triage.cpp ru
   runner/job/triage_state.cpp runner/core/json.cpp runner/core/record.cpp runner/core/observation.cpp
   runner/ledger/appender.cpp
   PROPERTIES COMPILE_OPTIONS -O3 SKIP_PRECOMPILE_HEADERS ON)
-add_patchbench_module(patchbench_report runner/report DEPS patchbench_core)
+add_patchbench_module(patchbench_report runner/report DEPS patchbench_core ZLIB::ZLIB)
 add_patchbench_module(patchbench_workbench runner/workbench DEPS patchbench_core)
 add_patchbench_module(patchbench_status runner/status DEPS patchbench_workbench patchbench_report patchbench_ledger ${YAML_LIBRARY})
 add_patchbench_module(patchbench_run runner/run DEPS patchbench_status patchbench_git patchbench_exec patchbench_job)
-add_patchbench_module(patchbench_cli runner/cli DEPS patchbench_run CLI11::CLI11)
+add_patchbench_module(patchbench_cli runner/cli DEPS patchbench_run CLI11::CLI11 ${EVENT_LIBRARY})
 
 target_include_directories(patchbench_report SYSTEM PRIVATE ${MUSTACHE_INCLUDE})
 target_include_directories(patchbench_core SYSTEM PRIVATE ${VALIJSON_INCLUDE} ${TOML_INCLUDE})

@@ -4,7 +4,7 @@
 #   --yes        do not ask before apt-get (also where CI=true, and where no terminal can be asked)
 #   --host-only  the runner's packages alone: no wheels, no releases, no image
 #   --pack       and the wheels that a reproducer is built with: the program fetches what the pack's run needs beside them
-#   --tests      what the tests alone need, too: a Slurm to start on this machine, the schema of CycloneDX
+#   --tests      what the tests alone need, too: a Slurm to start on this machine, the schema of CycloneDX, pip-audit
 #   --wheels     what env/wheels.sh alone needs, too: archives that the static program links
 # Goes on as far as it can: what is missing is said with the command that brings it. A second run takes no time.
 # Exit: 0 all is there, 1 something is missing (said on stderr), 2 usage.
@@ -111,7 +111,7 @@ done
 if [ -z "$host_only" ]; then
   say "locked wheels (torch 2.11.0 and what it needs: 2.5 GiB to fetch once, 4.4 GiB on disk)"
   locks=(torch-2.11)
-  [ -z "$pack" ] && locks+=(tools wheels ${tests:+schemas})
+  [ -z "$pack" ] && locks+=(tools wheels ${tests:+schemas pip-audit})
   for lock in "${locks[@]}"; do
     python3 "$root/env/fetch.py" env "$root/env/locks/$lock.txt" >/dev/null || missing=2
   done
@@ -120,7 +120,7 @@ if [ -z "$host_only" ]; then
     for lock in "$root"/env/locks/*.txt; do
       case ${lock##*/} in
         # torch 2.15: env/try_ops.sh fetches it.
-        tools.txt | wheels.txt | schemas.txt | judge.txt | torch-2.15.txt) ;;
+        tools.txt | wheels.txt | schemas.txt | pip-audit.txt | judge.txt | torch-2.15.txt) ;;
         *) python3 "$root/env/fetch.py" env "$lock" --tag cp311 >/dev/null || missing=2 ;;
       esac
     done

@@ -20,6 +20,7 @@ void add_new_command(CLI::App& app, Context& context);
 void add_patch_command(CLI::App& app, Context& context);
 void add_run_commands(CLI::App& app, Context& context);  // reproduce, validate, window, claim
 void add_scan_command(CLI::App& app, Context& context);
+void add_serve_command(CLI::App& app, Context& context);
 void add_stage_command(CLI::App& app, Context& context);
 void add_status_command(CLI::App& app, Context& context);
 void add_sweep_command(CLI::App& app, Context& context);

@@ -11,9 +11,10 @@
 #include "report/advisory.h"
 #include "report/junit.h"
 #include "report/openvex.h"
-#include "report/osv.h"
+#include "report/zip.h"
 #include "status/advisory_releases.h"
 #include "status/newest.h"
+#include "status/osv_feed.h"
 #include "status/upstream_threads.h"
 #include "status/verdict_records.h"
 
@@ -25,7 +26,12 @@ namespace fs = std::filesystem;
 struct ExportOptions {
   std::string format, slug;
   fs::path out, key;
+  bool is_zip = false;
 };
+
+std::string document_text(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 std::vector<report::Advisory> advisories(const Context& context,
                                          const ledger::RecordSet& record_set,
@@ -44,13 +50,9 @@ std::vector<report::Advisory> advisories(const Context& context,
                                 .project = upstream.releases.front().project,
                                 .number = manifest.number,
                                 .classes = manifest.classes,
-                                .mitigation = manifest.mitigation};
-      for (const Thread& thread : threads) {
-        for (const Thread::Relation& pack : thread.packs) {
-          if (pack.slug == slug && (pack.relation == "reports" || pack.relation == "fixes"))
-            advisory.threads.push_back(thread.name);
-        }
-      }
+                                .mitigation = manifest.mitigation,
+                                .threads = threads_about(threads, slug),
+                                .releases = {}};
       advisory.releases = advisory_releases(record_set, manifest, upstream);
       out.push_back(std::move(advisory));
     }
@@ -147,7 +149,30 @@ std::string intoto_of(const std::vector<NewestVerdict>& verdicts,
   return text;
 }
 
+/// One JSON document with the records, or with --zip one file a record.
+std::string osv_of(const Context& context, const std::vector<std::string>& slugs, bool is_zip) {
+  std::vector<Manifest> packs;
+  for (const std::string& slug : slugs) packs.push_back(context.manifest(slug));
+  std::map<std::string, std::string> files;
+  Json records = Json::array();
+  for (const auto& [id, record] :
+       osv_records(packs, verdict_table(context, ""), read_upstream_threads(context))) {
+    files[id + ".json"] = document_text(record);
+    records.push_back(record);
+  }
+  return is_zip ? report::zip_of(files) : document_text(records);
+}
+
+void check_words(const ExportOptions& options) {
+  if (!options.is_zip) return;
+  if (options.format != "osv") throw Error(ErrorCode::kUsage, "--zip goes with --format osv");
+  if (options.out.empty())
+    throw Error(ErrorCode::kUsage,
+                "--zip wants -o FILE; osv-scanner reads DIR/osv-scanner/PyPI/all.zip");
+}
+
 std::string exported(const Context& context, const ExportOptions& options) {
+  check_words(options);
   if (options.format == "verdicts") {
     if (!options.slug.empty())
       throw Error(ErrorCode::kUsage, "export --format verdicts has every pack: leave out the slug");
@@ -156,20 +181,10 @@ std::string exported(const Context& context, const ExportOptions& options) {
   const std::vector<std::string> slugs =
       options.slug.empty() ? context.slugs()
                            : std::vector<std::string>{context.manifest(options.slug).slug.str()};
+  if (options.format == "osv") return osv_of(context, slugs, options.is_zip);
   const ledger::RecordSet record_set(ledger::known(context.ledger, context.root, context.slugs()));
-  const auto document = [](const Json& json) {
-    return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  };
-  if (options.format == "osv") {
-    Json records = Json::array();
-    for (const report::Advisory& advisory : advisories(context, record_set, slugs)) {
-      Json record = report::osv_record(advisory);
-      if (!record.is_null()) records.push_back(std::move(record));
-    }
-    return document(records);
-  }
   if (options.format == "openvex")
-    return document(report::openvex_document(advisories(context, record_set, slugs)));
+    return document_text(report::openvex_document(advisories(context, record_set, slugs)));
   const std::vector<NewestVerdict> verdicts =
       newest_verdicts(record_set, [&](const NewestVerdict& one) {
         return std::find(slugs.begin(), slugs.end(), one.run.slug) != slugs.end();
@@ -179,7 +194,7 @@ std::string exported(const Context& context, const ExportOptions& options) {
   if (options.format == "intoto") return intoto_of(verdicts, record_set, options.key);
   Json rows = Json::array();
   for (const NewestVerdict& one : verdicts) rows.push_back(row_of(one));
-  return document(rows);
+  return document_text(rows);
 }
 
 }  // namespace
@@ -195,10 +210,13 @@ void add_export_command(CLI::App& app, Context& context) {
       ->required()
       ->check(CLI::IsMember({"osv", "openvex", "junit", "intoto", "csv", "json", "verdicts"}));
   command->add_option("-o,--output", options->out, "file to write (default: stdout)");
+  command->add_flag("--zip", options->is_zip,
+                    "osv: a zip with one file a record, as osv-scanner reads it offline");
   command->add_option("--key", options->key, "intoto: an Ed25519 private key (ledger keygen)");
   command->footer(
       "osv      an array, one record a pack and upstream: PyPI ranges over releases that\n"
-      "         were measured; ids are PATCHBENCH-NN-UPSTREAM (not a registered prefix)\n"
+      "         were measured; ids are PATCHBENCH-NN-UPSTREAM (not a registered prefix).\n"
+      "         Of a release that was not measured it says nothing; scan says unknown\n"
       "openvex  one 0.2.0 document: affected with an action, fixed only where measured\n"
       "         right, under_investigation where not judged\n"
       "junit    one case a verdict        csv, json  one row a verdict\n"
@@ -206,7 +224,8 @@ void add_export_command(CLI::App& app, Context& context) {
       "verdicts the table that scan --db reads, of every pack\n"
       "The newest verdict of each question counts; unsigned imports do not.\n"
       "Examples:\n  patchbench export --format csv -o verdicts.csv\n"
-      "  patchbench export liger_flce_none_bwd --format osv");
+      "  patchbench export liger_flce_none_bwd --format osv\n"
+      "  patchbench export --format osv --zip -o db/osv-scanner/PyPI/all.zip");
   command->callback([options, &context] {
     const std::string text = exported(context, *options);
     if (options->out.empty()) {

@@ -139,6 +139,7 @@ int run_program(int argc, const char* const* argv, std::ostream& out, std::ostre
   add_ledger_command(app, context);
   add_stage_command(app, context);
   add_scan_command(app, context);
+  add_serve_command(app, context);
   add_bundle_command(app, context);
   add_export_command(app, context);
   add_explore_command(app, context);

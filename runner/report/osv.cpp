@@ -26,15 +26,18 @@ std::string newest(const Advisory& advisory) {
 
 bool is_bad(const BugState& state) { return state == BugStatus::kPresent; }
 
-/// What one device saw, release by release.
-std::vector<BugState> seen_by(const Advisory& advisory, const std::string& device) {
+/// What is known of each release: a failure on one device outweighs what another device says.
+std::vector<BugState> worst_states(const Advisory& advisory) {
+  const auto weight = [](const BugState& state) {
+    return is_bad(state) ? 3 : state == BugStatus::kAbsent ? 2 : state.is_open() ? 0 : 1;
+  };
   std::vector<BugState> states;
   for (const AdvisoryRelease& release : advisory.releases) {
-    BugState state = BugStatus::kNotMeasured;
-    for (const DeviceState& s : release.states) {
-      if (s.device == device) state = s.state;
+    BugState worst = BugStatus::kNotMeasured;
+    for (const DeviceState& one : release.states) {
+      if (weight(one.state) > weight(worst)) worst = one.state;
     }
-    states.push_back(state);
+    states.push_back(worst);
   }
   return states;
 }
@@ -58,21 +61,18 @@ Json ranges_of(const Advisory& advisory, const std::vector<BugState>& states) {
   return ranges;
 }
 
-Json affected_entry(const Advisory& advisory, const std::vector<BugState>& states,
-                    const std::vector<std::string>& devices) {
-  Json versions = Json::array(), classes = Json::object();
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    if (!is_bad(states[i])) continue;
-    versions.push_back(advisory.releases[i].version);
-    classes[states[i].failure_class()].push_back(advisory.releases[i].version);
-  }
-  Json unmeasured = Json::array(), records = Json::object();
+Json affected_entry(const Advisory& advisory, const std::vector<BugState>& states) {
+  Json versions = Json::array(), classes = Json::object(), not_judged = Json::array();
+  std::map<std::string, std::set<std::string>> records;
+  std::set<std::string> devices;
   for (std::size_t i = 0; i < states.size(); ++i) {
     const AdvisoryRelease& release = advisory.releases[i];
-    if (states[i].is_open()) unmeasured.push_back(release.version);
-    for (const DeviceState& s : release.states) {
-      if (std::find(devices.begin(), devices.end(), s.device) != devices.end())
-        records[release.version].push_back(s.digest);
+    if (is_bad(states[i])) versions.push_back(release.version);
+    if (states[i].is_open()) not_judged.push_back(release.version);
+    for (const DeviceState& one : release.states) {
+      if (is_bad(one.state)) classes[one.state.failure_class()].push_back(release.version);
+      records[release.version].insert(one.digest);
+      devices.insert(one.device);
     }
   }
   return {{"package",
@@ -83,7 +83,7 @@ Json affected_entry(const Advisory& advisory, const std::vector<BugState>& state
           {"versions", versions},
           {"ecosystem_specific", {{"devices", devices}}},
           {"database_specific",
-           {{"classes", classes}, {"not_judged", unmeasured}, {"records", records}}}};
+           {{"classes", classes}, {"not_judged", not_judged}, {"records", records}}}};
 }
 
 Json references_of(const Advisory& advisory) {
@@ -100,18 +100,8 @@ Json references_of(const Advisory& advisory) {
 }  // namespace
 
 Json osv_record(const Advisory& advisory) {
-  std::set<std::string> devices;
-  for (const AdvisoryRelease& release : advisory.releases) {
-    for (const DeviceState& state : release.states) devices.insert(state.device);
-  }
-  std::map<std::vector<BugState>, std::vector<std::string>> by_states;
-  for (const std::string& device : devices) by_states[seen_by(advisory, device)].push_back(device);
-  Json affected = Json::array();
-  for (const auto& [states, alike] : by_states) {
-    if (std::any_of(states.begin(), states.end(), is_bad))
-      affected.push_back(affected_entry(advisory, states, alike));
-  }
-  if (affected.empty()) return nullptr;
+  const std::vector<BugState> states = worst_states(advisory);
+  if (std::none_of(states.begin(), states.end(), is_bad)) return nullptr;
   Json classes = Json::object();
   for (const auto& [name, meaning] : advisory.classes) classes[name] = meaning;
   Json record = {
@@ -122,7 +112,7 @@ Json osv_record(const Advisory& advisory) {
       {"details", fmt::format("{} ({}). Measured release by release; a release that is in no "
                               "range was measured right or was not judged.",
                               advisory.title, advisory.slug)},
-      {"affected", affected},
+      {"affected", Json::array({affected_entry(advisory, states)})},
       {"database_specific",
        {{"kind", "a defect, no security advisory"},
         {"id_prefix", "not registered: OSV-shaped"},

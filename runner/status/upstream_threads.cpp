@@ -98,4 +98,16 @@ std::vector<Thread> read_upstream_threads(const Context& context) {
   return threads;
 }
 
+std::vector<std::string> threads_about(const std::vector<Thread>& threads,
+                                       const std::string& slug) {
+  std::vector<std::string> names;
+  for (const Thread& thread : threads) {
+    for (const Thread::Relation& pack : thread.packs) {
+      if (pack.slug == slug && (pack.relation == "reports" || pack.relation == "fixes"))
+        names.push_back(thread.name);
+    }
+  }
+  return names;
+}
+
 }  // namespace patchbench

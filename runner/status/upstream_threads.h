@@ -27,6 +27,9 @@ struct Thread {
 /// `<path>:<line>: <json pointer>: <reason>`.
 std::vector<Thread> read_upstream_threads(const Context& context);
 
+/// The names of the threads that report or fix the bug of a pack.
+std::vector<std::string> threads_about(const std::vector<Thread>& threads, const std::string& slug);
+
 /// Days from one YYYY-MM-DD to another. Throws Error(kUsage) if either is not a day.
 int days_between(const std::string& from, const std::string& to);
 

@@ -58,6 +58,7 @@ PARSED_ONLY = {
     "ledger replay": "runs subjects",
     "patch check": "goes through every release",
     "patch rebase": "goes through every release",
+    "serve": "answers until it is ended",
     "stage": "copies the reproducers",
     "validate": "runs subjects",
 }

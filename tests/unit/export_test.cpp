@@ -83,11 +83,14 @@ TEST(Osv, AnotherClassIsAffectedToo) {
   EXPECT_EQ(entry.at("database_specific").at("classes").at("worse"), Json({"2.0", "3.0"}));
 }
 
-TEST(Osv, DevicesThatDisagreeAreTwoEntries) {
-  EXPECT_EQ(report::osv_record(advisory("bba", "bba")).at("affected").size(), 1u);
-  const Json record = report::osv_record(advisory("bba", "baa"));
-  EXPECT_EQ(record.at("affected").size(), 2u);
+TEST(Osv, AFailureOnOneDeviceOutweighsTheOthers) {
+  const Json record = report::osv_record(advisory("bbaa", "ab?a"));
   EXPECT_EQ(rules::osv_problems(record), Problems{});
+  const Json& entry = record.at("affected").at(0);
+  EXPECT_EQ(record.at("affected").size(), 1u);
+  EXPECT_EQ(entry.at("versions"), Json({"1.0", "2.0"}));
+  EXPECT_EQ(entry.at("ranges").at(0).at("events").at(1), Json({{"fixed", "3.0"}}));
+  EXPECT_EQ(entry.at("ecosystem_specific").at("devices"), Json({"cpu", "gpu"}));
 }
 
 TEST(OsvRules, BrokenRecordsAreSeen) {

@@ -20,8 +20,10 @@
 #include "report/scan_text.h"
 #include "status/inventory.h"
 #include "status/listing.h"
+#include "status/osv_feed.h"
 #include "status/scan.h"
 #include "status/verdict_table.h"
+#include "unit/mutation.h"
 #include "unit/spelled_inputs.h"
 
 namespace patchbench {
@@ -235,6 +237,33 @@ TEST(ScanFuzz, AKnownHitInAnEnvironmentIsNeverAnAllClear) {
   }
   fs::remove_all(venv);
   EXPECT_GT(counts_of[1], num_inputs / 2);
+}
+
+TEST(ScanFuzz, TheFeedKeepsSilentAboutNoHitAndNeverFails) {
+  const OsvFeed feed(known().packs, known().table, {});
+  uint64_t num_hits = 0;
+  std::map<int, uint64_t> counts_of;
+  for (uint64_t i = 0; i < kNumFolders; ++i) {
+    Random random(4, i);
+    const Planted& one = random.pick(planted());
+    const std::string body =
+        Json{{"package", {{"name", spellings::name_of(one.name, random)}, {"ecosystem", "PyPI"}}},
+             {"version", spellings::version_of(one.bad, random)}}
+            .dump();
+    const OsvAnswer whole = feed.answer("POST", "/v1/query", body);
+    num_hits += whole.body.contains("vulns");
+    ASSERT_TRUE(whole.body.contains("vulns") || !whole.unknown.empty()) << i << ": " << body;
+    const std::string changed = mutation::change_json(body, random, false);
+    for (const char* path : {"/v1/query", "/v1/querybatch"}) {
+      const OsvAnswer answer = feed.answer("POST", path, changed);
+      ++counts_of[answer.status];
+      ASSERT_TRUE(answer.status == 200 || is_plain(answer.body.at("message"))) << changed;
+    }
+  }
+  EXPECT_GT(num_hits, kNumFolders / 2);
+  EXPECT_GT(counts_of[200], 0u);
+  EXPECT_GT(counts_of[400], kNumFolders);
+  EXPECT_EQ(counts_of[200] + counts_of[400], 2 * kNumFolders);
 }
 
 /// For the check by pip's own parser: PATCHBENCH_SPELLINGS names the file that takes lines of the
