@@ -18,6 +18,7 @@
 #include "report/table.h"
 #include "status/code_sites.h"
 #include "status/project_folder.h"
+#include "status/run_answers.h"
 #include "status/scan.h"
 #include "status/table_style.h"
 
@@ -31,7 +32,7 @@ constexpr std::chrono::minutes kCodeLimit{10};
 
 struct ScanOptions {
   std::vector<std::string> paths, roots, code, packs, vex, fail_on;
-  std::string format = "table", config, db, as;
+  std::string format = "table", config, db, as, runs;
   bool allows_unknown = false, only_fixable = false;
 };
 
@@ -191,7 +192,30 @@ void print(const Context& context, const ScanOptions& options, const ScanReport&
   }
 }
 
+/// The answers for past runs, each of its own.
+void scan_runs(Context& context, const ScanOptions& options) {
+  const std::string format = context.json ? "json" : options.format;
+  if (!options.paths.empty() || !options.roots.empty() || !options.code.empty() ||
+      !options.as.empty())
+    throw Error(ErrorCode::kUsage, "--runs DIR goes with no PATH, --root, --code or --as");
+  if (format != "table" && format != "json")
+    throw Error(ErrorCode::kUsage, "--runs has the formats table and json, not " + format);
+  PastRuns found = past_runs_below(options.runs);
+  if (found.runs.empty() && found.unread.empty())
+    throw Error(ErrorCode::kUnresolved,
+                options.runs +
+                    ": no run was found; --runs reads wandb folders (run-DAY_TIME-ID), "
+                    "MLflow runs and Megatron-LM checkpoints");
+  RunsReport runs =
+      runs_report(packs_of(context, options), verdict_table(context, options.db), std::move(found));
+  apply_policies(runs.report, options, context);
+  context.exit_code = scan_exit(runs.report, limits_of(options));
+  if (format == "json") return print_json(context, runs_json(runs, context.exit_code));
+  context.out() << runs_text(runs, context.exit_code, table_style(context));
+}
+
 void scan(Context& context, const ScanOptions& options) {
+  if (!options.runs.empty()) return scan_runs(context, options);
   const ScanReport report = report_of(context, options);
   context.exit_code = scan_exit(report, limits_of(options));
   print(context, options, report);
@@ -214,6 +238,8 @@ void add_options(CLI::App& command, ScanOptions& options) {
   command.add_option("--code", options.code,
                      "Python code below DIR: the calls that meet a pack's condition; alone, no "
                      "environment is scanned");
+  command.add_option("--runs", options.runs,
+                     "past runs below DIR, each a row: wandb, MLflow, Megatron-LM checkpoints");
   command.add_option("--pack", options.packs, "only these packs are asked (default: every one)")
       ->delimiter(',');
   command
@@ -254,6 +280,7 @@ void add_scan_command(CLI::App& app, Context& context) {
       "  patchbench scan\n"
       "  patchbench scan .\n"
       "  patchbench scan uv.lock --format sarif\n"
+      "  patchbench scan --runs ~/project/wandb\n"
       "  patchbench scan --root /mnt/image --fail-on silent_wrong\n"
       "  patchbench scan ~/venv --code train/ --pack liger_flce_none_bwd");
   command->callback([options, &context] { scan(context, *options); });

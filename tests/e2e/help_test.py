@@ -52,6 +52,9 @@ def place(desk: Path) -> Path:  # noqa: F811
     for folder in ("tmp", "train", ".local/share/bash-completion/completions"):
         (desk / folder).mkdir(parents=True)
     shutil.copy(ROOT / "reports/evidence/te_fused_ce/cpu-window.jsonl", desk / "records.jsonl")
+    run = desk / "project/wandb/run-20260131_120000-k3v9/files"
+    run.mkdir(parents=True)
+    (run / "requirements.txt").write_text("liger-kernel==0.8.5\n")
     install_liger(desk / "mnt/image/usr/lib/python3/dist-packages")
     shutil.copy(desk / "step.py", desk / "train")
     return desk
@@ -71,8 +74,8 @@ def help_of(*words: str) -> str:
 def test_the_grammar_is_small() -> None:
     options = [option for command in commands_below() for option in re.findall(r"^  ((?:-\w,)?--[\w-]+)", help_of(*command), re.M)]
     assert len(command_names()) <= 19, command_names()
-    # The last that were added: export --zip, serve --port and --db.
-    assert len([option for option in options if "--help" not in option]) <= 154
+    # The last that were added: export --zip, serve --port and --db, scan --runs.
+    assert len([option for option in options if "--help" not in option]) <= 155
 
 
 def test_a_help_fits_a_screen() -> None:

@@ -41,6 +41,7 @@ def followed(page: str, folder: Path, printed: Callable[[str, str, str], str]) -
         kind, requirement, inside = found.groups()
         if kind != "console":
             name = inside.partition("\n")[0][2:]  # after "# "
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(inside)
             return found[0]
         text = ""

@@ -1,0 +1,31 @@
+#pragma once
+#include <map>
+#include <set>
+#include <string>
+
+#include "core/manifest.h"
+#include "status/yaml_text.h"
+
+namespace patchbench {
+
+/// What a run was set to: a name, with "-" as "_", and every value that its files give it, as text:
+/// "true", "none", "8". A group of settings has the value "{}".
+using RunSettings = std::map<std::string, std::set<std::string>>;
+
+/// Adds the settings in a configuration, those of its groups too. A tracker keeps a value below
+/// `value`.
+void add_settings(RunSettings& settings, const YamlNode& node);
+void add_setting(RunSettings& settings, const std::string& name, const std::string& text);
+
+enum class ConditionState { kMet, kOpen, kNotMet };
+/// "met", "open", "not met".
+std::string condition_state_name(ConditionState state);
+
+/// Whether a run met the condition of a failure class, as the keys of its triggers say
+/// (`trigger[].code`). Met where one key has a value that meets. Not met where every key has a
+/// value that does not, and nothing but keys of that name can meet it: the pack has one upstream,
+/// and its calls ask about the same names. Else open.
+ConditionState condition_of_run(const Manifest& pack, const std::string& failure_class,
+                                const RunSettings& settings);
+
+}  // namespace patchbench
