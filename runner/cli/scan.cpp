@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "cli/commands.h"
@@ -12,6 +15,7 @@
 #include "core/file_text.h"
 #include "core/scan_policy.h"
 #include "exec/process.h"
+#include "git/ignored_paths.h"
 #include "report/sarif.h"
 #include "report/scan_text.h"
 #include "report/scan_vex.h"
@@ -33,7 +37,7 @@ constexpr std::chrono::minutes kCodeLimit{10};
 struct ScanOptions {
   std::vector<std::string> paths, roots, code, packs, vex, fail_on;
   std::string format = "table", config, db, as, runs;
-  bool allows_unknown = false, only_fixable = false;
+  bool allows_unknown = false, only_fixable = false, reads_ignored = false;
 };
 
 /// The packs that are asked: those that are named, else every one.
@@ -49,6 +53,15 @@ std::string environment_text(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+/// What .gitignore leaves out below a folder; with --all nothing.
+IsIgnored ignored_below(const std::string& path, const ScanOptions& options) {
+  std::error_code none;
+  if (options.reads_ignored || !fs::is_directory(path, none)) return {};
+  return [ignored = git::IgnoredPaths(path)](const fs::path& one, bool is_folder) {
+    return ignored.contains(one, is_folder);
+  };
+}
+
 std::vector<Inventory> inventories(const ScanOptions& options) {
   std::vector<Inventory> all;
   for (const std::string& path : options.paths) {
@@ -56,7 +69,8 @@ std::vector<Inventory> inventories(const ScanOptions& options) {
       all.push_back(list_inventory(path, list_kind_named(options.as)));
       continue;
     }
-    for (Inventory& one : inventories_of(path)) all.push_back(std::move(one));
+    for (Inventory& one : inventories_of(path, ignored_below(path, options)))
+      all.push_back(std::move(one));
   }
   for (const std::string& root : options.roots) {
     for (Inventory& one : inventories_below(root)) all.push_back(std::move(one));
@@ -67,37 +81,85 @@ std::vector<Inventory> inventories(const ScanOptions& options) {
   return all;
 }
 
-/// What the reader of Python code finds below each folder. It is started apart from the user's
-/// environment, and parses alone.
-std::vector<CodeSite> code_sites(const Context& context, const std::vector<std::string>& folders,
-                                 const std::vector<Manifest>& packs) {
+/// A file of its own that is removed at the end.
+class ListFile {
+ public:
+  explicit ListFile(const std::vector<std::string>& lines) {
+    std::string name = (fs::temp_directory_path() / "patchbench-XXXXXX").string();
+    const int fd = ::mkstemp(name.data());
+    if (fd < 0) throw Error(ErrorCode::kNotRunnable, name + ": cannot be made; set TMPDIR");
+    ::close(fd);
+    path_ = name;
+    std::ofstream out(path_, std::ios::binary);
+    for (const std::string& line : lines) out << line << '\0';
+    if (!out.flush()) throw Error(ErrorCode::kNotRunnable, name + ": cannot be written");
+  }
+  ~ListFile() {
+    std::error_code none;
+    fs::remove(path_, none);
+  }
+  ListFile(const ListFile&) = delete;
+  ListFile& operator=(const ListFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// What the reader of Python code finds below a folder, of `files` alone where it is not empty. It
+/// is started apart from the user's environment, and parses alone.
+void add_code(ScanReport& report, const Context& context, const std::string& folder,
+              const std::vector<std::string>& files, const std::vector<Manifest>& packs) {
   const fs::path program = context.root / "runner/python/code_rules.py";
-  std::vector<CodeSite> all;
-  for (const std::string& folder : folders) {
+  const std::string what = files.empty() ? "--code " + folder : folder;
+  std::vector<std::string> argv = {"python3",        "-I",   "-S",
+                                   program.string(), folder, code_rules_json(packs).dump()};
+  std::optional<ListFile> list;
+  if (!files.empty()) argv.push_back(list.emplace(files).path());
+  const exec::Exit done = exec::run({.argv = argv, .timeout = kCodeLimit});
+  if (done.timed_out)
+    throw Error(ErrorCode::kUnresolved,
+                what + ": more than ten minutes; name a folder with less code");
+  if (done.exit_code == 2)
+    throw Error(ErrorCode::kUsage, "--code " + done.err.substr(0, done.err.find('\n')));
+  if (!done.error.empty() && !files.empty()) {
+    report.unread_code.push_back(folder + ": its code needs python3 on PATH");
+    return;
+  }
+  if (!done.error.empty())
+    throw Error(ErrorCode::kNotRunnable, "--code needs python3 on PATH: " + shown(done.error));
+  if (!done.ok())
+    throw Error(ErrorCode::kInternal, what + ": the reader of Python code: " + shown(done.err));
+  try {
+    add_code_sites(report, done.out, packs, !files.empty());
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kInternal, error.what());
+  }
+}
+
+void read_code(ScanReport& report, const Context& context, const ScanOptions& options,
+               const std::vector<Manifest>& packs) {
+  for (const std::string& folder : options.code) {
     std::error_code none;
     if (!fs::exists(folder, none))
       throw Error(ErrorCode::kUsage,
                   "--code " + folder + ": is not there; name a folder or a file");
-    const exec::Exit done = exec::run(
-        {.argv = {"python3", "-I", "-S", program.string(), folder, code_rules_json(packs).dump()},
-         .timeout = kCodeLimit});
-    if (done.timed_out)
-      throw Error(ErrorCode::kUnresolved, "--code " + folder +
-                                              ": more than ten minutes; name a "
-                                              "folder with less code");
-    if (done.exit_code == 2)
-      throw Error(ErrorCode::kUsage, "--code " + done.err.substr(0, done.err.find('\n')));
-    if (!done.error.empty())
-      throw Error(ErrorCode::kNotRunnable, "--code needs python3 on PATH: " + shown(done.error));
-    if (!done.ok())
-      throw Error(ErrorCode::kInternal, "--code: the reader of Python code: " + shown(done.err));
-    try {
-      for (CodeSite& site : code_sites_from(done.out, packs)) all.push_back(std::move(site));
-    } catch (const Error& error) {
-      throw Error(ErrorCode::kInternal, error.what());
-    }
+    add_code(report, context, folder, {}, packs);
   }
-  return all;
+}
+
+/// The code of projects, for the packs that their packages leave in question.
+void read_projects(ScanReport& report, const Context& context,
+                   const std::vector<const Inventory*>& projects,
+                   const std::vector<Manifest>& packs) {
+  std::vector<Manifest> in_question;
+  for (const Manifest& pack : packs)
+    if (!report.is_right(pack.slug.str())) in_question.push_back(pack);
+  for (const Inventory* one : projects) {
+    if (one->code.empty() || in_question.empty()) continue;
+    add_code(report, context, one->name, one->code, in_question);
+    report.has_project_code = true;
+  }
 }
 
 void apply_policies(ScanReport& report, const ScanOptions& options, const Context& context) {
@@ -126,7 +188,8 @@ void need_packages(const Inventory& inventory, const std::vector<ScanAnswer>& an
     throw Error(ErrorCode::kUnresolved,
                 inventory.name +
                     ": no package was read; name a venv, a lock, a requirements file, "
-                    "an SBOM, or the root of an image with --root");
+                    "an SBOM, or the root of an image with --root" +
+                    (inventory.notes.empty() ? "" : " (" + inventory.notes.front() + ")"));
 }
 
 ScanReport report_of(const Context& context, const ScanOptions& options) {
@@ -144,7 +207,9 @@ ScanReport report_of(const Context& context, const ScanOptions& options) {
                       shown(slug)));
   }
   std::size_t num_unpinned = 0;
+  std::vector<const Inventory*> projects;
   for (Inventory& inventory : inputs) {
+    if (inventory.is_project) projects.push_back(&inventory);
     std::vector<ScanAnswer> answers = answers_of(packs, table, inventory);
     if (!inventory.may_be_empty) need_packages(inventory, answers);
     // Sources are an input where one is of a pack.
@@ -155,13 +220,16 @@ ScanReport report_of(const Context& context, const ScanOptions& options) {
     if (!is_sources || !answers.empty()) report.inputs.push_back(inventory.name);
     for (ScanAnswer& one : answers) report.answers.push_back(std::move(one));
     for (std::string& line : inventory.list.unread) report.unread.push_back(std::move(line));
+    for (std::string& line : inventory.unread_code) report.unread_code.push_back(std::move(line));
+    for (std::string& line : inventory.notes) report.notes.push_back(std::move(line));
     num_unpinned += inventory.list.num_unpinned;
     report.has_mitigations |= inventory.list.packages.contains("patchbench-mitigations");
   }
   if (num_unpinned > 0) report.unread.push_back(unpinned_text(num_unpinned));
   drop_repeated(report.unread);
   report.has_code = !options.code.empty();
-  if (report.has_code) report.code = code_sites(context, options.code, packs);
+  read_code(report, context, options, packs);
+  read_projects(report, context, projects, packs);
   apply_policies(report, options, context);
   return report;
 }
@@ -253,6 +321,8 @@ void add_options(CLI::App& command, ScanOptions& options) {
                   "impacts that set exit status 1 (default: silent_wrong,memory_corruption,crash)")
       ->delimiter(',')
       ->check(CLI::IsMember(impact_names()));
+  command.add_flag("--all", options.reads_ignored,
+                   "of a project also what its .gitignore files leave out");
   command.add_flag("--allow-unknown", options.allows_unknown, "what is unknown exits with 0");
   command.add_flag("--only-fixable", options.only_fixable,
                    "only hits with a right release or a mitigation exit with 1");

@@ -61,18 +61,6 @@ Json classes_json(const ScanAnswer& one) {
   return rows;
 }
 
-/// Whether a place in code counts: the packages of an input may say that its pack is right there.
-bool counts(const CodeSite& site, const ScanReport& report) {
-  if (!site.ignored.empty()) return false;
-  bool is_known = false, is_right = true;
-  for (const ScanAnswer& one : report.answers) {
-    if (one.slug != site.slug || one.state == ScanState::kNotInstalled) continue;
-    is_known = true;
-    is_right &= one.state == ScanState::kNotHit || !one.ignored.empty();
-  }
-  return !is_known || !is_right;
-}
-
 }  // namespace
 
 std::string scan_state_name(ScanState state) {
@@ -122,6 +110,16 @@ std::string ScanReport::upgrade_command() const {
   return pins.empty() ? "" : fmt::format("pip install{}", fmt::join(pins, ""));
 }
 
+bool ScanReport::is_right(const std::string& slug) const {
+  bool is_known = false, is_right = true;
+  for (const ScanAnswer& one : answers) {
+    if (one.slug != slug || one.state == ScanState::kNotInstalled) continue;
+    is_known = true;
+    is_right &= one.state == ScanState::kNotHit || !one.ignored.empty();
+  }
+  return is_known && is_right;
+}
+
 bool ScanReport::asks_nothing() const {
   return !has_code && unread.empty() &&
          std::all_of(answers.begin(), answers.end(),
@@ -129,18 +127,23 @@ bool ScanReport::asks_nothing() const {
 }
 
 int scan_exit(const ScanReport& report, const ScanLimits& limits) {
-  bool is_hit = false, is_unknown = !report.unread.empty() || report.asks_nothing();
+  bool is_hit = false,
+       is_unknown = !report.unread.empty() || !report.unread_code.empty() || report.asks_nothing();
   for (const ScanAnswer& one : report.answers) {
     is_hit |= fails(one, limits);
     is_unknown |= is_left_open(one, limits);
   }
   for (const CodeSite& site : report.code) {
-    if (!counts(site, report)) continue;
+    if (!site.ignored.empty() || report.is_right(site.slug)) continue;
     // Whether it can be fixed is known of a package alone.
     const bool is_judged =
         std::any_of(report.answers.begin(), report.answers.end(), [&](const ScanAnswer& one) {
           return one.slug == site.slug && one.state != ScanState::kNotInstalled;
         });
+    if (site.is_of_project) {
+      is_unknown |= !is_judged;
+      continue;
+    }
     is_hit |=
         site.is_met && limits.fail_on.contains(site.impact) && (!limits.only_fixable || !is_judged);
     is_unknown |= !site.is_met;
@@ -191,11 +194,13 @@ Json scan_json(const ScanReport& report, int exit_code) {
                     {"line", site.line},
                     {"state", site.is_met ? "meets" : "cannot_know"},
                     {"text", site.text},
+                    {"is_of_project", site.is_of_project},
                     {"ignored", site.ignored}});
   return {{"verdicts_of", report.verdicts_of},
           {"inputs", report.inputs},
           {"answers", answers},
           {"unread", report.unread},
+          {"unread_code", report.unread_code},
           {"notes", report.notes},
           {"code", code},
           {"command", report.command()},

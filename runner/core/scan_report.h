@@ -76,6 +76,8 @@ struct CodeSite {
   bool is_met = false;  ///< false: it cannot be known
   std::string text;     ///< what is there
   std::string ignored;  ///< as of an answer
+  /// It was found below a project's folder, where the packages that are listed are the answer.
+  bool is_of_project = false;
 };
 
 /// What one run of `scan` found.
@@ -84,10 +86,14 @@ struct ScanReport {
   std::vector<std::string> inputs;
   std::vector<ScanAnswer> answers;
   std::vector<std::string> unread;  ///< what may be a package and cannot be known; each is unknown
-  std::vector<std::string> notes;   ///< expired entries of .patchbench.toml and the like
+  std::vector<std::string> unread_code;  ///< code that may meet a condition and was not read
+  std::vector<std::string> notes;        ///< expired entries of .patchbench.toml and the like
   std::vector<CodeSite> code;
-  bool has_code = false;         ///< --code was given
-  bool has_mitigations = false;  ///< patchbench-mitigations is installed in an input
+  bool has_code = false;          ///< --code was given
+  bool has_project_code = false;  ///< code below a project was read
+  bool has_mitigations = false;   ///< patchbench-mitigations is installed in an input
+  /// Whether every release of a pack that is listed is right, and one is listed.
+  bool is_right(const std::string& slug) const;
   /// "PATCHBENCH_MITIGATE=a,b python -m patchbench_mitigations train.py", "" if none acts.
   std::string command() const;
   /// Whether the packages are all known, and no pack asks about one of them.

@@ -10,21 +10,6 @@
 namespace patchbench::git {
 namespace {
 
-/// Starts libgit2 once, cut off from system and user configuration.
-void start_libgit2() {
-  static const int kStarted = [] {
-    git_libgit2_init();
-    for (const int level : {GIT_CONFIG_LEVEL_PROGRAMDATA, GIT_CONFIG_LEVEL_SYSTEM,
-                            GIT_CONFIG_LEVEL_XDG, GIT_CONFIG_LEVEL_GLOBAL}) {
-      git_libgit2_opts(GIT_OPT_SET_SEARCH_PATH, level, "");
-    }
-    // The cache may be on a mount that shows another owner; only repositories that this program
-    // made are opened.
-    return git_libgit2_opts(GIT_OPT_SET_OWNER_VALIDATION, 0);
-  }();
-  static_cast<void>(kStarted);
-}
-
 std::string last_message() {
   const git_error* error = git_error_last();
   return error != nullptr && error->message != nullptr ? error->message : "no message";
@@ -150,6 +135,20 @@ int same_line(std::string_view from, std::string_view to, int line) {
 }
 
 }  // namespace
+
+void start_libgit2() {
+  static const int kStarted = [] {
+    git_libgit2_init();
+    for (const int level : {GIT_CONFIG_LEVEL_PROGRAMDATA, GIT_CONFIG_LEVEL_SYSTEM,
+                            GIT_CONFIG_LEVEL_XDG, GIT_CONFIG_LEVEL_GLOBAL}) {
+      git_libgit2_opts(GIT_OPT_SET_SEARCH_PATH, level, "");
+    }
+    // The cache, or a project that is scanned, may be on a mount that shows another owner. Nothing
+    // that a repository configures is run.
+    return git_libgit2_opts(GIT_OPT_SET_OWNER_VALIDATION, 0);
+  }();
+  static_cast<void>(kStarted);
+}
 
 Merged merge_file(std::string_view base, std::string_view ours, std::string_view theirs) {
   start_libgit2();

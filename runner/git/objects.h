@@ -12,6 +12,9 @@
 
 namespace patchbench::git {
 
+/// Starts libgit2 once, cut off from system and user configuration.
+void start_libgit2();
+
 /// What one path of a tree holds.
 struct Entry {
   std::string id;    ///< blob id; a submodule's commit

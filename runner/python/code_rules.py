@@ -1,14 +1,16 @@
-"""code_rules.py PATH RULES: the places in Python code and configurations below PATH that meet a rule of RULES (`patchbench scan --code`).
+"""code_rules.py PATH RULES [FILES]: the places in Python code and configurations below PATH that meet a rule of RULES.
 
-Started as `python3 -I -S`, in Python 3.9 or newer. It parses; nothing of what it reads is imported or run. RULES is JSON: objects with
-`slug`, `class`, and either `calls` with `arguments` or `keys`, as packs/manifest.schema.json has them under `trigger`. Each line printed
-is one place: {"slug", "class", "file", "line", "is_met", "text"}; `is_met` false says that it cannot be known there. The last line is
-{"done": N}, the number of files that were read. Exit: 2 and one line on stderr where PATH holds nothing to read.
+`patchbench scan` starts it as `python3 -I -S`, in Python 3.9 or newer. It parses; nothing of what it reads is imported or run. RULES is
+JSON: objects with `slug`, `class`, and either `calls` with `arguments` or `keys`, as packs/manifest.schema.json has them under `trigger`.
+Each line printed is one place: {"slug", "class", "file", "line", "is_met", "text"}; `is_met` false says that it cannot be known there.
+FILES is a file with the paths that are read, each with a zero after it, within MAX_PARSED; what that leaves out is {"unread": "…"}. The
+last line is {"done": N}, the number of files that were read. Exit: 2 and one line on stderr where PATH holds nothing to read.
 """
 
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import os
 import re
@@ -18,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 4 << 20
+MAX_PARSED = 6 << 20  # of a project's code
 MAX_STEPS = 8  # from one name of a name to the next
 SETTINGS = {".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".cfg", ".ini", ".sbatch", ".slurm"}
 SKIPPED = {".git", "__pycache__", "node_modules", "site-packages", "dist-packages"}
 ABSENT = {"", "~", "null", "none", "false"}
 MET, NOT_MET, UNKNOWN = "met", "not_met", "unknown"
+SETTERS = {ast.Call, ast.Dict, ast.Assign, ast.AnnAssign, ast.List, ast.Tuple}  # what Reader.pairs looks at
 OPEN = object()  # the value of a setting that is not in the text
 
 
@@ -73,6 +77,17 @@ def settings_in(line: str, name: str) -> Iterator[tuple[str, Any]]:
             yield text, OPEN if is_open else None if text.lower() in ABSENT else {"true": True}.get(text.lower(), text)
 
 
+def setting_pattern(name: str) -> re.Pattern[str]:
+    """Where Python code, of a notebook too, may set a key: `name=`, `name:` of a statement, or the name as a text, with dashes too."""
+    word, spelled = re.escape(name), f"(?:{re.escape(name)}|{re.escape(name.replace('_', '-'))})"
+    return re.compile(rf"(?<!\w){word}[\s\\]*=(?!=)|(?m:^|[;:])[\t ]*\"?(?:\w+\.)*{word}\s*:|[\"'](?:--)?{spelled}(?:=[^\"'\n]*)?\\?[\"']")
+
+
+def is_word_in(word: str, text: str) -> bool:
+    """Whether a text has a name as a whole word."""
+    return word in text and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
+
+
 def is_named(name: str, text: str) -> bool:
     return name in text or name.replace("_", "-") in text
 
@@ -102,12 +117,13 @@ class Module:
     """One parsed file: what its names mean and which of them are constants."""
 
     def __init__(self, tree: ast.Module, name: str, is_package: bool) -> None:
-        self.tree, self.name, self.is_package = tree, name, is_package
+        self.nodes, self.name, self.is_package = list(ast.walk(tree)), name, is_package
         self.aliases: dict[str, str] = {}
         self.stars: list[str] = []
         self.constants: dict[str, ast.expr] = {}
         changed: set[str] = set()
-        for node in ast.walk(tree):
+        self.rules: dict[str, list[dict[str, Any]]] = {}  # what Reader.called gave of a dotted name
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for one in node.names:
                     self.aliases[one.asname or one.name.split(".")[0]] = one.name if one.asname else one.name.split(".")[0]
@@ -167,7 +183,8 @@ class Module:
 class Reader:
     """Holds the rules and what was found."""
 
-    def __init__(self, rules: list[dict[str, Any]]) -> None:
+    def __init__(self, rules: list[dict[str, Any]], max_parsed: int | None) -> None:
+        self.max_parsed, self.num_left_out = max_parsed, 0  # in bytes; files
         self.rules = rules
         self.targets = {call: rule for rule in rules for call in rule["calls"]}
         self.by_call: dict[str, list[dict[str, Any]]] = {}
@@ -175,8 +192,8 @@ class Reader:
             for call in rule["calls"]:
                 self.by_call.setdefault(call, []).append(rule)
         self.keys = [(rule, spec) for rule in rules for spec in rule["keys"]]
-        self.words = {word_of(call) for call in self.targets} | {spec["name"] for _, spec in self.keys}
-        self.words |= {word.replace("_", "-") for word in self.words}
+        self.words = {word_of(call) for call in self.targets}
+        self.set_keys = {spec["name"]: setting_pattern(spec["name"]) for _, spec in self.keys}
         self.modules: dict[str, Module] = {}
         self.found: dict[tuple[str, str, int], dict[str, Any]] = {}
         self.count = 0
@@ -240,7 +257,9 @@ class Reader:
         path = dotted(node)
         if not path:
             return []
-        return next((self.by_call[name] for name in self.resolved(module, path) if name in self.by_call), [])
+        if path not in module.rules:
+            module.rules[path] = next((self.by_call[name] for name in self.resolved(module, path) if name in self.by_call), [])
+        return module.rules[path]
 
     # --- calls
 
@@ -280,7 +299,7 @@ class Reader:
             self.put(rule, file, call.lineno, outcome, text)
 
     def read_references(self, module: Module, file: Path, skipped: set[int]) -> None:
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if id(node) in skipped:
                 continue
             if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
@@ -292,13 +311,12 @@ class Reader:
                         for rule in rules:
                             self.put(rule, file, node.lineno, UNKNOWN, f'"{node.value}" is looked up by its name; the call cannot be known')
 
-    def read_tree(self, module: Module, file: Path, source: str) -> None:
+    def read_calls(self, module: Module, file: Path) -> None:
         skipped: set[int] = set()
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Call):
                 shift, function = 0, node.func
-                is_partial = any(name == "functools.partial" for name in self.resolved(module, dotted(function) or "?"))
-                if is_partial and node.args:
+                if node.args and any(name == "functools.partial" for name in self.resolved(module, dotted(function) or "?")):
                     shift, function = 1, node.args[0]
                 if rules := self.called(module, function):
                     self.read_call(module, file, node, rules, shift)
@@ -314,8 +332,6 @@ class Reader:
             if isinstance(node, ast.Attribute) and self.called(module, node):
                 skipped.update(map(id, ast.walk(node.value)))
         self.read_references(module, file, skipped)
-        if self.keys:
-            self.read_keys(module, file, source)
 
     # --- keys of configurations
 
@@ -348,16 +364,18 @@ class Reader:
 
     def read_keys(self, module: Module, file: Path, source: str) -> None:
         keys = [(rule, spec) for rule, spec in self.keys if has_with_it(spec, source)]
-        for node in ast.walk(module.tree):
-            for key, value, line in self.pairs(node):
-                for rule, spec in keys:
+        names = {spec["name"] for _, spec in keys}
+        for node in module.nodes if keys else ():
+            for key, value, line in self.pairs(node) if type(node) in SETTERS else ():
+                for rule, spec in keys if key in names else ():
                     if key == spec["name"]:
                         self.put_key(rule, spec, file, line, module.outcome(spec, value), f"{key} is set")
 
     def read_settings(self, text: str, file: Path) -> None:
         keys = [(rule, spec) for rule, spec in self.keys if is_named(spec["name"], text) and has_with_it(spec, text)]
-        for number, line in enumerate(text.splitlines(), 1):
-            for call, rules in self.by_call.items():
+        calls = [(call, rules) for call, rules in self.by_call.items() if call in text]
+        for number, line in enumerate(text.splitlines() if keys or calls else (), 1):
+            for call, rules in calls:
                 if call in line:
                     for rule in rules:
                         self.put(rule, file, number, UNKNOWN, f"{call} is named in a configuration; its arguments cannot be known")
@@ -404,23 +422,39 @@ class Reader:
                 self.modules.setdefault(name, module)
         return module
 
-    def read(self, root: Path) -> None:
-        texts = {file: text for file in files_below(root) if (text := self.text_of(file)) is not None}
+    def may_meet(self, text: str) -> bool:
+        """Whether Python code has a word of a rule where the rule may be met; cheap, before the parser."""
+        if any(is_word_in(word, text) for word in self.words):
+            return True
+        set_keys = {name for name, pattern in self.set_keys.items() if is_named(name, text) and pattern.search(text)}
+        return bool(set_keys) and any(spec["name"] in set_keys and has_with_it(spec, text) for _, spec in self.keys)
+
+    def new_names(self, module: Module) -> set[str]:
+        """The names that a module gives to callables of a rule, under which others may call them."""
+        return {name for name, full in module.aliases.items() if name not in self.words and not self.words.isdisjoint(full.split("."))}
+
+    def read(self, root: Path, files: Iterable[Path]) -> None:
+        texts = {file: text for file in files if (text := self.text_of(file)) is not None}
+        code = {file: text for file, text in texts.items() if file.suffix in (".py", ".pyi", ".ipynb")}
         parsed: dict[Path, Module] = {}
-        words, seen = set(self.words), set()
+        found = [file for file, text in code.items() if self.may_meet(text)]
+        names: set[str] = set()
+        num_bytes = 0
         for _ in range(3):
-            for file, text in texts.items():
-                is_code = file.suffix in (".py", ".pyi", ".ipynb")
-                if not is_code or file in seen or not any(word in text for word in words):
-                    continue
-                seen.add(file)
-                if (module := self.parse(file, text, root)) is not None:
+            for file in found:
+                text = code.pop(file)
+                if self.max_parsed is not None and (num_bytes := num_bytes + len(text)) > self.max_parsed:
+                    self.num_left_out += 1
+                elif (module := self.parse(file, text, root)) is not None:
                     parsed[file] = module
-            # A file may give a callable another name, under which others call it.
-            words = {name for module in parsed.values() for name, full in module.aliases.items() if any(w in full for w in self.words)}
+            names |= {name for file in found if file in parsed for name in self.new_names(parsed[file])}
+            found = [file for file, text in code.items() if any(is_word_in(name, text) for name in names)]
         for file, module in parsed.items():
             try:
-                self.read_tree(module, file, texts[file])
+                if any(is_word_in(word, texts[file]) for word in self.words | names):
+                    self.read_calls(module, file)
+                if self.keys:
+                    self.read_keys(module, file, texts[file])
             except RecursionError:
                 self.leave_open(file, texts[file], "it is nested too deeply")
         for file, text in texts.items():
@@ -442,13 +476,19 @@ def files_below(root: Path) -> Iterator[Path]:
 
 def main() -> int:
     root, rules = Path(sys.argv[1]), json.loads(sys.argv[2])
-    reader = Reader(rules)
-    reader.read(root)
-    if reader.count == 0:
+    is_project = len(sys.argv) > 3
+    files = map(Path, filter(None, Path(sys.argv[3]).read_text(errors="surrogateescape").split("\0"))) if is_project else files_below(root)
+    gc.disable()  # trees of code have no cycles, and looking for them takes a third of the time
+    reader = Reader(rules, MAX_PARSED if is_project else None)
+    reader.read(root, files)
+    if reader.count == 0 and not is_project:
         print(f"{root}: holds no Python file and no configuration; name a folder of code", file=sys.stderr)
         return 2
     for place in sorted(reader.found.values(), key=lambda one: (one["file"], one["line"], one["slug"])):
         print(json.dumps(place))
+    if reader.num_left_out:
+        said = f"{reader.num_left_out} Python files behind the first {MAX_PARSED >> 20} MiB that name a pack's words; --code reads them all"
+        print(json.dumps({"unread": f"{root}: {said}"}))
     print(json.dumps({"done": reader.count}))
     return 0
 

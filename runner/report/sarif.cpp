@@ -40,7 +40,7 @@ Json rules_of(const ScanReport& report) {
   for (const ScanAnswer& one : report.answers) titles[one.id()] = one.title;
   for (const CodeSite& site : report.code)
     titles[code_rule(site)] = "Code that meets the condition of " + site.slug;
-  if (!report.unread.empty())
+  if (!unread_sentences(report).empty())
     titles[kUnread] = "What is listed names no package, so that no answer is known";
   Json rules = Json::array();
   for (const auto& [id, title] : titles)
@@ -74,15 +74,15 @@ Json sarif_document(const ScanReport& report, int exit_code, const std::string& 
     result["locations"] = Json::array({location_of(file, one.line)});
     results.push_back(std::move(result));
   }
-  for (const std::string& line : report.unread) {
-    Json result = result_of(kUnread, false, "which package is installed by: " + line, line, "");
+  for (const std::string& line : unread_sentences(report)) {
+    Json result = result_of(kUnread, false, line, line, "");
     if (!report.inputs.empty())
       result["locations"] = Json::array({location_of(report.inputs.front(), 0)});
     results.push_back(std::move(result));
   }
   for (const CodeSite& site : report.code) {
     Json result = result_of(
-        code_rule(site), site.is_met, site_sentence(site),
+        code_rule(site), site.is_met && !site.is_of_project, site_sentence(site),
         fmt::format("{}\n{}\n{}", code_rule(site), name_of(site.file), site.text), site.ignored);
     result["locations"] = Json::array({location_of(site.file, site.line)});
     results.push_back(std::move(result));

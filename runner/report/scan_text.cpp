@@ -75,27 +75,69 @@ std::vector<Group> groups_of(const ScanReport& report) {
   return groups;
 }
 
+/// Whether the condition of a pack is met where code was read: "met: train.py:4", "open" with a
+/// place of which it cannot be known or without one.
+std::string condition_cell(const ScanAnswer& one, const ScanReport& report) {
+  if (one.state != ScanState::kHit && one.state != ScanState::kUnknown) return "";
+  const CodeSite* open = nullptr;
+  for (const CodeSite& site : report.code) {
+    if (site.slug != one.slug || !site.ignored.empty()) continue;
+    if (site.is_met) return "met: " + place_text(site.file, site.line);
+    if (open == nullptr) open = &site;
+  }
+  return open == nullptr ? "open" : "open: " + place_text(open->file, open->line);
+}
+
+/// The places that are told: all that --code found; of a project's the first of each pack that
+/// meets and the first that is open, with the number of the others.
+std::vector<CodeSite> told_sites(const ScanReport& report) {
+  std::vector<CodeSite> told;
+  std::map<std::string, std::pair<std::size_t, int>> firsts;  // with how many others there are
+  for (const CodeSite& site : report.code) {
+    const auto [at, is_first] = firsts.try_emplace(
+        fmt::format("{}\n{}\n{}", site.slug, site.is_met, site.ignored), told.size(), 0);
+    if (site.is_of_project && !is_first) {
+      ++at->second.second;
+      continue;
+    }
+    told.push_back(site);
+  }
+  for (const auto& [key, first] : firsts)
+    if (first.second > 0)
+      told[first.first].text += fmt::format(" (and in {} more places)", first.second);
+  return told;
+}
+
 /// `is_plain`: the table is all that is printed.
 Table table_of(const ScanReport& report, const std::vector<Group>& groups, bool is_plain) {
-  const bool has_inputs = report.inputs.size() > 1;
-  Table table(has_inputs
-                  ? std::vector<std::string>{"pack", "release", "state", "mitigation", "input"}
-                  : std::vector<std::string>{"pack", "release", "state", "mitigation"});
+  const bool has_inputs = report.inputs.size() > 1,
+             has_conditions =
+                 (report.has_code || report.has_project_code) && !report.answers.empty();
+  std::vector<std::string> titles = {"pack", "release", "state", "mitigation"};
+  if (has_inputs) titles.emplace_back("input");
+  if (has_conditions) titles.emplace_back("condition");
+  Table table(titles);
+  std::set<std::string> answered;
   for (const Group& group : groups) {
     const ScanAnswer& one = *group.one;
     if (one.state == ScanState::kNotInstalled) continue;
+    answered.insert(one.slug);
     std::vector<std::string> cells = {one.slug, release_text(one), state_text(one), one.mitigation};
     if (has_inputs) cells.push_back(group.inputs_text());
+    if (has_conditions) cells.push_back(condition_cell(one, report));
     table.add(cells);
     table.color(2, color_of(one));
   }
   if (is_plain)
-    for (const std::string& line : report.unread) table.add({"", line, "unknown", ""});
-  for (const CodeSite& site : report.code)
+    for (const std::string& line : unread_sentences(report)) table.add({"", line, "unknown", ""});
+  for (const CodeSite& site : told_sites(report)) {
+    // Of a project the row of its pack has the place.
+    if (site.is_of_project && answered.contains(site.slug)) continue;
     table.add({site.slug, place_text(site.file, site.line),
                (site.is_met ? "meets: " + site.failure_class : std::string("unknown")) +
                    (site.ignored.empty() ? "" : ", ignored"),
                ""});
+  }
   return table;
 }
 
@@ -199,9 +241,9 @@ std::string open_paragraphs(const ScanReport& report, const std::vector<Group>& 
     if (!one.next.empty()) text += "  " + printable(one.next) + "\n";
     if (!one.ignored.empty()) text += paragraph("  ignored: ", one.ignored, width);
   }
-  for (const std::string& line : report.unread)
-    text += paragraph("unknown: ", "which package is installed by: " + line, width);
-  for (const CodeSite& site : report.code) {
+  for (const std::string& line : unread_sentences(report))
+    text += paragraph("unknown: ", line, width);
+  for (const CodeSite& site : told_sites(report)) {
     text += paragraph(site.is_met ? "code: " : "unknown: ", site_sentence(site), width);
     if (!site.ignored.empty()) text += paragraph("  ignored: ", site.ignored, width);
   }
@@ -209,7 +251,7 @@ std::string open_paragraphs(const ScanReport& report, const std::vector<Group>& 
 }
 
 std::string sum_of(const ScanReport& report, int exit_code) {
-  int hits = 0, open = static_cast<int>(report.unread.size()), right = 0, ignored = 0;
+  int hits = 0, open = static_cast<int>(unread_sentences(report).size()), right = 0, ignored = 0;
   for (const ScanAnswer& one : report.answers) {
     hits += one.state == ScanState::kHit;
     open += one.state == ScanState::kUnknown;
@@ -219,7 +261,7 @@ std::string sum_of(const ScanReport& report, int exit_code) {
   std::string text = fmt::format("{} hit, {} unknown, {} not hit, {} packs not listed", hits, open,
                                  right, unlisted(report).packs.size());
   if (ignored > 0) text += fmt::format(" ({} ignored)", ignored);
-  if (report.has_code) {
+  if (report.has_code || report.has_project_code) {
     const auto met = std::count_if(report.code.begin(), report.code.end(),
                                    [](const CodeSite& site) { return site.is_met; });
     text += fmt::format("; calls that meet a condition: {}, that cannot be known: {}", met,
@@ -243,14 +285,14 @@ std::string closing_of(const ScanReport& report) {
                    next.empty() ? "patchbench show " + hit->slug : next);
   }
   const auto site = std::find_if(report.code.begin(), report.code.end(), [](const CodeSite& one) {
-    return one.is_met && one.ignored.empty();
+    return one.is_met && one.ignored.empty() && !one.is_of_project;
   });
   if (site != report.code.end())
     return closing("The code meets the condition of a known bug.", "patchbench show " + site->slug);
   if (const auto open = first(ScanState::kUnknown); open != report.answers.end())
     return closing("No record tells whether a release is hit.",
                    open->next.empty() ? "patchbench status windows " + open->slug : open->next);
-  if (!report.unread.empty() || !report.code.empty())
+  if (!unread_sentences(report).empty() || !report.code.empty())
     return closing("Something could not be read: whether it is hit is not known.",
                    "patchbench scan --help");
   if (report.asks_nothing())
@@ -324,6 +366,15 @@ std::string answer_sentence(const ScanAnswer& one) {
                      mitigation_text(one), one.record.substr(0, kDigestDigits));
 }
 
+std::vector<std::string> unread_sentences(const ScanReport& report) {
+  std::vector<std::string> lines;
+  for (const std::string& line : report.unread)
+    lines.push_back("which package is installed by: " + line);
+  for (const std::string& line : report.unread_code)
+    lines.push_back("whether a condition is met by what is not read: " + line);
+  return lines;
+}
+
 std::string site_sentence(const CodeSite& site) {
   const std::string place = place_text(site.file, site.line);
   return site.is_met ? fmt::format("{}: {} meets the condition of {} ({})", place, site.text,
@@ -370,9 +421,9 @@ std::string scan_markdown(const ScanReport& report, int exit_code) {
   for (const ScanAnswer& one : report.answers) {
     if (is_told(one)) text += "\n" + escaped_markdown(answer_sentence(one)) + "\n";
   }
-  for (const std::string& line : report.unread)
-    text += "\nunknown: which package is installed by " + escaped_markdown(line) + "\n";
-  for (const CodeSite& site : report.code)
+  for (const std::string& line : unread_sentences(report))
+    text += "\nunknown: " + escaped_markdown(line) + "\n";
+  for (const CodeSite& site : told_sites(report))
     text += "\n" + escaped_markdown(site_sentence(site)) + "\n";
   for (const std::string& note : report.notes) text += "\nnote: " + escaped_markdown(note) + "\n";
   return text;
@@ -387,13 +438,12 @@ std::string scan_github(const ScanReport& report) {
                                                              : "warning";
     text += command_line(level, one.file, one.line, one.id(), answer_sentence(one));
   }
-  for (const std::string& line : report.unread)
-    text += command_line("warning", "", 0, "PATCHBENCH-unread",
-                         "which package is installed by: " + line);
-  for (const CodeSite& site : report.code)
-    text += command_line(!site.ignored.empty() ? "notice"
-                         : site.is_met         ? "error"
-                                               : "warning",
+  for (const std::string& line : unread_sentences(report))
+    text += command_line("warning", "", 0, "PATCHBENCH-unread", line);
+  for (const CodeSite& site : told_sites(report))
+    text += command_line(!site.ignored.empty() || site.is_of_project ? "notice"
+                         : site.is_met                               ? "error"
+                                                                     : "warning",
                          site.file, site.line, site.slug, site_sentence(site));
   for (const std::string& note : report.notes)
     text += command_line("warning", "", 0, "PATCHBENCH-note", note);

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "core/scan_report.h"
 #include "report/table.h"
@@ -26,5 +27,7 @@ std::string upgrade_text(const ScanAnswer& answer);
 /// One sentence for a hit, an unknown answer or a place in code.
 std::string answer_sentence(const ScanAnswer& answer);
 std::string site_sentence(const CodeSite& site);
+/// What was not read, and what is therefore not known.
+std::vector<std::string> unread_sentences(const ScanReport& report);
 
 }  // namespace patchbench::report

@@ -22,15 +22,18 @@ Json code_rules_json(const std::vector<Manifest>& packs) {
   return rules;
 }
 
-std::vector<CodeSite> code_sites_from(const std::string& printed,
-                                      const std::vector<Manifest>& packs) {
-  std::vector<CodeSite> sites;
+void add_code_sites(ScanReport& report, const std::string& printed,
+                    const std::vector<Manifest>& packs, bool is_of_project) {
   std::istringstream lines(printed);
   bool is_whole = false;
   for (std::string line; std::getline(lines, line);) {
     const Json row = parse_json(line, "code_rules.py");
     if (row.contains("done")) {
       is_whole = true;
+      continue;
+    }
+    if (row.contains("unread")) {
+      report.unread_code.push_back(row.at("unread"));
       continue;
     }
     FieldReader fields(row, "code_rules.py");
@@ -43,11 +46,11 @@ std::vector<CodeSite> code_sites_from(const std::string& printed,
     for (const Manifest& pack : packs) {
       if (pack.slug.str() == site.slug) site.impact = pack.impact_of(site.failure_class);
     }
-    sites.push_back(std::move(site));
+    site.is_of_project = is_of_project;
+    report.code.push_back(std::move(site));
   }
   if (!is_whole)
     throw Error(ErrorCode::kInternal, "--code: the reader of Python code ended before its end");
-  return sites;
 }
 
 }  // namespace patchbench

@@ -11,8 +11,9 @@ namespace patchbench {
 /// with the index of its pack and trigger.
 Json code_rules_json(const std::vector<Manifest>& packs);
 
-/// What that program printed, as places in code. Error(kInternal) for what is none of it.
-std::vector<CodeSite> code_sites_from(const std::string& printed,
-                                      const std::vector<Manifest>& packs);
+/// Adds the places in code that the program printed, and what it left unread. Error(kInternal) for
+/// what is none of it.
+void add_code_sites(ScanReport& report, const std::string& printed,
+                    const std::vector<Manifest>& packs, bool is_of_project);
 
 }  // namespace patchbench

@@ -16,7 +16,10 @@ struct Inventory {
   PackageList list;
   std::vector<std::filesystem::path> roots;  ///< in the order of the import path; a file has none
   std::set<std::filesystem::path> left_out;  ///< folders below `roots` that are not walked
-  bool is_project = false;    ///< a folder that is neither an environment nor one of packages
+  bool is_project = false;        ///< a folder that is neither an environment nor one of packages
+  std::vector<std::string> code;  ///< of a project: its Python files and configurations
+  std::vector<std::string> unread_code;  ///< of a project: what of them is not read
+  std::vector<std::string> notes;        ///< of a project: what its .gitignore leaves out
   bool may_be_empty = false;  ///< one of several inputs that were found below a folder or a root
   /// The root of an image: nothing outside of it belongs to the inventory. "" without one.
   std::filesystem::path image;

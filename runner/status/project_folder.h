@@ -1,4 +1,6 @@
 #pragma once
+#include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -6,10 +8,14 @@
 
 namespace patchbench {
 
+/// Whether .gitignore names a path below a folder.
+using IsIgnored = std::function<bool(const std::filesystem::path& path, bool is_folder)>;
+
 /// The inventory of a path. A project's folder has one more for each list below it: locks,
-/// requirements, projects, conda environments, Dockerfiles, scripts that install, SBOMs. Links are
-/// not followed, and caches of tools and other environments are not read. A list that cannot be
-/// read is unread. So is the rest when there are more files than the limit.
-std::vector<Inventory> inventories_of(const std::string& path);
+/// requirements, projects, conda environments, Dockerfiles, scripts that install, SBOMs; and its
+/// own names the code and the configurations. Links are not followed, caches of tools are not
+/// read, and other environments are named as unread. So is a list that cannot be read, and the
+/// rest where there is more than the limits of files and bytes. `is_ignored` may be empty.
+std::vector<Inventory> inventories_of(const std::string& path, const IsIgnored& is_ignored);
 
 }  // namespace patchbench

@@ -25,6 +25,7 @@ UPDATES = os.environ.get("PATCHBENCH_UPDATE") == "1"
 # program the file that runs it, and its words there.
 INLINE = re.compile(r"`((?:--|\./patchbench |pip |torchrun |\w+ --)[^`]*)`")
 WORDS: dict[str, list[str]] = {
+    "--all": ["scan", ".", "--all"],
     "--as report": ["scan", "report.txt", "--as", "report"],
     "--case": ["reproduce", SLUG, "--case", "mean"],
     "--device": ["reproduce", SLUG, "--device", "cpu"],

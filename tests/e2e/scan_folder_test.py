@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,105 @@ def test_a_spent_budget_is_no_all_clear(tmp_path: Path) -> None:
 def test_a_folder_without_a_list_answers_nothing(tmp_path: Path, files: dict[str, str]) -> None:
     done = scan(project(tmp_path / "p", files))
     assert (done.returncode, done.stdout) == (3, "") and "no package was read" in done.stderr
+
+
+RIGHT = {"uv.lock": uv_lock(("liger-kernel", "0.8.5"))}
+IGNORED = {
+    ".gitignore": "/build/\n*.in\n!requirements-kept.in\n**/out/\n",
+    "build/requirements.txt": "liger-kernel==0.5.0\n",
+    "a/requirements.in": "liger-kernel==0.5.1\n",
+    "a/b/out/requirements.txt": "liger-kernel==0.5.2\n",
+    "a/.gitignore": "constraints.txt\n",
+    "a/b/constraints.txt": "liger-kernel==0.5.3\n",
+    "requirements-kept.in": "liger-kernel==0.6.0\n",
+    "constraints.txt": "liger-kernel==0.6.1\n",
+    "out.txt": "",
+}
+
+
+def versions(folder: Path, *words: str) -> tuple[int, set[str], list[str]]:
+    """Exit status, the releases that are answered and the notes."""
+    status, found = document(folder, "--pack", LIGER, *words)
+    return status, {one["version"] for one in found["answers"] if one["state"] != "not_installed"}, found["notes"]
+
+
+@pytest.mark.parametrize("is_repository", [False, True])
+def test_what_gitignore_names_is_left_out(tmp_path: Path, is_repository: bool) -> None:
+    folder = project(tmp_path / "p", RIGHT | IGNORED)
+    if is_repository:
+        subprocess.run(["git", "init", "-q", folder], check=True)
+    status, found, notes = versions(folder)
+    assert (status, found) == (1, {"0.8.5", "0.6.0", "0.6.1"})
+    assert notes == [f"{folder}: 4 files and folders that .gitignore names are not read; --all reads them"]
+    assert versions(folder, "--all") == (1, {"0.8.5", "0.6.0", "0.6.1", "0.5.0", "0.5.1", "0.5.2", "0.5.3"}, [])
+    # A folder below has the rules of the repository above it, and of no folder above it elsewhere.
+    below = scan(folder / "a", "--pack", LIGER)
+    assert "3 files and folders" in below.stderr + below.stdout if is_repository else "liger-kernel 0.5.1" in below.stdout
+    # What is named is read.
+    assert versions(folder / "build")[:2] == (1, {"0.5.0"})
+
+
+def test_what_a_repository_tracks_is_read_though_it_is_ignored(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", RIGHT | {".gitignore": "lib/\n", "lib/requirements.txt": "liger-kernel==0.5.0\n", "lib/x.in": ""})
+    for words in (["init", "-q"], ["add", "-f", "lib/requirements.txt"]):
+        subprocess.run(["git", "-C", folder, *words], check=True)
+    assert versions(folder)[:2] == (1, {"0.8.5", "0.5.0"})
+    (folder / ".git/index").write_bytes(b"damaged")
+    assert versions(folder)[:2] == (1, {"0.8.5", "0.5.0"})
+
+
+@pytest.mark.parametrize("place", ["env311", "sub/.venv", ".tox/py311", ".pixi/envs/default"])
+def test_an_environment_of_a_project_is_named(tmp_path: Path, place: str) -> None:
+    marker = "conda-meta/history" if "pixi" in place else "pyvenv.cfg"
+    folder = project(tmp_path / "p", RIGHT | {f"{place}/{marker}": "", ".gitignore": "env*\n.venv\n"})
+    status, found = document(folder, "--pack", LIGER)
+    assert (status, found["unread"]) == (3, [f"{folder / place}: an environment; scan it by its name"])
+
+
+TRAINS = "from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss as Loss\n\nloss = Loss(reduction=%s)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "condition"),
+    [('"none"', "met: {}/src/train.py:3"), ("mode", "open: {}/src/train.py:3"), ('"mean"', "open")],
+)
+def test_the_table_says_whether_the_condition_is_met(tmp_path: Path, code: str, condition: str) -> None:
+    folder = project(tmp_path / "p", {"requirements.txt": "liger-kernel==0.8.0\n", "src/train.py": TRAINS % code})
+    lines = scan(folder, "--pack", LIGER).stdout.splitlines()
+    assert lines[0].split()[-1] == "condition" and lines[1].endswith("  " + condition.format(folder))
+
+
+def test_code_of_a_project_decides_nothing_that_its_lists_answer(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", RIGHT | {"train.py": TRAINS % '"none"'})
+    status, found = document(folder, "--pack", LIGER)
+    assert (status, found["code"]) == (0, [])
+    # Where no list names the package it is open whether it is there.
+    (folder / "uv.lock").write_text(uv_lock(("numpy", "2.0")))
+    status, found = document(folder, "--pack", LIGER)
+    assert (status, [(Path(one["file"]).name, one["line"], one["state"]) for one in found["code"]]) == (3, [("train.py", 3, "meets")])
+    assert "train.py:3: LigerFusedLinearCrossEntropyLoss(reduction=…) meets" in scan(folder, "--pack", LIGER).stdout
+    (folder / ".gitignore").write_text("train.py\n")
+    assert document(folder, "--pack", LIGER)[1]["code"] == []
+
+
+def test_many_places_are_one_line_of_a_project(tmp_path: Path) -> None:
+    files = {f"configs/{i:02}.yaml": "gradient_accumulation_steps: 8\n" for i in range(40)}
+    folder = project(tmp_path / "p", files | {"requirements.txt": "transformers==5.16.0\n"})
+    text = scan(folder, "--pack", "trainer_grad_accumulation").stdout
+    assert text.count("configs/") == 2 and "configs/00.yaml:1: gradient_accumulation_steps is set to 8 (and in 39 more places)" in text
+    assert len(document(folder, "--pack", "trainer_grad_accumulation")[1]["code"]) == 40
+
+
+def test_code_that_a_budget_leaves_out_is_unknown(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", {"requirements.txt": "numpy==2.0\n"})
+    for i in range(3):
+        (folder / f"{i}.py").write_text(TRAINS % '"mean"' + "x = 1\n" * 600_000)
+    status, found = document(folder, "--pack", LIGER)
+    assert (status, len(found["unread_code"])) == (3, 1) and "2 Python files behind the first 6 MiB" in found["unread_code"][0]
+    assert "unknown: whether a condition is met by what is not read: " in scan(folder, "--pack", LIGER).stdout
+
+
+def test_a_project_without_python_at_hand_is_unknown(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", {"requirements.txt": "liger-kernel==0.8.0\n", "train.py": TRAINS % '"none"'})
+    done = scan(folder, "--pack", LIGER, PATH=str(tmp_path))
+    assert done.returncode == 1 and "its code needs python3 on PATH" in done.stdout
