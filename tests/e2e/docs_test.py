@@ -34,10 +34,13 @@ WORDS: dict[str, list[str]] = {
     "--python VENV": ["reproduce", SLUG, "--python", "venv"],
     "./patchbench env pins functions --write": ["env", "pins", "functions", "--write"],
     "./patchbench env pins update": ["env", "pins", "update"],
+    "scan --runs": ["scan", "--runs", "."],
     "sweep --executor slurm": ["sweep", "--executor", "slurm"],
     "window --all": ["window", "--all"],
 }
 RUN_BY = {
+    # The mounts are made by bwrap there: no plugin for images is on the machine of the tests.
+    "srun --container-image IMAGE --container-mounts DIR:/patchbench": ("tests/e2e/sweep_test.py", '"srun", "-N1", "bwrap"'),
     "pip install ./mitigations": ("tests/python/mitigation_install_test.py", '"-m", "pip", "install"'),
     "pip install patchbench_mitigations-*.whl": ("env/try_wheels.sh", "--find-links /mnt patchbench-mitigations"),
     "torchrun … -m patchbench_mitigations train.py": ("tests/python/mitigation_launcher_test.py", '"-m", "torch.distributed.run"'),

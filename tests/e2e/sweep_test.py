@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from scan_test import install
 from slurm_cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,6 +158,21 @@ def test_slurm_runs_each_cell_once_though_a_node_dies(tmp_path: Path, slurm: Clu
     # The node of the GPU type has none to show: said, and no record made.
     assert {c["sentinel"] for c in cells if c["device"] == "h200"} == {"NOT_RUN:not_runnable_here"}
     assert sweeps.verdicts() == dict.fromkeys(REJECTING, 1)
+
+
+def test_an_image_is_scanned_from_inside_where_a_task_starts_it(tmp_path: Path, slurm: Cluster) -> None:
+    """bwrap stands for the plugin that gives a task its image and its mounts."""
+    image = tmp_path / "image"
+    install(image / "opt/venv", "liger-kernel", "0.8.0")
+    for name in ("bin", "lib64", "patchbench"):
+        (image / name).mkdir()
+    mounts = ["--bind", image, "/", "--ro-bind", "/lib64", "/lib64", "--symlink", "usr/lib", "/lib", "--ro-bind", PROGRAM, "/bin/patchbench"]
+    mounts += ["--ro-bind", "/usr/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "--ro-bind", ROOT, "/patchbench"]
+    scan = ["/bin/patchbench", "scan", "--root", "/", "--pack", "liger_flce_none_bwd", "--format", "json"]
+    words = ["srun", "-N1", "bwrap", *map(str, mounts), "--setenv", "PATCHBENCH_ROOT", "/patchbench", *scan]
+    done = subprocess.run(words, env=slurm.env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert {(one["input"], one["state"]) for one in json.loads(done.stdout)["answers"]} >= {("/opt/venv", "hit")}
 
 
 def test_slurm_cancels_what_it_runs(tmp_path: Path, slurm: Cluster) -> None:
