@@ -264,8 +264,9 @@ void print(const Context& context, const ScanOptions& options, const ScanReport&
 void scan_runs(Context& context, const ScanOptions& options) {
   const std::string format = context.json ? "json" : options.format;
   if (!options.paths.empty() || !options.roots.empty() || !options.code.empty() ||
-      !options.as.empty())
-    throw Error(ErrorCode::kUsage, "--runs DIR goes with no PATH, --root, --code or --as");
+      !options.as.empty() || options.only_fixable)
+    throw Error(ErrorCode::kUsage,
+                "--runs DIR goes with no PATH, --root, --code, --as or --only-fixable");
   if (format != "table" && format != "json")
     throw Error(ErrorCode::kUsage, "--runs has the formats table and json, not " + format);
   PastRuns found = past_runs_below(options.runs);
@@ -350,7 +351,7 @@ void add_scan_command(CLI::App& app, Context& context) {
       "  patchbench scan\n"
       "  patchbench scan .\n"
       "  patchbench scan uv.lock --format sarif\n"
-      "  patchbench scan --runs ~/project/wandb\n"
+      "  patchbench scan --runs ~/runs\n"
       "  patchbench scan --root /mnt/image --fail-on silent_wrong\n"
       "  patchbench scan ~/venv --code train/ --pack liger_flce_none_bwd");
   command->callback([options, &context] { scan(context, *options); });

@@ -57,7 +57,7 @@ void tell_unknown(Service& service, const std::vector<std::string>& unknown) {
   for (const std::string& one : unknown) {
     if (service.told.size() >= kMaxTold || !service.told.insert(one).second) continue;
     service.context.err() << fmt::format(
-        "patchbench: serve: {}: unknown to a pack, and no all-clear; patchbench scan says why\n",
+        "patchbench: serve: {}: a pack does not know whether it is hit; patchbench scan says why\n",
         one);
   }
 }
@@ -89,6 +89,18 @@ void end(evutil_socket_t, short, void* base) {
   event_base_loopbreak(static_cast<event_base*>(base));
 }
 
+void listen_again(evutil_socket_t, short, void* listener) {
+  evconnlistener_enable(static_cast<evconnlistener*>(listener));
+}
+
+/// No descriptor is left: new clients wait until others have gone.
+void rest(evconnlistener* listener, void*) {
+  constexpr timeval kRest{.tv_sec = 0, .tv_usec = 100'000};
+  evconnlistener_disable(listener);
+  event_base_once(evconnlistener_get_base(listener), -1, EV_TIMEOUT, listen_again, listener,
+                  &kRest);
+}
+
 /// Listens on the loopback alone; the port that it has.
 int listen_on(event_base* base, evhttp* http, int port) {
   sockaddr_in address{};
@@ -103,6 +115,7 @@ int listen_on(event_base* base, evhttp* http, int port) {
                 fmt::format("serve: port {} of 127.0.0.1: {}; --port 0 takes a free one", port,
                             std::strerror(errno)));
   made(evhttp_bind_listener(http, listener), "a listener");
+  evconnlistener_set_error_cb(listener, rest);
   socklen_t size = sizeof address;
   getsockname(evconnlistener_get_fd(listener), reinterpret_cast<sockaddr*>(&address), &size);
   return ntohs(address.sin_port);
@@ -156,7 +169,7 @@ void add_serve_command(CLI::App& app, Context& context) {
       "POST /v1/query, POST /v1/querybatch, GET /v1/vulns/ID, on the loopback alone. A release "
       "has\n"
       "the packs of which scan says hit, or hit with a package that the query does not name. OSV\n"
-      "has no word for unknown: an empty answer is no all-clear, and serve names such a release "
+      "has no word for unknown: an empty answer does not mean right; serve names such a release "
       "on\n"
       "stderr. Ctrl-C ends it.\n"
       "Examples:\n"

@@ -123,7 +123,7 @@ Json OsvFeed::records_of(const std::string& package, const Listed& listed,
   Inventory inventory{.name = "query"};
   inventory.list.lists_all = false;
   inventory.list.add(package, listed);
-  for (const ScanAnswer& one : answers_of(packs_, table_, inventory)) {
+  for (const ScanAnswer& one : answers_without_upgrades(packs_, table_, inventory)) {
     const bool is_open = one.state == ScanState::kUnknown;
     if (!is_open && one.state != ScanState::kHit) continue;
     // A commit that is hit has no record where every release is right.

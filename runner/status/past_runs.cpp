@@ -239,7 +239,7 @@ PastRuns past_runs_below(const std::string& folder) {
   if (!fs::is_directory(folder, none))
     throw Error(ErrorCode::kUsage,
                 folder +
-                    ": is no folder; --runs takes one with wandb or MLflow runs or Megatron-LM "
+                    ": is not a folder; --runs takes one with wandb or MLflow runs or Megatron-LM "
                     "checkpoints below it");
   return RunFinder(folder).find();
 }

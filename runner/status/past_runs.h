@@ -21,7 +21,7 @@ struct PastRun {
 /// lists of its artifacts. Megatron-LM: a folder with latest_checkpointed_iteration.txt; of its
 /// arguments what a run_config.yaml, config.yaml, args.yaml or args.json has, for a checkpoint's
 /// own are in a pickle, which is not loaded. Links are not followed. Error(kUsage)
-/// `<folder>: <reason>` where it is no folder.
+/// `<folder>: <reason>` where it is not a folder.
 struct PastRuns {
   std::vector<PastRun> runs;
   std::vector<std::string> unread;

@@ -99,7 +99,7 @@ RunsReport runs_report(const std::vector<Manifest>& packs, const VerdictTable& t
   for (PastRun& past : found.runs) {
     RunAnswer run{.name = past.name, .tracker = past.tracker, .day = past.day};
     auto [at, is_new] = known.try_emplace(key_of_list(past.inventory.list, relevant));
-    if (is_new) at->second = answers_of(packs, table, past.inventory);
+    if (is_new) at->second = answers_without_upgrades(packs, table, past.inventory);
     run.first = all.report.answers.size();
     for (ScanAnswer answer : at->second) {
       answer.input = run.name;

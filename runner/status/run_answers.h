@@ -24,8 +24,8 @@ struct RunAnswer {
   std::vector<RunClass> classes;    ///< of its hits
 };
 
-/// The answers for many runs. A release whose every class has a condition that a run did not meet
-/// is no hit of that run.
+/// The answers for many runs. A run is not hit by a release if its settings rule out the condition
+/// of every class.
 struct RunsReport {
   ScanReport report;
   std::vector<RunAnswer> runs;

@@ -54,20 +54,18 @@ ConditionState named_value(const Json& spec, const RunSettings& settings) {
   return *said.begin() ? ConditionState::kMet : ConditionState::kNotMet;
 }
 
-ConditionState key_state(const Json& spec, const RunSettings& settings) {
+/// Nothing where the key is for files that have not what the settings have (`without`): a run's
+/// settings are those of several files.
+std::optional<ConditionState> key_state(const Json& spec, const RunSettings& settings) {
+  if (spec.contains("without") &&
+      settings.contains(spec.at("without").at("name").get<std::string>()))
+    return std::nullopt;
   ConditionState state = named_value(spec, settings);
   if (state == ConditionState::kNotMet) return state;
   if (spec.contains("with")) {
     const ConditionState other = named_value(spec.at("with"), settings);
     if (other == ConditionState::kNotMet) return other;
     if (other == ConditionState::kOpen) state = other;
-  }
-  if (spec.contains("without")) {
-    const Json& other = spec.at("without");
-    if (named_value(other, settings) == ConditionState::kMet) return ConditionState::kNotMet;
-    if (settings.contains(other.at("name").get<std::string>()) &&
-        named_value(other, settings) == ConditionState::kOpen)
-      state = ConditionState::kOpen;
   }
   // What meets a part alone leaves the condition open.
   return spec.value("is_part", false) ? ConditionState::kOpen : state;
@@ -122,7 +120,7 @@ ConditionState condition_of_run(const Manifest& pack, const std::string& failure
   for (const CodeRule* rule : rules) {
     for (const Json& spec : rule->keys) {
       names.insert(spec.at("name").get<std::string>());
-      states.insert(key_state(spec, settings));
+      if (const auto state = key_state(spec, settings)) states.insert(*state);
     }
   }
   if (states.contains(ConditionState::kMet)) return ConditionState::kMet;

@@ -12,8 +12,8 @@ namespace patchbench {
 /// "true", "none", "8". A group of settings has the value "{}".
 using RunSettings = std::map<std::string, std::set<std::string>>;
 
-/// Adds the settings in a configuration, those of its groups too. A tracker keeps a value below
-/// `value`.
+/// Adds the settings in a configuration, those of its groups too. Where a setting is a group with
+/// the key `value`, as wandb writes it, that is its value.
 void add_settings(RunSettings& settings, const YamlNode& node);
 void add_setting(RunSettings& settings, const std::string& name, const std::string& text);
 
@@ -22,9 +22,9 @@ enum class ConditionState { kMet, kOpen, kNotMet };
 std::string condition_state_name(ConditionState state);
 
 /// Whether a run met the condition of a failure class, as the keys of its triggers say
-/// (`trigger[].code`). Met where one key has a value that meets. Not met where every key has a
-/// value that does not, and nothing but keys of that name can meet it: the pack has one upstream,
-/// and its calls ask about the same names. Else open.
+/// (`trigger[].code`). Met: one key has a value that meets. Not met: every key that the settings
+/// are for has a value that does not meet, and only these keys can meet it (the pack has one
+/// upstream, and its calls are about the same names). Else open.
 ConditionState condition_of_run(const Manifest& pack, const std::string& failure_class,
                                 const RunSettings& settings);
 

@@ -195,4 +195,10 @@ std::vector<ScanAnswer> answers_of(const std::vector<Manifest>& packs, const Ver
   return all;
 }
 
+std::vector<ScanAnswer> answers_without_upgrades(const std::vector<Manifest>& packs,
+                                                 const VerdictTable& table, Inventory& inventory) {
+  const Copies copies = copies_in(inventory, wanted_files(packs));
+  return answers_from(packs, table, inventory, copies);
+}
+
 }  // namespace patchbench

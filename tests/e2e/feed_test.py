@@ -7,12 +7,13 @@ import http.client
 import io
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ LIGER, FROZEN = "PATCHBENCH-09-liger-kernel", "PATCHBENCH-25-liger-kernel"
 MIB = 1 << 20
 
 
-def started(*words: str) -> tuple[subprocess.Popen, int]:
+def started(*words: str, before: Callable[[], None] | None = None) -> tuple[subprocess.Popen, int]:
     """The process, and its port once it listens."""
     process = subprocess.Popen(
-        [PROGRAM, "--json", "serve", "--port", "0", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [PROGRAM, "--json", "serve", "--port", "0", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=before
     )
     assert process.stdout is not None
     lines = iter(process.stdout.readline, "}\n")
@@ -79,6 +80,9 @@ def test_the_archive_has_one_file_a_record(tmp_path: Path) -> None:
     assert {f"{LIGER}.json", f"{FROZEN}.json"} <= files.keys()
     (affected,) = files[f"{LIGER}.json"]["affected"]
     assert affected["package"]["name"] == "liger-kernel" and {"fixed": "0.8.2"} in affected["ranges"][0]["events"]
+    of_smem = {package["name"] for one in files.values() if one["database_specific"]["slug"] == "mamba3_mimo_smem_2d"
+               for package in (entry["package"] for entry in one["affected"])}  # fmt: skip
+    assert of_smem == {"tilelang"}, "of mamba-ssm scan says that the class harms no run of the release"
     assert archive(tmp_path)[0] == data, "the same records make the same bytes"
     assert archive(tmp_path, "liger_flce_none_bwd")[1].keys() == {f"{LIGER}.json"}
 
@@ -125,7 +129,7 @@ def test_names_are_those_of_pypi(port: int) -> None:
     assert ids(port, query("liger-kernel", "0.8.2")) == {FROZEN}
     assert ids(port, query("liger-kernel", "0.8.0.0")) == {LIGER, FROZEN}, "as PEP 440 compares"
     assert ids(port, {"package": {"purl": "pkg:pypi/Liger_Kernel@0.8.0"}}) == {LIGER, FROZEN}
-    assert ids(port, {"package": {"name": "liger-kernel", "ecosystem": "PyPI"}}) == {LIGER, FROZEN}, "all of a package"
+    assert ids(port, {"package": {"name": "Liger_Kernel", "ecosystem": "PyPI"}}) == {LIGER, FROZEN}, "all of a package"
     for other in (query("numpy", "2.0.0"), query("liger-kernel", "99.0"), {"commit": "a" * 40},
                   {"package": {"name": "liger-kernel", "ecosystem": "npm"}, "version": "0.8.0"}):  # fmt: skip
         assert ids(port, other) == set(), other
@@ -193,6 +197,16 @@ def test_slow_clients_hold_up_nobody(port: int) -> None:
         one.close()
 
 
+def test_more_clients_than_descriptors_wait() -> None:
+    process, port = started(before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
+    many = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(60)]
+    assert ids(port, query("liger-kernel", "0.8.0")) == {LIGER, FROZEN}, "when the others are closed"
+    for one in many:
+        one.close()
+    process.terminate()
+    assert process.communicate(timeout=30)[1] == "" and process.returncode == 0
+
+
 def test_only_this_machine_can_ask() -> None:
     process, port = started()
     try:
@@ -212,7 +226,7 @@ def test_an_unknown_release_is_named_once() -> None:
         assert ids(port, query("liger-kernel", "0.8.0")) == {LIGER, FROZEN}
     process.terminate()
     said = process.communicate(timeout=30)[1].splitlines()
-    assert len(said) == 1 and "liger-kernel 99.0: unknown" in said[0] and "patchbench scan" in said[0]
+    assert len(said) == 1 and "liger-kernel 99.0: a pack does not know" in said[0] and "patchbench scan" in said[0]
 
 
 @pytest.mark.parametrize("words", [["--port", "65536"], ["--port", "x"], ["--db", "none.json"], ["8080"]])

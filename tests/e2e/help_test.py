@@ -52,9 +52,6 @@ def place(desk: Path) -> Path:  # noqa: F811
     for folder in ("tmp", "train", ".local/share/bash-completion/completions"):
         (desk / folder).mkdir(parents=True)
     shutil.copy(ROOT / "reports/evidence/te_fused_ce/cpu-window.jsonl", desk / "records.jsonl")
-    run = desk / "project/wandb/run-20260131_120000-k3v9/files"
-    run.mkdir(parents=True)
-    (run / "requirements.txt").write_text("liger-kernel==0.8.5\n")
     install_liger(desk / "mnt/image/usr/lib/python3/dist-packages")
     shutil.copy(desk / "step.py", desk / "train")
     return desk

@@ -42,6 +42,7 @@ PLACEHOLDERS = {
     "LOCK": "uv.lock",
     "LOG": "train.log",
     "PATH": "step.py",
+    "RUNS": "runs",
     "RULE": "allocator",
     "BEFORE.json": "BEFORE.json",
     "AFTER.json": "AFTER.json",
@@ -168,6 +169,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (desk / "issue.md").write_text("A page without a number.\n")
     (desk / "train.log").write_text("step 1\n")
     (desk / "uv.lock").write_text('[[package]]\nname = "liger-kernel"\nversion = "0.8.0"\n')
+    (desk / "runs/run-20260131_120000-k3v9/files").mkdir(parents=True)
+    (desk / "runs/run-20260131_120000-k3v9/files/requirements.txt").write_text("liger-kernel==0.8.0\n")
     shutil.copytree(ROOT / "runner/python", desk / "runner/python")
     (desk / "step.py").write_text("print(1)\n")
     (desk / "compile-cache").mkdir()

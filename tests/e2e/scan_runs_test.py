@@ -83,6 +83,8 @@ SETTINGS = [
     ("transformers==4.45.2", {STEPS: 1}, TRAINER, "not met"),
     ("transformers==4.45.2", {STEPS: "auto"}, TRAINER, "open"),
     ("transformers==4.45.2", {"learning_rate": 1e-4}, TRAINER, "open"),
+    ("transformers==4.45.2", {STEPS: 8, "deepspeed": {"zero_optimization": {"stage": 2}}}, TRAINER, "open"),
+    ("transformers==4.45.2", {STEPS: 1, "deepspeed": {STEPS: 8}}, TRAINER, "open"),
     ("deepspeed==0.18.1", {STEPS: 8, "zero_optimization": {"stage": 2}}, ZERO2, "met"),
     ("deepspeed==0.18.1", {STEPS: 1, "zero_optimization": {"stage": 2}}, ZERO2, "not met"),
     ("deepspeed==0.18.1", {STEPS: 8, "zero_optimization": {"stage": 3}}, ZERO2, "open"),
@@ -180,8 +182,9 @@ def test_ignored_packs_are_no_hits(tmp_path: Path) -> None:
 
 
 def test_wrong_words(tmp_path: Path) -> None:
-    cases = [(["--runs", tmp_path], 3, "no run was found"), (["--runs", tmp_path / "none"], 2, "is no folder"),
+    cases = [(["--runs", tmp_path], 3, "no run was found"), (["--runs", tmp_path / "none"], 2, "is not a folder"),
              (["--runs", tmp_path, "."], 2, "no PATH"), (["--runs", tmp_path, "--code", tmp_path], 2, "--code"),
+             (["--runs", tmp_path, "--only-fixable"], 2, "--only-fixable"),
              (["--runs", tmp_path, "--format", "sarif"], 2, "sarif")]  # fmt: skip
     for words, status, said in cases:
         done = scan(*words)

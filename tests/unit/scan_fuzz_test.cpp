@@ -21,6 +21,7 @@
 #include "status/inventory.h"
 #include "status/listing.h"
 #include "status/osv_feed.h"
+#include "status/run_answers.h"
 #include "status/scan.h"
 #include "status/verdict_table.h"
 #include "unit/mutation.h"
@@ -237,6 +238,30 @@ TEST(ScanFuzz, AKnownHitInAnEnvironmentIsNeverAnAllClear) {
   }
   fs::remove_all(venv);
   EXPECT_GT(counts_of[1], num_inputs / 2);
+}
+
+TEST(ScanFuzz, ARunWithAHitIsNeverAnAllClear) {
+  const fs::path root = fs::path(testing::TempDir()) / fmt::format("scan_fuzz_runs.{}", getpid()),
+                 files = root / "run-20260131_120000-a/files";
+  const ScanLimits limits{.fail_on = {failing_impacts().begin(), failing_impacts().end()}};
+  std::map<int, uint64_t> counts_of;
+  for (uint64_t i = 0; i < kNumFolders / 4; ++i) {
+    Random random(5, i);
+    fs::remove_all(root);
+    fs::create_directories(files);
+    const Input input = spellings::requirements_of(random.pick(planted()), random);
+    std::ofstream(files / "requirements.txt", std::ios::binary) << input.text;
+    std::ofstream(files / "config.yaml", std::ios::binary) << spellings::one_of(
+        random, {"", "a: [1", "lr:\n  value: 0.1\n", "gradient_accumulation_steps:\n  value: 8\n",
+                 "gradient_accumulation_steps: auto\nstage: [2, {stage: 3}]\n", "- &a [*a]\n"});
+    RunsReport runs = runs_report(known().packs, known().table, past_runs_below(root.string()));
+    const int status = scan_exit(runs.report, limits);
+    ++counts_of[status];
+    ASSERT_NE(status, 0) << "input " << i << ":\n" << input.text << runs_json(runs, status);
+    ASSERT_TRUE(is_plain(runs_text(runs, status, {}))) << input.text;
+  }
+  fs::remove_all(root);
+  EXPECT_GT(counts_of[1], kNumFolders / 16);
 }
 
 TEST(ScanFuzz, TheFeedKeepsSilentAboutNoHitAndNeverFails) {
