@@ -156,7 +156,7 @@ void read_projects(ScanReport& report, const Context& context,
   for (const Manifest& pack : packs)
     if (!report.is_right(pack.slug.str())) in_question.push_back(pack);
   for (const Inventory* one : projects) {
-    if (one->code.empty() || in_question.empty()) continue;
+    if (one->code.empty()) continue;
     add_code(report, context, one->name, one->code, in_question);
     report.has_project_code = true;
   }

@@ -67,7 +67,9 @@ std::optional<std::string> comparison_of_poetry(const std::string& text) {
 /// The requirements of a pyproject.toml, at their lines.
 class Project {
  public:
-  Project(const Json& document, const JsonLines& lines) : document_(document), lines_(lines) {}
+  /// `is_pixi`: the document is a pixi.toml, with the tables of Pixi at its top.
+  Project(const Json& document, const JsonLines& lines, bool is_pixi)
+      : document_(document), lines_(lines), is_pixi_(is_pixi) {}
 
   std::vector<RequirementLine> read() {
     const Json* sources = at({"tool", "uv", "sources"});
@@ -85,8 +87,20 @@ class Project {
       for (const auto& [name, group] : groups->items())
         if (group.is_object() && group.contains("dependencies"))
           add_poetry("/tool/poetry/group", &group.at("dependencies"));
+    const Json* environments = at({"tool", "hatch", "envs"});
+    if (environments != nullptr && environments->is_object())
+      for (const auto& [name, environment] : environments->items())
+        for (const char* key : {"dependencies", "extra-dependencies"})
+          if (environment.is_object() && environment.contains(key))
+            add_array(fmt::format("/tool/hatch/envs/{}/{}", pointer_segment(name), key),
+                      &environment.at(key));
+    if (const Json* pixi = at({"tool", "pixi"})) add_pixi("/tool/pixi", *pixi);
+    if (is_pixi_) add_pixi("", document_);
     return std::move(found_);
   }
+
+  /// What conda is asked for, as "name>=1.2".
+  std::vector<RequirementLine> conda() { return std::move(conda_); }
 
  private:
   const Json* at(std::initializer_list<const char*> keys) const {
@@ -123,6 +137,31 @@ class Project {
     if (groups == nullptr || !groups->is_object()) return;
     for (const auto& [name, rows] : groups->items())
       add_array(pointer + "/" + pointer_segment(name), &rows);
+  }
+
+  /// Pixi writes the same tables for the project, a feature and a platform.
+  void add_pixi(const std::string& pointer, const Json& table) {
+    if (!table.is_object()) return;
+    for (const auto& [key, value] : table.items()) {
+      const std::string inner = pointer + "/" + pointer_segment(key);
+      if (key == "pypi-dependencies") add_poetry(inner, &value);
+      if (key == "dependencies" || key == "host-dependencies" || key == "build-dependencies")
+        add_conda(inner, value);
+      if ((key != "feature" && key != "target") || !value.is_object()) continue;
+      for (const auto& [name, part] : value.items())
+        add_pixi(inner + "/" + pointer_segment(name), part);
+    }
+  }
+
+  void add_conda(const std::string& pointer, const Json& table) {
+    if (!table.is_object()) return;
+    for (const auto& [name, value] : table.items()) {
+      const Json version = value.is_object() ? value.value("version", Json()) : value;
+      const std::string text = version.is_string() ? version.get<std::string>() : "";
+      const bool is_bare = !text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) != 0;
+      conda_.push_back({name + (is_bare ? "=" : "") + (text == "*" ? "" : text),
+                        line_of(pointer + "/" + pointer_segment(name))});
+    }
   }
 
   /// Poetry: name -> "^1.2", a table with version or git, or several of them.
@@ -170,22 +209,37 @@ class Project {
 
   const Json& document_;
   const JsonLines& lines_;
+  bool is_pixi_;
   std::map<std::string, Json> sources_;
-  std::vector<RequirementLine> found_;
+  std::vector<RequirementLine> found_, conda_;
 };
+
+/// A pixi.toml: its [workspace] names channels, and no other project file has such a line.
+bool is_pixi(std::string_view text) {
+  return has_line(text, {"channels = [", "channels=[", "[pypi-dependencies]"});
+}
 
 }  // namespace
 
 bool is_project(std::string_view text) {
-  return has_line(text,
-                  {"[project]", "[project.", "[build-system]", "[tool.", "[dependency-groups]"});
+  return is_pixi(text) || has_line(text, {"[project]", "[project.", "[build-system]", "[tool.",
+                                          "[dependency-groups]"});
 }
 
 PackageList project_packages(std::string_view text, const std::string& file,
                              const ReadIncluded& read_included) {
   JsonLines lines;
   const Json document = parse_toml(text, file, &lines);
-  return required_packages(Project(document, lines).read(), file, read_included);
+  Project project(document, lines, is_pixi(text));
+  PackageList list = required_packages(project.read(), file, read_included);
+  for (const RequirementLine& one : project.conda()) {
+    const auto [name, version] = conda_package(one.text);
+    list.num_unpinned += version.empty() ? 1 : 0;
+    list.add(name, {.version = version, .source = "conda", .file = file, .line = one.line});
+  }
+  if (text.find("[tool.kernels.dependencies]") != std::string_view::npos)
+    list.leave_unread(file + ": kernels of the Hub, which are not read; one may be Liger's");
+  return list;
 }
 
 bool is_setup(std::string_view text) {

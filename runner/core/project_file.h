@@ -6,8 +6,9 @@
 
 namespace patchbench {
 
-/// What a pyproject.toml asks for: dependencies and their groups of the standard tables, of Poetry
-/// and of PDM; a source of uv's takes the place of the index. Error(kUsage) `<file>:<line>:
+/// What a pyproject.toml asks for: dependencies and their groups of the standard tables, of Poetry,
+/// of PDM, of Hatch's environments and of Pixi, and a pixi.toml; a source of uv's takes the place
+/// of the index. Error(kUsage) `<file>:<line>:
 /// <reason>`.
 bool is_project(std::string_view text);
 PackageList project_packages(std::string_view text, const std::string& file,

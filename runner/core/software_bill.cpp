@@ -215,7 +215,7 @@ class Bill {
 namespace {
 
 /// `pip list --format json` and `conda list --json`: rows of name and version; conda's have a
-/// channel.
+/// channel. Or a kernels.lock: rows of repo_id, of kernels of the Hub; none is read.
 PackageList tool_packages(const Json& rows, const JsonLines& lines, const std::string& file) {
   PackageList list;
   list.lists_all = false;
@@ -226,6 +226,11 @@ PackageList tool_packages(const Json& rows, const JsonLines& lines, const std::s
       const Json value = rows[at].is_object() ? rows[at].value(key, Json()) : Json();
       return value.is_string() ? value.get<std::string>() : "";
     };
+    if (const std::string kernel = text("repo_id"); !kernel.empty()) {
+      list.leave_unread(fmt::format("{}:{}: {}, a kernel of the Hub, which is not read", file, line,
+                                    shown(kernel)));
+      continue;
+    }
     if (text("name").empty() || text("version").empty())
       throw Error(ErrorCode::kUsage, fmt::format("{}:{}: is no package with its version, as pip "
                                                  "list or conda list write one",

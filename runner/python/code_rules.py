@@ -26,6 +26,7 @@ SETTINGS = {".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".cfg", ".ini", "
 SKIPPED = {".git", "__pycache__", "node_modules", "site-packages", "dist-packages"}
 ABSENT = {"", "~", "null", "none", "false"}
 MET, NOT_MET, UNKNOWN = "met", "not_met", "unknown"
+HUB = "use_kernels"  # an option of transformers
 SETTERS = {ast.Call, ast.Dict, ast.Assign, ast.AnnAssign, ast.List, ast.Tuple}  # what Reader.pairs looks at
 OPEN = object()  # the value of a setting that is not in the text
 
@@ -193,7 +194,8 @@ class Reader:
                 self.by_call.setdefault(call, []).append(rule)
         self.keys = [(rule, spec) for rule in rules for spec in rule["keys"]]
         self.words = {word_of(call) for call in self.targets}
-        self.set_keys = {spec["name"]: setting_pattern(spec["name"]) for _, spec in self.keys}
+        self.set_keys = {spec["name"]: setting_pattern(spec["name"]) for _, spec in self.keys} | {HUB: setting_pattern(HUB)}
+        self.hub: list[tuple[str, int]] = []  # where kernels of the Hub are switched on
         self.modules: dict[str, Module] = {}
         self.found: dict[tuple[str, str, int], dict[str, Any]] = {}
         self.count = 0
@@ -371,8 +373,23 @@ class Reader:
                     if key == spec["name"]:
                         self.put_key(rule, spec, file, line, module.outcome(spec, value), f"{key} is set")
 
+    def read_hub(self, module: Module, file: Path) -> None:
+        """Calls, tables and assignments that switch the kernels of the Hub on, or may; an option that a parser declares is none."""
+        for node in module.nodes:
+            if type(node) not in SETTERS or (isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "add_argument"):
+                continue
+            for key, value, line in self.pairs(node):
+                is_known = isinstance(value, ast.Constant)
+                if key == HUB and (bool(value.value) if is_known else not isinstance(node, ast.AnnAssign)):
+                    self.hub.append((str(file), line))
+
     def read_settings(self, text: str, file: Path) -> None:
         keys = [(rule, spec) for rule, spec in self.keys if is_named(spec["name"], text) and has_with_it(spec, text)]
+        for number, line in enumerate(text.splitlines() if is_named(HUB, text) else (), 1):
+            for said, value in settings_in(line + " ", HUB):
+                # An option of a command line has no value.
+                if value is not None or (not said and "--" in line):
+                    self.hub.append((str(file), number))
         calls = [(call, rules) for call, rules in self.by_call.items() if call in text]
         for number, line in enumerate(text.splitlines() if keys or calls else (), 1):
             for call, rules in calls:
@@ -427,7 +444,7 @@ class Reader:
         if any(is_word_in(word, text) for word in self.words):
             return True
         set_keys = {name for name, pattern in self.set_keys.items() if is_named(name, text) and pattern.search(text)}
-        return bool(set_keys) and any(spec["name"] in set_keys and has_with_it(spec, text) for _, spec in self.keys)
+        return HUB in set_keys or any(spec["name"] in set_keys and has_with_it(spec, text) for _, spec in self.keys)
 
     def new_names(self, module: Module) -> set[str]:
         """The names that a module gives to callables of a rule, under which others may call them."""
@@ -455,6 +472,8 @@ class Reader:
                     self.read_calls(module, file)
                 if self.keys:
                     self.read_keys(module, file, texts[file])
+                if is_named(HUB, texts[file]):
+                    self.read_hub(module, file)
             except RecursionError:
                 self.leave_open(file, texts[file], "it is nested too deeply")
         for file, text in texts.items():
@@ -486,6 +505,12 @@ def main() -> int:
         return 2
     for place in sorted(reader.found.values(), key=lambda one: (one["file"], one["line"], one["slug"])):
         print(json.dumps(place))
+    if reader.hub:
+        (first, line), others = min(reader.hub), len(reader.hub) - 1
+        said = f"{HUB} takes kernels of the Hub, which are not read; one may be Liger's" + (
+            f" (and in {others} more places)" * bool(others)
+        )
+        print(json.dumps({"unread": f"{first}:{line}: {said}".encode(errors="replace").decode()}))
     if reader.num_left_out:
         said = f"{reader.num_left_out} Python files behind the first {MAX_PARSED >> 20} MiB that name a pack's words; --code reads them all"
         print(json.dumps({"unread": f"{root}: {said}"}))

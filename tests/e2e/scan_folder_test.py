@@ -168,3 +168,86 @@ def test_a_project_without_python_at_hand_is_unknown(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", {"requirements.txt": "liger-kernel==0.8.0\n", "train.py": TRAINS % '"none"'})
     done = scan(folder, "--pack", LIGER, PATH=str(tmp_path))
     assert done.returncode == 1 and "its code needs python3 on PATH" in done.stdout
+
+
+HUB = "use_kernels takes kernels of the Hub, which are not read; one may be Liger's"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("a.py", "model = AutoModel.from_pretrained(name, use_kernels=True)\n", 1),
+        ("a.py", "\nmodel = AutoModel.from_pretrained(name, use_kernels=args.use_kernels)\n", 2),
+        ("a.yaml", "model:\n  use_kernels: true\n", 2),
+        ("a.sh", "#!/bin/sh\npython train.py \\\n  --use_kernels\n", 3),
+        ("a.sh", "#!/bin/sh\npython train.py --use-kernels $KERNELS\n", 2),
+        ("a.py", "model = AutoModel.from_pretrained(name, use_kernels=False)\n", 0),
+        ("a.py", 'parser.add_argument("--use_kernels")\nclass A:\n    use_kernels: bool = Field(None)\n', 0),
+        ("a.yaml", "use_kernels: false\n# use_kernels: true\n", 0),
+    ],
+)
+def test_kernels_of_the_hub_are_not_read(tmp_path: Path, name: str, text: str, line: int) -> None:
+    folder = project(tmp_path / "p", RIGHT | {name: text})
+    status, found = document(folder, "--pack", LIGER)
+    assert (status, found["unread_code"]) == ((3, [f"{folder / name}:{line}: {HUB}"]) if line else (0, []))
+
+
+def test_what_locks_kernels_of_the_hub_is_named(tmp_path: Path) -> None:
+    folder = project(
+        tmp_path / "p",
+        RIGHT | {"kernels.lock": '[\n{"repo_id": "kernels-community/liger_kernels", "sha": "1"}]', "pixi.lock": "version: 6\n"},
+    )
+    (folder / "pyproject.toml").write_text('[tool.kernels.dependencies]\n"kernels-community/liger_kernels" = ">=0.0.1"\n')
+    status, found = document(folder, "--pack", LIGER)
+    assert scan(folder / "kernels.lock").returncode == 3
+    assert "kernels.lock:2: kernels-community/liger_kernels, a kernel of the Hub, which is not read" in "".join(found["unread"])
+    assert status == 3 and sorted(Path(line.split(":")[0]).name for line in found["unread"]) == [
+        "kernels.lock",
+        "pixi.lock",
+        "pyproject.toml",
+    ]
+
+
+PIXI = """[workspace]
+channels = ["conda-forge"]
+platforms = ["linux-64"]
+
+[dependencies]
+python = "3.11.*"
+mamba-ssm = "2.3.1"
+deepspeed = { version = "*", channel = "conda-forge" }
+
+[pypi-dependencies]
+liger-kernel = { version = "==0.8.0", extras = ["x"] }
+transformers = "*"
+
+[feature.gpu.target.linux-64.pypi-dependencies]
+liger-kernel = { git = "https://example.org/liger" }
+"""
+HATCH = """[project]
+name = "x"
+[tool.hatch.envs.default]
+dependencies = ["liger-kernel==0.8.0"]
+[tool.hatch.envs."train.gpu"]
+extra-dependencies = [
+  "deepspeed==0.18.2",
+]
+"""
+
+
+def rows_of(file: Path) -> set[tuple[str, str, str, int]]:
+    """(package, version, source, line); a deep table has the line of its header."""
+    return {(one["package"], one["version"] or one["range"], one["source"], one["line"])
+            for one in document(file)[1]["answers"] if one["state"] != "not_installed"}  # fmt: skip
+
+
+def test_tables_of_pixi_and_hatch_are_read(tmp_path: Path) -> None:
+    pixi = {("mamba-ssm", "2.3.1", "conda", 7), ("deepspeed", "", "conda", 8), ("liger-kernel", "0.8.0", "", 11),
+            ("transformers", "5.24.0", "", 12), ("liger-kernel", "", "git", 14)}  # fmt: skip
+    folder = project(tmp_path / "p", {"pixi.toml": PIXI, "sub/pyproject.toml": HATCH})
+    assert rows_of(folder / "pixi.toml") == pixi
+    assert rows_of(folder / "sub/pyproject.toml") == {("liger-kernel", "0.8.0", "", 3), ("deepspeed", "0.18.2", "", 5)}
+    assert rows_of(folder) == pixi | rows_of(folder / "sub/pyproject.toml")
+    inside = PIXI.replace("[", "[tool.pixi.").replace('[tool.pixi."', '["')
+    (folder / "pyproject.toml").write_text(inside)
+    assert rows_of(folder / "pyproject.toml") == pixi
