@@ -13,6 +13,8 @@
 #include "cli/commands.h"
 #include "core/error.h"
 #include "core/file_text.h"
+#include "core/scan_baseline.h"
+#include "core/scan_conditions.h"
 #include "core/scan_policy.h"
 #include "exec/process.h"
 #include "git/ignored_paths.h"
@@ -36,7 +38,7 @@ constexpr std::chrono::minutes kCodeLimit{10};
 
 struct ScanOptions {
   std::vector<std::string> paths, roots, code, packs, vex, fail_on;
-  std::string format = "table", config, db, as, runs;
+  std::string format = "table", config, db, as, runs, baseline, fail_on_condition = "open";
   bool allows_unknown = false, only_fixable = false, reads_ignored = false;
 };
 
@@ -163,6 +165,8 @@ void read_projects(ScanReport& report, const Context& context,
 }
 
 void apply_policies(ScanReport& report, const ScanOptions& options, const Context& context) {
+  if (!options.baseline.empty())
+    apply_baseline(report, read_plain_file(options.baseline, kMaxInputBytes), options.baseline);
   for (const std::string& file : options.vex)
     apply_vex(report, read_plain_file(file, kMaxInputBytes), file);
   std::error_code none;
@@ -230,6 +234,8 @@ ScanReport report_of(const Context& context, const ScanOptions& options) {
   report.has_code = !options.code.empty();
   read_code(report, context, options, packs);
   read_projects(report, context, projects, packs);
+  apply_comments(report, known);
+  apply_conditions(report);
   apply_policies(report, options, context);
   return report;
 }
@@ -239,7 +245,8 @@ ScanLimits limits_of(const ScanOptions& options) {
       options.fail_on.empty() ? failing_impacts() : options.fail_on;
   return {.fail_on = {names.begin(), names.end()},
           .allows_unknown = options.allows_unknown,
-          .only_fixable = options.only_fixable};
+          .only_fixable = options.only_fixable,
+          .needs_met = options.fail_on_condition == "met"};
 }
 
 void print(const Context& context, const ScanOptions& options, const ScanReport& report) {
@@ -285,8 +292,15 @@ void scan_runs(Context& context, const ScanOptions& options) {
 
 void scan(Context& context, const ScanOptions& options) {
   if (!options.runs.empty()) return scan_runs(context, options);
-  const ScanReport report = report_of(context, options);
-  context.exit_code = scan_exit(report, limits_of(options));
+  if (options.fail_on_condition == "met" && options.code.empty())
+    throw Error(ErrorCode::kUsage,
+                "--fail-on-condition met: only code and configurations say what is met; name them "
+                "with --code DIR");
+  ScanReport report = report_of(context, options);
+  const ScanLimits limits = limits_of(options);
+  context.exit_code = scan_exit(report, limits);
+  if (const std::string note = passed_note(report, limits); !note.empty())
+    report.notes.push_back(note);
   print(context, options, report);
 }
 
@@ -305,8 +319,7 @@ void add_options(CLI::App& command, ScanOptions& options) {
   command.add_option("--root", options.roots,
                      "the root of an unpacked or mounted image: every environment in it");
   command.add_option("--code", options.code,
-                     "Python code below DIR: the calls that meet a pack's condition; alone, no "
-                     "environment is scanned");
+                     "code and configurations in DIR that meet a condition; alone: no environment");
   command.add_option("--runs", options.runs,
                      "past runs below DIR, each a row: wandb, MLflow, Megatron-LM checkpoints");
   command.add_option("--pack", options.packs, "only these packs are asked (default: every one)")
@@ -319,15 +332,21 @@ void add_options(CLI::App& command, ScanOptions& options) {
           CLI::IsMember({"table", "json", "sarif", "cyclonedx", "openvex", "markdown", "github"}));
   command
       .add_option("--fail-on", options.fail_on,
-                  "impacts that set exit status 1 (default: silent_wrong,memory_corruption,crash)")
+                  "impacts that exit with 1 (default: silent_wrong,memory_corruption,crash)")
       ->delimiter(',')
       ->check(CLI::IsMember(impact_names()));
   command.add_flag("--all", options.reads_ignored,
                    "of a project also what its .gitignore files leave out");
+  command
+      .add_option("--fail-on-condition", options.fail_on_condition,
+                  "met: only hits whose condition --code shows to be met exit with 1")
+      ->check(CLI::IsMember({"met", "open"}));
   command.add_flag("--allow-unknown", options.allows_unknown, "what is unknown exits with 0");
   command.add_flag("--only-fixable", options.only_fixable,
                    "only hits with a right release or a mitigation exit with 1");
   command.add_option("--config", options.config, "entries to ignore (default: .patchbench.toml)");
+  command.add_option("--baseline", options.baseline,
+                     "what scan --format json wrote: what it holds, too, does not fail; new does");
   command.add_option("--vex", options.vex,
                      "OpenVEX: what it calls not_affected or fixed is ignored");
   command.add_option("--db", options.db, "a newer verdict table (export --format verdicts)");
@@ -342,18 +361,16 @@ void add_scan_command(CLI::App& app, Context& context) {
   add_options(*command, *options);
   command->footer(
       "Every upstream of every pack, every version that is listed. Runs and imports nothing, and\n"
-      "needs no network. Where files are at hand their digests decide, else the version. Unknown "
-      "is\n"
-      "what was not measured: newer, older, changed files, a build of its own.\n"
+      "needs no network. Where files are at hand their digests decide, else the version. Unknown:\n"
+      "what was not measured.\n"
       "Exit: 1 a hit, before 3: something unknown, or nothing that a pack asks about; else 0.\n"
       ".patchbench.toml: [[ignore]] with pack, reason and until (a day).\n"
+      "On a line of code or of a configuration: # patchbench: ignore PACK REASON\n"
       "Examples:\n"
-      "  patchbench scan\n"
       "  patchbench scan .\n"
-      "  patchbench scan uv.lock --format sarif\n"
+      "  patchbench scan . --format json > known.json; patchbench scan . --baseline known.json\n"
       "  patchbench scan --runs ~/runs\n"
-      "  patchbench scan --root /mnt/image --fail-on silent_wrong\n"
-      "  patchbench scan ~/venv --code train/ --pack liger_flce_none_bwd");
+      "  patchbench scan ~/venv --code train/ --pack liger_flce_none_bwd --fail-on-condition met");
   command->callback([options, &context] { scan(context, *options); });
 }
 

@@ -362,12 +362,19 @@ class Builder {
     const Json rows = document_.value("trigger", Json::array());
     for (size_t i = 0; i < rows.size(); ++i) {
       const std::string pointer = item("/trigger", i);
-      Trigger row{rows[i].at("class"),
-                  rows[i].value("site", ""),
-                  rows[i].at("words"),
-                  rows[i].value("rules", std::vector<std::string>()),
-                  rows[i].value("records", std::vector<std::string>()),
-                  code_rules_from(rows[i], pointer, refusal())};
+      Trigger row{
+          rows[i].at("class"),
+          rows[i].value("site", ""),
+          rows[i].at("words"),
+          rows[i].value("rules", std::vector<std::string>()),
+          rows[i].value("records", std::vector<std::string>()),
+          code_rules_from(rows[i], pointer, row_names(document_.at("upstreams")), refusal())};
+      if (const Json size = rows[i].value("size", Json()); size.is_object()) {
+        row.size = fmt::format("{} {} instead of {} ({})", size.at("measure").get<std::string>(),
+                               size.at("wrong").dump(), size.at("right").dump(),
+                               size.at("of").get<std::string>());
+        row.size_record = "reports/evidence/" + size.at("record").get<std::string>();
+      }
       if (row.rules.empty() != row.records.empty())
         fail(pointer, "rules need the records that show them, and records their rules");
       need_class(pointer + "/class", row.failure_class);
@@ -517,6 +524,13 @@ std::string Manifest::mitigated() const {
   if (needs.empty()) return "";
   const std::string first = needs.front();
   return first.substr(0, first.find_first_of("<>=!~ "));
+}
+
+const Trigger* Manifest::sized(const std::string& failure_class) const {
+  const auto found = std::find_if(triggers.begin(), triggers.end(), [&](const Trigger& one) {
+    return one.failure_class == failure_class && !one.size.empty();
+  });
+  return found == triggers.end() ? nullptr : &*found;
 }
 
 std::vector<std::string> Manifest::harmless_classes() const {

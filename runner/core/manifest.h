@@ -143,7 +143,8 @@ struct Trigger {
   std::string failure_class, site, words;  ///< `site`: of the cases' axis, or empty
   std::vector<std::string> rules;  ///< a decision list, as core/explain.h spells it; may be empty
   std::vector<std::string> records;
-  std::vector<CodeRule> code;  ///< for `scan --code`
+  std::vector<CodeRule> code;     ///< for `scan --code`
+  std::string size, size_record;  ///< what the class did to a training run, and the record of it
 };
 
 /// A pack's manifest.json: who it is, what it claims, what it does not.
@@ -180,6 +181,8 @@ struct Manifest {
   std::vector<std::string> worst_first(const std::set<std::string>& names) const;
   /// The condition of a failure class as a sentence; "" without one.
   std::string condition_of(const std::string& failure_class) const;
+  /// The first trigger of a failure class that states a size; null without one.
+  const Trigger* sized(const std::string& failure_class) const;
   /// The failure classes that no run of a release as it is meets (`mitigation.not_needed`).
   std::vector<std::string> harmless_classes() const;
   /// The upstream that the mitigation acts on, the first that it needs; empty without one.

@@ -104,6 +104,26 @@ void apply_ignored(ScanReport& report, const std::vector<IgnoredPack>& entries,
   }
 }
 
+void apply_comments(ScanReport& report, const std::vector<std::string>& slugs) {
+  for (const IgnoreComment& comment : report.comments) {
+    const std::string slug = comment.text.substr(0, comment.text.find(' '));
+    const std::string reason = comment.text.substr(std::min(slug.size() + 1, comment.text.size()));
+    const bool is_pack = std::find(slugs.begin(), slugs.end(), slug) != slugs.end();
+    if (!is_pack || reason.empty()) {
+      report.notes.push_back(fmt::format(
+          "{}: the comment ignores nothing: {}", comment.place,
+          slug.empty() ? "write # patchbench: ignore PACK REASON"
+          : is_pack    ? "write a reason after " + slug
+                       : "no pack \"" + shown(slug) + "\"" + did_you_mean(shown(slug), slugs)));
+      continue;
+    }
+    for (CodeSite& site : report.code) {
+      if (site.slug == slug && site.place() == comment.place)
+        site.ignored = comment.place + ": " + reason;
+    }
+  }
+}
+
 void apply_vex(ScanReport& report, std::string_view text, const std::string& file) {
   const Json document = parse_json(text, file);
   const bool is_vex = vex_text(document, "@context").starts_with("https://openvex.dev/ns");

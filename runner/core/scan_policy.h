@@ -23,6 +23,10 @@ std::vector<IgnoredPack> ignored_packs(std::string_view text, const std::string&
 void apply_ignored(ScanReport& report, const std::vector<IgnoredPack>& entries,
                    const std::string& file, const std::string& today);
 
+/// Ignores the places in code that a comment on their line names with a reason. A comment without a
+/// reason, or with a pack that is none of `slugs`, ignores nothing, and a note names it.
+void apply_comments(ScanReport& report, const std::vector<std::string>& slugs);
+
 /// Marks the answers of which an OpenVEX document says `not_affected` or `fixed`, for the same
 /// vulnerability and product (`report/scan_vex.h` writes both). A product without a version is
 /// every version of its package. Error(kUsage) `<file>: <reason>` for anything but an OpenVEX

@@ -22,12 +22,6 @@ void need_known(const Json& names, const std::string& pointer, const std::set<st
   }
 }
 
-std::set<std::string> row_names(const Json& rows) {
-  std::set<std::string> names;
-  for (const Json& row : rows) names.insert(row.at("name").get<std::string>());
-  return names;
-}
-
 void check_values(const Json& rows, const std::string& pointer, const RefuseManifest& refuse) {
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].contains("values") && rows[i].contains("unless"))
@@ -41,6 +35,12 @@ bool Requirement::is_for(const std::string& upstream_name, const std::string& fa
   return upstream == upstream_name &&
          (classes.empty() ||
           std::find(classes.begin(), classes.end(), failure_class) != classes.end());
+}
+
+std::set<std::string> row_names(const Json& rows) {
+  std::set<std::string> names;
+  for (const Json& row : rows) names.insert(row.at("name").get<std::string>());
+  return names;
 }
 
 const std::vector<std::string>& impact_names() {
@@ -83,6 +83,7 @@ std::vector<Requirement> requirements_from(const Json& document, const RefuseMan
 }
 
 std::vector<CodeRule> code_rules_from(const Json& trigger, const std::string& pointer,
+                                      const std::set<std::string>& upstreams,
                                       const RefuseManifest& refuse) {
   std::vector<CodeRule> found;
   const Json rows = trigger.value("code", Json::array());
@@ -90,12 +91,17 @@ std::vector<CodeRule> code_rules_from(const Json& trigger, const std::string& po
     const std::string here = pointer + "/code/" + std::to_string(i);
     const bool has_calls = rows[i].contains("calls");
     if (has_calls == rows[i].contains("keys")) refuse(here, "has calls or keys, one of the two");
-    if (!has_calls && rows[i].contains("arguments")) refuse(here, "arguments belong to calls");
+    for (const char* key : {"arguments", "needs_gradient"}) {
+      if (!has_calls && rows[i].contains(key)) refuse(here, std::string(key) + ": only of calls");
+    }
     for (const char* key : {"arguments", "keys"})
       check_values(rows[i].value(key, Json::array()), here + "/" + key, refuse);
+    need_known(rows[i].value("rules_out", Json::array()), here + "/rules_out", upstreams,
+               "upstream", refuse);
     found.push_back({rows[i].value("calls", std::vector<std::string>()),
                      rows[i].value("arguments", Json::array()),
-                     rows[i].value("keys", Json::array())});
+                     rows[i].value("keys", Json::array()), rows[i].value("needs_gradient", false),
+                     rows[i].value("rules_out", std::vector<std::string>())});
   }
   return found;
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct Requirement {
 struct CodeRule {
   std::vector<std::string> calls;  ///< dotted names of one callable
   Json arguments, keys;            ///< arrays in the form of the schema's `code_value`
+  bool needs_gradient = false;  ///< the call itself computes, and the class is about its backward
+  std::vector<std::string> rules_out;  ///< upstreams: what holds says that they are not hit
 };
 
 /// What a failure class does to a training run, the worst first (`impact`).
@@ -36,10 +39,13 @@ const std::vector<std::string>& failing_impacts();
 /// Reports what a schema cannot say: an RFC 6901 pointer and the reason; does not return.
 using RefuseManifest = std::function<void(const std::string&, const std::string&)>;
 
+/// The names in `upstreams` or `classes` of a manifest.
+std::set<std::string> row_names(const Json& rows);
 /// `requires` of a manifest that its schema has passed.
 std::vector<Requirement> requirements_from(const Json& document, const RefuseManifest& refuse);
-/// `code` of the trigger at `pointer`.
+/// `code` of the trigger at `pointer`, of a manifest with these upstreams.
 std::vector<CodeRule> code_rules_from(const Json& trigger, const std::string& pointer,
+                                      const std::set<std::string>& upstreams,
                                       const RefuseManifest& refuse);
 
 }  // namespace patchbench

@@ -2,7 +2,9 @@
 
 `patchbench scan` starts it as `python3 -I -S`, in Python 3.9 or newer. It parses; nothing of what it reads is imported or run. RULES is
 JSON: objects with `slug`, `class`, and either `calls` with `arguments` or `keys`, as packs/manifest.schema.json has them under `trigger`.
-Each line printed is one place: {"slug", "class", "file", "line", "is_met", "text"}; `is_met` false says that it cannot be known there.
+Each line printed is one place: {"slug", "class", "file", "line", "state", "text", "upstreams"}. `state` is met, unknown (it cannot be known
+there), no_gradient (the rule needs one, and nobody takes it there), or not_met (a rule with `rules_out` holds; `upstreams` are those of the
+rule); or it is a comment "# patchbench: ignore": {"ignore", "place"}.
 FILES is a file with the paths that are read, each with a zero after it, within MAX_PARSED; what that leaves out is {"unread": "…"}. The
 last line is {"done": N}, the number of files that were read. Exit: 2 and one line on stderr where PATH holds nothing to read.
 """
@@ -10,11 +12,14 @@ last line is {"done": N}, the number of files that were read. Exit: 2 and one li
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
+import io
 import json
 import os
 import re
 import sys
+import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,11 +27,20 @@ from typing import Any
 MAX_BYTES = 4 << 20
 MAX_PARSED = 6 << 20  # of a project's code
 MAX_STEPS = 8  # from one name of a name to the next
-SETTINGS = {".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".cfg", ".ini", ".sbatch", ".slurm"}
+CONFIGURATIONS = {".yaml", ".yml", ".json", ".toml", ".cfg", ".ini"}
+SETTINGS = CONFIGURATIONS | {".sh", ".bash", ".sbatch", ".slurm"}
+BLOCK_TEXT = re.compile(r"(?m)[:-]\s*[|>][+\-\d]*\s*(#.*)?$")  # a YAML text of several lines follows
+IGNORE = re.compile(r"#\s*patchbench:\s*ignore(?![\w-])(.*)")
+ANSWER = '"unread_in_baseline":'  # of an answer of scan, such as a baseline
+CODE = {".py", ".pyi", ".ipynb"}
+GRADIENTS_OFF = {f"torch.{where}{name}" for where in ("", "autograd.", "autograd.grad_mode.") for name in ("no_grad", "inference_mode")}
+GRADIENTS_ON = {"enable_grad", "set_grad_enabled", "grad", "grad_and_value", "vjp", "jvp", "jacrev", "hessian"}
+OTHER_CONTEXTS = {"autocast", "record_function", "stream", "device", "open"}
 SKIPPED = {".git", "__pycache__", "node_modules", "site-packages", "dist-packages"}
 ABSENT = {"", "~", "null", "none", "false"}
-MET, NOT_MET, UNKNOWN = "met", "not_met", "unknown"
 HUB = "use_kernels"  # an option of transformers
+MET, NOT_MET, UNKNOWN, NO_GRADIENT = "met", "not_met", "unknown", "no_gradient"
+RANK = {MET: 2, UNKNOWN: 1, NO_GRADIENT: 0}
 SETTERS = {ast.Call, ast.Dict, ast.Assign, ast.AnnAssign, ast.List, ast.Tuple}  # what Reader.pairs looks at
 OPEN = object()  # the value of a setting that is not in the text
 
@@ -73,9 +87,21 @@ def settings_in(line: str, name: str) -> Iterator[tuple[str, Any]]:
         if spelled not in line:
             continue
         pattern = rf"(?<![\w-])(?:--)?{re.escape(spelled)}(?![\w-])[\"']?\s*(?:[:=]|\s)\s*[\"']?([^\s\"',#}}\\]*)"
-        for text in re.findall(pattern, line)[:1]:
+        for text in re.findall(pattern, line):
             is_open = text.startswith(("$", "{", "*", "&")) or text.lower() == "auto"
             yield text, OPEN if is_open else None if text.lower() in ABSENT else {"true": True}.get(text.lower(), text)
+
+
+def keyed_in(line: str, name: str, file: Path) -> Iterator[tuple[str, Any]]:
+    """As settings_in, of a line that sets the key to one plain value: no list, no reference, no text around it."""
+    if line.lstrip().startswith(("#", ";", "//")):
+        return
+    if file.suffix != ".json":
+        line = re.split(r"\s#", line)[0]
+    quote = '"' if file.suffix == ".json" else "[\"']?"
+    pattern = rf"(?:^|[{{,])\s*{quote}{re.escape(name)}{quote}\s*[:=]\s*[\"']?([\w.+-]+)[\"']?(?=\s*(?:[,}}]|$))"
+    for text in re.findall(pattern, line):
+        yield from settings_in(f"{name}: {text}", name)
 
 
 def setting_pattern(name: str) -> re.Pattern[str]:
@@ -197,20 +223,28 @@ class Reader:
         self.set_keys = {spec["name"]: setting_pattern(spec["name"]) for _, spec in self.keys} | {HUB: setting_pattern(HUB)}
         self.hub: list[tuple[str, int]] = []  # where kernels of the Hub are switched on
         self.modules: dict[str, Module] = {}
-        self.found: dict[tuple[str, str, int], dict[str, Any]] = {}
+        self.found: dict[tuple[str, str, str, int, bool], dict[str, Any]] = {}
+        self.comments: list[dict[str, str]] = []
         self.count = 0
 
     # --- what is printed
 
+    @staticmethod
+    def shown(file: Path) -> str:
+        return str(file).encode(errors="replace").decode(errors="replace")
+
     def put(self, rule: dict[str, Any], file: Path, line: int, outcome: str, text: str) -> None:
-        if outcome == NOT_MET:
+        """A place: of a class what meets, else what cannot be known. A rule that rules out says nothing where it is not known to hold."""
+        rules_out = bool(rule["rules_out"])
+        if outcome == NOT_MET or (rules_out and outcome != MET):
             return
-        key = (rule["slug"], str(file), line)
-        if key in self.found and (self.found[key]["is_met"] or outcome == UNKNOWN):
+        key = (rule["slug"], rule["class"], str(file), line, rules_out)
+        state = NOT_MET if rules_out else outcome
+        if key in self.found and (rules_out or RANK[self.found[key]["state"]] >= RANK[state]):
             return
         text = re.sub(r"[\x00-\x1f\x7f]+", " ", text)
-        place = {"slug": rule["slug"], "class": rule["class"], "line": line, "is_met": outcome == MET, "text": text}
-        self.found[key] = place | {"file": str(file).encode(errors="replace").decode(errors="replace")}
+        place = {"slug": rule["slug"], "class": rule["class"], "line": line, "state": state, "text": text}
+        self.found[key] = place | {"file": self.shown(file), "upstreams": rule["rules_out"]}
 
     def put_key(self, rule: dict[str, Any], spec: dict[str, Any], file: Path, line: int, outcome: str, said: str) -> None:
         """`said` of a key that meets; one that is a part of the condition alone leaves it open."""
@@ -290,7 +324,48 @@ class Reader:
             return UNKNOWN
         return MET if "default" in spec and meets(spec, spec["default"]) else NOT_MET
 
-    def read_call(self, module: Module, file: Path, call: ast.Call, rules: list[dict[str, Any]], shift: int) -> None:
+    def turns_off(self, module: Module, node: ast.expr, is_decorator: bool) -> bool:
+        """Whether a context or a decorator turns gradients off, whatever happens."""
+        if not isinstance(node, ast.Call):
+            return is_decorator and any(name in GRADIENTS_OFF for name in self.resolved(module, dotted(node) or "?"))
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        is_known = any(name in GRADIENTS_OFF for name in self.resolved(module, dotted(node.func) or "?"))
+        return is_known and all(isinstance(one, ast.Constant) and one.value is True for one in given)
+
+    def without_gradient(self, module: Module) -> dict[int, int]:
+        """The calls whose result has no gradient: the id of the node, and the line that turns gradients off."""
+
+        def region(line: int, body: list[ast.stmt]) -> int:
+            called = (node.func for one in body for node in ast.walk(one) if isinstance(node, ast.Call))
+            return 0 if any(dotted(one).rpartition(".")[2] in GRADIENTS_ON for one in called) else line
+
+        found: dict[int, int] = {}
+        open_: list[tuple[ast.AST, int]] = [(module.nodes[0], 0)]
+        while open_:
+            node, line = open_.pop()
+            inner, body = line, []
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                # It runs where it is called.
+                body = node.body
+                inner = next((one.lineno for one in node.decorator_list if self.turns_off(module, one, is_decorator=True)), 0)
+                inner = region(inner, [*body, *map(ast.Expr, node.decorator_list)]) if inner else 0
+            elif isinstance(node, (ast.With, ast.AsyncWith)):
+                body = node.body
+                for item in node.items:
+                    context = item.context_expr
+                    name = dotted(context.func).rpartition(".")[2] if isinstance(context, ast.Call) else ""
+                    is_off = self.turns_off(module, context, is_decorator=False)
+                    inner = region(context.lineno, body) if is_off else inner if name in OTHER_CONTEXTS else 0
+            elif isinstance(node, (ast.Lambda, ast.GeneratorExp)):
+                line = 0
+            elif isinstance(node, ast.Call) and line:
+                found[id(node)] = line
+            inside = set(map(id, body))
+            open_ += [(child, inner if id(child) in inside else line) for child in ast.iter_child_nodes(node)]
+        return found
+
+    def read_call(self, module: Module, file: Path, call: ast.Call, rules: list[dict[str, Any]], shift: int, off: int) -> None:
+        """`off`: the line that turns gradients off around the call, or 0."""
         for rule in rules:
             seen = {self.argument(module, spec, call, shift) for spec in rule["arguments"]}
             outcome = NOT_MET if NOT_MET in seen else UNKNOWN if UNKNOWN in seen else MET
@@ -298,6 +373,8 @@ class Reader:
             text = f"{name}(…)" if outcome == MET else f"the arguments of {name} are not in the text"
             if outcome == MET and rule["arguments"]:
                 text = f"{name}({', '.join(spec['name'] + '=…' for spec in rule['arguments'])})"
+            if off and rule["needs_gradient"] and outcome != NOT_MET:
+                outcome, text = NO_GRADIENT, f"{name}(…): no gradient here ({file}:{off})"
             self.put(rule, file, call.lineno, outcome, text)
 
     def read_references(self, module: Module, file: Path, skipped: set[int]) -> None:
@@ -315,13 +392,16 @@ class Reader:
 
     def read_calls(self, module: Module, file: Path) -> None:
         skipped: set[int] = set()
+        off = self.without_gradient(module)
         for node in module.nodes:
             if isinstance(node, ast.Call):
                 shift, function = 0, node.func
                 if node.args and any(name == "functools.partial" for name in self.resolved(module, dotted(function) or "?")):
                     shift, function = 1, node.args[0]
                 if rules := self.called(module, function):
-                    self.read_call(module, file, node, rules, shift)
+                    # What calls a partial may give the argument again.
+                    rules = [rule for rule in rules if not (shift and rule["rules_out"])]
+                    self.read_call(module, file, node, rules, shift, 0 if shift else off.get(id(node), 0))
                     skipped.update(map(id, ast.walk(function)))
             for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
                 if annotation is not None:
@@ -365,7 +445,8 @@ class Reader:
                     yield flag[2:].replace("-", "_"), ast.Constant(value) if equals else after, one.lineno
 
     def read_keys(self, module: Module, file: Path, source: str) -> None:
-        keys = [(rule, spec) for rule, spec in self.keys if has_with_it(spec, source)]
+        # What a program sets may be a default that something else overrides: it rules nothing out.
+        keys = [(rule, spec) for rule, spec in self.keys if not rule["rules_out"] and has_with_it(spec, source)]
         names = {spec["name"] for _, spec in keys}
         for node in module.nodes if keys else ():
             for key, value, line in self.pairs(node) if type(node) in SETTERS else ():
@@ -390,6 +471,8 @@ class Reader:
                 # An option of a command line has no value.
                 if value is not None or (not said and "--" in line):
                     self.hub.append((str(file), number))
+        if file.suffix not in CONFIGURATIONS or (file.suffix in (".yaml", ".yml") and BLOCK_TEXT.search(text)):
+            keys = [(rule, spec) for rule, spec in keys if not rule["rules_out"]]
         calls = [(call, rules) for call, rules in self.by_call.items() if call in text]
         for number, line in enumerate(text.splitlines() if keys or calls else (), 1):
             for call, rules in calls:
@@ -397,7 +480,7 @@ class Reader:
                     for rule in rules:
                         self.put(rule, file, number, UNKNOWN, f"{call} is named in a configuration; its arguments cannot be known")
             for rule, spec in keys:
-                for value_text, value in settings_in(line, spec["name"]):
+                for value_text, value in keyed_in(line, spec["name"], file) if rule["rules_out"] else settings_in(line, spec["name"]):
                     outcome = UNKNOWN if value is OPEN else MET if meets(spec, value) else NOT_MET
                     self.put_key(rule, spec, file, number, outcome, f"{spec['name']} is set to {value_text}")
 
@@ -426,6 +509,7 @@ class Reader:
                 cells = json.loads(text)["cells"]
                 code = ["".join(cell["source"]) for cell in cells if cell.get("cell_type") == "code"]
                 text = "\n".join(re.sub(r"(?m)^\s*[%!?].*$", "pass", one) for one in code)
+            self.read_comments(text, file)
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError, KeyError, TypeError) as error:
             self.leave_open(file, text, f"it cannot be parsed ({type(error).__name__})")
@@ -438,6 +522,21 @@ class Reader:
             if name:
                 self.modules.setdefault(name, module)
         return module
+
+    def read_comments(self, text: str, file: Path) -> None:
+        """The comments "# patchbench: ignore"; in code only what is a comment there, not a text."""
+        if "patchbench:" not in text or file.suffix == ".json":
+            return
+        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if IGNORE.search(line)]
+        if file.suffix in CODE:
+            lines = []
+            with contextlib.suppress(tokenize.TokenError, SyntaxError):  # what cannot be parsed is unknown as a whole
+                tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+                lines.extend((token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT)
+        for number, match in ((number, IGNORE.search(line)) for number, line in lines):
+            if match:
+                said = " ".join(re.sub(r"[\x00-\x1f\x7f]+", " ", match[1]).split())
+                self.comments.append({"ignore": said, "place": f"{self.shown(file)}:{number}"})
 
     def may_meet(self, text: str) -> bool:
         """Whether Python code has a word of a rule where the rule may be met; cheap, before the parser."""
@@ -452,7 +551,8 @@ class Reader:
 
     def read(self, root: Path, files: Iterable[Path]) -> None:
         texts = {file: text for file in files if (text := self.text_of(file)) is not None}
-        code = {file: text for file, text in texts.items() if file.suffix in (".py", ".pyi", ".ipynb")}
+        texts = {file: text for file, text in texts.items() if file.suffix != ".json" or ANSWER not in text}
+        code = {file: text for file, text in texts.items() if file.suffix in CODE}
         parsed: dict[Path, Module] = {}
         found = [file for file, text in code.items() if self.may_meet(text)]
         names: set[str] = set()
@@ -478,6 +578,7 @@ class Reader:
                 self.leave_open(file, texts[file], "it is nested too deeply")
         for file, text in texts.items():
             if file.suffix in SETTINGS:
+                self.read_comments(text, file)
                 self.read_settings(text, file)
 
 
@@ -489,7 +590,7 @@ def files_below(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(f for f in folders if f not in SKIPPED and not (Path(folder) / f / "pyvenv.cfg").exists())
         for name in sorted(names):
-            if Path(name).suffix in {".py", ".pyi", ".ipynb"} | SETTINGS:
+            if Path(name).suffix in CODE | SETTINGS:
                 yield Path(folder) / name
 
 
@@ -514,6 +615,8 @@ def main() -> int:
     if reader.num_left_out:
         said = f"{reader.num_left_out} Python files behind the first {MAX_PARSED >> 20} MiB that name a pack's words; --code reads them all"
         print(json.dumps({"unread": f"{root}: {said}"}))
+    for comment in reader.comments:
+        print(json.dumps(comment))
     print(json.dumps({"done": reader.count}))
     return 0
 

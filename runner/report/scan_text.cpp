@@ -17,26 +17,33 @@ std::string place_text(const std::string& file, int line) {
   return file.empty() ? "" : line > 0 ? fmt::format("{}:{}", file, line) : file;
 }
 
+/// Why an answer or a place does not fail, for the end of its state.
+template <class Passed>
+std::string passed_text(const Passed& one) {
+  return !one.ignored.empty() ? ", ignored" : one.in_baseline ? ", in the baseline" : "";
+}
+
 std::string state_text(const ScanAnswer& one) {
   if (one.state == ScanState::kHit)
     return fmt::format(
         "hit: {} ({}{}){}{}", one.why, one.impact(),
         one.same_code.empty() ? "" : ", same code as " + one.same_code,
         one.classes.size() > 1 ? fmt::format(" and {} more", one.classes.size() - 1) : "",
-        one.ignored.empty() ? "" : ", ignored");
-  if (one.state == ScanState::kUnknown) return one.ignored.empty() ? "unknown" : "unknown, ignored";
+        passed_text(one));
+  if (one.state == ScanState::kUnknown) return "unknown" + passed_text(one);
+  if (one.state == ScanState::kPresent) return "present, " + one.why;
   if (one.is_patched) return "not_hit (" + one.why + ")";
   return scan_state_name(one.state);
 }
 
 /// Whether an answer needs a sentence: no hit, but for a reason that may change.
 bool is_told(const ScanAnswer& one) {
-  return one.state == ScanState::kHit || one.state == ScanState::kUnknown || one.is_harmless ||
-         !one.without.empty();
+  return one.state == ScanState::kHit || one.state == ScanState::kUnknown ||
+         one.state == ScanState::kPresent || one.is_harmless || !one.without.empty();
 }
 
 Color color_of(const ScanAnswer& one) {
-  if (!one.ignored.empty()) return Color::kGrey;
+  if (!passed_text(one).empty()) return Color::kGrey;
   if (one.state == ScanState::kHit) return Color::kRed;
   if (one.state == ScanState::kUnknown) return Color::kYellow;
   return one.state == ScanState::kNotHit ? Color::kGreen : Color::kGrey;
@@ -81,11 +88,12 @@ std::string condition_cell(const ScanAnswer& one, const ScanReport& report) {
   if (one.state != ScanState::kHit && one.state != ScanState::kUnknown) return "";
   const CodeSite* open = nullptr;
   for (const CodeSite& site : report.code) {
-    if (site.slug != one.slug || !site.ignored.empty()) continue;
-    if (site.is_met) return "met: " + place_text(site.file, site.line);
+    if (site.slug != one.slug || !site.ignored.empty() || site.state() == SiteState::kNoGradient)
+      continue;
+    if (site.is_met()) return "met: " + site.place();
     if (open == nullptr) open = &site;
   }
-  return open == nullptr ? "open" : "open: " + place_text(open->file, open->line);
+  return open == nullptr ? "open" : "open: " + open->place();
 }
 
 /// The places that are told: all that --code found; of a project's the first of each pack that
@@ -95,7 +103,8 @@ std::vector<CodeSite> told_sites(const ScanReport& report) {
   std::map<std::string, std::pair<std::size_t, int>> firsts;  // with how many others there are
   for (const CodeSite& site : report.code) {
     const auto [at, is_first] = firsts.try_emplace(
-        fmt::format("{}\n{}\n{}", site.slug, site.is_met, site.ignored), told.size(), 0);
+        fmt::format("{}\n{}\n{}", site.slug, site_state_name(site.state()), site.ignored),
+        told.size(), 0);
     if (site.is_of_project && !is_first) {
       ++at->second.second;
       continue;
@@ -104,7 +113,8 @@ std::vector<CodeSite> told_sites(const ScanReport& report) {
   }
   for (const auto& [key, first] : firsts)
     if (first.second > 0)
-      told[first.first].text += fmt::format(" (and in {} more places)", first.second);
+      told[first.first].classes.front().text +=
+          fmt::format(" (and in {} more places)", first.second);
   return told;
 }
 
@@ -129,13 +139,16 @@ Table table_of(const ScanReport& report, const std::vector<Group>& groups, bool 
     table.color(2, color_of(one));
   }
   if (is_plain)
-    for (const std::string& line : unread_sentences(report)) table.add({"", line, "unknown", ""});
+    for (const UnreadLine& line : unread_lines(report))
+      table.add({"", line.text, line.in_baseline ? "unknown, in the baseline" : "unknown", ""});
   for (const CodeSite& site : told_sites(report)) {
     // Of a project the row of its pack has the place.
     if (site.is_of_project && answered.contains(site.slug)) continue;
-    table.add({site.slug, place_text(site.file, site.line),
-               (site.is_met ? "meets: " + site.failure_class : std::string("unknown")) +
-                   (site.ignored.empty() ? "" : ", ignored"),
+    table.add({site.slug, site.place(),
+               (site.is_met()                            ? "meets: " + site.classes.front().name
+                : site.state() == SiteState::kNoGradient ? "no gradient"
+                                                         : std::string("unknown")) +
+                   passed_text(site),
                ""});
   }
   return table;
@@ -181,12 +194,19 @@ std::string mitigation_text(const ScanAnswer& one) {
                   : one.mitigation;
 }
 
+/// "met (train.py:4)"; "" where nothing that was read tells.
+std::string condition_text(const ScanClass& row) {
+  if (row.where.empty()) return "";
+  return fmt::format("{} ({})", row.state == ConditionState::kMet ? "met" : "not met", row.where);
+}
+
 /// "when", or the packages of which it is not known whether they are there.
 std::string when_text(const ScanClass& row) {
   std::string text = row.condition.empty() ? "in every run of this code" : row.condition;
   if (!row.open.empty())
     text += fmt::format(" Needs {}; whether that is installed is not known here.", row.open);
-  return text;
+  const std::string state = condition_text(row);
+  return text + (state.empty() ? "" : " The condition is " + state + ".");
 }
 
 std::string upgrade_cell(const ScanAnswer& one) {
@@ -197,7 +217,9 @@ std::string class_paragraphs(const ScanAnswer& one, int width) {
   std::string text;
   for (const ScanClass& row : one.classes)
     text += paragraph(fmt::format("  {} ({}): ", row.name, row.impact), row.wrong, width) +
-            paragraph("    when: ", when_text(row), width);
+            paragraph("    when: ", when_text(row), width) +
+            (row.size.empty() ? "" : paragraph("    size: ", row.size, width)) +
+            (row.in_baseline ? "    in the baseline\n" : "");
   return text;
 }
 
@@ -223,6 +245,11 @@ std::string hit_paragraphs(const ScanAnswer& one, bool is_told, int width) {
 std::string not_hit_paragraphs(const ScanReport& report, int width) {
   std::string text;
   for (const ScanAnswer& one : report.answers) {
+    if (one.state == ScanState::kPresent)
+      text +=
+          paragraph("present: ", fmt::format("{}, {}: {}", one.slug, release_text(one), one.why),
+                    width) +
+          class_paragraphs(one, width);
     if (is_told(one) && one.state == ScanState::kNotHit)
       text += paragraph(
           "not hit: ", fmt::format("{}, {}: {}", one.slug, release_text(one), one.why), width);
@@ -241,31 +268,37 @@ std::string open_paragraphs(const ScanReport& report, const std::vector<Group>& 
     if (!one.next.empty()) text += "  " + printable(one.next) + "\n";
     if (!one.ignored.empty()) text += paragraph("  ignored: ", one.ignored, width);
   }
-  for (const std::string& line : unread_sentences(report))
-    text += paragraph("unknown: ", line, width);
+  for (const UnreadLine& line : unread_lines(report))
+    text += paragraph("unknown: ", line.text, width);
   for (const CodeSite& site : told_sites(report)) {
-    text += paragraph(site.is_met ? "code: " : "unknown: ", site_sentence(site), width);
+    text += paragraph(
+        site.state() == SiteState::kUnknown ? "unknown: " : "code: ", site_sentence(site), width);
     if (!site.ignored.empty()) text += paragraph("  ignored: ", site.ignored, width);
   }
   return text;
 }
 
 std::string sum_of(const ScanReport& report, int exit_code) {
-  int hits = 0, open = static_cast<int>(unread_sentences(report).size()), right = 0, ignored = 0;
+  int hits = 0, open = static_cast<int>(unread_lines(report).size()), right = 0, ignored = 0,
+      present = 0;
   for (const ScanAnswer& one : report.answers) {
     hits += one.state == ScanState::kHit;
     open += one.state == ScanState::kUnknown;
     right += one.state == ScanState::kNotHit;
+    present += one.state == ScanState::kPresent;
     ignored += !one.ignored.empty();
   }
   std::string text = fmt::format("{} hit, {} unknown, {} not hit, {} packs not listed", hits, open,
                                  right, unlisted(report).packs.size());
+  if (present > 0) text += fmt::format(", {} present and not met", present);
   if (ignored > 0) text += fmt::format(" ({} ignored)", ignored);
   if (report.has_code || report.has_project_code) {
-    const auto met = std::count_if(report.code.begin(), report.code.end(),
-                                   [](const CodeSite& site) { return site.is_met; });
-    text += fmt::format("; calls that meet a condition: {}, that cannot be known: {}", met,
-                        static_cast<int64_t>(report.code.size()) - met);
+    const auto num = [&](SiteState state) {
+      return std::count_if(report.code.begin(), report.code.end(),
+                           [&](const CodeSite& site) { return site.state() == state; });
+    };
+    text += fmt::format("; calls that meet a condition: {}, that cannot be known: {}",
+                        num(SiteState::kMeets), num(SiteState::kUnknown));
   }
   return fmt::format("{}; exit {}; verdicts of {}", text, exit_code, report.verdicts_of);
 }
@@ -274,7 +307,7 @@ std::string sum_of(const ScanReport& report, int exit_code) {
 std::string closing_of(const ScanReport& report) {
   const auto first = [&](ScanState state) {
     return std::find_if(report.answers.begin(), report.answers.end(), [&](const ScanAnswer& one) {
-      return one.state == state && one.ignored.empty();
+      return one.state == state && passed_text(one).empty();
     });
   };
   if (const auto hit = first(ScanState::kHit); hit != report.answers.end()) {
@@ -285,18 +318,31 @@ std::string closing_of(const ScanReport& report) {
                    next.empty() ? "patchbench show " + hit->slug : next);
   }
   const auto site = std::find_if(report.code.begin(), report.code.end(), [](const CodeSite& one) {
-    return one.is_met && one.ignored.empty() && !one.is_of_project;
+    return one.is_met() && passed_text(one).empty() && !one.is_of_project;
   });
   if (site != report.code.end())
     return closing("The code meets the condition of a known bug.", "patchbench show " + site->slug);
   if (const auto open = first(ScanState::kUnknown); open != report.answers.end())
     return closing("No record tells whether a release is hit.",
                    open->next.empty() ? "patchbench status windows " + open->slug : open->next);
-  if (!unread_sentences(report).empty() || !report.code.empty())
+  const bool is_open = std::any_of(report.code.begin(), report.code.end(), [](const CodeSite& one) {
+    return one.state() == SiteState::kUnknown && passed_text(one).empty();
+  });
+  if (report.unread.size() > report.unread_in_baseline.size() || !report.unread_code.empty() ||
+      is_open)
     return closing("Something could not be read: whether it is hit is not known.",
                    "patchbench scan --help");
   if (report.asks_nothing())
     return closing("There is no package that a pack asks about.", "patchbench scan --help");
+  if (first(ScanState::kPresent) != report.answers.end())
+    return closing("A known bug is there, and its condition is not met.", "patchbench scan --help");
+  const auto is_found = [](const ScanAnswer& one) {
+    return one.state == ScanState::kHit || one.state == ScanState::kUnknown;
+  };
+  if (!report.code.empty() || !report.unread.empty() ||
+      std::any_of(report.answers.begin(), report.answers.end(), is_found))
+    return closing("All that was found is ignored, in the baseline, or takes no gradient.",
+                   "patchbench scan --help");
   return closing("No release with a known bug was found.", "patchbench job env check");
 }
 
@@ -350,8 +396,10 @@ std::string upgrade_text(const ScanAnswer& one) {
 std::string class_sentences(const ScanAnswer& one) {
   std::string text;
   for (const ScanClass& row : one.classes)
-    text += fmt::format("{}{} ({}): {}. When: {}", text.empty() ? "" : " ", row.name, row.impact,
-                        row.wrong, when_text(row));
+    text +=
+        fmt::format("{}{} ({}): {}. When: {}{}{}", text.empty() ? "" : " ", row.name, row.impact,
+                    row.wrong, when_text(row), row.size.empty() ? "" : " Size: " + row.size + ".",
+                    row.in_baseline ? " In the baseline." : "");
   return text;
 }
 
@@ -366,20 +414,23 @@ std::string answer_sentence(const ScanAnswer& one) {
                      mitigation_text(one), one.record.substr(0, kDigestDigits));
 }
 
-std::vector<std::string> unread_sentences(const ScanReport& report) {
-  std::vector<std::string> lines;
+std::vector<UnreadLine> unread_lines(const ScanReport& report) {
+  std::vector<UnreadLine> lines;
   for (const std::string& line : report.unread)
-    lines.push_back("which package is installed by: " + line);
+    lines.push_back({report.unread_text(line), report.unread_in_baseline.contains(line)});
   for (const std::string& line : report.unread_code)
-    lines.push_back("whether a condition is met by what is not read: " + line);
+    lines.push_back({"whether a condition is met by what is not read: " + line, false});
   return lines;
 }
 
 std::string site_sentence(const CodeSite& site) {
-  const std::string place = place_text(site.file, site.line);
-  return site.is_met ? fmt::format("{}: {} meets the condition of {} ({})", place, site.text,
-                                   site.slug, site.failure_class)
-                     : fmt::format("{}: {}", place, site.text);
+  std::string text = fmt::format("{}: {}", site.place(), site.text());
+  if (!site.is_met()) return text;
+  text += fmt::format(" meets the condition of {} ({})", site.slug, site.classes.front().name);
+  for (const SiteClass& row : site.classes) {
+    if (row.state == SiteState::kNoGradient) text += fmt::format("; {}: {}", row.name, row.text);
+  }
+  return text;
 }
 
 std::string scan_text(const ScanReport& report, int exit_code, const Style& style) {
@@ -421,10 +472,10 @@ std::string scan_markdown(const ScanReport& report, int exit_code) {
   for (const ScanAnswer& one : report.answers) {
     if (is_told(one)) text += "\n" + escaped_markdown(answer_sentence(one)) + "\n";
   }
-  for (const std::string& line : unread_sentences(report))
-    text += "\nunknown: " + escaped_markdown(line) + "\n";
+  for (const UnreadLine& line : unread_lines(report))
+    text += "\nunknown: " + escaped_markdown(line.text) + "\n";
   for (const CodeSite& site : told_sites(report))
-    text += "\n" + escaped_markdown(site_sentence(site)) + "\n";
+    text += "\n" + escaped_markdown(site_sentence(site) + passed_text(site)) + "\n";
   for (const std::string& note : report.notes) text += "\nnote: " + escaped_markdown(note) + "\n";
   return text;
 }
@@ -432,19 +483,24 @@ std::string scan_markdown(const ScanReport& report, int exit_code) {
 std::string scan_github(const ScanReport& report) {
   std::string text;
   for (const ScanAnswer& one : report.answers) {
-    if (one.state != ScanState::kHit && one.state != ScanState::kUnknown) continue;
-    const std::string level = !one.ignored.empty()           ? "notice"
-                              : one.state == ScanState::kHit ? "error"
-                                                             : "warning";
+    const bool is_present = one.state == ScanState::kPresent;
+    if (one.state != ScanState::kHit && one.state != ScanState::kUnknown && !is_present) continue;
+    const std::string level = is_present || !passed_text(one).empty() ? "notice"
+                              : one.state == ScanState::kHit          ? "error"
+                                                                      : "warning";
     text += command_line(level, one.file, one.line, one.id(), answer_sentence(one));
   }
-  for (const std::string& line : unread_sentences(report))
-    text += command_line("warning", "", 0, "PATCHBENCH-unread", line);
-  for (const CodeSite& site : told_sites(report))
-    text += command_line(!site.ignored.empty() || site.is_of_project ? "notice"
-                         : site.is_met                               ? "error"
-                                                                     : "warning",
+  for (const UnreadLine& line : unread_lines(report))
+    text += command_line(line.in_baseline ? "notice" : "warning", "", 0, "PATCHBENCH-unread",
+                         line.text);
+  for (const CodeSite& site : told_sites(report)) {
+    const bool is_passed =
+        !passed_text(site).empty() || site.state() == SiteState::kNoGradient || site.is_of_project;
+    text += command_line(is_passed       ? "notice"
+                         : site.is_met() ? "error"
+                                         : "warning",
                          site.file, site.line, site.slug, site_sentence(site));
+  }
   for (const std::string& note : report.notes)
     text += command_line("warning", "", 0, "PATCHBENCH-note", note);
   return text;

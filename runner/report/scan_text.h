@@ -28,6 +28,10 @@ std::string upgrade_text(const ScanAnswer& answer);
 std::string answer_sentence(const ScanAnswer& answer);
 std::string site_sentence(const CodeSite& site);
 /// What was not read, and what is therefore not known.
-std::vector<std::string> unread_sentences(const ScanReport& report);
+struct UnreadLine {
+  std::string text;
+  bool in_baseline = false;
+};
+std::vector<UnreadLine> unread_lines(const ScanReport& report);
 
 }  // namespace patchbench::report

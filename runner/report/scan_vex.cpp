@@ -19,7 +19,7 @@ std::map<Key, const ScanAnswer*> worst_answers(const ScanReport& report) {
   std::map<Key, const ScanAnswer*> worst;
   const auto rank = [](const ScanAnswer& one) {
     const int state = one.state == ScanState::kHit ? 0 : one.state == ScanState::kUnknown ? 1 : 2;
-    return 2 * state + (one.ignored.empty() ? 0 : 1);
+    return 2 * state + (one.ignored.empty() && !one.in_baseline ? 0 : 1);
   };
   for (const ScanAnswer& one : report.answers) {
     if (one.state == ScanState::kNotInstalled) continue;
@@ -74,6 +74,7 @@ Json analysis_of(const ScanAnswer& one) {
   } else {
     out["state"] = "not_affected";
     if (!one.without.empty()) out["justification"] = "requires_dependency";
+    if (one.state == ScanState::kPresent) out["justification"] = "requires_configuration";
   }
   return out;
 }
@@ -100,7 +101,8 @@ Json vulnerability_of(const ScanAnswer& one) {
   if (one.state == ScanState::kHit) out["recommendation"] = action_text(one);
   Json properties = Json::array();
   for (const auto& [name, value] :
-       {Key{"record", one.record}, Key{"impact", one.impact()}, Key{"ignored", one.ignored}}) {
+       {Key{"record", one.record}, Key{"impact", one.impact()}, Key{"ignored", one.ignored},
+        Key{"in_baseline", one.in_baseline ? "true" : ""}}) {
     if (!value.empty()) properties.push_back({{"name", "patchbench:" + name}, {"value", value}});
   }
   if (!properties.empty()) out["properties"] = properties;
@@ -117,7 +119,7 @@ Json scan_openvex(const ScanReport& report, const std::string& now) {
     statements.push_back({{"vulnerability", {{"name", "PATCHBENCH-unread"}}},
                           {"products", {{{"@id", "urn:patchbench:unread:" + sha256_hex(line)}}}},
                           {"status", "under_investigation"},
-                          {"status_notes", "which package is installed by: " + line}});
+                          {"status_notes", report.unread_text(line)}});
   Json document = {{"@context", "https://openvex.dev/ns/v0.2.0"},
                    {"author", "patchbench"},
                    {"timestamp", now},
@@ -144,7 +146,7 @@ Json scan_cyclonedx(const ScanReport& report, const std::string& now, const std:
   for (const std::string& line : report.unread) {
     vulnerabilities.push_back({{"id", "PATCHBENCH-unread"},
                                {"source", {{"name", "patchbench"}}},
-                               {"description", "which package is installed by: " + line},
+                               {"description", report.unread_text(line)},
                                {"analysis", {{"state", "in_triage"}}}});
   }
   properties.push_back({{"name", "patchbench:verdicts_of"}, {"value", report.verdicts_of}});

@@ -102,18 +102,13 @@ void add_settings(RunSettings& settings, const YamlNode& node) {
   for (const YamlNode& one : node.items) add_settings(settings, one);
 }
 
-std::string condition_state_name(ConditionState state) {
-  return state == ConditionState::kMet    ? "met"
-         : state == ConditionState::kOpen ? "open"
-                                          : "not met";
-}
-
 ConditionState condition_of_run(const Manifest& pack, const std::string& failure_class,
                                 const RunSettings& settings) {
   std::vector<const CodeRule*> rules;
   for (const Trigger& trigger : pack.triggers) {
     if (trigger.failure_class != failure_class) continue;
-    for (const CodeRule& rule : trigger.code) rules.push_back(&rule);
+    for (const CodeRule& rule : trigger.code)
+      if (rule.rules_out.empty()) rules.push_back(&rule);
   }
   std::set<std::string> names;
   std::set<ConditionState> states;

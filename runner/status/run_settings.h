@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/manifest.h"
+#include "core/scan_report.h"
 #include "status/yaml_text.h"
 
 namespace patchbench {
@@ -16,10 +17,6 @@ using RunSettings = std::map<std::string, std::set<std::string>>;
 /// the key `value`, as wandb writes it, that is its value.
 void add_settings(RunSettings& settings, const YamlNode& node);
 void add_setting(RunSettings& settings, const std::string& name, const std::string& text);
-
-enum class ConditionState { kMet, kOpen, kNotMet };
-/// "met", "open", "not met".
-std::string condition_state_name(ConditionState state);
 
 /// Whether a run met the condition of a failure class, as the keys of its triggers say
 /// (`trigger[].code`). Met: one key has a value that meets. Not met: every key that the settings

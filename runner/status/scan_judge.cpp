@@ -254,6 +254,10 @@ void ScanJudge::take_classes(ScanAnswer& answer, const TableRelease& release) co
          .condition = pack_.condition_of(row.name),
          .record = row.record,
          .device = row.device});
+    if (const Trigger* trigger = pack_.sized(row.name); trigger != nullptr) {
+      answer.classes.back().size = trigger->size;
+      answer.classes.back().size_record = trigger->size_record;
+    }
   }
   answer.is_harmless = answer.classes.empty();
   if (answer.is_harmless) {

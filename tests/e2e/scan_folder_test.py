@@ -151,7 +151,7 @@ def test_many_places_are_one_line_of_a_project(tmp_path: Path) -> None:
     files = {f"configs/{i:02}.yaml": "gradient_accumulation_steps: 8\n" for i in range(40)}
     folder = project(tmp_path / "p", files | {"requirements.txt": "transformers==5.16.0\n"})
     text = scan(folder, "--pack", "trainer_grad_accumulation").stdout
-    assert text.count("configs/") == 2 and "configs/00.yaml:1: gradient_accumulation_steps is set to 8 (and in 39 more places)" in text
+    assert text.count("configs/") == 4 and "configs/00.yaml:1: gradient_accumulation_steps is set to 8 (and in 39 more places)" in text
     assert len(document(folder, "--pack", "trainer_grad_accumulation")[1]["code"]) == 40
 
 

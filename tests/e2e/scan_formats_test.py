@@ -38,7 +38,7 @@ def check_sarif(log: dict[str, Any]) -> list[dict[str, Any]]:
     assert driver["name"] and len(rules) == len(set(rules)) and all(rule["shortDescription"]["text"] for rule in driver["rules"])
     assert all(isinstance(one["executionSuccessful"], bool) and isinstance(one["exitCode"], int) for one in run["invocations"])
     for result in run["results"]:
-        assert set(result) <= {"ruleId", "level", "message", "locations", "partialFingerprints", "suppressions"}
+        assert set(result) <= {"ruleId", "level", "message", "locations", "partialFingerprints", "suppressions", "baselineState"}
         assert result["ruleId"] in rules and result["level"] in ("none", "note", "warning", "error") and result["message"]["text"]
         for location in result["locations"]:
             place = location["physicalLocation"]

@@ -16,6 +16,7 @@
 #include "core/python_tokens.h"
 #include "core/record.h"
 #include "core/safetensors.h"
+#include "core/scan_baseline.h"
 #include "core/scan_policy.h"
 #include "ledger/row_reader.h"
 #include "ledger/row_writer.h"
@@ -294,6 +295,35 @@ TEST(Fuzz, ScanPolicies) {
     if (input.starts_with("{")) return apply_vex(report, input, "vex.json");
     apply_ignored(report, ignored_packs(input, "x.toml", {"a"}), "x.toml", "2026-01-01");
     EXPECT_TRUE(report.answers[0].ignored.empty() || input.find("reason") != std::string::npos);
+  };
+  mutation::fuzz(target);
+}
+
+/// A baseline and a comment in code mark what they name, and nothing else.
+TEST(Fuzz, WhatScanIsToldToPass) {
+  const auto report_of = [](const std::string& version) {
+    return ScanReport{
+        .answers = {{.slug = "a",
+                     .upstream = "a",
+                     .package = "a",
+                     .version = version,
+                     .state = ScanState::kHit,
+                     .classes = {{.name = "c", .condition = "w"}}}},
+        .unread = {"u"},
+        .code = {{.slug = "a", .file = "x.py", .line = 1, .classes = {{.name = "c"}}}}};
+  };
+  Target target;
+  target.corpus = {scan_json(report_of("1"), 1).dump(), "a why", "a", " b c"};
+  target.restructure = move_lines;
+  target.parse_and_round_trip = [&](const std::string& input) {
+    ScanReport report = report_of("2");
+    report.comments = {{"x.py:1", input}};
+    apply_comments(report, {"a"});
+    EXPECT_TRUE(report.code[0].ignored.empty() || input.starts_with("a ")) << input;
+    EXPECT_EQ(report.code[0].ignored.empty(), report.notes.size() == 1) << input;
+    if (!input.starts_with("{")) return;
+    apply_baseline(report, input, "b.json");
+    EXPECT_TRUE(!report.answers[0].in_baseline || input.find("@2") != std::string::npos) << input;
   };
   mutation::fuzz(target);
 }

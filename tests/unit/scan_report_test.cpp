@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "core/scan_conditions.h"
 #include "core/scan_policy.h"
 #include "core/scan_rules.h"
 
@@ -42,9 +43,9 @@ TEST(ScanExit, AHitComesBeforeWhatIsUnknown) {
   EXPECT_EQ(scan_exit(report, lenient), 0);
   report = {.unread = {"x"}};
   EXPECT_EQ(scan_exit(report, limits), 3) << "a package that nobody knows is never green";
-  report = {.code = {{.slug = "a", .impact = "crash", .is_met = false}}};
+  report = {.code = {{.slug = "a", .classes = {{.name = "c", .impact = "crash"}}}}};
   EXPECT_EQ(scan_exit(report, limits), 3);
-  report.code[0].is_met = true;
+  report.code[0].classes[0].state = SiteState::kMeets;
   EXPECT_EQ(scan_exit(report, limits), 1);
   report.answers = {answer_of(ScanState::kNotHit, "")};
   EXPECT_EQ(scan_exit(report, limits), 0) << "the release is right";
@@ -58,6 +59,40 @@ TEST(ScanExit, EachClassOfAHitCountsAndAnOpenOneIsUnknown) {
   EXPECT_EQ(scan_exit(report, limits), 3);
   report.answers[0].classes.back().open = "";
   EXPECT_EQ(scan_exit(report, limits), 1);
+}
+
+TEST(ScanExit, AConditionThatIsMetFailsAndOneThatIsNotDoesNot) {
+  ScanLimits limits{.fail_on = {"crash"}}, met{.fail_on = {"crash"}, .needs_met = true};
+  ScanReport report{.answers = {answer_of(ScanState::kHit, "crash")}};
+  ScanClass& row = report.answers[0].classes[0];
+  row.condition = "when it rains";
+  apply_conditions(report);
+  EXPECT_EQ(scan_exit(report, limits), 1);
+  EXPECT_EQ(scan_exit(report, met), 0);
+  EXPECT_NE(passed_note(report, met), "");
+  report.ruled_out = {{"a", "c", "f:1", {"another"}}, {"a", "d", "f:2", {"u"}}};
+  apply_conditions(report);
+  EXPECT_EQ(row.state, ConditionState::kOpen) << "of another upstream, and of another class";
+  report.code = {{.slug = "a", .file = "g", .line = 2, .classes = {{"c", "crash"}}}};
+  report.ruled_out[0].upstreams = {"u"};
+  apply_conditions(report);
+  EXPECT_EQ(row.state, ConditionState::kOpen) << "a place that cannot be known";
+  report.code[0].classes[0].state = SiteState::kMeets;
+  apply_conditions(report);
+  EXPECT_EQ(row.where, "g:2");
+  EXPECT_EQ(scan_exit(report, met), 1);
+  report.code.clear();
+  apply_conditions(report);
+  EXPECT_EQ(scan_json(report, 0)["answers"][0]["state"], "present");
+  EXPECT_TRUE(report.answers[0].product().ends_with("?patchbench_condition_not_met=f%3A1"));
+  EXPECT_EQ(scan_exit(report, limits), 0);
+  EXPECT_EQ(passed_note(report, met), "");
+}
+
+TEST(ScanExit, ARunThatIsAlwaysHitNeedsNoPlace) {
+  ScanReport report{.answers = {answer_of(ScanState::kHit, "crash")}};
+  apply_conditions(report);
+  EXPECT_EQ(scan_exit(report, {.fail_on = {"crash"}, .needs_met = true}), 1);
 }
 
 TEST(ScanReport, AReleaseIsRightOnlyWhereNoPackIsHitByIt) {

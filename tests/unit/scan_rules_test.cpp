@@ -79,6 +79,12 @@ TEST(ScanRules, ARefusalNamesTheKey) {
             "has calls or keys"},
            {changed(kTrigger, "\"unless\": [false]", "\"unless\": [false], \"values\": [1]"),
             "values or unless"},
+           {changed(kTrigger, "\"keys\": [", "\"rules_out\": [\"thin\"], \"keys\": ["),
+            "/trigger/0/code/1/rules_out/0: no upstream \"thin\""},
+           {changed(kTrigger, "\"keys\": [", "\"needs_gradient\": true, \"keys\": ["),
+            "/trigger/0/code/1: needs_gradient: only of calls"},
+           {changed(kTrigger, "\"words\"", "\"size\": {\"wrong\": 1}, \"words\""),
+            "/trigger/0/size"},
            {changed(kTrigger, "\"words\"", "\"rules\": [\"red\"], \"words\""),
             "rules need the records"}}) {
     EXPECT_NE(refusal_of(keys).find(said), std::string::npos)
