@@ -196,6 +196,23 @@ void need_packages(const Inventory& inventory, const std::vector<ScanAnswer>& an
                     (inventory.notes.empty() ? "" : " (" + inventory.notes.front() + ")"));
 }
 
+/// Adds the copies of packs' functions in code that no input has answered for.
+void add_copies_in(const std::string& path, const std::vector<Manifest>& packs,
+                   const VerdictTable& table, ScanReport& report) {
+  Inventory code{.name = path};
+  code.list.lists_all = false;
+  std::error_code none;
+  for (ScanAnswer& one : copies_in_code(packs, table, path, code)) {
+    const bool is_told =
+        std::any_of(report.answers.begin(), report.answers.end(), [&](const ScanAnswer& other) {
+          return other.slug == one.slug && other.source == one.source &&
+                 fs::equivalent(other.file, one.file, none);
+        });
+    if (!is_told) report.answers.push_back(std::move(one));
+  }
+  for (std::string& line : code.unread_code) report.unread_code.push_back(std::move(line));
+}
+
 ScanReport report_of(const Context& context, const ScanOptions& options) {
   const std::vector<Manifest> packs = packs_of(context, options);
   const std::vector<std::string> known = context.slugs();
@@ -233,6 +250,7 @@ ScanReport report_of(const Context& context, const ScanOptions& options) {
   drop_repeated(report.unread);
   report.has_code = !options.code.empty();
   read_code(report, context, options, packs);
+  for (const std::string& path : options.code) add_copies_in(path, packs, table, report);
   read_projects(report, context, projects, packs);
   apply_comments(report, known);
   apply_conditions(report);
@@ -319,7 +337,8 @@ void add_options(CLI::App& command, ScanOptions& options) {
   command.add_option("--root", options.roots,
                      "the root of an unpacked or mounted image: every environment in it");
   command.add_option("--code", options.code,
-                     "code and configurations in DIR that meet a condition; alone: no environment");
+                     "in DIR: code and settings that meet a condition, copies of a bug's functions; "
+                     "alone: no environment");
   command.add_option("--runs", options.runs,
                      "past runs below DIR, each a row: wandb, MLflow, Megatron-LM checkpoints");
   command.add_option("--pack", options.packs, "only these packs are asked (default: every one)")

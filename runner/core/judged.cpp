@@ -40,7 +40,7 @@ Json judged_part(Json manifest) {
   manifest = with_whole_cases(std::move(manifest));
   drop(manifest,
        {"number", "title", "waivers", "filing", "lifecycle", "trigger", "requires", "impact"});
-  drop_in_each(manifest, "upstreams", {"functions", "not_python", "test_releases"});
+  drop_in_each(manifest, "upstreams", {"functions", "not_python", "code_words", "test_releases"});
   drop_in_each(manifest, "classes", {"meaning"});
   drop_in_each(manifest, "bounds", {"why"});
   drop_in_each(manifest, "waived_regions", {"reason"});

@@ -105,7 +105,8 @@ class Builder {
                       rows[i].value("from_environment", false),
                       rows[i].value("stands_alone", false),
                       rows[i].value("functions", std::map<std::string, std::vector<std::string>>()),
-                      rows[i].value("not_python", "")};
+                      rows[i].value("not_python", ""),
+                      rows[i].value("code_words", std::vector<std::string>())};
       const std::string pointer = item("/upstreams", i);
       if (!known.insert(use.name).second) fail(pointer + "/name", "this upstream stands twice");
       for (size_t k = 0; k < use.files.size(); ++k)

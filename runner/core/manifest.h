@@ -62,6 +62,8 @@ struct UpstreamUse {
   /// be one of an older release alone.
   std::map<std::string, std::vector<std::string>> functions;
   std::string not_python;  ///< why no functions are listed: the code is not Python; may be empty
+  /// Words of the code that carries the bug: an older release without them has not this code.
+  std::vector<std::string> code_words;
   /// `files` and the files of `functions`, sorted.
   std::vector<std::string> code_files() const;
 };

@@ -136,6 +136,10 @@ std::string ScanAnswer::product() const {
   return purl;
 }
 
+std::string ScanAnswer::twin_text() const {
+  return twin.empty() ? "" : (is_same_code ? "same code as " : "same functions as ") + twin;
+}
+
 std::string ScanReport::command() const {
   std::vector<std::string> slugs;
   std::string text;
@@ -248,7 +252,9 @@ Json answer_json(const ScanAnswer& one) {
           {"next", one.next},
           {"file", one.file},
           {"line", one.line},
-          {"same_code_as", one.same_code},
+          {"same_code_as", one.is_same_code ? one.twin : ""},
+          {"same_functions_as", one.twin},
+          {"archive", one.archive},
           {"is_patched", one.is_patched},
           {"is_harmless", one.is_harmless},
           {"in_baseline", one.in_baseline},

@@ -57,8 +57,11 @@ struct ScanAnswer {
   std::string file;            ///< where the package is listed
   int line = 0;
   std::string
-      files_digest;         ///< of the installed files where they decided; "" where the version did
-  std::string same_code;    ///< the release whose code the changed files hold; may be empty
+      files_digest;  ///< of the installed files where they decided; "" where the version did
+  std::string twin;  ///< the release whose code the changed files hold; may be empty
+  bool is_same_code = false;  ///< all the code of `twin`; else its functions that carry the bug
+  std::string
+      archive;  ///< not_hit: the SHA-256 of the release's archive, which was read; may be ""
   bool is_patched = false;  ///< an edit of the pack is applied
   bool is_harmless =
       false;  ///< not_hit, though the bug is there: no run of the release as it is meets it
@@ -67,6 +70,8 @@ struct ScanAnswer {
   bool in_baseline = false;  ///< all of it; of a hit each class counts for itself
   /// The worst class; null without one.
   const ScanClass* worst() const { return classes.empty() ? nullptr : &classes.front(); }
+  /// "same code as 0.8.0", "same functions as 0.8.0", or "".
+  std::string twin_text() const;
   std::string impact() const { return worst() == nullptr ? "" : worst()->impact; }
   bool is_cured() const;  ///< the upgrade is right for this pack
   /// The release of the upgrade where no pack is hit by it; else empty.

@@ -26,13 +26,12 @@ std::string passed_text(const Passed& one) {
 std::string state_text(const ScanAnswer& one) {
   if (one.state == ScanState::kHit)
     return fmt::format(
-        "hit: {} ({}{}){}{}", one.why, one.impact(),
-        one.same_code.empty() ? "" : ", same code as " + one.same_code,
+        "hit: {} ({}{}){}{}", one.why, one.impact(), one.twin.empty() ? "" : ", " + one.twin_text(),
         one.classes.size() > 1 ? fmt::format(" and {} more", one.classes.size() - 1) : "",
         passed_text(one));
   if (one.state == ScanState::kUnknown) return "unknown" + passed_text(one);
   if (one.state == ScanState::kPresent) return "present, " + one.why;
-  if (one.is_patched) return "not_hit (" + one.why + ")";
+  if (one.is_patched || !one.archive.empty()) return "not_hit (" + one.why + ")";
   return scan_state_name(one.state);
 }
 
@@ -314,7 +313,8 @@ std::string closing_of(const ScanReport& report) {
     // An upgrade that cures comes before a mitigation.
     std::string next = report.upgrade_command();
     if (next.empty()) next = report.command();
-    return closing("A release with a known bug is installed.",
+    return closing(hit->source == "code" ? "The code has a copy with a known bug."
+                                         : "A release with a known bug is installed.",
                    next.empty() ? "patchbench show " + hit->slug : next);
   }
   const auto site = std::find_if(report.code.begin(), report.code.end(), [](const CodeSite& one) {
@@ -378,13 +378,15 @@ std::string command_line(const std::string& level, const std::string& file, int 
 }  // namespace
 
 std::string release_text(const ScanAnswer& one) {
-  if (one.source == "copy") return one.package + " (a copy in " + one.file + ")";
+  if (one.source == "copy" || one.source == "code")
+    return one.package + " (a copy in " + one.file + ")";
   if (one.range.empty()) return one.package + (one.version.empty() ? "" : " " + one.version);
   return fmt::format("{}{}{}", one.package, one.range == kAnyVersion ? "" : " " + one.range,
                      one.version.empty() ? "" : " (" + one.version + " is its newest)");
 }
 
 std::string upgrade_text(const ScanAnswer& one) {
+  if (one.source == "code") return "an upgrade of " + one.package + " does not reach this copy";
   if (!one.is_cured()) return "no measured release is right";
   if (const std::string right = one.right_release(); !right.empty()) return right;
   std::string text = fmt::format("{} cures {}", one.upgrade.release, listed(one.upgrade.cures));

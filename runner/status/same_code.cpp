@@ -1,13 +1,18 @@
 #include "status/same_code.h"
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/file_text.h"
 #include "core/function_table.h"
+#include "core/pin.h"
 #include "core/python_code.h"
 
 namespace patchbench {
@@ -18,17 +23,23 @@ constexpr std::size_t kMaxCodeBytes = 4 << 20;
 
 }  // namespace
 
+std::string function_digest(const FunctionDigests& functions, const std::string& file,
+                            const std::string& name) {
+  const auto names = functions.find(file);
+  if (names == functions.end()) return FunctionTable::kAbsent;
+  const auto digest = names->second.find(name);
+  return digest == names->second.end() ? FunctionTable::kAbsent : digest->second;
+}
+
 CodeDigests code_digests(const UpstreamUse& use,
                          const std::function<std::string(const std::string& file,
                                                          const std::string& entry)>& digest_of) {
-  Json functions = Json::object(), files = Json::object();
-  bool is_any = false;
+  FunctionDigests functions;
+  Json files = Json::object();
   for (const auto& [file, names] : use.functions) {
     for (const std::string& name : names) {
-      const std::string digest = digest_of(file, name);
-      if (digest.empty()) return {};
-      functions[file][name] = digest;
-      is_any |= digest != FunctionTable::kAbsent;
+      functions[file][name] = digest_of(file, name);
+      if (functions[file][name].empty()) return {};
     }
   }
   if (functions.empty()) return {};
@@ -36,8 +47,7 @@ CodeDigests code_digests(const UpstreamUse& use,
     files[file] = digest_of(file, FunctionTable::kWhole);
     if (files[file] == "") return {};
   }
-  return {.functions = is_any ? sha256_hex(canonical_json(functions)) : FunctionTable::kAbsent,
-          .whole = sha256_hex(canonical_json(files))};
+  return {.functions = std::move(functions), .whole = sha256_hex(canonical_json(files))};
 }
 
 CodeDigests code_digests(const UpstreamUse& use, const SourceCopy& copy) {
@@ -65,12 +75,11 @@ CodeDigests code_digests(const UpstreamUse& use, const SourceCopy& copy) {
 const TableRelease* same_code_as(const TableUpstream& upstream, const CodeDigests& code) {
   const TableRelease *hit = nullptr, *right = nullptr;
   bool is_in_right_one = false;
+  if (!code.has_functions()) return nullptr;
   for (const TableRelease& one : upstream.releases) {
-    const bool is_same = !code.functions.empty() && code.functions != FunctionTable::kAbsent &&
-                         one.code.functions == code.functions && !one.state.is_open();
-    if (!is_same) continue;
+    if (one.state.is_open() || one.code.functions != code.functions) continue;
     if (one.state == BugStatus::kPresent) {
-      hit = &one;
+      if (hit == nullptr || !one.is_commit()) hit = &one;
     } else {
       is_in_right_one = true;
       if (one.code.whole == code.whole) right = &one;
@@ -78,6 +87,39 @@ const TableRelease* same_code_as(const TableUpstream& upstream, const CodeDigest
   }
   if (hit != nullptr) return is_in_right_one ? nullptr : hit;
   return right;
+}
+
+std::string shared_text(const std::string& version, std::size_t num_same,
+                        const std::string& others) {
+  if (others.empty())
+    return fmt::format("its functions are those of {}, and other code is around them", version);
+  return fmt::format("{} of its functions {} of {}; these differ: {}", num_same,
+                     num_same == 1 ? "is that" : "are those", version, others);
+}
+
+std::string nearest_code(const TableUpstream& upstream, const CodeDigests& code) {
+  std::tuple<std::size_t, int, bool> best;  // equal, fewer that differ, a release
+  std::string text;
+  for (const TableRelease& one : upstream.releases) {
+    if (one.state.is_open()) continue;
+    std::size_t num_same = 0;
+    int num_others = 0;
+    std::string others;
+    for (const auto& [file, functions] : one.code.functions) {
+      for (const auto& [name, digest] : functions) {
+        if (digest != function_digest(code.functions, file, name)) {
+          others += (num_others++ == 0 ? "" : ", ") + name;
+        } else {
+          num_same += digest != FunctionTable::kAbsent;
+        }
+      }
+    }
+    const std::tuple rank(num_same, -num_others, !one.is_commit());
+    if (num_same == 0 || (!text.empty() && rank < best)) continue;
+    best = rank;
+    text = shared_text(short_version(one.version), num_same, others);
+  }
+  return text;
 }
 
 }  // namespace patchbench

@@ -8,6 +8,7 @@
 
 #include "core/digest.h"
 #include "core/version_range.h"
+#include "status/function_copies.h"
 #include "status/scan_advice.h"
 #include "status/scan_judge.h"
 #include "status/source_copies.h"
@@ -53,6 +54,30 @@ class PackScan {
       none.state = ScanState::kNotInstalled;
       none.why = "no package of the pack is listed";
       answers_.push_back(std::move(none));
+    }
+    return std::move(answers_);
+  }
+
+  /// Of copies of the pack's functions in other files.
+  std::vector<ScanAnswer> code_answers(const std::vector<CodeFile>& files) {
+    if (table_ == nullptr) return {};
+    Answered answered;
+    for (const UpstreamUse& use : pack_.upstreams) {
+      const auto at = copies_.find(use.name);
+      for (const SourceCopy& copy : at == copies_.end() ? std::vector<SourceCopy>() : at->second) {
+        for (const auto& [file, digest] : copy.files) {
+          answered.files.insert(copy.root / file);
+          answered.packages.insert(copy.root / file.substr(0, file.find('/')));
+        }
+      }
+    }
+    for (const FunctionCopy& copy : function_copies(pack_, *table_, files, answered)) {
+      ScanAnswer next = answer(*copy.use);
+      next.source = "code";
+      next.file = copy.file->path.string();
+      ScanJudge(pack_, *copy.use, table_, copy.upstream, inventory_, copies_)
+          .judge_functions(next, copy);
+      answers_.push_back(std::move(next));
     }
     return std::move(answers_);
   }
@@ -174,7 +199,32 @@ std::vector<ScanAnswer> answers_from(const std::vector<Manifest>& packs, const V
   return all;
 }
 
+/// Adds the answers about copies of functions at or below `paths`.
+void add_copies(std::vector<ScanAnswer>& all, const std::vector<Manifest>& packs,
+                const VerdictTable& table, const std::vector<std::string>& paths,
+                Inventory& inventory, const Copies& copies) {
+  const std::vector<CodeFile> files = code_files(paths, packs, inventory);
+  for (const Manifest& pack : packs) {
+    const auto at = table.packs.find(pack.slug.str());
+    PackScan scan(pack, at == table.packs.end() ? nullptr : &at->second, inventory, copies);
+    std::vector<ScanAnswer> found = scan.code_answers(files);
+    if (found.empty()) continue;
+    std::erase_if(all, [&](const ScanAnswer& one) {
+      return one.slug == pack.slug.str() && one.state == ScanState::kNotInstalled;
+    });
+    for (ScanAnswer& one : found) all.push_back(std::move(one));
+  }
+}
+
 }  // namespace
+
+std::vector<ScanAnswer> copies_in_code(const std::vector<Manifest>& packs,
+                                       const VerdictTable& table, const std::string& path,
+                                       Inventory& inventory) {
+  std::vector<ScanAnswer> all;
+  add_copies(all, packs, table, {path}, inventory, {});
+  return all;
+}
 
 std::vector<ScanAnswer> answers_of(const std::vector<Manifest>& packs, const VerdictTable& table,
                                    Inventory& inventory) {
@@ -192,6 +242,7 @@ std::vector<ScanAnswer> answers_of(const std::vector<Manifest>& packs, const Ver
     }
     return answers_from(packs, table, changed, left);
   });
+  add_copies(all, packs, table, inventory.code, inventory, copies);
   return all;
 }
 

@@ -28,4 +28,10 @@ std::vector<ScanAnswer> answers_of(const std::vector<Manifest>& packs, const Ver
 std::vector<ScanAnswer> answers_without_upgrades(const std::vector<Manifest>& packs,
                                                  const VerdictTable& table, Inventory& inventory);
 
+/// The answers about copies of a pack's functions in the Python files at or below `path`, whatever
+/// the files are called (status/function_copies.h). For a project's folder, `answers_of` has them.
+std::vector<ScanAnswer> copies_in_code(const std::vector<Manifest>& packs,
+                                       const VerdictTable& table, const std::string& path,
+                                       Inventory& inventory);
+
 }  // namespace patchbench

@@ -55,6 +55,14 @@ Met is_met(const NeededPackage& needed, const Inventory& inventory,
   return best;
 }
 
+/// The older release of a version, equal as PEP 440 compares; null without one.
+const OlderRelease* older_release(const TableUpstream& upstream, const std::string& version) {
+  for (const auto& [own, release] : upstream.older) {
+    if (own == version || compare_versions(own, version) == 0) return &release;
+  }
+  return nullptr;
+}
+
 /// "it comes from a folder", of the source of a listed version.
 std::string origin_text(const std::string& source) {
   if (source == "conda") return "conda built it";
@@ -84,6 +92,15 @@ void ScanJudge::judge(ScanAnswer& answer, const Listed& listed, const SourceCopy
   if (answer.state == ScanState::kHit) check_requirements(answer);
   if (answer.state == ScanState::kHit) add_mitigation(answer);
   if (answer.state == ScanState::kUnknown) add_next(answer);
+}
+
+void ScanJudge::judge_functions(ScanAnswer& answer, const FunctionCopy& copy) const {
+  answer.files_digest = copy.file->sha256;
+  if (copy.twin == nullptr) return leave_open(answer, copy.differs);
+  answer.twin = short_version(copy.twin->version);
+  take(answer, *copy.twin, answer.twin_text());
+  if (answer.state == ScanState::kHit) check_requirements(answer);
+  if (answer.state == ScanState::kHit) answer.mitigation = "does not reach a copy";
 }
 
 void ScanJudge::judge_release(ScanAnswer& answer, const Listed& listed,
@@ -131,13 +148,24 @@ void ScanJudge::judge_files(ScanAnswer& answer, const Listed& listed, const Sour
       !is_build && own != nullptr && std::find(same.begin(), same.end(), own) != same.end();
   if (!is_own) answer.files_digest = digest;
   if (same.empty()) {
-    if (const TableRelease* twin = same_code_as(*upstream_, code_digests(use_, copy))) {
-      answer.same_code = short_version(twin->version);
-      return take(answer, *twin, "same code as " + answer.same_code);
+    const CodeDigests code = code_digests(use_, copy);
+    if (const TableRelease* twin = same_code_as(*upstream_, code)) {
+      answer.twin = short_version(twin->version);
+      answer.is_same_code = twin->code.whole == code.whole;
+      return take(answer, *twin, answer.twin_text());
+    }
+    for (const auto& [version, older] : upstream_->older) {
+      const bool is_same = std::all_of(files.begin(), files.end(), [&](const auto& file) {
+        const auto at = older.files.find(file.first);
+        return file.second == (at == older.files.end() ? "absent" : at->second);
+      });
+      if (is_same) return take_older(answer, older, "; its files are those of " + version);
     }
     const bool is_known = own != nullptr && !own->state.is_open();
-    return leave_open(answer, is_known ? "its files are not those of the release " + own->version
-                                       : "its files are those of no version that was measured");
+    const std::string nearest = nearest_code(*upstream_, code);
+    return leave_open(answer, (is_known ? "its files are not those of the release " + own->version
+                                        : "its files are those of no version that was measured") +
+                                  (nearest.empty() ? "" : "; " + nearest));
   }
   if (is_own) return take(answer, *own, "");
   for (const TableRelease* other : same) {
@@ -160,9 +188,18 @@ void ScanJudge::judge_version(ScanAnswer& answer, const Listed& listed) const {
   } else if (const TableRelease* own = upstream_->find(listed.version);
              own != nullptr && !own->state.is_open()) {
     take(answer, *own, "");
+  } else if (const OlderRelease* older = older_release(*upstream_, listed.version)) {
+    take_older(answer, *older, "");
   } else {
     leave_open(answer, unmeasured(listed.version));
   }
+}
+
+void ScanJudge::take_older(ScanAnswer& answer, const OlderRelease& release,
+                           const std::string& remark) const {
+  answer.state = ScanState::kNotHit;
+  answer.why = "the code is not there" + remark;
+  answer.archive = release.archive;
 }
 
 /// An installer takes the newest release of a range: a hit there is a hit. Of older ones it may be.

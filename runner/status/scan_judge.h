@@ -5,6 +5,7 @@
 
 #include "core/manifest.h"
 #include "core/scan_report.h"
+#include "status/function_copies.h"
 #include "status/inventory.h"
 #include "status/source_copies.h"
 #include "status/verdict_table.h"
@@ -26,6 +27,8 @@ class ScanJudge {
         copies_(copies) {}
   /// `copy`: its files, null where they are not at hand.
   void judge(ScanAnswer& answer, const Listed& listed, const SourceCopy* copy) const;
+  /// The same of functions in a file of another name.
+  void judge_functions(ScanAnswer& answer, const FunctionCopy& copy) const;
 
  private:
   using Files = std::map<std::string, std::string>;
@@ -35,6 +38,7 @@ class ScanJudge {
   void judge_version(ScanAnswer& answer, const Listed& listed) const;
   void judge_range(ScanAnswer& answer, const std::string& range) const;
   void take(ScanAnswer& answer, const TableRelease& release, const std::string& remark) const;
+  void take_older(ScanAnswer& answer, const OlderRelease& release, const std::string& remark) const;
   void take_classes(ScanAnswer& answer, const TableRelease& release) const;
   void leave_open(ScanAnswer& answer, const std::string& why) const;
   std::string unmeasured(const std::string& version) const;

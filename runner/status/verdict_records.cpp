@@ -60,10 +60,11 @@ Validated verdict_of(const Finding& finding) {
 class PackTable {
  public:
   PackTable(const Context& context, const PackRecords& verdicts, const FunctionTable& functions,
-            const Manifest& pack)
+            const Json& older, const Manifest& pack)
       : context_(context),
         verdicts_(verdicts),
         functions_(functions),
+        older_(older),
         pack_(pack),
         slug_(pack.slug.str()) {}
 
@@ -76,6 +77,7 @@ class PackTable {
       for (const LeftOut& one : upstream.left_out) row.left_out[one.version] = one.reason;
       row.releases = releases_of(upstream, use);
       row.patches = patches_of(use);
+      row.older = older_of(use);
       out.upstreams.push_back(std::move(row));
     }
     add_mitigation(out);
@@ -86,6 +88,25 @@ class PackTable {
   const std::string& newest() const { return newest_; }
 
  private:
+  /// The releases of env/older_releases.json that have none of the pack's words.
+  std::map<std::string, OlderRelease> older_of(const UpstreamUse& use) const {
+    std::map<std::string, OlderRelease> found;
+    if (use.code_words.empty() || !older_.contains(use.name)) return found;
+    for (const Json& row : older_.at(use.name)) {
+      const auto without = row.at("without").get<std::set<std::string>>();
+      const bool has_none =
+          std::all_of(use.code_words.begin(), use.code_words.end(),
+                      [&](const std::string& word) { return without.contains(word); });
+      if (!has_none) continue;
+      OlderRelease& one = found[row.at("version").get<std::string>()];
+      one.archive = row.at("sha256");
+      for (const std::string& file : use.files) {
+        if (row.at("files").contains(file)) one.files[file] = row.at("files").at(file);
+      }
+    }
+    return found;
+  }
+
   /// The name under which an upstream is installed.
   static std::string package_of(const Upstream& upstream) {
     return normalised(upstream.releases.empty() ? upstream.name
@@ -265,6 +286,7 @@ class PackTable {
   const Context& context_;
   const PackRecords& verdicts_;
   const FunctionTable& functions_;
+  const Json& older_;
   const Manifest& pack_;
   std::string slug_, newest_;
 };
@@ -277,9 +299,11 @@ VerdictTable table_from_records(const Context& context) {
   const fs::path file = context.root / "env/functions.json";
   const FunctionTable functions =
       FunctionTable::parse(file_text(file).value_or("{}"), file.string());
+  const fs::path older_file = context.root / "env/older_releases.json";
+  const Json older = parse_json(file_text(older_file).value_or("{}"), older_file.string());
   std::string newest;
   for (const Manifest& pack : verdicts.packs) {
-    PackTable one(context, verdicts, functions, pack);
+    PackTable one(context, verdicts, functions, older, pack);
     table.packs[pack.slug.str()] = one.make();
     newest = std::max(newest, one.newest());
   }

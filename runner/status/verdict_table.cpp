@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/fields.h"
 #include "core/file_text.h"
+#include "core/function_table.h"
 #include "core/package_list.h"
 #include "core/version_range.h"
 #include "status/verdict_records.h"
@@ -17,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 3;                // 2 had one failure class a release, and no functions
+constexpr int kFormat = 4;                // 3 had one digest for all functions, no older releases
 constexpr std::ptrdiff_t kMaxCached = 8;  // of several trees, each with records of its own
 
 Json release_json(const TableRelease& one) {
@@ -30,6 +31,18 @@ Json release_json(const TableRelease& one) {
   if (!one.code.functions.empty())
     out["code"] = {{"functions", one.code.functions}, {"whole", one.code.whole}};
   if (one.is_mitigated) out["mitigated"] = true;
+  return out;
+}
+
+FunctionDigests functions_of(const Json& files, const FieldReader& row) {
+  FunctionDigests out;
+  for (const auto& [file, functions] : files.items()) {
+    if (!functions.is_object()) row.fail("functions must hold objects");
+    for (const auto& [name, digest] : functions.items()) {
+      if (!digest.is_string()) row.fail("functions must hold texts");
+      out[file][name] = digest.get<std::string>();
+    }
+  }
   return out;
 }
 
@@ -65,7 +78,7 @@ TableRelease release_from(const Json& json, const std::string& where) {
   one.files = texts_of(row, "files");
   if (row.has("code")) {
     FieldReader code(row.object("code"), where);
-    one.code = {code.text("functions"), code.text("whole")};
+    one.code = {functions_of(code.object("functions"), code), code.text("whole")};
     code.finish();
   }
   one.is_mitigated = row.has("mitigated") && row.boolean("mitigated");
@@ -88,6 +101,12 @@ TableUpstream upstream_from(const Json& json, const std::string& where) {
     fields.finish();
   }
   one.left_out = texts_of(row, "left_out");
+  for (const auto& [version, release] : row.object("older").items()) {
+    if (!release.is_object()) row.fail("older must hold objects");
+    FieldReader fields(release, where + ": " + one.name);
+    one.older[version] = {fields.text("archive"), texts_of(fields, "files")};
+    fields.finish();
+  }
   row.finish();
   return one;
 }
@@ -97,9 +116,9 @@ std::string key_of(const Context& context) {
   Sha256 hash;
   hash.update(fmt::format("{} {}", kFormat, PATCHBENCH_VERSION));
   std::error_code none;
-  std::vector<fs::path> files = {context.root / "env/pins.json",
-                                 context.root / "env/functions.json", context.ledger,
-                                 context.ledger.string() + "-wal"};
+  std::vector<fs::path> files = {
+      context.root / "env/pins.json", context.root / "env/functions.json",
+      context.root / "env/older_releases.json", context.ledger, context.ledger.string() + "-wal"};
   for (const char* folder :
        {"packs", "patches", "reports/evidence", "mitigations/patchbench_mitigations/data"}) {
     auto it = fs::recursive_directory_iterator(context.root / folder, none);
@@ -140,6 +159,15 @@ VerdictTable cached_table(const Context& context) {
 }
 
 }  // namespace
+
+bool CodeDigests::has_functions() const {
+  for (const auto& [file, names] : functions) {
+    for (const auto& [name, digest] : names) {
+      if (digest != FunctionTable::kAbsent) return true;
+    }
+  }
+  return false;
+}
 
 bool TableRelease::has_files(const std::vector<std::string>& wanted) const {
   bool is_any = false;
@@ -184,11 +212,15 @@ Json VerdictTable::to_json() const {
                            {"version", patch.version},
                            {"record", patch.record},
                            {"files", patch.files}});
+      Json older = Json::object();
+      for (const auto& [version, release] : one.older)
+        older[version] = {{"archive", release.archive}, {"files", release.files}};
       upstreams.push_back({{"name", one.name},
                            {"package", one.package},
                            {"releases", releases},
                            {"patches", patches},
-                           {"left_out", one.left_out}});
+                           {"left_out", one.left_out},
+                           {"older", older}});
     }
     rows[slug] = {{"upstreams", upstreams}};
     if (!pack.mitigates.empty()) rows[slug]["mitigates"] = pack.mitigates;

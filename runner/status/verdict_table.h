@@ -15,12 +15,15 @@ struct TableClass {
   bool operator==(const TableClass&) const = default;
 };
 
-/// The code of a pack's files, each part as one digest (status/same_code.h).
+/// File -> function -> its digest, or "absent" as in core/function_table.h.
+using FunctionDigests = std::map<std::string, std::map<std::string, std::string>>;
+
+/// The code of a pack's files (status/same_code.h).
 struct CodeDigests {
-  /// Of the functions that carry the bug. "absent": the version was read and has none of them, so
-  /// the code is not there. "": not known.
-  std::string functions;
-  std::string whole;  ///< of all the code of the files; "": not known
+  FunctionDigests functions;  ///< those that carry the bug; empty: not known
+  std::string whole;          ///< of all the code of the files, as one digest; "": not known
+  /// Whether one of the functions is there.
+  bool has_functions() const;
 };
 
 /// What the records say of one version of an upstream.
@@ -34,6 +37,7 @@ struct TableRelease {
   std::map<std::string, std::string> files;  ///< file -> SHA-256 or "absent", as far as recorded
   CodeDigests code;
   bool is_mitigated = false;  ///< the mitigation was verified on it
+  bool is_commit() const { return version.starts_with("git:"); }
   /// Whether the files tell the version: all of `wanted` are recorded, and one of them is there.
   bool has_files(const std::vector<std::string>& wanted) const;
   /// Whether the records say the same of both: the state and the failure classes.
@@ -47,11 +51,18 @@ struct TablePatch {
   std::map<std::string, std::string> files;  ///< as of a release, with the edits applied
 };
 
+/// A release older than the measured ones, in whose archive the code that carries the bug is not.
+struct OlderRelease {
+  std::string archive;                       ///< its SHA-256
+  std::map<std::string, std::string> files;  ///< of the pack's files those that it has, SHA-256
+};
+
 struct TableUpstream {
   std::string name, package;
   std::vector<TableRelease> releases;  ///< of the index oldest first, then commits
   std::vector<TablePatch> patches;
   std::map<std::string, std::string> left_out;  ///< release -> why it is not locked
+  std::map<std::string, OlderRelease> older;    ///< by version
   /// The release of a version, equal as PEP 440 compares; null without one.
   const TableRelease* find(const std::string& version) const;
 };

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from answers import PROGRAM
-from scan_test import FLCE, document, install, released, scan
+from scan_test import FLCE, document, install, released, scan, states
 
 
 def test_the_table_is_that_of_the_archives() -> None:
@@ -50,11 +50,47 @@ def test_other_code_around_the_functions(tmp_path: Path, version: str) -> None:
     """A red release's functions are a hit whatever is around them; a right one's say nothing then."""
     files = released("liger-kernel", version)
     files[FLCE] += b"\nOURS = 1\n"
-    assert answer_of(tmp_path, files)["state"] == {"0.8.0": "hit", "0.8.2": "unknown"}[version]
+    answer = answer_of(tmp_path, files)
+    assert answer["state"] == {"0.8.0": "hit", "0.8.2": "unknown"}[version]
+    assert (answer["same_code_as"], answer["same_functions_as"]) == {"0.8.0": ("", "0.8.0"), "0.8.2": ("", "")}[version]
 
 
 @pytest.mark.parametrize("version", ["0.8.0", "0.8.2"])
-def test_other_functions_are_unknown(tmp_path: Path, version: str) -> None:
+def test_other_functions_are_unknown_and_named(tmp_path: Path, version: str) -> None:
     files = released("liger-kernel", version)
     files[FLCE] = files[FLCE].replace(b"ctx", b"our_ctx")
-    assert answer_of(tmp_path, files)["state"] == "unknown"
+    answer = answer_of(tmp_path, files)
+    assert answer["state"] == "unknown"
+    assert f"3 of its functions are those of {version}; these differ: LigerFusedLinearCrossEntropyFunction.backward" in answer["why"]
+
+
+# TransformerEngine's own builds: the commit is the local version.
+BUILD = "2.12.0+5671fd36"
+CROSS_ENTROPY = "transformer_engine/pytorch/cross_entropy.py"
+
+
+def test_a_build_of_a_commit_is_unknown_by_its_version(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(f"transformer-engine=={BUILD}\n")
+    assert states(tmp_path / "requirements.txt", pack="te_fused_ce") == (
+        3,
+        {("te_fused_ce", "transformer-engine", BUILD, "unknown")},
+    )
+
+
+@pytest.mark.parametrize(
+    ("of", "change", "state", "why"),
+    [
+        ("2.12.0", b"", "hit", "sliced_sequence"),
+        ("2.12.0", b"# built here\n", "hit", "sliced_sequence"),
+        ("2.20.2", b"", "not_hit", "the bug is not there; its files are those of 2.19.0"),
+        ("2.20.2", b"OURS = 1\n", "unknown", "its functions are those of 2.20.2, and other code is around them"),
+    ],
+)
+def test_the_files_of_a_build_of_a_commit_decide(tmp_path: Path, of: str, change: bytes, state: str, why: str) -> None:
+    files = released("transformer-engine", of)
+    files[CROSS_ENTROPY] += change
+    install(tmp_path / "venv", "transformer-engine", BUILD, files)
+    _, found = document(tmp_path / "venv", "--pack", "te_fused_ce")
+    (answer,) = (one for one in found["answers"] if one["upstream"] == "transformer-engine")
+    assert (answer["version"], answer["state"]) == (BUILD, state), answer["why"]
+    assert why in answer["why"]

@@ -195,9 +195,18 @@ def test_installed_files_decide_where_they_are_recorded(tmp_path: Path) -> None:
     changed = {file: content.replace(b"grad_output", b"grad_out") + b"\nx = 1\n" for file, content in released.items()}
     assert answer("0.8.0", released) == answer("0.8.0", {}) == ("hit", "wrong_gradients", True)
     assert answer("0.8.0+abc", released) == answer("99.0", released) == ("hit", "wrong_gradients", False)
-    assert answer("0.8.0", changed) == ("unknown", "its files are not those of the release 0.8.0", False)
+    differs = "3 of its functions are those of 0.8.0; these differ: LigerFusedLinearCrossEntropyFunction.backward, "
+    assert answer("0.8.0", changed) == (
+        "unknown",
+        f"its files are not those of the release 0.8.0; {differs}fused_linear_cross_entropy_backward",
+        False,
+    )
     assert answer("0.8.5+abc", {}) == ("unknown", "a local version is a build of its own", False)
-    assert answer("0.8.5+abc", changed) == ("unknown", "its files are those of no version that was measured", False)
+    assert answer("0.8.5+abc", changed) == (
+        "unknown",
+        f"its files are those of no version that was measured; {differs}fused_linear_cross_entropy_backward",
+        False,
+    )
 
 
 def test_what_was_not_measured_or_not_pinned_is_said_so(tmp_path: Path) -> None:

@@ -122,18 +122,17 @@ TEST(Functions, NoRedAndRightReleaseShareThem) {
   for (const Manifest& pack : packs(context)) {
     for (const UpstreamUse& use : pack.upstreams) {
       if (use.functions.empty()) continue;
-      std::map<std::string, std::string> red;
+      std::map<FunctionDigests, std::string> red;
       const TableUpstream& upstream = *table.packs.at(pack.slug.str()).find(use.name);
       for (const TableRelease& one : upstream.releases) {
         const std::string where = pack.slug.str() + " " + use.name + " " + one.version;
         EXPECT_EQ(one.code.functions.empty(), one.code.whole.empty()) << where;
         if (one.state.is_open()) continue;
         EXPECT_FALSE(one.code.functions.empty()) << where << ": pins functions --write reads it";
-        if (one.state == BugStatus::kPresent) red.emplace(one.code.functions, one.version);
+        if (one.state != BugStatus::kPresent) continue;
+        EXPECT_TRUE(one.code.has_functions()) << where << ": it has the bug and no function of it";
+        red.emplace(one.code.functions, one.version);
       }
-      EXPECT_FALSE(red.contains(FunctionTable::kAbsent))
-          << pack.slug.str() << " " << use.name << " " << red[FunctionTable::kAbsent]
-          << " has the bug and none of the functions";
       for (const TableRelease& one : upstream.releases) {
         if (one.state.is_open() || one.state == BugStatus::kPresent) continue;
         ++num_compared;
@@ -264,7 +263,12 @@ TEST(FunctionTable, SaysWhatDiffersAndTakesWhatWasRead) {
 
 /// Releases of one upstream, each with the digests of its functions and of its files.
 TableUpstream upstream_with(const std::vector<TableRelease>& releases) {
-  return {.name = "up", .package = "up", .releases = releases, .patches = {}, .left_out = {}};
+  return {.name = "up",
+          .package = "up",
+          .releases = releases,
+          .patches = {},
+          .left_out = {},
+          .older = {}};
 }
 
 std::string twin(const TableUpstream& upstream, const CodeDigests& code) {
@@ -272,28 +276,50 @@ std::string twin(const TableUpstream& upstream, const CodeDigests& code) {
   return found == nullptr ? "" : found->version;
 }
 
+/// The code of one file with the functions f and g.
+CodeDigests code(const std::string& f, const std::string& g, const std::string& whole) {
+  return {.functions = {{"a.py", {{"f", f}, {"g", g}}}}, .whole = whole};
+}
+
 TEST(SameCode, AHitNeedsTheFunctionsARightReleaseAllTheCode) {
-  const TableUpstream upstream =
-      upstream_with({{.version = "1.0", .state = "unsupported", .code = {"absent", "a"}},
-                     {.version = "1.1", .state = "wrong", .code = {"red", "b"}},
-                     {.version = "1.2", .state = "wrong", .code = {"red", "c"}},
-                     {.version = "1.3", .state = BugStatus::kAbsent, .code = {"right", "d"}},
-                     {.version = "1.4", .state = "unresolved", .code = {"open", "e"}},
-                     {.version = "1.5", .state = "wrong", .code = {}}});
-  EXPECT_EQ(twin(upstream, {"red", "other"}), "1.2");
-  EXPECT_EQ(twin(upstream, {"right", "d"}), "1.3");
-  EXPECT_EQ(twin(upstream, {"right", "other"}), "") << "other code of the files differs";
-  EXPECT_EQ(twin(upstream, {"absent", "a"}), "") << "the code may be elsewhere";
-  EXPECT_EQ(twin(upstream, {"open", "e"}), "");
+  const TableUpstream upstream = upstream_with(
+      {{.version = "1.0", .state = "unsupported", .code = code("absent", "absent", "a")},
+       {.version = "1.1", .state = "wrong", .code = code("red", "absent", "b")},
+       {.version = "1.2", .state = "wrong", .code = code("red", "absent", "c")},
+       {.version = "1.3", .state = BugStatus::kAbsent, .code = code("right", "g", "d")},
+       {.version = "1.4", .state = "unresolved", .code = code("open", "g", "e")},
+       {.version = "1.5", .state = "wrong", .code = {}},
+       {.version = "git:0", .state = "wrong", .code = code("red", "absent", "f")}});
+  EXPECT_EQ(twin(upstream, code("red", "absent", "other")), "1.2") << "a release before a commit";
+  EXPECT_EQ(twin(upstream, code("red", "more", "c")), "") << "another function is there";
+  EXPECT_EQ(twin(upstream, code("right", "g", "d")), "1.3");
+  EXPECT_EQ(twin(upstream, code("right", "g", "other")), "") << "other code of the files differs";
+  EXPECT_EQ(twin(upstream, code("absent", "absent", "a")), "") << "the code may be elsewhere";
+  EXPECT_EQ(twin(upstream, code("open", "g", "e")), "");
   EXPECT_EQ(twin(upstream, {}), "") << "nothing is known";
 }
 
 TEST(SameCode, FunctionsOfARedAndOfARightReleaseSayNothing) {
+  const TableUpstream upstream = upstream_with(
+      {{.version = "1.0", .state = "wrong", .code = code("same", "g", "a")},
+       {.version = "1.1", .state = BugStatus::kAbsent, .code = code("same", "g", "b")}});
+  EXPECT_EQ(twin(upstream, code("same", "g", "a")), "");
+  EXPECT_EQ(twin(upstream, code("same", "g", "b")), "");
+}
+
+TEST(SameCode, TheNearestReleaseNamesTheFunctionsThatDiffer) {
   const TableUpstream upstream =
-      upstream_with({{.version = "1.0", .state = "wrong", .code = {"same", "a"}},
-                     {.version = "1.1", .state = BugStatus::kAbsent, .code = {"same", "b"}}});
-  EXPECT_EQ(twin(upstream, {"same", "a"}), "");
-  EXPECT_EQ(twin(upstream, {"same", "b"}), "");
+      upstream_with({{.version = "1.0", .state = "wrong", .code = code("f0", "g0", "a")},
+                     {.version = "1.1", .state = "wrong", .code = code("f1", "g0", "b")},
+                     {.version = "git:0", .state = "wrong", .code = code("f2", "g0", "c")},
+                     {.version = "1.2", .state = "unresolved", .code = code("f9", "g9", "d")}});
+  EXPECT_EQ(nearest_code(upstream, code("other", "g0", "x")),
+            "1 of its functions is that of 1.1; these differ: f");
+  EXPECT_EQ(nearest_code(upstream, code("f0", "g0", "x")),
+            "its functions are those of 1.0, and other code is around them");
+  EXPECT_EQ(nearest_code(upstream, code("f9", "g9", "d")), "") << "no answer is known of 1.2";
+  EXPECT_EQ(nearest_code(upstream, code("absent", "absent", "x")), "");
+  EXPECT_EQ(nearest_code(upstream, {}), "");
 }
 
 /// A copy of two files in a folder of its own.
@@ -332,10 +358,11 @@ TEST(SameCode, ACopyIsKnownByItsCode) {
   EXPECT_EQ(other.functions, code.functions);
   EXPECT_NE(other.whole, code.whole);
   EXPECT_NE(copy.digests("def f(): return 2\n", "x = 1\n").functions, code.functions);
-  EXPECT_EQ(copy.digests("def g(): return 1\n", "x = 1\n").functions, "absent");
+  EXPECT_FALSE(copy.digests("def g(): return 1\n", "x = 1\n").has_functions());
   EXPECT_NE(copy.digests("def f(): return 1\n", std::nullopt).whole, code.whole);
-  EXPECT_EQ(copy.digests("def f(: return 1\n", "x = 1\n").functions, "") << "not Python";
-  EXPECT_EQ(copy.stale().functions, "") << "the file changed while it was read";
+  EXPECT_EQ(copy.digests("def f(: return 1\n", "x = 1\n").functions, FunctionDigests())
+      << "not Python";
+  EXPECT_EQ(copy.stale().functions, FunctionDigests()) << "the file changed while it was read";
 }
 
 }  // namespace
