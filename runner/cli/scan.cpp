@@ -336,9 +336,10 @@ void add_options(CLI::App& command, ScanOptions& options) {
       ->check(CLI::IsMember(list_kind_names()));
   command.add_option("--root", options.roots,
                      "the root of an unpacked or mounted image: every environment in it");
-  command.add_option("--code", options.code,
-                     "in DIR: code and settings that meet a condition, copies of a bug's functions; "
-                     "alone: no environment");
+  command.add_option(
+      "--code", options.code,
+      "in DIR: code and settings that meet a condition, copies of a bug's functions; "
+      "alone: no environment");
   command.add_option("--runs", options.runs,
                      "past runs below DIR, each a row: wandb, MLflow, Megatron-LM checkpoints");
   command.add_option("--pack", options.packs, "only these packs are asked (default: every one)")
@@ -379,9 +380,9 @@ void add_scan_command(CLI::App& app, Context& context) {
       "scan", "which packs hit an environment, a lock, an SBOM, an image or your code?");
   add_options(*command, *options);
   command->footer(
-      "Every upstream of every pack, every version that is listed. Runs and imports nothing, and\n"
-      "needs no network. Where files are at hand their digests decide, else the version. Unknown:\n"
-      "what was not measured.\n"
+      "Every pack, every version that is listed. Runs and imports nothing, needs no network. "
+      "Files\n"
+      "at hand decide by their digests, else the version. Unknown is what was not measured.\n"
       "Exit: 1 a hit, before 3: something unknown, or nothing that a pack asks about; else 0.\n"
       ".patchbench.toml: [[ignore]] with pack, reason and until (a day).\n"
       "On a line of code or of a configuration: # patchbench: ignore PACK REASON\n"

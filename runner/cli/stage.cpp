@@ -199,8 +199,7 @@ std::vector<std::string> carry_releases(const Context& context, const StageOptio
     for (const std::string& version : versions)
       commands.push_back("reproduce " + slug + " " + pin_word(use.name, version));
     const fs::path patches = context.root / cell_path(manifest.slug, Column::kPatches);
-    if (!git::load_series(patches, use.name).edits.empty())
-      commands.push_back("validate " + named);
+    if (!git::load_series(patches, use.name).edits.empty()) commands.push_back("validate " + named);
     if (options.window) commands.push_back("window " + named);
   }
   for (const char* subject : {"op", "mitigated"}) {

@@ -183,8 +183,9 @@ Subject subject_of(const Edit& lone) {
 
 std::vector<Edit> edits_of(const Series& series, const Subject& subject, const std::string& slug) {
   if (subject == SubjectKind::kPatched && series.edits.empty())
-    throw Error(ErrorCode::kUsage, slug + ": no edit of the pack changes this upstream; take one "
-                                          "that `patchbench patch show` names, or give --edit");
+    throw Error(ErrorCode::kUsage, slug +
+                                       ": no edit of the pack changes this upstream; take one "
+                                       "that `patchbench patch show` names, or give --edit");
   if (subject == SubjectKind::kPatched) return series.edits;
   if (!subject.is_lone_edit()) return {};
   std::vector<std::string> names;
@@ -371,12 +372,12 @@ std::vector<PlanStep> further_steps(const RunTarget& target, const RunPlan& plan
   }
   std::vector<PlanStep> steps;
   for (const auto& [at, axes] : given)
-    steps.push_back({.subject = at.first == PinRole::kFixed ? SubjectKind::kFixed
-                                                            : SubjectKind::kUpstream,
-                     .pin = at.first,
-                     .given = axes,
-                     .seeds = {at.second, at.second},
-                     .repeats = plan.steps.front().repeats});
+    steps.push_back(
+        {.subject = at.first == PinRole::kFixed ? SubjectKind::kFixed : SubjectKind::kUpstream,
+         .pin = at.first,
+         .given = axes,
+         .seeds = {at.second, at.second},
+         .repeats = plan.steps.front().repeats});
   return steps;
 }
 

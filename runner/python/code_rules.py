@@ -1,3 +1,4 @@
+# Longer than 600 lines: `python3 -I -S` starts this one file, which imports no other of ours.
 """code_rules.py PATH RULES [FILES]: the places in Python code and configurations below PATH that meet a rule of RULES.
 
 `patchbench scan` starts it as `python3 -I -S`, in Python 3.9 or newer. It parses; nothing of what it reads is imported or run. RULES is

@@ -54,8 +54,8 @@ ConditionState named_value(const Json& spec, const RunSettings& settings) {
   return *said.begin() ? ConditionState::kMet : ConditionState::kNotMet;
 }
 
-/// Nothing where the key is for files that have not what the settings have (`without`): a run's
-/// settings are those of several files.
+/// Nothing where the key is for files without a setting that the run has (`without`): several
+/// files make the settings of one run.
 std::optional<ConditionState> key_state(const Json& spec, const RunSettings& settings) {
   if (spec.contains("without") &&
       settings.contains(spec.at("without").at("name").get<std::string>()))

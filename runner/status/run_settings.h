@@ -13,8 +13,8 @@ namespace patchbench {
 /// "true", "none", "8". A group of settings has the value "{}".
 using RunSettings = std::map<std::string, std::set<std::string>>;
 
-/// Adds the settings in a configuration, those of its groups too. Where a setting is a group with
-/// the key `value`, as wandb writes it, that is its value.
+/// Adds the settings in a configuration and in its groups. wandb writes a setting as a group with
+/// the key `value`, which is then its value.
 void add_settings(RunSettings& settings, const YamlNode& node);
 void add_setting(RunSettings& settings, const std::string& name, const std::string& text);
 

