@@ -182,10 +182,6 @@ Subject subject_of(const Edit& lone) {
 }
 
 std::vector<Edit> edits_of(const Series& series, const Subject& subject, const std::string& slug) {
-  if (subject == SubjectKind::kPatched && series.edits.empty())
-    throw Error(ErrorCode::kUsage, slug +
-                                       ": no edit of the pack changes this upstream; take one "
-                                       "that `patchbench patch show` names, or give --edit");
   if (subject == SubjectKind::kPatched) return series.edits;
   if (!subject.is_lone_edit()) return {};
   std::vector<std::string> names;
@@ -272,14 +268,18 @@ Question validation_of(const Manifest& manifest) {
 }
 
 RunPlan plan_validation(const RunTarget& target, const Series& series, const CaseChoice& choice) {
+  const std::string slug = target.manifest.slug.str();
+  if (series.edits.empty())
+    throw Error(ErrorCode::kUsage,
+                fmt::format("{}: no edit of the pack changes {}; take the upstream "
+                            "that patchbench patch show {} names, or give --edit",
+                            slug, target.upstream.name, slug));
   const Question question = validation_of(target.manifest);
   RunPlan plan{.question = question_for(target, question, SubjectKind::kPatched)};
   plan.question.has_regions = true;
   plan.question.is_partial = !choice.cases.empty();
   plan.steps.push_back(step_of(target, question, SubjectKind::kUpstream, {}, choice));
-  plan.steps.push_back(step_of(target, question, SubjectKind::kPatched,
-                               edits_of(series, SubjectKind::kPatched, target.manifest.slug.str()),
-                               choice));
+  plan.steps.push_back(step_of(target, question, SubjectKind::kPatched, series.edits, choice));
   add_draws(target, choice, plan.steps.back(), plan.question);
   plan.steps.back().has_regions = true;
   if (Json changed = changed_lines(series.edits); !changed.empty()) {

@@ -104,8 +104,7 @@ struct RunPlan {
 /// Whether the subject's tree has edits of the pack.
 bool has_edits(const Subject& subject);
 /// The edits of a subject's tree: the series for `patched`, the one edit of a mutant or of a
-/// claimed change, else none. Throws Error(kUsage) with did-you-mean, and for `patched` without any
-/// edit, whose answer would be the release's own.
+/// claimed change, else none. Throws Error(kUsage) with did-you-mean.
 std::vector<Edit> edits_of(const Series& series, const Subject& subject, const std::string& slug);
 /// "mutant:half" of mutant-half.edit, "claimed:once" of claimed-once.edit.
 Subject subject_of(const Edit& lone);
@@ -127,7 +126,8 @@ RunPlan plan_reproduction(const RunTarget& target, const Subject& subject, const
                           const CaseChoice& choice);
 /// What a validation asks of a pack: whether the fix holds, of a refactor whether it is equivalent.
 Question validation_of(const Manifest& manifest);
-/// Upstream red, `edits` green, every mutant edit of the pack red, on one set of inputs.
+/// Upstream red, `edits` green, every mutant edit of the pack red, on one set of inputs. Throws
+/// Error(kUsage) without edits: the answer would be the release's own.
 RunPlan plan_validation(const RunTarget& target, const Series& edits, const CaseChoice& choice);
 /// One tested claim: the subject it speaks of and its contrast, over the row's cases.
 RunPlan plan_claim(const RunTarget& target, const ClaimTest& test, const Series& edits,

@@ -96,7 +96,6 @@ TEST(Plan, AFixWithoutEditsIsNotJudged) {
   Series none = series();
   none.edits.clear();
   EXPECT_THROW(plan_validation(target(), none, {}), Error);
-  EXPECT_THROW(edits_of(none, SubjectKind::kPatched, "some_pack"), Error);
 }
 
 TEST(Plan, DrawsFollowTheChoice) {
