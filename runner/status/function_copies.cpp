@@ -19,7 +19,7 @@ namespace patchbench {
 namespace {
 
 namespace fs = std::filesystem;
-using Functions = std::map<std::string, std::string>;
+using Functions = FunctionDigests::mapped_type;
 
 constexpr std::size_t kMaxPythonFiles = 50'000;
 constexpr std::uintmax_t kMaxPythonBytes = 4 << 20;
@@ -118,29 +118,6 @@ class CodeReader {
   std::vector<CodeFile> files_;
 };
 
-/// How the functions of a file compare with the functions of one file in a release.
-struct Compared {
-  std::size_t num_same = 0, num_there = 0, num_named = 0;  ///< of the release's functions
-  int num_others = 0;                                      ///< that differ
-  std::string others;
-  /// Whether the file has them all as the release has them, and none that the release has not.
-  bool is_whole() const { return num_named > 0 && num_others == 0; }
-};
-
-Compared compare(const Functions& release, const Functions& own) {
-  Compared out;
-  for (const auto& [name, digest] : release) {
-    const auto at = own.find(name);
-    const bool is_there = at != own.end(), is_named = digest != FunctionTable::kAbsent;
-    out.num_named += is_named;
-    out.num_there += is_there && is_named;
-    const bool is_same = is_there ? at->second == digest : !is_named;
-    out.num_same += is_same && is_named;
-    if (!is_same) out.others += (out.num_others++ == 0 ? "" : ", ") + name;
-  }
-  return out;
-}
-
 bool has_code(const Functions& functions) {
   return std::any_of(functions.begin(), functions.end(),
                      [](const auto& one) { return one.second != FunctionTable::kAbsent; });
@@ -166,7 +143,9 @@ std::string missing_elsewhere(const TableRelease& release, const std::string& ma
   for (const auto& [file, functions] : release.code.functions) {
     if (file == main || !has_code(functions)) continue;
     const bool is_found = std::any_of(files.begin(), files.end(), [&](const CodeFile& one) {
-      return compare(functions, one.functions).is_whole();
+      Compared own;
+      own.add(functions, one.functions);
+      return own.is_whole();
     });
     for (const auto& [name, digest] : functions) {
       if (!is_found && digest != FunctionTable::kAbsent)
@@ -191,7 +170,8 @@ std::optional<FunctionCopy> copy_in(const CodeFile& file, const UpstreamUse& use
   for (const TableRelease& release : upstream.releases) {
     const std::string* main = release.state.is_open() ? nullptr : main_file(release);
     if (main == nullptr) continue;
-    const Compared own = compare(release.code.functions.at(*main), file.functions);
+    Compared own;
+    own.add(release.code.functions.at(*main), file.functions);
     if (own.num_same == 0 || own.num_there < own.num_named) continue;
     const std::string missing = own.is_whole() ? missing_elsewhere(release, *main, files) : "";
     const std::string version = short_version(release.version);
@@ -204,7 +184,7 @@ std::optional<FunctionCopy> copy_in(const CodeFile& file, const UpstreamUse& use
     best = rank;
     copy.num_same = own.num_same;
     copy.differs =
-        !own.is_whole() ? shared_text(version, own.num_same, own.others)
+        !own.is_whole() ? own.text(version)
         : missing.empty()
             ? "its functions are those of " + version +
                   ", where the bug is not; other code around them was not measured"

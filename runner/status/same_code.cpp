@@ -23,14 +23,6 @@ constexpr std::size_t kMaxCodeBytes = 4 << 20;
 
 }  // namespace
 
-std::string function_digest(const FunctionDigests& functions, const std::string& file,
-                            const std::string& name) {
-  const auto names = functions.find(file);
-  if (names == functions.end()) return FunctionTable::kAbsent;
-  const auto digest = names->second.find(name);
-  return digest == names->second.end() ? FunctionTable::kAbsent : digest->second;
-}
-
 CodeDigests code_digests(const UpstreamUse& use,
                          const std::function<std::string(const std::string& file,
                                                          const std::string& entry)>& digest_of) {
@@ -89,8 +81,20 @@ const TableRelease* same_code_as(const TableUpstream& upstream, const CodeDigest
   return right;
 }
 
-std::string shared_text(const std::string& version, std::size_t num_same,
-                        const std::string& others) {
+void Compared::add(const FunctionDigests::mapped_type& release,
+                   const FunctionDigests::mapped_type& own) {
+  for (const auto& [name, digest] : release) {
+    const auto at = own.find(name);
+    const bool is_there = at != own.end(), is_named = digest != FunctionTable::kAbsent;
+    num_named += is_named;
+    num_there += is_there && is_named;
+    const bool is_same = is_there ? at->second == digest : !is_named;
+    num_same += is_same && is_named;
+    if (!is_same) others += (num_others++ == 0 ? "" : ", ") + name;
+  }
+}
+
+std::string Compared::text(const std::string& version) const {
   if (others.empty())
     return fmt::format("its functions are those of {}, and other code is around them", version);
   return fmt::format("{} of its functions {} of {}; these differ: {}", num_same,
@@ -102,22 +106,16 @@ std::string nearest_code(const TableUpstream& upstream, const CodeDigests& code)
   std::string text;
   for (const TableRelease& one : upstream.releases) {
     if (one.state.is_open()) continue;
-    std::size_t num_same = 0;
-    int num_others = 0;
-    std::string others;
+    Compared all;
     for (const auto& [file, functions] : one.code.functions) {
-      for (const auto& [name, digest] : functions) {
-        if (digest != function_digest(code.functions, file, name)) {
-          others += (num_others++ == 0 ? "" : ", ") + name;
-        } else {
-          num_same += digest != FunctionTable::kAbsent;
-        }
-      }
+      const auto own = code.functions.find(file);
+      all.add(functions,
+              own == code.functions.end() ? FunctionDigests::mapped_type() : own->second);
     }
-    const std::tuple rank(num_same, -num_others, !one.is_commit());
-    if (num_same == 0 || (!text.empty() && rank < best)) continue;
+    const std::tuple rank(all.num_same, -all.num_others, !one.is_commit());
+    if (all.num_same == 0 || (!text.empty() && rank < best)) continue;
     best = rank;
-    text = shared_text(short_version(one.version), num_same, others);
+    text = all.text(short_version(one.version));
   }
   return text;
 }
