@@ -47,8 +47,9 @@ prepare() { # TREE LOG: a bare Debian, then what a user's first start does
     touch "$1/bare"
     lap debootstrap
   fi
+  # A start that was stopped left packages half installed, and apt-get refuses to go on before they are.
   in_root --cap-add ALL --bind "$1" / --ro-bind /etc/resolv.conf /etc/resolv.conf \
-    -- env/bootstrap.sh --host-only --yes >>"$2" 2>&1 || give_up "$2" "env/bootstrap.sh failed in $suite"
+    -- sh -c 'dpkg --configure -a && env/bootstrap.sh --host-only --yes' >>"$2" 2>&1 || give_up "$2" "env/bootstrap.sh failed in $suite"
   rm -rf "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/*
   lap bootstrap
 }
