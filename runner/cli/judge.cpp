@@ -47,8 +47,8 @@ QuestionContext question_of(const Manifest& manifest, const RecordedRun& run) {
   for (const Observation& o : run.observations) subjects.emplace(o.subject.kind(), o.subject);
   QuestionContext context;
   for (const UpstreamUse& use : manifest.upstreams) {
-    context.is_red_pin |= run.context->pin.value("upstream", "") == use.name &&
-                          run.context->pin.value("version", "") == use.red_pin;
+    context.is_red_pin |=
+        run.context->pin.upstream() == use.name && run.context->pin.version() == use.red_pin;
   }
   context.classes = manifest.classes_order;
   const auto only = [&](Question question, const Subject& subject) {

@@ -87,22 +87,22 @@ Recorded recorded_at(const Context& context, const std::string& prefix) {
 RunRequest request_of(const Recorded& recorded, const Subject& subject, const Part& part,
                       const std::string& sandbox) {
   RunRequest request{.slug = recorded.slug, .subject = subject, .needs_pin = true};
-  const Json& pin = part.context.pin;
-  const auto named = [&](const char* key) {
-    return pin.contains(key) ? std::optional(pin[key].get<std::string>()) : std::nullopt;
+  const RunPin& pin = part.context.pin;
+  const auto named = [](const std::string& text) {
+    return text.empty() ? std::nullopt : std::optional(text);
   };
-  request.upstream = named("upstream");
-  request.version = named("version");
-  if (request.version == "host")
+  request.upstream = named(pin.upstream());
+  request.version = named(pin.version());
+  if (pin.is_installed())
     not_here("it judged an installed stack (--python), which no record can rebuild");
-  const Json companions = pin.value("beside", Json::object());
+  const Json companions = pin.companions();
   for (const auto& [name, version] : companions.items())
     request.companions[name] = version.get<std::string>();
-  const std::string kind = part.context.sandbox.value("kind", "");
+  const RunSandbox& recorded_sandbox = part.context.sandbox;
   if (!sandbox.empty()) {
     request.sandbox = exec::sandbox_from(sandbox);
-  } else if (kind != "in_process" && !kind.empty()) {
-    request.sandbox = exec::sandbox_from(kind);
+  } else if (!recorded_sandbox.is_in_process() && !recorded_sandbox.is_none()) {
+    request.sandbox = exec::sandbox_from(recorded_sandbox.kind());
   }
   request.device = part.observations.back().device;
   return request;
@@ -153,9 +153,9 @@ void check_setup(const Setup& setup, const Part& part) {
   };
   differ("device", part.context.machine.value("device", "cpu"),
          setup.machine.value("device", "cpu"));
-  if (!part.context.pin.empty()) {
+  if (!part.context.pin.is_none()) {
     differ("environment", part.context.environment, setup.environment.address);
-    differ("release's file", part.context.pin.value("sha256", ""), setup.target.pin->sha256);
+    differ("release's file", part.context.pin.sha256(), setup.target.pin->sha256);
   }
 }
 

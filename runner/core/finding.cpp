@@ -32,11 +32,11 @@ Finding finding_of(const Record& verdict, const std::string& digest) {
     throw Error(ErrorCode::kUsage, "a record of type " + verdict.type() + " states no finding");
   const Json& p = verdict.predicate();
   const RunContext run = RunContext::from_json(p.at("context"));
-  const Json companions = run.pin.is_object() ? run.pin.value("beside", Json()) : Json();
+  const Json companions = run.pin.companions();
   return {
       .slug = run.slug,
-      .upstream = run.pin.value("upstream", ""),
-      .version = run.pin.value("version", "-"),
+      .upstream = run.pin.upstream(),
+      .version = run.pin.version().empty() ? "-" : run.pin.version(),
       .companions = companions.is_object() && !companions.empty() ? canonical_json(companions) : "",
       .question = QuestionKey(QuestionContext::from_json(p.at("question"))),
       .device = run.machine.value("device", "cpu"),

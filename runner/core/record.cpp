@@ -18,8 +18,8 @@ namespace {
 constexpr std::string_view kStatementType = "https://in-toto.io/Statement/v1";
 constexpr std::string_view kUrn = "urn:patchbench:", kVersion = ":v1";
 constexpr std::size_t kMaxObservationBytes = 8 << 10, kMaxRecordBytes = 1 << 20;
-const std::vector<std::string> kTypes = {"observation", "verdict", "window", "measurement",
-                                         "evict"};
+const std::vector<std::string> kTypes = {"observation", "plan",        "verdict",
+                                         "window",      "measurement", "evict"};
 
 /// What the record is about, in the in-toto sense: the checkout, else the manifest. Derived from
 /// the context alone, so it can be checked against it.
@@ -28,8 +28,8 @@ Json subjects_of(const RunContext& context) {
     return Json::array({{{"name", "packs/" + context.slug + "/manifest.json"},
                          {"digest", {{"sha256", context.manifest_sha256}}}}});
   }
-  const std::string name =
-      context.pin.value("upstream", "upstream") + "@" + context.pin.value("version", "unknown");
+  const std::string name = context.pin.json().value("upstream", "upstream") + "@" +
+                           context.pin.json().value("version", "unknown");
   return Json::array({{{"name", name}, {"digest", {{"gitTree", context.tree}}}}});
 }
 
@@ -84,6 +84,18 @@ void check_verdict_form(FieldReader& fields) {
     if (!is_hex(digest, 64))
       fields.fail("\"observations\" must hold digests of 64 lower-case hex digits");
   }
+  if (fields.has("plan") && !is_hex(fields.text("plan"), 64))
+    fields.fail("\"plan\" must be a digest of 64 lower-case hex digits");
+}
+
+void check_plan_form(const Json& plan) {
+  const Json& steps = FieldReader(plan, "plan").value("steps");
+  if (!steps.is_array()) FieldReader(plan, "plan").fail("\"steps\" must be a list");
+  for (const Json& step : steps) {
+    FieldReader fields(step, "plan: step");
+    fields.text("subject");
+    fields.texts("cases");
+  }
 }
 
 void check_predicate(const std::string& type, const Json& predicate, const RunContext& context) {
@@ -93,6 +105,8 @@ void check_predicate(const std::string& type, const Json& predicate, const RunCo
     check_observation(fields, context);
   } else if (type == "verdict") {
     check_verdict_form(fields);
+  } else if (type == "plan") {
+    check_plan_form(fields.object("plan"));
   } else if (type == "evict") {
     if (!is_hex(fields.text("digest"), 64))
       fields.fail("\"digest\" must be 64 lower-case hex digits");
@@ -130,6 +144,22 @@ std::string group_of(const Record& record) {
 
 [[noreturn]] void broken(const std::string& reason) { throw Error(ErrorCode::kIntegrity, reason); }
 
+/// Every case that a step declares was observed. A step that ends at its first red case, and one
+/// whose outputs are spoiled, says by its sentinel's rules what is enough.
+void check_asked(const Json& plan, const std::vector<Observation>& witnessed) {
+  std::set<std::pair<std::string, std::string>> observed;
+  for (const Observation& o : witnessed) observed.insert({o.subject.text(), o.case_name});
+  for (const Json& step : plan.at("steps")) {
+    if (step.contains("stops_at_red") || step.contains("is_spoiled")) continue;
+    const std::string subject = step.at("subject").get<std::string>();
+    for (const Json& name : step.at("cases")) {
+      if (!observed.contains({subject, name.get<std::string>()}))
+        broken(fmt::format("its plan asks for case {} of {}, which no observation is of",
+                           name.get<std::string>(), subject));
+    }
+  }
+}
+
 }  // namespace
 
 Json RunContext::to_json() const {
@@ -138,12 +168,12 @@ Json RunContext::to_json() const {
                {"tool", tool},
                {"slug", slug},
                {"manifest_sha256", manifest_sha256}};
-  if (!pin.empty()) json["pin"] = pin;
+  if (!pin.is_none()) json["pin"] = pin.json();
   if (!tree.empty()) json["tree"] = tree;
   if (!edits.empty()) json["edits"] = edits;
   if (!files.empty()) json["files"] = files;
   if (!environment.empty()) json["environment"] = environment;
-  if (!sandbox.empty()) json["sandbox"] = sandbox;
+  if (!sandbox.is_none()) json["sandbox"] = sandbox.json();
   if (!machine.empty()) json["machine"] = machine;
   return json;
 }
@@ -156,7 +186,7 @@ RunContext RunContext::from_json(const Json& json) {
   c.tool = fields.text("tool");
   c.slug = Slug(fields.text("slug")).str();
   c.manifest_sha256 = fields.text("manifest_sha256");
-  c.pin = fields.optional_object("pin");
+  c.pin = RunPin(fields.optional_object("pin"));
   c.tree = fields.optional_text("tree");
   if (fields.has("edits")) {
     c.edits = fields.texts("edits");
@@ -164,7 +194,7 @@ RunContext RunContext::from_json(const Json& json) {
   }
   c.files = fields.optional_object("files");
   c.environment = fields.optional_text("environment");
-  c.sandbox = fields.optional_object("sandbox");
+  c.sandbox = RunSandbox(fields.optional_object("sandbox"));
   c.machine = fields.optional_object("machine");
   fields.finish();
   if (!is_hex(c.run_id, 16)) fields.fail("\"run_id\" must be 16 lower-case hex digits");
@@ -183,17 +213,13 @@ RunContext RunContext::from_json(const Json& json) {
     }
   }
   for (const char* key : {"upstream", "version"}) {
-    if (c.pin.contains(key) && !c.pin.at(key).is_string())
+    if (c.pin.json().contains(key) && !c.pin.json().at(key).is_string())
       fields.fail(fmt::format("pin: \"{}\" must be a string", key));
   }
-  if (c.sandbox.contains("isolated") && !c.sandbox.at("isolated").is_boolean()) {
+  if (c.sandbox.json().contains("isolated") && !c.sandbox.json().at("isolated").is_boolean()) {
     fields.fail("sandbox: \"isolated\" must be true or false");
   }
   return c;
-}
-
-bool RunContext::is_isolated() const {
-  return sandbox.is_object() && sandbox.value("isolated", false);
 }
 
 std::string Record::digest() const { return sha256_hex(canonical_json(statement)); }
@@ -227,21 +253,23 @@ Record make_observation_record(const RunContext& context, const Observation& obs
 
 Record make_verdict_record(const RunContext& context, const QuestionContext& question,
                            const Outcome& outcome,
-                           const std::vector<std::string>& observation_digests) {
-  return make_statement("verdict", context,
-                        {{"question", question.to_json()},
-                         {"sentinel", outcome.text()},
-                         {"argument", outcome.argument},
-                         {"alias", outcome.alias},
-                         {"why", outcome.why},
-                         {"observations", observation_digests}});
+                           const std::vector<std::string>& observation_digests,
+                           const std::string& plan_digest) {
+  Json body = {{"question", question.to_json()},
+               {"sentinel", outcome.text()},
+               {"argument", outcome.argument},
+               {"alias", outcome.alias},
+               {"why", outcome.why},
+               {"observations", observation_digests}};
+  if (!plan_digest.empty()) body["plan"] = plan_digest;
+  return make_statement("verdict", context, std::move(body));
 }
 
 Record make_record(const std::string& type, const RunContext& context, Json predicate) {
   if (type == "observation" || type == "verdict" ||
       std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end()) {
     throw Error(ErrorCode::kInternal,
-                "make_record: no type '" + type + "'; one of: window, measurement, evict");
+                "make_record: no type '" + type + "'; one of: plan, window, measurement, evict");
   }
   if (!predicate.is_object() || predicate.contains("context")) {
     throw Error(ErrorCode::kInternal,
@@ -309,26 +337,37 @@ Witness witness_of(const Record& record) {
   return witness;
 }
 
-void check_verdict(const Record& verdict, const std::map<std::string, Witness>& observations) {
+void RunWitnesses::add(const Record& record, const std::string& digest) {
+  if (record.type() == "observation") observations.insert({digest, witness_of(record)});
+  if (record.type() == "plan") plans.insert({digest, record.predicate().at("plan")});
+}
+
+void check_verdict(const Record& verdict, const RunWitnesses& run) {
   const std::vector<std::string> cited = cited_by(verdict);
   std::vector<Observation> witnessed;
   std::set<std::string> done, groups;
   for (const std::string& digest : cited) {
-    const auto found = observations.find(digest);
-    if (found == observations.end()) broken("cites observation " + digest + ", which is not there");
+    const auto found = run.observations.find(digest);
+    if (found == run.observations.end())
+      broken("cites observation " + digest + ", which is not there");
     if (!done.insert(digest).second) broken("cites observation " + digest + " twice");
     if (found->second.run_id != verdict.run_id())
       broken("cites observation " + digest + " of another run");
     witnessed.push_back(found->second.observation);
     groups.insert(found->second.group);
   }
-  for (const auto& [digest, witness] : observations) {
+  for (const auto& [digest, witness] : run.observations) {
     if (!done.contains(digest) && groups.contains(witness.group)) {
       broken("leaves out observation " + digest + " of the same run and subject");
     }
   }
   const Outcome stated = outcome_of(verdict);
   if (stated.sentinel == Sentinel::kNotRun && cited.empty()) return;
+  if (const std::string digest = verdict.predicate().value("plan", ""); !digest.empty()) {
+    const auto plan = run.plans.find(digest);
+    if (plan == run.plans.end()) broken("cites plan " + digest + ", which is not there");
+    check_asked(plan->second, witnessed);
+  }
   const Outcome computed =
       sentinel_of(witnessed, QuestionContext::from_json(verdict.predicate().at("question")));
   // `why` is prose and may be worded better by a later version; its meaning may not change.

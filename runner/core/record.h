@@ -7,6 +7,7 @@
 #include "core/json.h"
 #include "core/observation.h"
 #include "core/question.h"
+#include "core/run_facts.h"
 #include "core/sentinel.h"
 
 namespace patchbench {
@@ -17,27 +18,29 @@ struct RunContext {
   std::string started;  ///< ISO 8601 UTC
   std::string tool;     ///< patchbench version + build commit
   std::string slug, manifest_sha256;
-  Json pin;                        ///< Pin::to_json of the version under test ({} for model and op)
+  RunPin pin;                      ///< the version under test
   std::string tree;                ///< git tree id of the checkout, edits applied
   std::vector<std::string> edits;  ///< sha256 of each .edit applied, in order
   Json files;                      ///< upstream file -> sha256, read on the checkout by the runner
   std::string environment;         ///< name and address of the unpacked lock, or "host:<digest>"
-  Json sandbox;                    ///< {"kind","image","limits","isolated"}
-  Json machine;                    ///< {"device","driver","cpu","os"}
+  RunSandbox sandbox;
+  Json machine;  ///< {"device","driver","cpu","os"}
   /// Empty members are left out.
   Json to_json() const;
   /// Strict: unknown or missing keys and malformed digests and times throw Error(kUsage).
   static RunContext from_json(const Json& json);
   /// Whether the subject ran in a sandbox that keeps it apart: false is shown as `unisolated`
   /// with every sentinel.
-  bool is_isolated() const;
+  bool is_isolated() const { return sandbox.is_isolated(); }
 };
 
 /// One ledger entry: an in-toto Statement v1 whose predicate is one of ours.
-/// predicateType: urn:patchbench:observation:v1, :verdict:v1, :window:v1, :measurement:v1,
-/// :evict:v1. The predicate holds the run under "context" and, next to it: observation:
-/// {"observation"} · verdict: {"question", "sentinel" (Outcome::text), "argument", "alias", "why",
-/// "observations" (digests)} · evict: {"digest", "why"} · window and measurement: the body's own
+/// predicateType: urn:patchbench:observation:v1, :plan:v1, :verdict:v1, :window:v1,
+/// :measurement:v1, :evict:v1. The predicate holds the run under "context" and, next to it:
+/// observation:
+/// {"observation"} · plan: {"plan" (RunPlan::to_json)} · verdict: {"question", "sentinel"
+/// (Outcome::text), "argument", "alias", "why", "observations" (digests), "plan" (its digest; older
+/// ones have none)} · evict: {"digest", "why"} · window and measurement: the body's own
 /// keys. The statement's subject is the checkout (gitTree), or the manifest (sha256) where there is
 /// none.
 struct Record {
@@ -50,12 +53,14 @@ struct Record {
 };
 
 Record make_observation_record(const RunContext& context, const Observation& observation);
-/// Cites the digests of the observation records it rests on.
+/// Cites the digests of the observation records it rests on, and of the plan record of what was
+/// asked; "" where no plan is known.
 Record make_verdict_record(const RunContext& context, const QuestionContext& question,
                            const Outcome& outcome,
-                           const std::vector<std::string>& observation_digests);
-/// Any other predicate ("window", "measurement", "evict") about the subject of `context`. Throws
-/// Error(kInternal) on another type, a body that is not an object or has a key "context".
+                           const std::vector<std::string>& observation_digests,
+                           const std::string& plan_digest = "");
+/// Any other predicate ("plan", "window", "measurement", "evict") about the subject of `context`.
+/// Throws Error(kInternal) on another type, a body that is not an object or has a key "context".
 Record make_record(const std::string& type, const RunContext& context, Json predicate);
 
 /// The observation of an observation record. Throws Error(kUsage) on another type.
@@ -79,12 +84,20 @@ struct Witness {
 /// Throws Error(kUsage) on another type.
 Witness witness_of(const Record& observation);
 
-/// Recomputes a verdict record's outcome from the observations it cites; `observations` are by
-/// digest. Throws Error(kIntegrity)
-/// if sentinel, argument or alias differ, if a cited digest is not among `observations`, if one is
-/// cited twice or belongs to another run, and if `observations` holds one of the same run, subject,
-/// pin and edits that is not cited: a sentinel rests on all that was seen.
-void check_verdict(const Record& verdict, const std::map<std::string, Witness>& observations);
+/// What the check of a verdict asks of the records of its run, by digest.
+struct RunWitnesses {
+  std::map<std::string, Witness> observations;
+  std::map<std::string, Json> plans;
+  /// Takes what is of use; other types are left out.
+  void add(const Record& record, const std::string& digest);
+};
+
+/// Recomputes a verdict record's outcome from the observations it cites. Throws Error(kIntegrity)
+/// if sentinel, argument or alias differ, if a cited digest is not among `run`, if one is cited
+/// twice or belongs to another run, if `run` holds an observation of the same run, subject, pin and
+/// edits that is not cited, and if its plan asks for a case that no cited observation is of: a
+/// sentinel rests on all that was asked and seen.
+void check_verdict(const Record& verdict, const RunWitnesses& run);
 
 /// chain_i = SHA-256(chain_{i-1} || digest_i), both as 64 hex digits; chain_{-1} is 64 zeros ("" is
 /// taken for it).

@@ -59,7 +59,9 @@ bool Appender::append(Incoming incoming) {
   known_.bind(1, incoming.digest);
   const bool is_known = known_.executeStep();
   // Before the row is there, or it would be read back.
+  const bool is_plan = !incoming.witness && incoming.record.type() == "plan";
   if (!is_known && incoming.witness) hold(incoming.witness->run_id);
+  if (!is_known && is_plan) hold(incoming.record.run_id());
   if (!is_known) insert(incoming);
   if (incoming.signature) {
     sign_.reset();
@@ -70,14 +72,15 @@ bool Appender::append(Incoming incoming) {
     sign_.exec();
   }
   if (!is_known && incoming.witness)
-    observations_.insert({std::move(incoming.digest), std::move(*incoming.witness)});
+    witnesses_.observations.insert({std::move(incoming.digest), std::move(*incoming.witness)});
+  if (!is_known && is_plan) witnesses_.add(incoming.record, incoming.digest);
   return !is_known;
 }
 
 void Appender::hold(const std::string& run) {
   if (run == run_) return;
   run_ = run;
-  observations_ = witnesses_among(observations_of_run(database_, run, kEnd));
+  witnesses_ = witnesses_among(observations_of_run(database_, run, kEnd));
 }
 
 void Appender::insert(const Incoming& incoming) {
@@ -93,7 +96,7 @@ void Appender::insert(const Incoming& incoming) {
   if (!incoming.witness && incoming.record.type() == "verdict") {
     hold(row.run);
     try {
-      check_verdict(incoming.record, observations_);
+      check_verdict(incoming.record, witnesses_);
     } catch (const Error& e) {
       throw e.in(name_of(incoming));
     }

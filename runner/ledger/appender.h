@@ -1,7 +1,6 @@
 #pragma once
 #include <SQLiteCpp/SQLiteCpp.h>
 
-#include <map>
 #include <optional>
 #include <string>
 
@@ -25,8 +24,8 @@ class Appender {
   SQLite::Database& database_;
   SQLite::Statement known_, add_, sign_;
   std::optional<Row> last_;  ///< the end of the chain; nullopt where it is empty
-  std::string run_;          ///< the run whose observations are held
-  std::map<std::string, Witness> observations_;  ///< all of that run in the ledger, by digest
+  std::string run_;          ///< the run whose records are held
+  RunWitnesses witnesses_;   ///< all of that run in the ledger
 };
 
 /// Fills in what may be left out of an incoming record and checks the rest: what `verify` would

@@ -10,12 +10,10 @@
 
 namespace patchbench::ledger {
 
-std::map<std::string, Witness> witnesses_among(const std::vector<std::string>& texts) {
-  std::map<std::string, Witness> witnesses;
-  for (const std::string& text : texts) {
-    const Record record{parse_json(text, "record")};
-    if (record.type() == "observation") witnesses.insert({sha256_hex(text), witness_of(record)});
-  }
+RunWitnesses witnesses_among(const std::vector<std::string>& texts) {
+  RunWitnesses witnesses;
+  for (const std::string& text : texts)
+    witnesses.add({parse_json(text, "record")}, sha256_hex(text));
   return witnesses;
 }
 

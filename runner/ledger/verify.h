@@ -1,6 +1,5 @@
 #pragma once
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,9 +11,8 @@ namespace patchbench::ledger {
 /// The records of run `run` among the first `end` of the chain, as texts.
 using RunRecords = std::function<std::vector<std::string>(const std::string& run, int64_t end)>;
 
-/// The observations among records of one run, by digest. Their form was checked where they are in
-/// the chain.
-std::map<std::string, Witness> witnesses_among(const std::vector<std::string>& texts);
+/// Of records of one run. Their form was checked where they are in the chain.
+RunWitnesses witnesses_among(const std::vector<std::string>& texts);
 
 /// Walks a chain record by record. The first thing that does not hold ends it.
 class ChainWalk {

@@ -333,7 +333,7 @@ std::vector<Quantity> quantities_of(const Record& record) {
     add_texts(out, predicate.value("why", ""));
     for (const char* key : {"bound_bytes", "measured_bytes"})
       add_number(out, key, predicate.at("question").value(key, Json()));
-  } else if (type != "evict") {
+  } else if (type != "evict" && type != "plan") {
     for (const auto& [key, value] : predicate.items()) {
       if (key != "context") add_all(out, key, value);
     }

@@ -89,10 +89,10 @@ std::string environment_table(const std::vector<SubjectRun>& runs,
   Rows rows = {{"run", code_span(context.run_id + " " + context.started)},
                {"tool", code_span(context.tool)},
                {"manifest", code_span("sha256:" + context.manifest_sha256)}};
-  add_facts(rows, "upstream ", context.pin);
+  add_facts(rows, "upstream ", context.pin.json());
   for (const SubjectRun& run : runs) add_subject(rows, run);
   if (!context.environment.empty()) rows.push_back({"environment", code_span(context.environment)});
-  add_facts(rows, "sandbox ", context.sandbox);
+  add_facts(rows, "sandbox ", context.sandbox.json());
   add_facts(rows, "machine ", context.machine);
   for (const Observation& o : observations) {
     if (o.self_reported.empty()) continue;
@@ -109,11 +109,11 @@ std::string rerun_command(const RunContext& context, const std::vector<Observati
       fmt::format("./patchbench {} {}", is_validate ? "validate" : "reproduce", context.slug);
   if (!is_validate && question.subject != SubjectKind::kUpstream)
     command += " --subject " + question.subject.text();
-  const std::string version =
-      context.pin.is_object() ? text_of(context.pin.value("version", Json(""))) : "";
-  if (!version.empty() && version != "host")
-    command += " " + pin_word(text_of(context.pin.value("upstream", Json(""))), version);
-  if (version == "host") command += " --python VENV";
+  if (context.pin.is_installed()) {
+    command += " --python VENV";
+  } else if (const std::string version = context.pin.version(); !version.empty()) {
+    command += " " + pin_word(context.pin.upstream(), version);
+  }
   std::set<std::string> devices;
   std::set<uint64_t> seeds;
   for (const Observation& o : observations) {

@@ -17,7 +17,7 @@ RecordLine record_line(const Record& record) {
     return {p.at("digest").get<std::string>().substr(0, kShortDigest),
             p.at("why").get<std::string>()};
   const RunContext run = RunContext::from_json(p.at("context"));
-  std::string version = run.pin.value("version", "");
+  std::string version = run.pin.version();
   if (version.starts_with("git:")) version.resize(14);
   if (type != "verdict") return {type + (version.empty() ? "" : " " + version), ""};
   const QuestionContext question = QuestionContext::from_json(p.at("question"));

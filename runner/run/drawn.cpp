@@ -40,10 +40,10 @@ std::string summary_line(const Observation& o) {
 
 /// What repeats a drawn case.
 std::string command_of(const Setup& setup, const Observation& o, const Trial& trial) {
-  const std::string version =
-      trial.context.pin.is_object() ? trial.context.pin.value("version", "") : "";
+  const RunPin& pin = trial.context.pin;
+  const std::string version = pin.version();
   const bool has_version =
-      !version.empty() && version != setup.target.upstream.red_pin && version != "host";
+      !version.empty() && version != setup.target.upstream.red_pin && !pin.is_installed();
   return fmt::format("patchbench reproduce {}{} --subject {} --seed {} --axes '{}'",
                      setup.target.manifest.slug.str(),
                      has_version ? " " + pin_word(setup.target.upstream.name, version) : "",

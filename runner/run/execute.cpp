@@ -41,13 +41,9 @@ std::string give_compiled(const fs::path& cache, const fs::path& to) {
   return hash.hex();
 }
 
-Json pin_json(const RunTarget& target) {
-  if (target.pin) {
-    Json pin = target.pin->to_json();
-    if (!target.companions.empty()) pin["beside"] = target.companions_json();
-    return pin;
-  }
-  return {{"upstream", target.upstream.name}, {"version", "host"}, {"kind", "host"}};
+RunPin pin_of(const RunTarget& target) {
+  return target.pin ? RunPin(*target.pin, target.companions_json())
+                    : RunPin::installed(target.upstream.name);
 }
 
 RunContext make_run_context(const Setup& setup, const PlanStep& step) {
@@ -58,15 +54,14 @@ RunContext make_run_context(const Setup& setup, const PlanStep& step) {
   run.tool = std::string("patchbench ") + PATCHBENCH_VERSION;
   run.slug = setup.target.manifest.slug.str();
   run.manifest_sha256 = setup.target.manifest.sha256;
-  run.pin = subject.is_in_process() ? Json::object() : pin_json(setup.target);
+  if (!subject.is_in_process()) run.pin = pin_of(setup.target);
   for (const Edit& edit : step.edits) run.edits.push_back(sha256_hex(format_edit(edit)));
   run.files = Json::object();
   run.environment = setup.environment.address;
-  const bool isolated = setup.sandbox != exec::SandboxKind::kProcess;
+  const bool is_isolated = setup.sandbox != exec::SandboxKind::kProcess;
   run.sandbox = subject.is_in_process()
-                    ? Json{{"kind", "in_process"}, {"isolated", true}}
-                    : Json{{"kind", exec::sandbox_name(setup.sandbox)}, {"isolated", isolated}};
-  if (!setup.image.empty() && !subject.is_in_process()) run.sandbox["image"] = setup.image;
+                    ? RunSandbox::in_process()
+                    : RunSandbox(exec::sandbox_name(setup.sandbox), is_isolated, setup.image);
   run.machine = setup.machine;
   return run;
 }
@@ -148,8 +143,8 @@ Trial LocalRunner::run(const Context& context, const Setup& setup, const PlanSte
     const std::vector<git::Checkout> checkouts =
         check_out(context, setup, subject, step.edits, trial.context);
     if (setup.compile_cache)
-      trial.context.sandbox["compile_cache"] =
-          give_compiled(*setup.compile_cache, folder / "work/home/.tilelang");
+      trial.context.sandbox.add_given(
+          "compile_cache", give_compiled(*setup.compile_cache, folder / "work/home/.tilelang"));
     const exec::SandboxSpec spec = sandbox_spec(context, setup, subject, checkouts, folder);
     write_file(folder / "spec.json", spec.to_json().dump());
     std::vector<std::string> start_argv = sandbox_program(context).argv;
@@ -255,10 +250,12 @@ void check_together(const std::vector<Trial>& trials) {
   }
 }
 
-/// Appends the observations of an answer and its verdict to the ledger; returns the verdict's
-/// digest.
+/// Appends the plan of an answer, its observations and its verdict to the ledger; returns the
+/// verdict's digest.
 std::string record(const Context& context, const Answer& answer) {
-  std::vector<Record> records;
+  const RunContext& of_release = answer.trials.front().context;
+  std::vector<Record> records = {make_record("plan", of_release, {{"plan", answer.plan}})};
+  const std::string plan = records.front().digest();
   std::vector<std::string> digests;
   for (const Trial& trial : answer.trials) {
     for (const Observation& observation : trial.observations) {
@@ -267,7 +264,7 @@ std::string record(const Context& context, const Answer& answer) {
     }
   }
   records.push_back(
-      make_verdict_record(answer.trials.front().context, answer.question, answer.outcome, digests));
+      make_verdict_record(of_release, answer.question, answer.outcome, digests, plan));
   ledger::Ledger::open(context.ledger)->append(records);
   return records.back().digest();
 }
@@ -293,7 +290,11 @@ Answer execute(const Context& context, const Setup& setup, const RunPlan& plan) 
   ensure_self_test(context, setup);
   const auto mutants = std::find_if(plan.steps.begin(), plan.steps.end(),
                                     [](const PlanStep& step) { return step.stops_at_red; });
-  Answer answer{run_steps(context, setup, {plan.steps.begin(), mutants}), plan.question, {}, ""};
+  Answer answer{run_steps(context, setup, {plan.steps.begin(), mutants}),
+                plan.question,
+                {},
+                "",
+                plan.to_json()};
   run_further(context, setup, plan, answer.trials);
   const auto run_more = [&](const std::vector<PlanStep>& steps) {
     std::vector<Trial> trials = run_steps(context, setup, steps);
@@ -318,7 +319,7 @@ Answer execute(const Context& context, const Setup& setup, const RunPlan& plan) 
 std::optional<Answer> further_answer(const Context& context, const Answer& answer,
                                      const std::optional<QuestionContext>& question) {
   if (!question) return std::nullopt;
-  Answer further{answer.trials, *question, {}, ""};
+  Answer further{answer.trials, *question, {}, "", answer.plan};
   conclude(context, further);
   return further;
 }

@@ -25,6 +25,7 @@ struct Answer {
   QuestionContext question;
   Outcome outcome;
   std::string digest;
+  Json plan;  ///< RunPlan::to_json
 };
 
 /// Prepares and runs subjects. What it is by default starts processes; a test's does not.
@@ -47,7 +48,7 @@ Trial run_step(const Context& context, const Setup& setup, const PlanStep& step)
 
 /// Runs a plan: the self-test of the judge where it is due, the steps, setup.jobs at a time, what
 /// follows from what was observed, and the mitigation's program; then judges all observations and
-/// records them. Nothing is recorded where a step throws.
+/// records them, with the plan. Nothing is recorded where a step throws.
 Answer execute(const Context& context, const Setup& setup, const RunPlan& plan);
 
 /// The question that follows an answer (core/further_question.h), asked of its observations; the

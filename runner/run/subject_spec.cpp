@@ -67,7 +67,7 @@ std::vector<git::Checkout> check_out(const Context& context, const Setup& setup,
     run.files = setup.files;
   }
   if (has_ops(context, subject))
-    run.sandbox["ops_sha256"] = sha256_hex(read_file(ops_library(context)));
+    run.sandbox.add_given("ops_sha256", sha256_hex(read_file(ops_library(context))));
   return checkouts;
 }
 

@@ -24,13 +24,12 @@ const Measure* deciding(const Observation& o) {
 
 std::string headline(const Setup& setup, const std::vector<Trial>& trials) {
   const RunContext& run = trials.front().context;
-  const std::string version = run.pin.value("version", "");
+  const std::string version = run.pin.version();
   std::string line = setup.target.manifest.slug.str();
   if (!version.empty()) line += fmt::format(" · {} {}", setup.target.upstream.name, version);
   line += " · " + setup.target.device.text();
   if (run.machine.contains("oracle")) line += " (oracle: " + run.machine.value("oracle", "") + ")";
-  const std::string kind = run.sandbox.value("kind", "");
-  line += " · " + kind + (run.sandbox.value("isolated", false) ? "" : " (unisolated)");
+  line += " · " + run.sandbox.kind() + (run.is_isolated() ? "" : " (unisolated)");
   return line;
 }
 

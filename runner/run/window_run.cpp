@@ -211,11 +211,10 @@ RunContext window_context(const Setup& setup, const RunRequest& request, const U
   run.tool = std::string("patchbench ") + PATCHBENCH_VERSION;
   run.slug = request.slug;
   run.manifest_sha256 = setup.target.manifest.sha256;
-  run.pin = {{"upstream", upstream.name}, {"version", "all"}};
+  run.pin = RunPin::all_of(upstream.name);
   run.files = Json::object();
   run.environment = setup.environment.address;
-  run.sandbox = {{"kind", exec::sandbox_name(setup.sandbox)},
-                 {"isolated", setup.sandbox != exec::SandboxKind::kProcess}};
+  run.sandbox = {exec::sandbox_name(setup.sandbox), setup.sandbox != exec::SandboxKind::kProcess};
   run.machine = setup.machine;
   return run;
 }

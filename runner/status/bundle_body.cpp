@@ -124,7 +124,7 @@ class Body {
 
   Json verdict_row(const CurrentVerdict& one) {
     std::string question = one.question_text();
-    const std::string upstream = one.run.pin.value("upstream", "");
+    const std::string upstream = one.run.pin.upstream();
     if (facts_.manifest.upstreams.size() > 1 && !upstream.empty()) question += " of " + upstream;
     std::string sentinel = report::code_span(one.outcome.text());
     if (!one.run.is_isolated()) sentinel += " (unisolated)";
@@ -325,10 +325,8 @@ class Body {
       const Device device{recorded_kind(one.run.machine.value("device", "cpu"))};
       std::string line = fmt::format("./patchbench {} {}", is_validation ? "validate" : "reproduce",
                                      facts_.manifest.slug.str());
-      line +=
-          fmt::format(" {} --device {}",
-                      pin_word(one.run.pin.value("upstream", ""), one.run.pin.value("version", "")),
-                      device.text());
+      line += fmt::format(" {} --device {}",
+                          pin_word(one.run.pin.upstream(), one.run.pin.version()), device.text());
       if (known.insert(line).second) lines.push_back(line);
     }
     for (const BundledPatch& patch : facts_.patches) {
@@ -348,10 +346,10 @@ class Body {
       if (one.question.question != Question::kReproduce) continue;
       Json row = {{"record", short_digest(one.entry->digest)},
                   {"tool", one.run.tool},
-                  {"pin", one.run.pin},
+                  {"pin", one.run.pin.json()},
                   {"files", one.run.files},
                   {"environment", one.run.environment},
-                  {"sandbox", one.run.sandbox},
+                  {"sandbox", one.run.sandbox.json()},
                   {"machine", one.run.machine}};
       for (const std::string& digest : cited_by(one.entry->record)) {
         const ledger::Entry* entry = facts_.record_set.find(digest);

@@ -48,8 +48,8 @@ CaseMatrix read_case_matrix(const Context& context, const std::string& slug) {
     const RunContext run = RunContext::from_json(p.at("context"));
     const Observation o = Observation::from_json(p.at("observation"));
     if (run.slug != slug || o.subject != SubjectKind::kUpstream || !run.edits.empty()) continue;
-    Shown& held = matrix[{run.pin.value("upstream", ""), run.machine.value("device", "cpu")}]
-                        [o.case_name][run.pin.value("version", "host")];
+    Shown& held = matrix[{run.pin.upstream(), run.machine.value("device", "cpu")}][o.case_name]
+                        [run.pin.version()];
     if (held.made <= entry.made) held = {entry.made, text_of(o)};
   }
   return matrix;

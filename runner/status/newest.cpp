@@ -26,8 +26,7 @@ std::vector<NewestVerdict> newest_verdicts(
                       QuestionContext::from_json(p.at("question")), outcome_of(entry.record)};
     if (!counts(one)) continue;
     const Key key(one.run.slug, one.upstream(), one.version(),
-                  canonical_json(one.run.pin.value("beside", Json())), one.question_text(),
-                  one.device());
+                  canonical_json(one.run.pin.companions()), one.question_text(), one.device());
     const auto [held, is_new] = newest.emplace(key, one);
     if (!is_new && held->second.entry->made < one.entry->made) held->second = one;
   }

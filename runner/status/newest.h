@@ -17,8 +17,8 @@ struct NewestVerdict {
 
   std::string question_text() const;  ///< "reproduce model", "claim NAME", "mitigation MODE"
   std::string device() const { return run.machine.value("device", "cpu"); }
-  std::string upstream() const { return run.pin.value("upstream", ""); }
-  std::string version() const { return run.pin.value("version", ""); }
+  std::string upstream() const { return run.pin.upstream(); }
+  std::string version() const { return run.pin.version(); }
 };
 
 /// The newest verdict on each question about one version of one pack on one device, among the ones

@@ -53,7 +53,7 @@ class FakeRunner : public SubjectRunner {
     trial.context.started = setup.started;
     trial.context.slug = setup.target.manifest.slug.str();
     trial.context.manifest_sha256 = setup.target.manifest.sha256;
-    trial.context.pin = setup.target.pin->to_json();
+    trial.context.pin = RunPin(*setup.target.pin, Json());
     trial.context.machine = setup.machine;
     trial.context.environment = setup.environment.address;
     if (change_context) change_context(setup, subject, trial.context);

@@ -153,7 +153,7 @@ TEST(Markdown, ThePatchedSubjectIsShownWithItsEditAndItsFiles) {
 
 TEST(Markdown, ARunWithoutASandboxIsMarked) {
   RunContext context = sample::context();
-  context.sandbox = {{"kind", "process"}, {"isolated", false}};
+  context.sandbox = {"process", false};
   const auto status = sample::red_observations();
   EXPECT_TRUE(has(markdown_of_run({{"upstream", context}}, status, sample::question(),
                                   sentinel_of(status, sample::question()), ""),

@@ -74,7 +74,9 @@ std::vector<std::string> made_texts(int number) {
                                             "NVIDIA B200 (sm_100)"};
   RunContext context = sample::context(number);
   context.started = started_of(number);
-  context.pin["version"] = fmt::format("0.{}.{}", number / 7 % 9, number % 7);
+  Json pin = context.pin.json();
+  pin["version"] = fmt::format("0.{}.{}", number / 7 % 9, number % 7);
+  context.pin = RunPin(pin);
   context.machine["device"] = devices[static_cast<std::size_t>(number) % devices.size()];
   std::vector<Observation> status;
   for (int i = 0; i < kObservationsOfARun; ++i) {

@@ -21,9 +21,9 @@ std::string refusal(const Json& statement) {
   return "";
 }
 
-std::map<std::string, Witness> by_digest(const std::vector<Record>& records) {
-  std::map<std::string, Witness> out;
-  for (const Record& record : records) out.insert({record.digest(), witness_of(record)});
+RunWitnesses by_digest(const std::vector<Record>& records) {
+  RunWitnesses out;
+  for (const Record& record : records) out.add(record, record.digest());
   return out;
 }
 
@@ -126,7 +126,9 @@ TEST(Record, ObservationAndOutcomeComeBackAsTheyWere) {
 
 TEST(Record, ContextWithoutTheOptionalPartsIsShort) {
   RunContext c = sample::context();
-  c.pin = c.files = c.sandbox = c.machine = Json::object();
+  c.pin = {};
+  c.sandbox = {};
+  c.files = c.machine = Json::object();
   c.tree.clear();
   c.environment.clear();
   EXPECT_EQ(c.to_json().size(), 5u);
@@ -254,6 +256,47 @@ TEST(CheckVerdict, FindsAnObservationThatWasLeftOut) {
   EXPECT_NE(
       broken(run.verdict, run.observations).find("leaves out observation " + red_control.digest()),
       std::string::npos);
+}
+
+/// The plan of the sample's run, with further cases; its verdict cites it.
+Sample planned(const std::vector<std::string>& further, const Json& step = Json::object()) {
+  Sample run;
+  Json cases = Json::array();
+  for (const Record& one : run.observations) cases.push_back(observation_of(one).case_name);
+  for (const std::string& name : further) cases.push_back(name);
+  Json asked = {{"subject", "upstream"}, {"cases", cases}};
+  asked.update(step);
+  run.observations.push_back(
+      make_record("plan", sample::context(), {{"plan", {{"steps", {asked}}}}}));
+  run.verdict = make_verdict_record(sample::context(), sample::question(), outcome_of(run.verdict),
+                                    cited_by(run.verdict), run.observations.back().digest());
+  return run;
+}
+
+TEST(CheckVerdict, RestsOnEveryCaseThatItsPlanAsksFor) {
+  const Sample run = planned({});
+  EXPECT_NO_THROW(check_verdict(run.verdict, by_digest(run.observations)));
+  EXPECT_NO_THROW(parse_record(canonical_json(run.verdict.statement), "here"));
+  EXPECT_NO_THROW(parse_record(canonical_json(run.observations.back().statement), "here"));
+  const Sample more = planned({"mean_fp32"});
+  EXPECT_NE(broken(more.verdict, more.observations)
+                .find("its plan asks for case mean_fp32 of upstream, which no observation is of"),
+            std::string::npos);
+  // The rules of a validation say how far a mutant has to run.
+  const Sample mutant = planned({"mean_fp32"}, {{"stops_at_red", true}});
+  EXPECT_NO_THROW(check_verdict(mutant.verdict, by_digest(mutant.observations)));
+}
+
+TEST(CheckVerdict, FindsAPlanThatIsNotThere) {
+  Sample run = planned({});
+  run.observations.pop_back();
+  EXPECT_NE(broken(run.verdict, run.observations).find("cites plan "), std::string::npos);
+  Json digits = run.verdict.statement;
+  digits["predicate"]["plan"] = "abc";
+  EXPECT_NE(refusal(digits).find("\"plan\" must be a digest"), std::string::npos);
+  for (const Json& plan : {Json::object(), Json{{"steps", 1}}, Json{{"steps", {1}}},
+                           Json{{"steps", {{{"subject", "op"}}}}}})
+    refusal(make_record("plan", sample::context(), {{"plan", plan}}).statement);
 }
 
 TEST(CheckVerdict, OtherSubjectsOfTheRunNeedNotBeCited) {

@@ -20,16 +20,19 @@ inline RunContext context(int number = 1) {
   c.tool = "patchbench 0.1.0";
   c.slug = "liger_flce_none_bwd";
   c.manifest_sha256 = sha256_hex("manifest");
-  c.pin = {{"upstream", "liger-kernel"},    {"version", "0.8.0"},
-           {"project", "liger-kernel"},     {"file", "liger_kernel-0.8.0-py3-none-any.whl"},
-           {"sha256", sha256_hex("wheel")}, {"date", "2026-01-01"},
-           {"environment", "torch-2.11"}};
+  c.pin = RunPin(Json{{"upstream", "liger-kernel"},
+                      {"version", "0.8.0"},
+                      {"project", "liger-kernel"},
+                      {"file", "liger_kernel-0.8.0-py3-none-any.whl"},
+                      {"sha256", sha256_hex("wheel")},
+                      {"date", "2026-01-01"},
+                      {"environment", "torch-2.11"}});
   c.tree = std::string(40, 'a');
   c.files = {{"liger_kernel/ops/fused_linear_cross_entropy.py", sha256_hex("file 1")},
              {"liger_kernel/ops/utils.py", sha256_hex("file 2")}};
   c.environment = "torch-2.11-cp311-0123456789ab";
-  c.sandbox = {
-      {"kind", "podman"}, {"image", sha256_hex("image")}, {"limits", "podman"}, {"isolated", true}};
+  c.sandbox = {"podman", true, sha256_hex("image")};
+  c.sandbox.add_given("limits", "podman");
   c.machine = {{"device", "cpu"}, {"cpu", "Some CPU @ 2.00GHz"}, {"os", "Debian GNU/Linux 12"}};
   return c;
 }
