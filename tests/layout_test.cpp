@@ -48,6 +48,25 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return out;
 }
 
+/// Cases are in the scenarios of modules where the subject passes a module to `case.module`, and
+/// there alone; any other pack waives all of them with a reason.
+void check_scenarios(const fs::path& root, const Manifest& manifest,
+                     std::vector<std::string>& out) {
+  const std::string subject = "repro/" + manifest.slug.str() + "/subject.py";
+  const bool has_module =
+      fs::exists(root / subject) && read(root / subject).find(".module(") != std::string::npos;
+  const std::vector<std::string> drawn = manifest.scenarios.drawn("cpu");
+  int num_drawn = 0;
+  for (const std::string name : {"copied", "tied", "evaluated"}) {
+    if (std::find(drawn.begin(), drawn.end(), name) == drawn.end()) continue;
+    ++num_drawn;
+    if (!has_module)
+      out.push_back(subject + ": passes no module to its case, and " + name + " is not waived");
+  }
+  if (has_module && num_drawn == 0)
+    out.push_back(subject + ": passes a module to its case, and every scenario of it is waived");
+}
+
 /// The table's rules about one pack: its manifest, its pins and its cells.
 void check_pack(const fs::path& root, const std::string& folder,
                 std::map<int, std::string>& numbers, std::vector<std::string>& out) {
@@ -82,6 +101,7 @@ void check_pack(const fs::path& root, const std::string& folder,
                                      [](const Waiver& waiver) { return waiver.cell == "op"; });
   if (fs::exists(root / op) == is_waived)
     out.push_back(op + (is_waived ? ": filled and waived" : ": neither filled nor waived"));
+  check_scenarios(root, manifest, out);
 }
 
 /// Things in a column that no pack owns. `own` are names that belong to the column itself.
@@ -459,6 +479,22 @@ TEST_F(Layout, ACppHasAHeaderOfItsOwn) {
     put(std::string("runner/") + file, "\n");
   expect({"runner/run/plan.cpp: has no header of its own"});
   put("runner/run/plan.h", "\n");
+  expect({});
+}
+
+TEST_F(Layout, AScenarioOfModulesHasASubjectWithAModule) {
+  const std::string subject = "repro/some_pack/subject.py";
+  manifest_["scenarios"]["waived"] = {{"tied", "it owns no parameter"}};
+  put_manifest("some_pack");
+  expect({subject + ": passes no module to its case, and copied is not waived",
+          subject + ": passes no module to its case, and evaluated is not waived"});
+  put(subject, "net = case.module(net)\n");
+  expect({});
+  for (const char* name : {"copied", "evaluated"})
+    manifest_["scenarios"]["waived"][name] = "it owns no parameter";
+  put_manifest("some_pack");
+  expect({subject + ": passes a module to its case, and every scenario of it is waived"});
+  put(subject, "\n");
   expect({});
 }
 

@@ -8,7 +8,9 @@ those of the case alone: the judge compares them with the same reference.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
+import io
 import os
 import sys
 import tempfile
@@ -166,14 +168,17 @@ def state_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.grad is None, dict(tensor.__dict__)
 
 
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
+
+
 def inputs_kept(run: Run, case: Any) -> Outputs:
     """`kept/<tensor>`: how many elements of an argument have other bits afterwards, and 1 if anything else of it changed."""
     copies = {name: tensor.detach().clone() for name, tensor in case.tensors.items()}
     states = {name: state_of(tensor) for name, tensor in case.tensors.items()}
     outputs = run(case)
     for name, tensor in case.tensors.items():
-        before, now = (t.detach().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8) for t in (copies[name], tensor))
-        changed = int((before != now).sum()) + (state_of(tensor) != states[name])
+        changed = int((bits(copies[name]) != bits(tensor)).sum()) + (state_of(tensor) != states[name])
         outputs[f"kept/{name}"] = torch.tensor([float(changed)])
     return outputs
 
@@ -382,6 +387,83 @@ def compiled(run: Run, case: Any) -> Outputs:
     return torch.compile(run, backend="aot_eager")(case)
 
 
+def entries_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Its parameters and buffers, and the gradients that are there."""
+    found = dict([*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)])
+    return found | {f"{name}.grad": tensor.grad for name, tensor in found.items() if tensor.grad is not None}
+
+
+def num_changed(module: torch.nn.Module, before: dict[str, torch.Tensor]) -> int:
+    """How many bytes differ from those of `before`; a tensor that is missing, or of another dtype or shape, counts as one."""
+    now, count = entries_of(module), 0
+    for name in now.keys() | before.keys():
+        old, new = before.get(name), now.get(name)
+        is_alike = old is not None and new is not None and (old.dtype, old.shape) == (new.dtype, new.shape)
+        count += int((bits(old) != bits(new)).sum()) if is_alike else 1
+    return count
+
+
+def in_copied(case: Any, module: torch.nn.Module) -> torch.nn.Module:
+    """A deep copy, whose values come from a file of the module's state_dict. Parameters lose their gradients in torch's copy."""
+    made, file = copy.deepcopy(module), io.BytesIO()
+    torch.save(module.state_dict(), file)
+    with torch.no_grad():
+        for tensor in made.state_dict().values():
+            tensor.zero_()
+    file.seek(0)
+    made.load_state_dict(torch.load(file))
+    for old, new in zip(module.parameters(), made.parameters(), strict=True):
+        new.grad = None if old.grad is None else old.grad.clone()
+    before = {name: tensor.detach().clone() for name, tensor in entries_of(module).items()}
+    case.modules.append(lambda: num_changed(module, before))
+    return made
+
+
+def in_tied(case: Any, module: torch.nn.Module) -> torch.nn.Module:
+    """One part that owns parameters has a twin with the same parameters, as `<part>.twin`. Each gives half of what comes out."""
+    parts = [part for part in module.modules() if next(part.parameters(recurse=False), None) is not None]
+    part = parts[number_of(case) % len(parts)]
+    twin = copy.deepcopy(part, {id(parameter): parameter for parameter in part.parameters()})
+
+    def with_twin(_: Any, args: Any, options: Any, out: torch.Tensor) -> torch.Tensor:
+        case.modules.append(twin)
+        return (out + twin(*args, **options)) / 2
+
+    part.add_module("twin", twin)
+    part.register_forward_hook(with_twin, with_kwargs=True)
+    return module
+
+
+def in_evaluated(case: Any, module: torch.nn.Module) -> torch.nn.Module:
+    """Before each forward of a training step comes one of `eval()` under `no_grad` on the same arguments."""
+
+    def evaluate(_: Any, args: Any, options: Any) -> None:
+        if not (module.training and torch.is_grad_enabled()):
+            return
+        case.modules.append(module)
+        modes = [(part, part.training) for part in module.modules()]
+        with torch.no_grad():
+            module.eval()(*args, **options)
+        for part, was_training in modes:
+            part.training = was_training
+
+    module.register_forward_pre_hook(evaluate, with_kwargs=True)
+    return module
+
+
+MODULES = {"copied": in_copied, "tied": in_tied, "evaluated": in_evaluated}
+
+
+def of_modules(run: Run, case: Any) -> Outputs:
+    """Acts where the subject passes its module to `case.module`. `kept/module`: how many bytes of a copied one changed."""
+    outputs = run(case)
+    if not case.modules:
+        raise Unsupported("the subject passes no module to its case, or runs none")
+    if case.axes["scenario"] == "copied":
+        outputs["kept/module"] = torch.tensor([float(sum(changed() for changed in case.modules))])
+    return outputs
+
+
 def stored(tensor: torch.Tensor) -> torch.Tensor:
     """All that its storage holds, each element once: an expanded tensor cannot be written to."""
     return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
@@ -422,7 +504,7 @@ SCENARIOS: dict[str, Callable[[Run, Any], Outputs]] = {
     "twice": twice, "after": after, "two_live": two_live, "inputs_kept": inputs_kept, "frozen": frozen,
     "no_grad": without_backward(torch.no_grad), "inference_mode": without_backward(torch.inference_mode), "from_op": from_op,
     "adds_up": adds_up, "raised_between": raised_between, "checkpointed": checkpointed, "threads": threads, "forked": forked,
-    "autocast": autocast, "compiled": compiled, "streams": streams, "captured": captured,
+    "autocast": autocast, "compiled": compiled, **dict.fromkeys(MODULES, of_modules), "streams": streams, "captured": captured,
 }  # fmt: skip
 
 

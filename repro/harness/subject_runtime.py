@@ -42,7 +42,7 @@ class Case:
     """One case: its axes and its input tensors, on the device, strides and offsets as the judge made them.
 
     `numbers` is the subject's to fill: at most 16 amounts that go into the record as it says them. `guarded` holds the whole
-    storage of each input that lies between guard bands, and the length of a band.
+    storage of each input that lies between guard bands, and the length of a band. `modules` is the scenario's.
     """
 
     name: str
@@ -52,6 +52,14 @@ class Case:
     numbers: dict[str, float] = field(default_factory=dict)
     guarded: dict[str, tuple[torch.Tensor, int]] = field(default_factory=dict)
     batch: Batch | None = None
+    modules: list[Any] = field(default_factory=list)
+
+    def module(self, module: Any) -> Any:
+        """The module that the subject goes on with: its scenario may copy it, tie a parameter of it or evaluate it between steps."""
+        from scenarios import MODULES  # here: as in main
+
+        change = MODULES.get(self.axes.get("scenario"))
+        return change(self, module) if change else module
 
     def fresh(self) -> Case:
         """The same case on tensors of its own."""

@@ -126,7 +126,7 @@ def kept_object(old: torch.Tensor, new: torch.Tensor) -> int:
 
 def run_mixers(case: Case) -> dict[str, torch.Tensor]:
     """Each tensor and gradient of the mixers after the cast, layer by layer, and what became of them as objects."""
-    mixers = mixers_of(case)
+    mixers = list(case.module(torch.nn.ModuleList(mixers_of(case))))
     before = [parts_of(mixer) for mixer in mixers]
     for parts in before:
         for name in marked_names(case):
@@ -163,7 +163,7 @@ def train(parameter: torch.nn.Parameter, update: torch.Tensor, steps: int, has_m
 
 def run_ours(case: Case) -> dict[str, torch.Tensor]:
     """The module's tensors as the cast and the steps leave them, and softplus(dt + dt_bias) in float32."""
-    module = Ours(case.tensors)
+    module = case.module(Ours(case.tensors))
     for name in marked_names(case):
         mark(getattr(module, name))
     wrap(case, module)

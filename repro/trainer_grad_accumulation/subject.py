@@ -86,9 +86,10 @@ def run(case: Case) -> dict[str, torch.Tensor]:
     if own and not hasattr(Trainer, "get_batch_samples"):
         raise Unsupported("this release hands no count to a loss")
     model = BY_FORWARD[axes["forward"]](TinyConfig(axes["vocab"], axes["hidden"]))
+    for part, name in ((model.table, "table"), (model.head, "head")):
+        part.weight.data.copy_(tensors[name])
+    model = case.module(model)
     parameters = [model.table.weight, model.head.weight]
-    for parameter, name in zip(parameters, ("table", "head"), strict=True):
-        parameter.data.copy_(tensors[name])
     rows = [{n: tensors[n][i, :length] for n in ("ids", "labels")} for i, length in enumerate(axes["lengths"])]
     size, collate = axes["micro_batch"], functools.partial(micro_batch, axes=axes)
     num_micro_batches, num_steps, given = -(-len(rows) // size), 1, rows

@@ -43,9 +43,10 @@ def config_of(axes: dict[str, Any], num_rows: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def train(rank: int, axes: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def train(rank: int, case: Case) -> dict[str, torch.Tensor]:
     """One rank's part of every step of a case."""
-    net = net_of(tensors)
+    axes, tensors = case.axes, case.tensors
+    net = case.module(net_of(tensors))
     own = list(net.parameters())
     groups = [own] if axes["parameter_groups"] == 1 else [own[0::2], own[1::2]]
     optimizer = torch.optim.SGD([{"params": group} for group in groups], lr=RATE / axes["loss_times"])
@@ -81,8 +82,8 @@ def serve(cases: Connection, port: int) -> None:
     join(1, port)
     with contextlib.suppress(EOFError):
         while True:
-            axes, tensors = pickle.loads(cases.recv_bytes())
-            train(1, axes, tensors)
+            name, axes, tensors = pickle.loads(cases.recv_bytes())
+            train(1, Case(name, axes, tensors, "cpu"))
 
 
 def second_rank() -> Connection:
@@ -106,9 +107,9 @@ def run(case: Case) -> dict[str, torch.Tensor]:
     with contextlib.redirect_stdout(sys.stderr):
         if not SECOND:
             SECOND.append(second_rank())
-        SECOND[0].send_bytes(pickle.dumps((case.axes, case.tensors)))
+        SECOND[0].send_bytes(pickle.dumps((case.name, case.axes, case.tensors)))
         try:
-            return train(0, case.axes, case.tensors)
+            return train(0, case)
         except Exception:
             LOST.append(case.name)
             raise

@@ -24,6 +24,9 @@ inline const std::vector<std::string>& scenarios() {
       "forked",          // in a child of a process that has computed nothing; on a CPU alone
       "autocast",        // the forward in autocast of the case's own half precision
       "compiled",        // as torch.compile traces it
+      "copied",          // the subject's module is a copy, its values loaded from a file
+      "tied",            // a parameter of the module has two names
+      "evaluated",       // the module is evaluated before each forward of a training step
       "streams",         // on a stream that is kept busy first; on a GPU alone
       "captured"};       // captured in a CUDA graph over other values; on a GPU alone
   return kNames;

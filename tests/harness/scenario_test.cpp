@@ -39,6 +39,9 @@ TEST(Scenario, EveryInputIsAccountedFor) {
   EXPECT_NE(wrong_kept(in("inputs_kept"), more, inputs), "");
   EXPECT_NE(wrong_kept(in("twice"), all, inputs), "");
   EXPECT_EQ(wrong_kept(in(""), {}, inputs), "");
+  EXPECT_EQ(wrong_kept(in("copied"), {{"module", number(0)}}, inputs), "");
+  EXPECT_NE(wrong_kept(in("copied"), {}, inputs), "");
+  EXPECT_NE(wrong_kept(in("copied"), all, inputs), "");
 }
 
 TEST(Scenario, OnlyGradientsThatNobodyHasMayBeMissing) {

@@ -16,7 +16,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "repro" / "harness"))
 
 import subject_runtime as runtime  # noqa: E402
-from scenarios import SCENARIOS, fill  # noqa: E402
+from scenarios import MODULES, SCENARIOS, fill  # noqa: E402
 
 HELD: dict[str, Any] = {}
 PARENT = os.getpid()
@@ -96,6 +96,34 @@ def subject(fault: str) -> Any:
     return type("Subject", (), {"run": staticmethod(run), "PACKAGE": "torch"})
 
 
+class Net(torch.nn.Module):
+    """`(x * w).sum(-1)` with w for a parameter, and one fault by name."""
+
+    def __init__(self, w: torch.Tensor, fault: str):
+        super().__init__()
+        self.fault, self.num_calls, self.w = fault, 0, torch.nn.Parameter(w.clone())
+        HELD["made"] = self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.num_calls += 1
+        if self.fault == "knows_its_objects" and HELD["made"] is not self or self.fault == "counts_forwards" and self.num_calls > 1:
+            return x.sum(-1)
+        if self.fault == "writes_to_the_made" and HELD["made"] is not self:
+            HELD["made"].w.data.mul_(2)
+        return (x * self.w).sum(-1)
+
+
+def subject_with_a_module(fault: str) -> Any:
+    def run(case: runtime.Case) -> dict[str, torch.Tensor]:
+        net, x = case.module(Net(case.tensors["w"], fault)), case.tensors["x"].requires_grad_()
+        out = net(x)
+        grad_x, grad_w = torch.autograd.grad(out, (x, net.w), torch.ones_like(out))
+        num_names = len(list(net.named_parameters(remove_duplicate=False))) if fault == "each_name" else 1
+        return {"out": out, "grad_x": grad_x, "grad_w": grad_w * num_names}
+
+    return type("Subject", (), {"run": staticmethod(run), "PACKAGE": "torch"})
+
+
 def answer(fault: str, scenario: str | None, name: str = "case") -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     HELD.clear()
     BARRIER.reset()
@@ -108,7 +136,8 @@ def answer(fault: str, scenario: str | None, name: str = "case") -> tuple[dict[s
         views["half"] = {"storage": "half", "sizes": [1], "strides": [1], "offset": 0}
         storages["half"] = torch.ones(1, dtype=torch.bfloat16)
     case = runtime.Batch(entries, storages, "cuda:0" if scenario in ON_A_GPU else "cpu").case(name)
-    report, outputs = runtime.run_case(subject(fault), case)
+    has_module = scenario in MODULES or fault in [FAULTS[name] for name in MODULES]
+    report, outputs = runtime.run_case((subject_with_a_module if has_module else subject)(fault), case)
     return report, {output: tensor.cpu() for output, tensor in outputs.items()}
 
 
@@ -148,7 +177,8 @@ FAULTS = {
     "twice": "counts_calls", "after": "keeps_shape", "two_live": "last_forward", "inputs_kept": "overwrites", "frozen": "frozen",
     "no_grad": "wants_a_gradient", "inference_mode": "wants_no_inference", "from_op": "leaf", "adds_up": "adds_itself",
     "raised_between": "open_forward", "checkpointed": "runs_once", "threads": "thread", "forked": "child",
-    "autocast": "wants_no_autocast", "compiled": "compiled", "streams": "stream_0", "captured": "host_value",
+    "autocast": "wants_no_autocast", "compiled": "compiled", "copied": "knows_its_objects", "tied": "each_name",
+    "evaluated": "counts_forwards", "streams": "stream_0", "captured": "host_value",
 }  # fmt: skip
 
 
@@ -158,6 +188,19 @@ def test_wrong_code_fails_in_its_scenario_alone(scenario: str) -> None:
     assert report["status"] == "ok" and all(torch.equal(got[n], t) for n, t in answer("", None)[1].items())
     is_right_there = is_right_in_a_new_process if scenario == "forked" else is_right
     assert not is_right_there(FAULTS[scenario], scenario)
+
+
+def test_a_copy_that_changes_its_original_is_seen() -> None:
+    report, got = answer("writes_to_the_made", "copied")
+    assert report["status"] == "ok" and got["case/kept/module"].item() > 0
+    assert answer("", "copied")[1]["case/kept/module"].item() == 0
+
+
+def test_a_subject_without_a_module_has_no_scenario_of_one() -> None:
+    for scenario in MODULES:
+        case = runtime.Batch({"a": {"name": "a", "axes": {"scenario": scenario}, "inputs": {}}}, {}, "cpu").case("a")
+        report, _ = runtime.run_case(type("Subject", (), {"run": staticmethod(lambda _: {"out": torch.ones(1)})}), case)
+        assert report["status"] == "unsupported" and "module" in report["reason"]
 
 
 def test_values_are_written_under_expanded_and_offset_views() -> None:

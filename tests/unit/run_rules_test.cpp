@@ -426,7 +426,7 @@ TEST(Status, TheScenariosOfAPackAreToldByDevice) {
   packs.resize(1);
   const std::string table = looked_at_table(packs);
   EXPECT_NE(table.find("| both | both | both | both |  | both | both | both | both | both | both |"
-                       " GPU | CPU | both | both | GPU | GPU |"),
+                       " GPU | CPU | both | both | both | both | both | GPU | GPU |"),
             std::string::npos)
       << table;
 }
