@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -27,3 +28,12 @@ def test_is_judged_as_what_it_is(name: str) -> None:
     row, edit = ROWS[name], EDITS[name]
     assert row["sha256"] == digest_of(edit), f"run env/candidates.py {name}"
     assert row["verdict"] in WANTED[edit.stem.partition("-")[0]], row["why"]
+
+
+@pytest.mark.parametrize("name", sorted(name for name in ROWS if "without" in ROWS[name]))
+def test_is_red_in_its_scenario_alone(name: str) -> None:
+    row = ROWS[name]
+    cases = {case["name"]: case for case in json.loads((ROOT / "packs" / name.split("/")[0] / "manifest.json").read_text())["cases"]}
+    axes, plain = (cases[one]["axes"] for one in (row["case"], row["without"]["case"]))
+    assert {key: value for key, value in axes.items() if key != "scenario"} == plain and "scenario" in axes
+    assert row["verdict"] == "FIX_REJECTED" and row["without"]["verdict"] in WANTED["right"], row
