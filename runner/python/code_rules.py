@@ -31,6 +31,7 @@ MAX_STEPS = 8  # from one name of a name to the next
 CONFIGURATIONS = {".yaml", ".yml", ".json", ".toml", ".cfg", ".ini"}
 SETTINGS = CONFIGURATIONS | {".sh", ".bash", ".sbatch", ".slurm"}
 BLOCK_TEXT = re.compile(r"(?m)[:-]\s*[|>][+\-\d]*\s*(#.*)?$")  # a YAML text of several lines follows
+EXPRESSION = re.compile(r"[A-Za-z_]\w*[.\[(]")  # of Python, in a script
 IGNORE = re.compile(r"#\s*patchbench:\s*ignore(?![\w-])(.*)")
 ANSWER = '"unread_in_baseline":'  # of an answer of scan, such as a baseline
 CODE = {".py", ".pyi", ".ipynb"}
@@ -89,7 +90,7 @@ def settings_in(line: str, name: str) -> Iterator[tuple[str, Any]]:
             continue
         pattern = rf"(?<![\w-])(?:--)?{re.escape(spelled)}(?![\w-])[\"']?\s*(?:[:=]|\s)\s*[\"']?([^\s\"',#}}\\]*)"
         for text in re.findall(pattern, line):
-            is_open = text.startswith(("$", "{", "*", "&")) or text.lower() == "auto"
+            is_open = text.startswith(("$", "{", "*", "&")) or text.lower() == "auto" or EXPRESSION.match(text) is not None
             yield text, OPEN if is_open else None if text.lower() in ABSENT else {"true": True}.get(text.lower(), text)
 
 
@@ -498,7 +499,7 @@ class Reader:
                 self.put(rule, file, 0, UNKNOWN, f"it cannot be read ({error.strerror}); what it calls cannot be known")
             return None
         self.count += 1
-        text = data.decode("utf-8", errors="replace")
+        text = re.sub("\r\n?", "\n", data.decode("utf-8", errors="replace"))  # a parser and a tokenizer disagree about "\r" alone
         if len(data) > MAX_BYTES:
             self.leave_open(file, text, "it holds more than 4 MiB")
             return None
