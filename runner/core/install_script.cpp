@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "core/json.h"
@@ -26,10 +27,15 @@ struct Command {
 
 bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-/// Cuts a script into simple commands. It expands $NAME and ${NAME} where the
-/// script has set them before. Another expansion stays in its word, with the "$".
+/// Cuts a script into simple commands. It expands $NAME and ${NAME} where the script has set them
+/// before to one value. Another expansion stays in its word, with the "$". What a command between
+/// $( ) or backticks starts is a command of its own.
 class ShellReader {
  public:
+  ShellReader() = default;
+  ShellReader(std::map<std::string, std::string> values, int depth)
+      : values_(std::move(values)), depth_(depth) {}
+
   std::vector<Command> read(std::string_view text) {
     std::string joined;
     int number = 0;
@@ -61,25 +67,47 @@ class ShellReader {
       if (quote_ == '\0' && c == '#' && !is_open_) break;
       if (quote_ == '\0' && (c == ' ' || c == '\t')) {
         is_open_ = false;
-      } else if (quote_ == '\0' && std::string_view(";&|(){}`").find(c) != std::string_view::npos) {
+      } else if (quote_ != '\'' && (c == '$' || c == '`')) {
+        at = expand(line, at);
+      } else if (quote_ == '\0' && reads_end(line, at)) {
         end_command();
+        is_guarded_ = c == '&' || c == '|';
       } else {
         at = read_character(line, at);
       }
     }
+    // The value of NAME="a that goes on in the next line is not known.
+    if (quote_ != '\0' && quoted_from_ > 0 && command_.words.back()[quoted_from_ - 1] == '=')
+      command_.words.back() += kUnknown;
     end_command();
+    is_guarded_ = false;
     starts_.clear();
+  }
+
+  /// Whether a character outside of quotes ends a command. "2>&1" and a brace in a word do not.
+  bool reads_end(const std::string& line, std::size_t at) {
+    const char c = line[at], next = at + 1 < line.size() ? line[at + 1] : ' ';
+    if (c == '&') return next != '>' && (at == 0 || line[at - 1] != '>');
+    if (c == '{' || c == '}') {
+      const bool is_word = !is_open_ && (c == '}' || next == ' ' || next == '\t');
+      if (is_word) nesting_ += c == '{' ? 1 : -1;
+      return is_word;
+    }
+    // NAME=(a b) has several values.
+    if (c == '(' && is_open_ && command_.words.back().ends_with("="))
+      command_.words.back() += kUnknown;
+    return std::string_view(";|()").find(c) != std::string_view::npos;
   }
 
   /// Returns the place of the last character that was read.
   std::size_t read_character(const std::string& line, std::size_t at) {
     const char c = line[at];
-    if (c == '$' && quote_ != '\'') return expand(line, at);
     std::string& word = word_at(at);
     if (c == quote_) {
       quote_ = '\0';
     } else if (quote_ == '\0' && (c == '"' || c == '\'')) {
       quote_ = c;
+      quoted_from_ = word.size();
     } else if (c == '\\' && quote_ != '\'' && at + 1 < line.size()) {
       word += line[++at];
     } else {
@@ -100,17 +128,45 @@ class ShellReader {
     return command_.words.back();
   }
 
-  /// Adds the value of the variable at `at`, which without quotes may be several words.
+  /// The place of what closes the bracket at `at`; npos where it is not near.
+  static std::size_t closing(const std::string& line, std::size_t at) {
+    constexpr std::size_t kMaxExpression = 4096;
+    const char open = line[at], close = open == '(' ? ')' : open == '{' ? '}' : open;
+    if (open == close) return line.find(close, at + 1);
+    int num_open = 0;
+    for (std::size_t i = at; i < std::min(line.size(), at + kMaxExpression); ++i) {
+      num_open += line[i] == open ? 1 : line[i] == close ? -1 : 0;
+      if (num_open == 0) return i;
+    }
+    return std::string::npos;
+  }
+
+  /// Adds the value of the expansion at `at`, which without quotes may be several words.
   std::size_t expand(const std::string& line, std::size_t at) {
-    const bool has_brace = at + 1 < line.size() && line[at + 1] == '{';
-    const std::size_t begin = at + (has_brace ? 2 : 1);
-    std::size_t end = begin;
+    const char next = at + 1 < line.size() ? line[at + 1] : ' ';
+    if (line[at] == '`' || next == '(') {
+      const std::size_t begin = at + (line[at] == '`' ? 0 : 1), end = closing(line, begin);
+      if (end == std::string::npos && line[at] == '`') end_command();
+      if (end == std::string::npos) return at;
+      word_at(at) += kUnknown;
+      inner_.emplace_back(line.substr(begin + 1, end - begin - 1), command_.lines.back());
+      return end;
+    }
+    const bool has_brace = next == '{';
+    std::size_t end = at + 1;
     while (end < line.size() && is_name(line[end])) ++end;
-    const auto value = values_.find(line.substr(begin, end - begin));
-    const bool is_closed = !has_brace || (end < line.size() && line[end] == '}');
-    if (value == values_.end() || !is_closed) {
+    if (has_brace) end = closing(line, at + 1);
+    if (end == std::string::npos || end == at + 1) {
       word_at(at) += '$';
       return at;
+    }
+    const std::size_t begin = at + (has_brace ? 2 : 1), last = has_brace ? end : end - 1;
+    const auto value = values_.find(line.substr(begin, end - begin));
+    if (value == values_.end()) {
+      std::string text = line.substr(at, last + 1 - at);
+      std::erase_if(text, [](char c) { return c == ' ' || c == '\t'; });
+      word_at(at) += text;
+      return last;
     }
     for (const char c : value->second) {
       if (c == ' ' && quote_ == '\0')
@@ -118,7 +174,7 @@ class ShellReader {
       else
         word_at(at) += c;
     }
-    return has_brace ? end : end - 1;
+    return last;
   }
 
   void end_command() {
@@ -127,46 +183,104 @@ class ShellReader {
     remember();
     commands_.push_back(std::move(command_));
     command_ = {};
-  }
-
-  /// NAME=VALUE, alone or behind export, ARG and ENV; "ENV NAME VALUE".
-  void remember() {
-    const Words& words = command_.words;
-    const bool is_set = words[0] == "export" || words[0] == "ARG" || words[0] == "ENV";
-    if (words[0] == "ENV" && words.size() == 3 && words[1].find('=') == std::string::npos)
-      set(words[1], words[2]);
-    for (std::size_t at = is_set ? 1 : 0; at < words.size(); ++at) {
-      const std::size_t sign = words[at].find('=');
-      if (sign == std::string::npos || sign == 0 ||
-          !std::all_of(words[at].begin(), words[at].begin() + static_cast<std::ptrdiff_t>(sign),
-                       is_name))
-        break;
-      set(words[at].substr(0, sign), words[at].substr(sign + 1));
+    constexpr int kMaxDepth = 4;
+    const auto texts = std::exchange(inner_, {});
+    for (const auto& [text, number] : texts) {
+      if (depth_ == kMaxDepth) break;
+      for (Command& one : ShellReader(values_, depth_ + 1).read(text)) {
+        std::fill(one.lines.begin(), one.lines.end(), number);
+        commands_.push_back(std::move(one));
+      }
     }
   }
 
-  /// A value that refers to itself may grow without end: a long one is not known.
+  /// The place behind the words of the shell that a command begins with ("then", "do").
+  std::size_t leave_keywords() {
+    static const std::set<std::string> kBegin = {"if", "while", "until", "for", "case"},
+                                       kEnd = {"fi", "done", "esac"},
+                                       kBefore = {"then", "else", "elif", "do", "!"};
+    const Words& words = command_.words;
+    for (std::size_t at = 0; at < words.size(); ++at) {
+      nesting_ += kBegin.contains(words[at]) ? 1 : kEnd.contains(words[at]) ? -1 : 0;
+      if (words[at] == "for" && at + 1 < words.size()) forget(words[at + 1]);
+      if (!kBegin.contains(words[at]) && !kEnd.contains(words[at]) && !kBefore.contains(words[at]))
+        return at;
+    }
+    return words.size();
+  }
+
+  /// NAME=VALUE, alone or behind export, ARG and ENV; "ENV NAME VALUE"; NAME+=MORE; "read NAME".
+  void remember() {
+    static const std::set<std::string> kSetters = {"export", "ARG",     "ENV",     "arg",
+                                                   "local",  "declare", "typeset", "readonly"};
+    const Words& words = command_.words;
+    std::size_t at = leave_keywords();
+    const bool is_read = at < words.size() && words[at] == "read";
+    for (const std::string& one : is_read ? words : Words()) forget(one);
+    const bool is_set = at < words.size() && kSetters.contains(words[at]);
+    if (words[0] == "ENV" && words.size() == 3 && words[1].find('=') == std::string::npos)
+      set(words[1], words[2]);
+    for (at += is_set ? 1 : 0; at < words.size(); ++at) {
+      if (is_set && words[at].starts_with("-")) continue;
+      const std::size_t sign = words[at].find('=');
+      if (sign == std::string::npos) break;
+      const bool is_more = sign > 0 && words[at][sign - 1] == '+';
+      const std::string name = words[at].substr(0, sign - (is_more ? 1 : 0)),
+                        value = words[at].substr(sign + 1);
+      if (name.empty() || !std::all_of(name.begin(), name.end(), is_name)) break;
+      if (!is_more)
+        set(name, value);
+      else if (values_.contains(name))
+        set(name, values_.at(name) + value);
+    }
+  }
+
+  bool is_choice() const { return nesting_ > 0 || is_guarded_; }
+
+  void forget(const std::string& name) {
+    values_.erase(name);
+    if (is_choice()) unknown_.insert(name);
+  }
+
+  /// A value that refers to itself may grow without end: a long one is not known, and neither is
+  /// one of two that a branch chooses between.
   void set(const std::string& name, const std::string& value) {
     constexpr std::size_t kMaxValue = 4096;
-    if (value.size() <= kMaxValue && value.find('$') == std::string::npos)
+    if (!is_choice()) unknown_.erase(name);
+    const auto known = values_.find(name);
+    const bool is_other = known != values_.end() && value.find(known->second) == std::string::npos;
+    if (is_choice() && is_other) unknown_.insert(name);
+    const bool is_whole = value.size() <= kMaxValue && value.find(kUnknown) == std::string::npos;
+    if (is_whole && !unknown_.contains(name))
       values_[name] = value;
     else
       values_.erase(name);
   }
 
+  static constexpr std::string_view kUnknown = "$(...)";  ///< of a value: what is not in the text
   std::vector<Command> commands_;
   Command command_;  ///< the one that is read
   char quote_ = '\0';
-  bool is_open_ = false;  ///< its last word has begun
+  std::size_t quoted_from_ = 0;  ///< the place in its word where the last quote began
+  bool is_open_ = false;         ///< its last word has begun
+  bool is_guarded_ = false;      ///< it runs behind && or ||
   std::map<std::string, std::string> values_;
+  std::set<std::string> unknown_;                    ///< what a branch may have set
+  std::vector<std::pair<std::string, int>> inner_;   ///< the commands in its words
   std::vector<std::pair<std::size_t, int>> starts_;  ///< where each line begins in the joined one
+  int nesting_ = 0;                                  ///< of if, for, case and braces
+  int depth_ = 0;
 };
 
 bool is_any(const std::string& word, std::initializer_list<std::string_view> of) {
   return std::find(of.begin(), of.end(), word) != of.end();
 }
 
-std::string program_of(const std::string& word) { return word.substr(word.rfind('/') + 1); }
+/// "pip" of "/opt/venv/bin/pip", and of "!pip" or "%pip" of a notebook.
+std::string program_of(const std::string& word) {
+  const std::size_t begin = word.starts_with("!") || word.starts_with("%") ? 1 : 0;
+  return word.substr(std::max(word.rfind('/') + 1, begin));
+}
 
 /// "python3.11" for "python".
 bool is_versioned(const std::string& word, std::string_view name) {
@@ -175,33 +289,6 @@ bool is_versioned(const std::string& word, std::string_view name) {
 }
 
 enum class Installer { kPip, kConda };
-
-/// Where the verb of the program at `at` is, behind its options: "install" of "uv -q pip install".
-std::size_t verb_of(const Words& words, std::size_t at) {
-  const bool is_uv = program_of(words[at]) == "uv";
-  do ++at;
-  while (at < words.size() && (words[at].starts_with("-") || (is_uv && words[at] == "pip")));
-  return at;
-}
-
-/// Which installer a command starts, itself or by another program (sudo, xargs, srun), and where
-/// what it takes begins; nullopt for another command.
-std::optional<std::pair<Installer, std::size_t>> installer_of(const Words& words) {
-  const auto word = [&](std::size_t i) { return i < words.size() ? words[i] : std::string(); };
-  if (is_any(words[0], {"echo", "printf"})) return std::nullopt;
-  for (std::size_t at = 0; at < words.size(); ++at) {
-    const std::string program = program_of(words[at]);
-    const std::size_t verb = verb_of(words, at);
-    const bool is_pip = is_versioned(program, "pip") || program == "uv";
-    if (is_pip && word(verb) == "install") return std::pair(Installer::kPip, verb + 1);
-    if (is_any(program, {"uv", "poetry", "pdm"}) && word(verb) == "add")
-      return std::pair(Installer::kPip, verb + 1);
-    if (is_any(program, {"conda", "mamba", "micromamba"}) &&
-        is_any(word(verb), {"install", "create"}))
-      return std::pair(Installer::kConda, verb + 1);
-  }
-  return std::nullopt;
-}
 
 /// The options of these installers that have a value in the next word and name no package.
 bool has_value(const std::string& option) {
@@ -258,26 +345,65 @@ bool has_value(const std::string& option) {
   return kOptions.contains(option);
 }
 
-/// Whether a command installs what another file says; it is not looked for.
+/// Where the verb of the program at `at` is, behind its options: "install" of "uv -q pip install".
+std::size_t verb_of(const Words& words, std::size_t at) {
+  const bool is_uv = program_of(words[at]) == "uv";
+  ++at;
+  while (at < words.size() && (words[at].starts_with("-") || (is_uv && words[at] == "pip")))
+    at += has_value(words[at]) ? 2 : 1;
+  return at;
+}
+
+/// Which installer a command starts, itself or by another program (sudo, xargs, srun), and where
+/// what it takes begins; nullopt for another command.
+std::optional<std::pair<Installer, std::size_t>> installer_of(const Words& words) {
+  const auto word = [&](std::size_t i) { return i < words.size() ? words[i] : std::string(); };
+  if (is_any(words[0], {"echo", "printf"})) return std::nullopt;
+  for (std::size_t at = 0; at < words.size(); ++at) {
+    const std::string program = program_of(words[at]);
+    const std::size_t verb = verb_of(words, at);
+    const bool is_pip = is_versioned(program, "pip") || program == "uv";
+    if (is_pip && word(verb) == "install") return std::pair(Installer::kPip, verb + 1);
+    if (is_any(program, {"uv", "poetry", "pdm"}) && word(verb) == "add")
+      return std::pair(Installer::kPip, verb + 1);
+    if (is_any(program, {"conda", "mamba", "micromamba"}) &&
+        is_any(word(verb), {"install", "create"}))
+      return std::pair(Installer::kConda, verb + 1);
+  }
+  return std::nullopt;
+}
+
+/// Whether a command installs what another file says, or is an installer that is not read.
 bool installs_from_file(const Words& words) {
+  // $PIP is not set in the script.
+  if (words.size() > 1 && words[0].starts_with("$") && words[1] == "install") return true;
   for (std::size_t at = 0; at < words.size(); ++at) {
     const std::string program = program_of(words[at]);
     const std::size_t verb = verb_of(words, at);
     const std::string does = verb < words.size() ? words[verb] : "";
     if (program == "pip-sync" || (is_any(program, {"uv", "pdm", "pipenv"}) && does == "sync") ||
         (is_any(program, {"poetry", "pdm", "pipenv", "pixi"}) && does == "install") ||
+        (is_any(program, {"pixi", "rye"}) && does == "add") || program == "easy_install" ||
+        (program == "setup.py" && is_any(does, {"install", "develop"})) ||
         (is_any(program, {"conda", "mamba", "micromamba"}) && does == "env"))
       return true;
   }
   return false;
 }
 
-/// The words of a command in a list, as Docker's RUN ["pip", "install", "a"] has them.
+/// "FROM image", in lower case only where it can be nothing of Python.
+bool names_base(const Words& words) {
+  if (words.size() < 2) return false;
+  const bool is_short = words.size() == 2 || (words.size() == 4 && is_any(words[2], {"AS", "as"}));
+  return words[0] == "FROM" || (words[0] == "from" && is_short);
+}
+
+/// The words of a command in a list, as Docker's RUN ["pip", "install", "a"] has them, or Python.
 Words without_list(Words words) {
-  if (words.size() < 2 || !words[1].starts_with("[")) return words;
+  const bool is_list = words[0].starts_with("[") || (words.size() > 1 && words[1].starts_with("["));
   for (std::string& word : words) {
-    if (word.starts_with("[") && &word != &words[0]) word.erase(0, 1);
-    if (word.ends_with(",") || word.ends_with("]")) word.pop_back();
+    if (is_list && word.starts_with("[") && word.size() > 1) word.erase(0, 1);
+    if (is_list && (word.ends_with(",") || word.ends_with("]"))) word.pop_back();
   }
   return words;
 }
@@ -307,8 +433,9 @@ class Recipe {
 
   void read_command(const Command& command, int depth = 0) {
     const Words words = without_list(command.words);
-    if (words[0] == "FROM" && words.size() > 1) return read_base(words, command.lines[0]);
-    if (words[0] == "From:" && words.size() > 1) return add_base(words[1], command.lines[0]);
+    if (names_base(words)) return read_base(words, command.lines[0]);
+    if (is_any(words[0], {"From:", "from:", "FROM:"}) && words.size() > 1)
+      return add_base(words[1], command.lines[0]);
     const auto installer = installer_of(words);
     if (!installer) return read_other(words, command.lines, depth);
     const std::size_t num_before = lines_.size() + conda_.size() + unread_.size();
@@ -369,8 +496,10 @@ class Recipe {
       return is_next ? at + 1 : at;
     }
     if (word.starts_with("-")) return has_value(word) ? at + 1 : at;
-    // A redirection ends what is taken.
-    if (word.find_first_of("<>") == 0 || word.starts_with("2>")) return words.size();
+    // A redirection, with its file in the same word or in the next.
+    const std::size_t sign = word.find_first_of("<>");
+    if (sign != std::string::npos && word.find_first_not_of("0123456789&") == sign)
+      return word.find_last_of("<>") + 1 == word.size() ? at + 1 : at;
     add(word, line);
     return at;
   }
@@ -410,8 +539,8 @@ bool is_install_script(std::string_view text) {
   const std::vector<Command> commands = ShellReader().read(text);
   return std::any_of(commands.begin(), commands.end(), [](const Command& one) {
     const Words words = without_list(one.words);
-    return installer_of(words) || installs_from_file(words) ||
-           (words[0] == "FROM" && words.size() > 1);
+    return installer_of(words) || installs_from_file(words) || names_base(words) ||
+           is_any(words[0], {"Bootstrap:", "BootStrap:", "bootstrap:"});
   });
 }
 

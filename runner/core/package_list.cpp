@@ -79,6 +79,15 @@ bool has_yaml_key(std::string_view text) {
   return false;
 }
 
+/// XML, not the HTML of a text in an issue.
+bool is_markup(std::string_view text) {
+  text.remove_prefix(std::min(text.find('<'), text.size()));
+  constexpr std::array<std::string_view, 6> kStarts = {"<?",    "<!",    "<bom",
+                                                       "<rdf:", "<spdx", "<Document"};
+  return std::any_of(kStarts.begin(), kStarts.end(),
+                     [&](std::string_view one) { return text.starts_with(one); });
+}
+
 /// A table header of a lock, at the start of a line.
 bool has_package_table(std::string_view text) {
   for (const std::string_view header : {"[[package]]", "[[packages]]"}) {
@@ -278,7 +287,7 @@ ListKind list_kind_named(const std::string& name) {
 
 ListKind list_kind_of(std::string_view text, const std::string& file) {
   const char first = first_character(text);
-  if (first == '<' || text.starts_with("SPDXVersion:")) {
+  if ((first == '<' && is_markup(text)) || text.starts_with("SPDXVersion:")) {
     throw Error(ErrorCode::kUsage,
                 file + ": is XML or tag-value text; name the same SBOM as CycloneDX or SPDX JSON");
   }

@@ -24,13 +24,15 @@ struct Line {
   int number = 0;
 };
 
-/// The lines of a text; a fence and a prompt's command are blank ones.
+/// The lines of a text, without the marks of a quotation; a fence and a prompt's command are blank
+/// ones.
 std::vector<Line> lines_of(std::string_view text) {
   std::vector<Line> lines;
   for (int number = 1; !text.empty(); ++number) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
     line = line.substr(0, line.find_last_not_of(kSpaces) + 1);
+    while (line.starts_with(">")) line.remove_prefix(line.starts_with("> ") ? 2 : 1);
     const bool is_blank =
         line.starts_with("```") || line.starts_with("$ ") || line.starts_with("(");
     lines.push_back({std::string(is_blank ? "" : line), number});
@@ -69,6 +71,21 @@ bool is_rule(const Line& line) {
   return !line.text.empty() && line.text.find_first_not_of("- ") == std::string::npos;
 }
 
+/// Where the rows of pip's table begin: the rule under its head, or a rule of several columns over
+/// a row, whose head was not copied.
+bool is_pip_table(const std::vector<Line>& lines, std::size_t at) {
+  if (!is_rule(lines[at])) return false;
+  if (at > 0 && is_pip_head(lines[at - 1])) return true;
+  return lines[at].text.find("- -") != std::string::npos && at + 1 < lines.size() &&
+         is_row(words_of(lines[at + 1].text));
+}
+
+/// "py311_0", "pypi_0".
+bool is_build(const std::string& word) {
+  return word.find('_') != std::string::npos && word.find('/') == std::string::npos &&
+         std::isdigit(static_cast<unsigned char>(word.back())) != 0;
+}
+
 /// "linux-64/pytorch-2.4.0-py3.11_0.conda" -> "pytorch", "2.4.0".
 std::optional<std::pair<std::string, std::string>> package_of_conda_url(std::string_view url) {
   url = url.substr(0, url.find('#'));
@@ -81,19 +98,27 @@ std::optional<std::pair<std::string, std::string>> package_of_conda_url(std::str
                    std::string(file.substr(version + 1, build - version - 1)));
 }
 
-/// "name=version=build", as `conda list --export` writes it.
+/// "name=version=build", as `conda list --export` writes it, or "name=version".
 bool is_exported(const std::string& line) {
   const std::vector<std::string> parts = split(line, "=");
-  return parts.size() == 3 && is_package_name(parts[0]) && is_version(parts[1]) &&
-         !parts[2].empty();
+  return (parts.size() == 2 || (parts.size() == 3 && !parts[2].empty())) &&
+         is_package_name(parts[0]) && is_version(parts[1]);
 }
 
+constexpr std::string_view kExportHead = "# $ conda create --name";
+
+/// The line over conda's rows; mamba's has no "#".
 bool is_conda_head(const std::string& line) {
-  if (line.starts_with("# packages in environment at") || line == "@EXPLICIT") return true;
-  const Words words = words_of(line);
-  return words.size() >= 4 && words[0] == "#" && words[1] == "Name" && words[2] == "Version" &&
-         words[3] == "Build";
+  if (line.starts_with("# packages in environment at") || line == "@EXPLICIT" ||
+      line.starts_with(kExportHead))
+    return true;
+  Words words = words_of(line);
+  if (!words.empty() && words[0] == "#") words.erase(words.begin());
+  return words.size() >= 3 && words[0] == "Name" && words[1] == "Version" && words[2] == "Build";
 }
+
+/// conda's own, such as _libgcc_mutex: no index has such a name.
+bool is_of_conda(std::string_view name) { return name.starts_with("_"); }
 
 /// How reports name what an index has under another name.
 std::string package_named(std::string_view name) {
@@ -186,12 +211,46 @@ PackageList open_list() {
 /// A text of any kind may have one such line.
 constexpr int kReportLines = 2;
 
+/// What a line between the tables of a text reports.
+void add_reported(const Line& line, const std::string& file, PackageList& list) {
+  const std::optional<Reported> one = report_line(line.text);
+  // The interpreter is none of an index's packages.
+  if (!one || one->name == "python") return;
+  list.add(one->name,
+           {.version = one->version, .source = one->source, .file = file, .line = line.number});
+}
+
+/// A row of `conda list`, an export or an explicit list; false for another line.
+bool add_conda_row(const Line& line, const std::string& file, PackageList& list) {
+  Listed one{.source = "conda", .file = file, .line = line.number};
+  const Words words = words_of(line.text);
+  if (is_of_conda(words[0])) return true;
+  if (words[0].find("://") != std::string::npos) {
+    const auto of_url = package_of_conda_url(words[0]);
+    if (!of_url) return false;
+    one.version = of_url->second;
+    if (!is_of_conda(of_url->first)) list.add(of_url->first, one);
+  } else if (is_exported(line.text)) {
+    const std::vector<std::string> parts = split(line.text, "=");
+    one.version = parts[1];
+    if (parts.size() == 3 && parts[2].starts_with("pypi")) one.source.clear();
+    list.add(parts[0], one);
+  } else if (is_row(words)) {
+    one.version = words[1];
+    if (words.back() == "pypi" || words.back() == "<pip>") one.source.clear();
+    list.add(words[0], one);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool is_pip_list(std::string_view text) {
   const std::vector<Line> lines = lines_of(text);
-  for (std::size_t at = 0; at + 1 < lines.size(); ++at) {
-    if (is_pip_head(lines[at]) && is_rule(lines[at + 1])) return true;
+  for (std::size_t at = 0; at < lines.size(); ++at) {
+    if (is_pip_table(lines, at)) return true;
   }
   bool is_any = false;
   for (const Line& line : lines) {
@@ -204,66 +263,79 @@ bool is_pip_list(std::string_view text) {
 
 PackageList pip_list_packages(std::string_view text, const std::string& file) {
   const std::vector<Line> lines = lines_of(text);
-  const auto head = std::find_if(lines.begin(), lines.end(), is_pip_head);
-  const std::size_t place =
-      head == lines.end() ? std::string::npos : head->text.find("Editable project location");
   PackageList list = open_list();
-  bool is_open = false;
-  for (auto line = head == lines.end() ? lines.begin() : head + 1; line != lines.end(); ++line) {
-    if (line->text.empty() && !is_open) continue;
-    if (line->text.empty()) break;
-    if (is_rule(*line)) continue;
-    is_open = true;
-    const Words words = words_of(line->text);
-    if (!is_row(words)) {
-      list.leave_unread(fmt::format("{}:{}: {}", file, line->number, shown(line->text)));
-      continue;
+  std::size_t place = std::string::npos;
+  bool has_table = false, is_behind = false;  // a rule is over its rows; behind a blank line of it
+  for (std::size_t at = 0; at < lines.size(); ++at)
+    has_table = has_table || is_pip_table(lines, at);
+  bool is_open = !has_table;
+  for (std::size_t at = 0; at < lines.size(); ++at) {
+    const Line& line = lines[at];
+    if (is_pip_head(line)) place = line.text.find("Editable project location");
+    if (is_pip_table(lines, at)) {
+      is_open = true;
+      is_behind = false;
     }
-    const bool is_editable = place < line->text.size() && line->text[place] != ' ';
-    list.add(words[0], {.version = words[1],
-                        .source = is_editable ? "folder" : "",
-                        .file = file,
-                        .line = line->number});
+    is_behind = is_behind || (has_table && is_open && line.text.empty());
+    if (line.text.empty() || is_rule(line) || is_pip_head(line)) continue;
+    const Words words = words_of(line.text);
+    // Behind a blank line a row goes on, and anything else is a text.
+    if (!is_open || (is_behind && (!is_row(words) || words.size() > 2))) {
+      add_reported(line, file, list);
+    } else if (!is_row(words)) {
+      list.leave_unread(fmt::format("{}:{}: {}", file, line.number, shown(line.text)));
+    } else {
+      const bool is_editable =
+          words.size() > 2 && place < line.text.size() && line.text[place] != ' ';
+      list.add(words[0], {.version = words[1],
+                          .source = is_editable ? "folder" : "",
+                          .file = file,
+                          .line = line.number});
+    }
   }
   return list;
 }
 
 bool is_conda_list(std::string_view text) {
   const std::vector<Line> lines = lines_of(text);
-  bool is_export = false;
+  if (std::any_of(lines.begin(), lines.end(),
+                  [](const Line& line) { return is_conda_head(line.text); }))
+    return true;
+  // Rows without a head: each an export's, or each with a third column, a build in one at least.
+  bool are_exported = true, are_rows = true, is_any = false, has_build = false;
   for (const Line& line : lines) {
-    if (is_conda_head(line.text)) return true;
-    if (line.text.empty() || line.text[0] == '#') continue;
-    if (!is_exported(line.text)) return false;
-    is_export = true;
+    const Words words = words_of(line.text);
+    if (words.empty() || words[0].starts_with("#") || is_of_conda(words[0])) continue;
+    is_any = true;
+    are_exported = are_exported && split(line.text, "=").size() == 3 && is_exported(line.text);
+    are_rows = are_rows && is_row(words) && words.size() >= 3;
+    has_build = has_build || (are_rows && is_build(words[2]));
   }
-  return is_export;
+  return is_any && (are_exported || (are_rows && has_build));
 }
 
 PackageList conda_list_packages(std::string_view text, const std::string& file) {
   PackageList list = open_list();
-  for (const Line& line : lines_of(text)) {
-    // conda's own, such as _libgcc_mutex: no index has such a name.
-    if (line.text.empty() || std::string_view("#@_").find(line.text[0]) != std::string::npos)
+  const std::vector<Line> lines = lines_of(text);
+  const auto is_head = [](const Line& line) { return is_conda_head(line.text); };
+  bool is_open = std::none_of(lines.begin(), lines.end(), is_head), is_behind = false;
+  for (const Line& line : lines) {
+    if (is_head(line)) {
+      is_open = true;
+      is_behind = false;
       continue;
-    Listed one{.source = "conda", .file = file, .line = line.number};
-    const auto of_url = package_of_conda_url(line.text);
-    const Words words = words_of(line.text);
-    if (line.text.find("://") != std::string::npos && of_url) {
-      one.version = of_url->second;
-      list.add(of_url->first, one);
-    } else if (is_exported(line.text)) {
-      const std::vector<std::string> parts = split(line.text, "=");
-      one.version = parts[1];
-      if (parts[2].starts_with("pypi")) one.source.clear();
-      list.add(parts[0], one);
-    } else if (is_row(words)) {
-      one.version = words[1];
-      if (words.back() == "pypi" || words.back() == "<pip>") one.source.clear();
-      list.add(words[0], one);
-    } else {
-      list.leave_unread(fmt::format("{}:{}: {}", file, line.number, shown(line.text)));
     }
+    const Words words = words_of(line.text);
+    is_behind = is_behind || (is_open && words.empty() && !list.packages.empty());
+    // mamba draws a line under its head.
+    if (words.empty() || words[0].starts_with("#") || words[0].starts_with("\xe2\x94\x80"))
+      continue;
+    const bool is_text =
+        !is_open || (is_behind && !is_exported(line.text) && (!is_row(words) || words.size() < 3));
+    if (is_text)
+      add_reported(line, file, list);
+    else if (!add_conda_row(line, file, list))
+      list.leave_unread(fmt::format("{}:{}: {}", file, line.number, shown(line.text)));
   }
   return list;
 }
@@ -279,13 +351,7 @@ bool is_report(std::string_view text) {
 
 PackageList reported_packages(std::string_view text, const std::string& file) {
   PackageList list = open_list();
-  for (const Line& line : lines_of(text)) {
-    const std::optional<Reported> one = report_line(line.text);
-    // The interpreter is none of an index's packages.
-    if (!one || one->name == "python") continue;
-    list.add(one->name,
-             {.version = one->version, .source = one->source, .file = file, .line = line.number});
-  }
+  for (const Line& line : lines_of(text)) add_reported(line, file, list);
   return list;
 }
 

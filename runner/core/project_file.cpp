@@ -27,6 +27,11 @@ bool has_line(std::string_view text, std::initializer_list<std::string_view> sta
   return false;
 }
 
+std::string without_edges(std::string_view line) {
+  const std::size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
+  return std::string(line.substr(begin, line.find_last_not_of(" \t\r") + 1 - begin));
+}
+
 /// What a string literal without an escape says.
 std::string string_value(std::string_view literal) {
   literal.remove_prefix(std::min(literal.find_first_of("\"'"), literal.size()));
@@ -80,6 +85,11 @@ class Project {
     add_groups("/dependency-groups", at({"dependency-groups"}));
     add_array("/tool/uv/dev-dependencies", at({"tool", "uv", "dev-dependencies"}));
     add_groups("/tool/pdm/dev-dependencies", at({"tool", "pdm", "dev-dependencies"}));
+    add_array("/tool/rye/dev-dependencies", at({"tool", "rye", "dev-dependencies"}));
+    add_array("/tool/flit/metadata/requires", at({"tool", "flit", "metadata", "requires"}));
+    add_groups("/tool/flit/metadata/requires-extra",
+               at({"tool", "flit", "metadata", "requires-extra"}));
+    add_dynamic();
     add_poetry("/tool/poetry/dependencies", at({"tool", "poetry", "dependencies"}));
     add_poetry("/tool/poetry/dev-dependencies", at({"tool", "poetry", "dev-dependencies"}));
     const Json* groups = at({"tool", "poetry", "group"});
@@ -87,13 +97,7 @@ class Project {
       for (const auto& [name, group] : groups->items())
         if (group.is_object() && group.contains("dependencies"))
           add_poetry("/tool/poetry/group", &group.at("dependencies"));
-    const Json* environments = at({"tool", "hatch", "envs"});
-    if (environments != nullptr && environments->is_object())
-      for (const auto& [name, environment] : environments->items())
-        for (const char* key : {"dependencies", "extra-dependencies"})
-          if (environment.is_object() && environment.contains(key))
-            add_array(fmt::format("/tool/hatch/envs/{}/{}", pointer_segment(name), key),
-                      &environment.at(key));
+    add_hatch();
     if (const Json* pixi = at({"tool", "pixi"})) add_pixi("/tool/pixi", *pixi);
     if (is_pixi_) add_pixi("", document_);
     return std::move(found_);
@@ -131,6 +135,50 @@ class Project {
       if (source != sources_.end()) text = with_place(one->name, source->second, text);
       found_.push_back({text, line_of(fmt::format("{}/{}", pointer, i))});
     }
+  }
+
+  /// What is no requirement, so that the line is unread.
+  void add_open(const std::string& pointer, const std::string& text) {
+    found_.push_back({text, line_of(pointer)});
+  }
+
+  void add_hatch() {
+    const Json* environments = at({"tool", "hatch", "envs"});
+    if (environments == nullptr || !environments->is_object()) return;
+    for (const auto& [name, environment] : environments->items()) {
+      if (!environment.is_object()) continue;
+      const std::string pointer = "/tool/hatch/envs/" + pointer_segment(name);
+      for (const char* key : {"dependencies", "extra-dependencies"})
+        if (environment.contains(key)) add_array(pointer + "/" + key, &environment.at(key));
+      if (environment.contains("overrides") &&
+          environment.at("overrides").dump().find("dependencies") != std::string::npos)
+        add_open(pointer, "overrides of a Hatch environment");
+    }
+  }
+
+  /// setuptools may take the dependencies from files; what another tool computes is not known.
+  void add_dynamic() {
+    const Json* dynamic = at({"project", "dynamic"});
+    if (dynamic == nullptr || !dynamic->is_array()) return;
+    for (const char* key : {"dependencies", "optional-dependencies"}) {
+      if (std::find(dynamic->begin(), dynamic->end(), key) == dynamic->end()) continue;
+      const std::string pointer = fmt::format("/tool/setuptools/dynamic/{}", key);
+      const Json* from = at({"tool", "setuptools", "dynamic", key});
+      if (from == nullptr || !from->is_object()) {
+        add_open("/project/dynamic", fmt::format("dynamic {}, which are not in this file", key));
+      } else if (from->contains("file")) {
+        add_files(pointer, from->at("file"));
+      } else {
+        for (const auto& [name, group] : from->items())
+          if (group.is_object() && group.contains("file"))
+            add_files(pointer + "/" + pointer_segment(name), group.at("file"));
+      }
+    }
+  }
+
+  void add_files(const std::string& pointer, const Json& files) {
+    for (const Json& one : files.is_array() ? files : Json::array({files}))
+      if (one.is_string()) found_.push_back({"-r " + one.get<std::string>(), line_of(pointer)});
   }
 
   void add_groups(const std::string& pointer, const Json* groups) {
@@ -243,7 +291,28 @@ PackageList project_packages(std::string_view text, const std::string& file,
 }
 
 bool is_setup(std::string_view text) {
-  return has_line(text, {"[metadata]", "[options]", "[options.", "[bdist_wheel]"});
+  if (has_line(text, {"[metadata]", "[options]", "[options.", "[bdist_wheel]"})) return true;
+  // The settings of other tools alone: no requirement begins with a bracket.
+  for (const std::string& whole : split(text, "\n")) {
+    const std::string line = without_edges(whole);
+    if (line.empty() || line[0] == '#' || line[0] == ';') continue;
+    return line.starts_with("[") && !line.starts_with("[[") && line.ends_with("]");
+  }
+  return false;
+}
+
+/// A value of install_requires, as setuptools takes it: a requirement, several behind semicolons,
+/// or "file:" and files.
+void add_setup_value(const std::string& value, int line, std::vector<RequirementLine>& found) {
+  constexpr std::string_view kFile = "file:";
+  if (value.starts_with(kFile)) {
+    for (const std::string& one : split(value.substr(kFile.size()), ","))
+      found.push_back({"-r " + one, line});
+    return;
+  }
+  if (parse_requirement(value) || value.find(';') == std::string::npos)
+    return found.push_back({value, line});
+  for (const std::string& one : split(value, ";")) found.push_back({one, line});
 }
 
 PackageList setup_packages(std::string_view text, const std::string& file,
@@ -256,7 +325,7 @@ PackageList setup_packages(std::string_view text, const std::string& file,
     const std::string line(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
     ++number;
-    const std::string words = split(line, "\n").front();
+    const std::string words = without_edges(line);
     if (words.empty() || words[0] == '#' || words[0] == ';') continue;
     const bool is_more = line[0] == ' ' || line[0] == '\t';
     std::string value = words;
@@ -266,18 +335,15 @@ PackageList setup_packages(std::string_view text, const std::string& file,
       continue;
     }
     if (!is_more) {
-      const std::size_t sign = words.find('=');
-      key = split(words.substr(0, sign), "\n").front();
-      value = sign == std::string::npos ? "" : split(words.substr(sign + 1), "\n").front();
+      const std::size_t sign = words.find_first_of("=:");
+      key = normalised(without_edges(words.substr(0, sign)));
+      value = sign == std::string::npos ? "" : without_edges(words.substr(sign + 1));
     }
     const bool is_asked =
         section == "[options.extras_require]" ||
         (section == "[options]" &&
-         (key == "install_requires" || key == "setup_requires" || key == "tests_require"));
-    // "file: requirements.txt" is a file of its own.
-    if (!is_asked || value.empty() || value.starts_with("file:")) continue;
-    // On one line a semicolon would begin a marker.
-    found.push_back({value, number});
+         (key == "install-requires" || key == "setup-requires" || key == "tests-require"));
+    if (is_asked && !value.empty()) add_setup_value(value, number, found);
   }
   return required_packages(found, file, read_included);
 }

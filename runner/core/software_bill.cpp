@@ -250,7 +250,12 @@ PackageList tool_packages(const Json& rows, const JsonLines& lines, const std::s
 
 PackageList json_packages(std::string_view text, const std::string& file) {
   JsonLines lines;
-  const Json document = parse_json(text, file, &lines);
+  Json document = parse_json(text, file, &lines);
+  // GitHub's API puts a bill into an object of its own; its lines are not known.
+  if (document.is_object() && document.size() == 1 && document.contains("sbom")) {
+    document = Json(document.at("sbom"));
+    lines.clear();
+  }
   if (document.is_array()) return tool_packages(document, lines, file);
   if (!document.is_object()) throw Error(ErrorCode::kUsage, file + ": is no JSON object");
   const bool is_cyclonedx = document.value("bomFormat", Json()) == "CycloneDX",

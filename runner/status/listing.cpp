@@ -51,6 +51,7 @@ class CondaEnvironment {
 
   /// pip's requirements, each at its own line.
   void add_pip(const YamlNode& pip) {
+    if (pip.kind == YamlNode::Kind::kScalar && pip.text.empty()) return;
     if (pip.kind != YamlNode::Kind::kSequence) refuse(file_, pip.line, "pip must be a sequence");
     std::vector<RequirementLine> lines;
     for (const YamlNode& one : pip.items) {

@@ -17,8 +17,16 @@ GOOD = (
     "# x # patchbench:  ignore  {}  why",
     "#\tpatchbench: ignore {} é",
 )
-BAD = ("# patchbench: ignore {}", "# patchbench: ignore", "# patchbench: ignore other_pack why", "# patchbench: ignored {} why", "# patchbench ignore {} why",
-       "# patchbench: ignore {}, why", "# Patchbench: ignore {} why", "# patchbench: ignore why {}")  # fmt: skip
+BAD = (
+    "# patchbench: ignore {}",
+    "# patchbench: ignore",
+    "# patchbench: ignore other_pack why",
+    "# patchbench: ignored {} why",
+    "# patchbench ignore {} why",
+    "# patchbench: ignore {}, why",
+    "# Patchbench: ignore {} why",
+    "# patchbench: ignore why {}",
+)
 TEXTS = (
     '"# patchbench: ignore {} why"',
     "'''\n# patchbench: ignore {} why\n'''",
