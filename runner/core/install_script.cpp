@@ -77,7 +77,8 @@ class ShellReader {
       }
     }
     // The value of NAME="a that goes on in the next line is not known.
-    if (quote_ != '\0' && quoted_from_ > 0 && command_.words.back()[quoted_from_ - 1] == '=')
+    const std::string word = command_.words.empty() ? "" : command_.words.back();
+    if (quote_ != '\0' && quoted_from_ > 0 && word.substr(0, quoted_from_).ends_with("="))
       command_.words.back() += kUnknown;
     end_command();
     is_guarded_ = false;
@@ -128,7 +129,7 @@ class ShellReader {
     return command_.words.back();
   }
 
-  /// The place of what closes the bracket at `at`; npos where it is not near.
+  /// Where the bracket at `at` is closed; npos where that is too far away.
   static std::size_t closing(const std::string& line, std::size_t at) {
     constexpr std::size_t kMaxExpression = 4096;
     const char open = line[at], close = open == '(' ? ')' : open == '{' ? '}' : open;
@@ -146,9 +147,10 @@ class ShellReader {
     const char next = at + 1 < line.size() ? line[at + 1] : ' ';
     if (line[at] == '`' || next == '(') {
       const std::size_t begin = at + (line[at] == '`' ? 0 : 1), end = closing(line, begin);
-      if (end == std::string::npos && line[at] == '`') end_command();
+      const bool is_alone = end == std::string::npos && line[at] == '`' && !is_open_;
+      if (!is_alone) word_at(at) += kUnknown;
+      if (end == std::string::npos && line[at] == '`' && quote_ == '\0') end_command();
       if (end == std::string::npos) return at;
-      word_at(at) += kUnknown;
       inner_.emplace_back(line.substr(begin + 1, end - begin - 1), command_.lines.back());
       return end;
     }

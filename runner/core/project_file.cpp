@@ -137,7 +137,7 @@ class Project {
     }
   }
 
-  /// What is no requirement, so that the line is unread.
+  /// Adds a text that is not a requirement, so that the line is unread.
   void add_open(const std::string& pointer, const std::string& text) {
     found_.push_back({text, line_of(pointer)});
   }

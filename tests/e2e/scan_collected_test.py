@@ -162,7 +162,7 @@ INPUTS: dict[str, list[Row]] = {
 
 
 def said(one: dict) -> str:
-    """ "tf 4.57.1 hit"; of what is no release where it comes from."""
+    """An answer as "tf 4.57.1 hit"; the last word is the source where a package is unknown and has one."""
     state = one["source"] if one["state"] == "unknown" and one["source"] else one["state"]
     return " ".join(filter(None, (SHORT[one["package"].removesuffix("-nightly")], one["range"] or one["version"], state)))
 

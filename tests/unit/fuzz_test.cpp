@@ -270,6 +270,12 @@ TEST(Fuzz, RecipesAndReports) {
       "ARG V=1\nFROM x AS y\nRUN pip install \\\n  # c\n  \"a==${V}\" -r more.txt && conda install "
       "b=1\n",
       R"([{"name":"a","version":"1"},{"name":"b","version":"2","channel":"pypi"}])",
+      "#!/bin/sh\nP=\"a\nP+=' b'\nfor Q in `c`; do if d; then V=1; fi; pip install x==$(e ${V:-1} "
+      "{f}) ${P[@]} 2>&1 $V\n",
+      "> Package Version\n> --- ---\n> a 1\n\nb 2\n  Name Version Build\n\xe2\x94\x80\n  c 1 py_0\n"
+      "# $ conda create --name x\n_d=1=2\ne=1\n",
+      "[project]\ndynamic = [\"dependencies\"]\n[tool.setuptools.dynamic]\ndependencies = {file = "
+      "[\"more.txt\"]}\n[tool.hatch.envs.x.overrides]\nm.dependencies = [\"a\"]\n",
       "import setuptools\nA = ['a==1']\nsetup(install_requires=[\"b\", *A], extras_require={'c': "
       "A})\n"};
   target.restructure = move_lines;

@@ -105,7 +105,10 @@ inline Input script_of(const Planted& one, Random& random) {
                       one_of(random, {"local", "declare", "typeset", "export"}) + " V=" + one.bad +
                       "\n  " + install(name + "==" + version) + "}\n"};
     case 9:
-      return {.kind = "script", .text = begin + "P=`cat p`\n" + install(use + " six")};
+      return {.kind = "script",
+              .text = begin +
+                      one_of(random, {"P=`cat p`\n", "P=$(\n  cat p\n)\n", "P=`\n  cat p`\n"}) +
+                      install(use + " six")};
     case 10:
       return {.kind = "script",
               .text = begin +
