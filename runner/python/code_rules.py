@@ -43,6 +43,8 @@ ABSENT = {"", "~", "null", "none", "false"}
 HUB = "use_kernels"  # an option of transformers
 MET, NOT_MET, UNKNOWN, NO_GRADIENT = "met", "not_met", "unknown", "no_gradient"
 RANK = {MET: 2, UNKNOWN: 1, NO_GRADIENT: 0}
+LEAVES = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+BINDERS = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For, ast.NamedExpr, ast.arg)
 SETTERS = {ast.Call, ast.Dict, ast.Assign, ast.AnnAssign, ast.List, ast.Tuple}  # what Reader.pairs looks at
 OPEN = object()  # the value of a setting that is not in the text
 
@@ -112,13 +114,32 @@ def setting_pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w){word}[\s\\]*=(?!=)|(?m:^|[;:])[\t ]*\"?(?:\w+\.)*{word}\s*:|[\"'](?:--)?{spelled}(?:=[^\"'\n]*)?\\?[\"']")
 
 
+def loose_patterns(name: str) -> dict[str, re.Pattern[str]]:
+    """What a text has wherever setting_pattern holds, by spelling. Each begins with a word, so that the search is much cheaper."""
+    return {spelled: re.compile(rf"{re.escape(spelled)}(?:[\s\\]*[=:]|\\?[\"'])") for spelled in (name, name.replace("_", "-"))}
+
+
 def is_word_in(word: str, text: str) -> bool:
     """Whether a text has a name as a whole word."""
-    return word in text and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
+    spelled = re.escape(word)  # in front, so that the search looks for it alone
+    return word in text and re.search(rf"{spelled}(?<!\w{spelled})(?!\w)", text) is not None
 
 
 def is_named(name: str, text: str) -> bool:
-    return name in text or name.replace("_", "-") in text
+    return name in text or ("_" in name and name.replace("_", "-") in text)
+
+
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
+    """What ast.walk gives, in its order, without the contexts and the operators."""
+    nodes = [tree]
+    for node in nodes:  # it grows
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if type(value) is list:
+                nodes += [one for one in value if isinstance(one, ast.AST) and not isinstance(one, LEAVES)]
+            elif isinstance(value, ast.AST) and not isinstance(value, LEAVES):
+                nodes.append(value)
+    return nodes
 
 
 def has_with_it(spec: dict[str, Any], text: str) -> bool:
@@ -146,13 +167,15 @@ class Module:
     """One parsed file: what its names mean and which of them are constants."""
 
     def __init__(self, tree: ast.Module, name: str, is_package: bool) -> None:
-        self.nodes, self.name, self.is_package = list(ast.walk(tree)), name, is_package
+        self.nodes, self.name, self.is_package = nodes_of(tree), name, is_package
         self.aliases: dict[str, str] = {}
         self.stars: list[str] = []
         self.constants: dict[str, ast.expr] = {}
         changed: set[str] = set()
         self.rules: dict[str, list[dict[str, Any]]] = {}  # what Reader.called gave of a dotted name
         for node in self.nodes:
+            if not isinstance(node, BINDERS):
+                continue
             if isinstance(node, ast.Import):
                 for one in node.names:
                     self.aliases[one.asname or one.name.split(".")[0]] = one.name if one.asname else one.name.split(".")[0]
@@ -222,6 +245,8 @@ class Reader:
                 self.by_call.setdefault(call, []).append(rule)
         self.keys = [(rule, spec) for rule in rules for spec in rule["keys"]]
         self.words = {word_of(call) for call in self.targets}
+        self.names = {spec["name"] for _, spec in self.keys}
+        self.loose = {name: loose_patterns(name) for name in self.names | {HUB}}
         self.set_keys = {spec["name"]: setting_pattern(spec["name"]) for _, spec in self.keys} | {HUB: setting_pattern(HUB)}
         self.hub: list[tuple[str, int]] = []  # where kernels of the Hub are switched on
         self.modules: dict[str, Module] = {}
@@ -394,7 +419,7 @@ class Reader:
 
     def read_calls(self, module: Module, file: Path) -> None:
         skipped: set[int] = set()
-        off = self.without_gradient(module)
+        off: dict[int, int] | None = None
         for node in module.nodes:
             if isinstance(node, ast.Call):
                 shift, function = 0, node.func
@@ -403,6 +428,7 @@ class Reader:
                 if rules := self.called(module, function):
                     # What calls a partial may give the argument again.
                     rules = [rule for rule in rules if not (shift and rule["rules_out"])]
+                    off = self.without_gradient(module) if off is None else off
                     self.read_call(module, file, node, rules, shift, 0 if shift else off.get(id(node), 0))
                     skipped.update(map(id, ast.walk(function)))
             for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
@@ -467,7 +493,8 @@ class Reader:
                     self.hub.append((str(file), line))
 
     def read_settings(self, text: str, file: Path) -> None:
-        keys = [(rule, spec) for rule, spec in self.keys if is_named(spec["name"], text) and has_with_it(spec, text)]
+        names = {name for name in self.names if is_named(name, text)}
+        keys = [(rule, spec) for rule, spec in self.keys if spec["name"] in names and has_with_it(spec, text)]
         for number, line in enumerate(text.splitlines() if is_named(HUB, text) else (), 1):
             for said, value in settings_in(line + " ", HUB):
                 # An option of a command line has no value.
@@ -544,8 +571,21 @@ class Reader:
         """Whether Python code has a word of a rule where the rule may be met; cheap, before the parser."""
         if any(is_word_in(word, text) for word in self.words):
             return True
-        set_keys = {name for name, pattern in self.set_keys.items() if is_named(name, text) and pattern.search(text)}
+        set_keys = {name for name in self.loose if self.is_set(name, text)}
         return HUB in set_keys or any(spec["name"] in set_keys and has_with_it(spec, text) for _, spec in self.keys)
+
+    def is_set(self, name: str, text: str) -> bool:
+        """Whether setting_pattern is anywhere in a text: looked for in the lines that have the loose pattern."""
+        for word, loose in self.loose[name].items():
+            end = 0
+            for match in loose.finditer(text) if word in text else ():
+                if match.end() <= end:
+                    continue
+                begin = text.rfind("\n", 0, match.start()) + 1
+                end = text.find("\n", match.end()) % (len(text) + 1)
+                if self.set_keys[name].search(text[begin:end]):
+                    return True
+        return False
 
     def new_names(self, module: Module) -> set[str]:
         """The names that a module gives to callables of a rule, under which others may call them."""
