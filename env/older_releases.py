@@ -5,8 +5,9 @@
 
 A manifest's `code_words` are words of the code that carries the bug. A row of env/older_releases.json has the archive that was
 read (file and SHA-256), the words that no Python file of it has, and the SHA-256 of the packs' files in it. `scan` answers
-`not_hit` where the words are all that a pack names. A word is searched as plain text, in comments, too: where it is found,
-nothing is said of the release.
+`not_hit` where the words are all that a pack names, and for a range where they are in every row that it admits. A word is searched
+as plain text, in comments, too: where it is found, nothing is said of the release. A release without Python code, or of more than
+64 MiB, has a row without words.
 tests/python/older_releases_test.py holds the rows against the cache, and the words against every measured release.
 """
 
@@ -27,6 +28,7 @@ import json_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "env" / "older_releases.json"
+MAX_BYTES = 64 << 20
 VERSION = re.compile(r"(\d+(?:\.\d+)*)((?:a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?$")
 
 
@@ -103,7 +105,7 @@ def older_files(upstream: dict) -> dict[str, dict]:
     for file in fetch.index_pages([project])[project]["files"]:
         version = version_of(file["filename"], project)
         key = order(version)
-        if key is None or key >= oldest or (file.get("size") or 0) > 64 << 20:
+        if key is None or key >= oldest:
             continue
         if version not in files or weight(file) < weight(files[version]):
             files[version] = file
@@ -116,10 +118,11 @@ def rows_of(upstream: dict, named: list[dict]) -> list[dict]:
     rows = []
     for version, file in older_files(upstream).items():
         sha256 = file["hashes"]["sha256"]
-        archive = fetch.fetch_file(upstream["project"], file["filename"], sha256, file["url"])
-        without, digests = read_archive(archive, words, files)
-        if without:
-            rows.append({"version": version, "file": file["filename"], "sha256": sha256, "without": without, "files": digests})
+        without, digests = [], {}
+        if (file.get("size") or 0) <= MAX_BYTES:
+            archive = fetch.fetch_file(upstream["project"], file["filename"], sha256, file["url"])
+            without, digests = read_archive(archive, words, files)
+        rows.append({"version": version, "file": file["filename"], "sha256": sha256, "without": without, "files": digests})
     return rows
 
 
@@ -138,7 +141,7 @@ def main() -> int:
         except fetch.FetchError as error:
             print(f"older_releases: {error}", file=sys.stderr)
             return error.code
-        print(f"{name}: {len(table[name])} older releases without the code")
+        print(f"{name}: {len(table[name])} older releases, {sum(not row['without'] for row in table[name])} of which nothing is said")
     TABLE.write_text(json_rows.text_of(table) + "\n", encoding="utf-8")
     return 0
 

@@ -310,11 +310,11 @@ void scan_runs(Context& context, const ScanOptions& options) {
 
 void scan(Context& context, const ScanOptions& options) {
   if (!options.runs.empty()) return scan_runs(context, options);
-  if (options.fail_on_condition == "met" && options.code.empty())
-    throw Error(ErrorCode::kUsage,
-                "--fail-on-condition met: only code and configurations say what is met; name them "
-                "with --code DIR");
   ScanReport report = report_of(context, options);
+  if (options.fail_on_condition == "met" && !report.has_code && !report.has_project_code)
+    throw Error(ErrorCode::kUsage,
+                "--fail-on-condition met: only code and configurations say what is met, and none "
+                "was read; scan a project with its code, or name it with --code DIR");
   const ScanLimits limits = limits_of(options);
   context.exit_code = scan_exit(report, limits);
   if (const std::string note = passed_note(report, limits); !note.empty())
@@ -359,7 +359,7 @@ void add_options(CLI::App& command, ScanOptions& options) {
                    "of a project also what its .gitignore files leave out");
   command
       .add_option("--fail-on-condition", options.fail_on_condition,
-                  "met: only hits whose condition --code shows to be met exit with 1")
+                  "met: only hits whose condition the code that was read meets exit with 1")
       ->check(CLI::IsMember({"met", "open"}));
   command.add_flag("--allow-unknown", options.allows_unknown, "what is unknown exits with 0");
   command.add_flag("--only-fixable", options.only_fixable,

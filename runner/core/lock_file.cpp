@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/git_place.h"
 #include "core/release_index.h"
 #include "core/requirement.h"
 #include "core/schema.h"
@@ -54,6 +55,13 @@ void add_files(const Json& row, const std::string& name, const Listed& one, Pack
   }
 }
 
+/// The place that the keys of a table name, as pip writes it.
+std::string git_place(const Json& table, const char* url, const char* commit) {
+  const std::string folder = text_in(table, "subdirectory"), at = text_in(table, commit);
+  return text_in(table, url) + (at.empty() ? "" : "@" + at) +
+         (folder.empty() ? "" : "#subdirectory=" + folder);
+}
+
 /// uv: source = { git = "URL?rev=x#COMMIT" }; poetry: [package.source] type = "git".
 void read_source(const Json& source, const std::string& where, Listed& one) {
   if (!source.is_object())
@@ -68,21 +76,20 @@ void read_source(const Json& source, const std::string& where, Listed& one) {
   }
   if (type == "directory") one.source = "folder";
   if (one.source != "git") return;
-  one.commit = commit_of(text_in(source, "git"));
-  if (one.commit.empty()) one.commit = commit_of("#" + text_in(source, "resolved_reference"));
+  // A lock names the commit; a reference that is not resolved may be a branch.
+  const std::string place = text_in(source, "git");
+  read_git_place(place.empty() ? git_place(source, "url", "resolved_reference") : place, one);
 }
 
 /// pylock has tables of their own, pdm has keys in the package's table.
 void read_place(const Json& row, Listed& one) {
   if (row.contains("vcs")) {
-    one.source = "git";
-    one.commit = commit_of("#" + text_in(row.at("vcs"), "commit-id"));
+    read_git_place(git_place(row.at("vcs"), "url", "commit-id"), one);
   }
   if (row.contains("directory") || row.contains("path")) one.source = "folder";
   if (row.contains("archive") || row.contains("url")) one.source = "url";
   if (row.contains("git")) {
-    one.source = "git";
-    one.commit = commit_of("#" + text_in(row, "revision"));
+    read_git_place(git_place(row, "git", "revision"), one);
   }
 }
 
@@ -129,10 +136,7 @@ PackageList pipfile_packages(const Json& document, const JsonLines& lines,
       one.line = lock_line(lines, "/" + pointer_segment(group) + "/" + pointer_segment(name));
       if (row.is_object()) {
         if (row.contains("path") || row.contains("file")) one.source = "folder";
-        if (row.contains("git")) {
-          one.source = "git";
-          one.commit = commit_of("#" + text_in(row, "ref"));
-        }
+        if (row.contains("git")) read_git_place(git_place(row, "git", "ref"), one);
       }
       found.add(name, std::move(one));
     }

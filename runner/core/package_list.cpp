@@ -104,6 +104,19 @@ void PackageList::leave_unread(std::string_view what) {
   unread.push_back(printable(what));
 }
 
+void PackageList::leave_unnamed(std::string_view place, Listed one) {
+  leave_unread(place);
+  if (!one.repository.empty()) unnamed.emplace_back(unread.back(), std::move(one));
+}
+
+void PackageList::merge(const PackageList& other) {
+  for (const auto& [name, versions] : other.packages)
+    for (const Listed& one : versions) add(name, one);
+  for (const std::string& line : other.unread) leave_unread(line);
+  unnamed.insert(unnamed.end(), other.unnamed.begin(), other.unnamed.end());
+  num_unpinned += other.num_unpinned;
+}
+
 void PackageList::add(std::string_view name, Listed one) {
   if (!is_package_name(name))
     return leave_unread(fmt::format("{}:{}: {}", one.file, one.line, shown(name)));
@@ -111,7 +124,8 @@ void PackageList::add(std::string_view name, Listed one) {
   std::vector<Listed>& versions = packages[normalised(name)];
   const auto same = std::find_if(versions.begin(), versions.end(), [&](const Listed& other) {
     return other.version == one.version && other.range == one.range && other.source == one.source &&
-           other.commit == one.commit && other.roots == one.roots;
+           other.commit == one.commit && other.repository == one.repository &&
+           other.tag == one.tag && other.roots == one.roots;
   });
   if (same == versions.end()) versions.push_back(std::move(one));
 }

@@ -17,9 +17,11 @@ struct Listed {
   /// "" from a package index. "git", "folder", "url" or "conda": the version alone does not name a
   /// release.
   std::string source;
-  std::string commit;  ///< of "git", 40 hex digits; "" where it is not said
-  std::string file;    ///< where it is listed
-  int line = 0;        ///< of that file; 0 where there is none
+  std::string commit;      ///< of "git", 40 hex digits; "" where it is not said
+  std::string repository;  ///< of "git", "github.com/owner/name" in lower case; "" as above
+  std::string tag;         ///< of "git", the tag or branch that is asked for; "" as above
+  std::string file;        ///< where it is listed
+  int line = 0;            ///< of that file; 0 where there is none
   /// Folders below which its modules lie; empty for a file's entry.
   std::set<std::string> roots;
 };
@@ -32,6 +34,8 @@ struct PackageList {
   std::map<std::string, std::vector<Listed>> packages;
   /// What names a package that cannot be known: a URL, a folder, a line that is not understood.
   std::vector<std::string> unread;
+  /// Of `unread` the places in git without a name, which their repository may tell.
+  std::vector<std::pair<std::string, Listed>> unnamed;
   std::size_t num_unpinned =
       0;  ///< requirements without a version; what they bring in is not known
   /// What is not listed is not there. Never with something unread, of requirements, which name what
@@ -41,6 +45,9 @@ struct PackageList {
   /// Adds an entry. What has no name that a package can have is unread.
   void add(std::string_view name, Listed one);
   void leave_unread(std::string_view what);
+  void leave_unnamed(std::string_view place, Listed one);
+  /// Adds what another list has, which is of the same input.
+  void merge(const PackageList& other);
 };
 
 /// The range of a requirement that takes any version.

@@ -248,8 +248,10 @@ class Project {
       return value.is_string() ? value.get<std::string>() : "";
     };
     const std::string commit = word("rev").empty() ? word("tag") : word("rev");
+    const std::string folder = word("subdirectory");
     if (!word("git").empty())
-      return name + " @ git+" + word("git") + (commit.empty() ? "" : "@" + commit);
+      return name + " @ git+" + word("git") + (commit.empty() ? "" : "@" + commit) +
+             (folder.empty() ? "" : "#subdirectory=" + folder);
     if (!word("url").empty()) return name + " @ " + word("url");
     if (!word("path").empty()) return name + " @ file:" + word("path");
     return text;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/git_place.h"
 #include "core/json.h"
 #include "core/requirement.h"
 #include "core/version_range.h"
@@ -272,11 +273,13 @@ class RequirementReader {
     Listed one = place_;
     one.version = version;
     if (version.empty() && place.empty()) one.range = range.empty() ? kAnyVersion : range;
-    if (!place.empty()) {
-      one.source = kind_of_place(place);
-      one.commit = commit_of(place);
-    }
+    if (!place.empty()) read_origin(place, one);
     list_.add(name, std::move(one));
+  }
+
+  static void read_origin(const std::string& place, Listed& one) {
+    one.source = kind_of_place(place);
+    if (one.source == "git") read_git_place(place, one);
   }
 
   /// A requirement that is a URL, a folder or an archive: `#egg=` or its file name tells what it
@@ -290,7 +293,9 @@ class RequirementReader {
       const std::string name = place.substr(egg + 4);
       add(percent_decoded(name.substr(0, name.find_first_of("&["))), "", place);
     } else if (!archive) {
-      list_.leave_unread(place);
+      Listed one = place_;
+      read_origin(place, one);
+      list_.leave_unnamed(place, std::move(one));
     }
   }
 

@@ -59,11 +59,7 @@ class CondaEnvironment {
         refuse(file_, one.line, "a requirement of pip must be a text");
       lines.push_back({one.text, one.line});
     }
-    const PackageList found = required_packages(lines, file_, read_included_);
-    for (const auto& [name, versions] : found.packages)
-      for (const Listed& one : versions) list_.add(name, one);
-    for (const std::string& unread : found.unread) list_.leave_unread(unread);
-    list_.num_unpinned += found.num_unpinned;
+    list_.merge(required_packages(lines, file_, read_included_));
   }
 
   std::string file_;

@@ -50,13 +50,6 @@ std::string day_of_milliseconds(const std::string& text) {
                      static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()));
 }
 
-void merge_list(PackageList& into, const PackageList& more) {
-  for (const auto& [name, versions] : more.packages)
-    for (const Listed& one : versions) into.add(name, one);
-  for (const std::string& line : more.unread) into.leave_unread(line);
-  into.num_unpinned += more.num_unpinned;
-}
-
 /// Does `read` with a file of a run; what it refuses is unread.
 template <typename Read>
 void read_into(PastRun& run, const fs::path& file, std::size_t max_bytes, const Read& read) {
@@ -69,13 +62,12 @@ void read_into(PastRun& run, const fs::path& file, std::size_t max_bytes, const 
 
 void read_list_file(PastRun& run, const fs::path& file, ListKind kind) {
   read_into(run, file, kMaxInputBytes, [&](const std::string& text) {
-    merge_list(run.inventory.list,
-               packages_in(
-                   text, file.string(),
-                   [&](const std::string& path) -> std::string {
-                     throw Error(ErrorCode::kUsage, path + ": the list of a run includes no other");
-                   },
-                   kind));
+    run.inventory.list.merge(packages_in(
+        text, file.string(),
+        [&](const std::string& path) -> std::string {
+          throw Error(ErrorCode::kUsage, path + ": the list of a run includes no other");
+        },
+        kind));
   });
 }
 

@@ -188,6 +188,22 @@ class PackScan {
 
 namespace {
 
+/// Names the packages of places in git by their repositories.
+void name_places(PackageList& list, const VerdictTable& table) {
+  std::vector<std::pair<std::string, Listed>> places;
+  places.swap(list.unnamed);
+  for (auto& [text, place] : places) {
+    std::set<std::string> packages;
+    for (const auto& [slug, pack] : table.packs) {
+      for (const TableUpstream& one : pack.upstreams)
+        if (one.has_repository(place.repository)) packages.insert(one.package);
+    }
+    if (packages.empty()) continue;
+    for (const std::string& package : packages) list.add(package, place);
+    std::erase(list.unread, text);
+  }
+}
+
 std::vector<ScanAnswer> answers_from(const std::vector<Manifest>& packs, const VerdictTable& table,
                                      const Inventory& inventory, const Copies& copies) {
   std::vector<ScanAnswer> all;
@@ -228,6 +244,7 @@ std::vector<ScanAnswer> copies_in_code(const std::vector<Manifest>& packs,
 
 std::vector<ScanAnswer> answers_of(const std::vector<Manifest>& packs, const VerdictTable& table,
                                    Inventory& inventory) {
+  name_places(inventory.list, table);
   const Copies copies = copies_in(inventory, wanted_files(packs));
   std::vector<ScanAnswer> all = answers_from(packs, table, inventory, copies);
   add_upgrades(all, table, [&](const PinnedPackages& pins) {
@@ -248,6 +265,7 @@ std::vector<ScanAnswer> answers_of(const std::vector<Manifest>& packs, const Ver
 
 std::vector<ScanAnswer> answers_without_upgrades(const std::vector<Manifest>& packs,
                                                  const VerdictTable& table, Inventory& inventory) {
+  name_places(inventory.list, table);
   const Copies copies = copies_in(inventory, wanted_files(packs));
   return answers_from(packs, table, inventory, copies);
 }

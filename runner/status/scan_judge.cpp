@@ -55,10 +55,12 @@ Met is_met(const NeededPackage& needed, const Inventory& inventory,
   return best;
 }
 
-/// The older release of a version, equal as PEP 440 compares; null without one.
+/// The older release of a version, equal as PEP 440 compares, in whose archive the code is not;
+/// null without one.
 const OlderRelease* older_release(const TableUpstream& upstream, const std::string& version) {
   for (const auto& [own, release] : upstream.older) {
-    if (own == version || compare_versions(own, version) == 0) return &release;
+    const bool is_same = own == version || compare_versions(own, version) == 0;
+    if (is_same && !release.archive.empty()) return &release;
   }
   return nullptr;
 }
@@ -112,6 +114,14 @@ void ScanJudge::judge_release(ScanAnswer& answer, const Listed& listed,
       listed.commit.empty() ? nullptr : upstream_->find("git:" + listed.commit);
   if (copy == nullptr && commit != nullptr && !commit->state.is_open())
     return take(answer, *commit, "its commit was measured");
+  if (const std::string release = upstream_->release_at(listed);
+      copy == nullptr && !release.empty()) {
+    answer.version = release;
+    judge_version(answer, {.version = release});
+    if (answer.state == ScanState::kNotHit)
+      answer.why += "; its files in git are those of " + release;
+    return;
+  }
   judge_version(answer, listed);
 }
 
@@ -155,10 +165,11 @@ void ScanJudge::judge_files(ScanAnswer& answer, const Listed& listed, const Sour
       return take(answer, *twin, answer.twin_text());
     }
     for (const auto& [version, older] : upstream_->older) {
-      const bool is_same = std::all_of(files.begin(), files.end(), [&](const auto& file) {
-        const auto at = older.files.find(file.first);
-        return file.second == (at == older.files.end() ? "absent" : at->second);
-      });
+      const bool is_same =
+          !older.archive.empty() && std::all_of(files.begin(), files.end(), [&](const auto& file) {
+            const auto at = older.files.find(file.first);
+            return file.second == (at == older.files.end() ? "absent" : at->second);
+          });
       if (is_same) return take_older(answer, older, "; its files are those of " + version);
     }
     const bool is_known = own != nullptr && !own->state.is_open();
@@ -224,7 +235,7 @@ void ScanJudge::judge_range(ScanAnswer& answer, const std::string& range) const 
     floor = !is_right ? "" : floor.empty() ? release.version : floor;
     admitted.push_back(std::move(one));
   }
-  if (admitted.empty()) return leave_open(answer, "no release that was measured is in its range");
+  if (admitted.empty()) return judge_older_range(answer, range);
   if (admitted.back().state == ScanState::kHit) {
     answer = std::move(admitted.back());
   } else if (!hits.empty()) {
@@ -243,6 +254,24 @@ void ScanJudge::judge_range(ScanAnswer& answer, const std::string& range) const 
     answer.record = admitted.back().record;
     answer.device = admitted.back().device;
   }
+}
+
+/// Of a range that admits no measured release: the code is in the archive of none that it admits.
+void ScanJudge::judge_older_range(ScanAnswer& answer, const std::string& range) const {
+  const OlderRelease* newest = nullptr;
+  std::string version;
+  for (const auto& [own, release] : upstream_->older) {
+    // Whether a candidate of a release is admitted is not known.
+    const std::optional<bool> is_in = in_version_range(own, range);
+    if (!is_in.value_or(true)) continue;
+    if (release.archive.empty())
+      return leave_open(answer, "no record of " + own + ", which it admits");
+    if (!is_in || (newest != nullptr && compare_versions(own, version).value_or(0) < 0)) continue;
+    newest = &release;
+    version = own;
+  }
+  if (newest == nullptr) return leave_open(answer, "no release that was measured is in its range");
+  take_older(answer, *newest, " in any release that it admits");
 }
 
 std::string ScanJudge::unmeasured(const std::string& version) const {

@@ -37,6 +37,7 @@ class ScanJudge {
                    const Files& files) const;
   void judge_version(ScanAnswer& answer, const Listed& listed) const;
   void judge_range(ScanAnswer& answer, const std::string& range) const;
+  void judge_older_range(ScanAnswer& answer, const std::string& range) const;
   void take(ScanAnswer& answer, const TableRelease& release, const std::string& remark) const;
   void take_older(ScanAnswer& answer, const OlderRelease& release, const std::string& remark) const;
   void take_classes(ScanAnswer& answer, const TableRelease& release) const;

@@ -60,11 +60,12 @@ Validated verdict_of(const Finding& finding) {
 class PackTable {
  public:
   PackTable(const Context& context, const PackRecords& verdicts, const FunctionTable& functions,
-            const Json& older, const Manifest& pack)
+            const Json& older, const Json& tags, const Manifest& pack)
       : context_(context),
         verdicts_(verdicts),
         functions_(functions),
         older_(older),
+        tags_(tags),
         pack_(pack),
         slug_(pack.slug.str()) {}
 
@@ -78,6 +79,7 @@ class PackTable {
       row.releases = releases_of(upstream, use);
       row.patches = patches_of(use);
       row.older = older_of(use);
+      add_tags(row, use);
       out.upstreams.push_back(std::move(row));
     }
     add_mitigation(out);
@@ -88,7 +90,7 @@ class PackTable {
   const std::string& newest() const { return newest_; }
 
  private:
-  /// The releases of env/older_releases.json that have none of the pack's words.
+  /// The releases of env/older_releases.json; an archive where it has none of the pack's words.
   std::map<std::string, OlderRelease> older_of(const UpstreamUse& use) const {
     std::map<std::string, OlderRelease> found;
     if (use.code_words.empty() || !older_.contains(use.name)) return found;
@@ -97,14 +99,27 @@ class PackTable {
       const bool has_none =
           std::all_of(use.code_words.begin(), use.code_words.end(),
                       [&](const std::string& word) { return without.contains(word); });
-      if (!has_none) continue;
       OlderRelease& one = found[row.at("version").get<std::string>()];
+      if (!has_none) continue;
       one.archive = row.at("sha256");
       for (const std::string& file : use.files) {
         if (row.at("files").contains(file)) one.files[file] = row.at("files").at(file);
       }
     }
     return found;
+  }
+
+  /// The tags of env/git_tags.json, where all the files of the pack were compared.
+  void add_tags(TableUpstream& row, const UpstreamUse& use) const {
+    if (!tags_.contains(use.name)) return;
+    const Json& known = tags_.at(use.name);
+    row.repositories = known.at("repositories");
+    const auto compared = known.at("files").get<std::set<std::string>>();
+    if (!std::all_of(use.files.begin(), use.files.end(),
+                     [&](const std::string& file) { return compared.contains(file); }))
+      return;
+    for (const Json& tag : known.at("tags"))
+      row.tags.push_back({tag.at("tag"), tag.at("commit"), tag.at("release")});
   }
 
   /// The name under which an upstream is installed.
@@ -287,6 +302,7 @@ class PackTable {
   const PackRecords& verdicts_;
   const FunctionTable& functions_;
   const Json& older_;
+  const Json& tags_;
   const Manifest& pack_;
   std::string slug_, newest_;
 };
@@ -299,11 +315,15 @@ VerdictTable table_from_records(const Context& context) {
   const fs::path file = context.root / "env/functions.json";
   const FunctionTable functions =
       FunctionTable::parse(file_text(file).value_or("{}"), file.string());
-  const fs::path older_file = context.root / "env/older_releases.json";
-  const Json older = parse_json(file_text(older_file).value_or("{}"), older_file.string());
+  const auto rows_of_file = [&](const char* name) {
+    const fs::path table_file = context.root / name;
+    return parse_json(file_text(table_file).value_or("{}"), table_file.string());
+  };
+  const Json older = rows_of_file("env/older_releases.json");
+  const Json tags = rows_of_file("env/git_tags.json");
   std::string newest;
   for (const Manifest& pack : verdicts.packs) {
-    PackTable one(context, verdicts, functions, older, pack);
+    PackTable one(context, verdicts, functions, older, tags, pack);
     table.packs[pack.slug.str()] = one.make();
     newest = std::max(newest, one.newest());
   }

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 4;                // 3 had one digest for all functions, no older releases
+constexpr int kFormat = 5;                // 4 had no tags of git
 constexpr std::ptrdiff_t kMaxCached = 8;  // of several trees, each with records of its own
 
 Json release_json(const TableRelease& one) {
@@ -107,6 +107,12 @@ TableUpstream upstream_from(const Json& json, const std::string& where) {
     one.older[version] = {fields.text("archive"), texts_of(fields, "files")};
     fields.finish();
   }
+  one.repositories = row.texts("repositories");
+  for (const Json& tag : rows_of(row, "tags")) {
+    FieldReader fields(tag, where + ": " + one.name);
+    one.tags.push_back({fields.text("tag"), fields.text("commit"), fields.text("release")});
+    fields.finish();
+  }
   row.finish();
   return one;
 }
@@ -116,9 +122,12 @@ std::string key_of(const Context& context) {
   Sha256 hash;
   hash.update(fmt::format("{} {}", kFormat, PATCHBENCH_VERSION));
   std::error_code none;
-  std::vector<fs::path> files = {
-      context.root / "env/pins.json", context.root / "env/functions.json",
-      context.root / "env/older_releases.json", context.ledger, context.ledger.string() + "-wal"};
+  std::vector<fs::path> files = {context.root / "env/pins.json",
+                                 context.root / "env/functions.json",
+                                 context.root / "env/older_releases.json",
+                                 context.root / "env/git_tags.json",
+                                 context.ledger,
+                                 context.ledger.string() + "-wal"};
   for (const char* folder :
        {"packs", "patches", "reports/evidence", "mitigations/patchbench_mitigations/data"}) {
     auto it = fs::recursive_directory_iterator(context.root / folder, none);
@@ -186,6 +195,20 @@ bool TableRelease::says_the_same(const TableRelease& other) const {
                              other.classes.end(), same);
 }
 
+bool TableUpstream::has_repository(const std::string& repository) const {
+  return std::find(repositories.begin(), repositories.end(), repository) != repositories.end();
+}
+
+std::string TableUpstream::release_at(const Listed& place) const {
+  const bool is_own = has_repository(place.repository);
+  for (const TableTag& one : tags) {
+    const bool is_same =
+        place.commit.empty() ? is_own && one.tag == place.tag : one.commit == place.commit;
+    if (is_same) return one.release;
+  }
+  return "";
+}
+
 const TableRelease* TableUpstream::find(const std::string& version) const {
   for (const TableRelease& one : releases) {
     if (one.version == version || compare_versions(one.version, version) == 0) return &one;
@@ -212,7 +235,9 @@ Json VerdictTable::to_json() const {
                            {"version", patch.version},
                            {"record", patch.record},
                            {"files", patch.files}});
-      Json older = Json::object();
+      Json older = Json::object(), tags = Json::array();
+      for (const TableTag& row : one.tags)
+        tags.push_back({{"tag", row.tag}, {"commit", row.commit}, {"release", row.release}});
       for (const auto& [version, release] : one.older)
         older[version] = {{"archive", release.archive}, {"files", release.files}};
       upstreams.push_back({{"name", one.name},
@@ -220,7 +245,9 @@ Json VerdictTable::to_json() const {
                            {"releases", releases},
                            {"patches", patches},
                            {"left_out", one.left_out},
-                           {"older", older}});
+                           {"older", older},
+                           {"repositories", one.repositories},
+                           {"tags", tags}});
     }
     rows[slug] = {{"upstreams", upstreams}};
     if (!pack.mitigates.empty()) rows[slug]["mitigates"] = pack.mitigates;

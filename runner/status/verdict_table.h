@@ -5,6 +5,7 @@
 
 #include "core/bug_state.h"
 #include "core/json.h"
+#include "core/package_list.h"
 #include "workbench/context.h"
 
 namespace patchbench {
@@ -51,10 +52,17 @@ struct TablePatch {
   std::map<std::string, std::string> files;  ///< as of a release, with the edits applied
 };
 
-/// A release older than the measured ones, in whose archive the code that carries the bug is not.
+/// A release older than the measured ones.
 struct OlderRelease {
-  std::string archive;                       ///< its SHA-256
+  /// The SHA-256 of its archive, in which the code that carries the bug is not; "": it may be
+  /// there.
+  std::string archive;
   std::map<std::string, std::string> files;  ///< of the pack's files those that it has, SHA-256
+};
+
+/// A tag whose tree has a release's files (env/git_tags.py).
+struct TableTag {
+  std::string tag, commit, release;
 };
 
 struct TableUpstream {
@@ -63,6 +71,12 @@ struct TableUpstream {
   std::vector<TablePatch> patches;
   std::map<std::string, std::string> left_out;  ///< release -> why it is not locked
   std::map<std::string, OlderRelease> older;    ///< by version
+  std::vector<std::string> repositories;        ///< "github.com/owner/name", in lower case
+  std::vector<TableTag> tags;
+  bool has_repository(const std::string& repository) const;
+  /// The release that a place in git is: a commit decides, else a tag of one of the repositories;
+  /// "" without one.
+  std::string release_at(const Listed& place) const;
   /// The release of a version, equal as PEP 440 compares; null without one.
   const TableRelease* find(const std::string& version) const;
 };

@@ -56,6 +56,31 @@ def test_an_older_release_is_answered_by_its_archive(tmp_path: Path, line: str, 
         assert why == "the code is not there"
 
 
+@pytest.mark.parametrize(
+    ("line", "pack", "state"),
+    [
+        ("deepspeed<0.15", ZERO2, "not_hit"),
+        ("deepspeed>=0.14,<0.15.1", ZERO2, "not_hit"),
+        ("deepspeed==0.14.*", ZERO2, "not_hit"),
+        ("deepspeed~=0.14.2", ZERO2, "not_hit"),
+        ("mamba-ssm<2.3.1", "mamba3_siso_bwd_cse", "not_hit"),
+        ("megatron-core<0.15", "dsa_graph_capture", "not_hit"),
+        ("megatron-core<0.15", "megatron_float16_cast", "unknown"),  # their code is there
+        ("transformer-engine<1.13", "te_fused_ce", "unknown"),  # 1.9.0 is in it, whose archive has no code
+        ("transformer-engine>1.9,<2", "te_fused_ce", "not_hit"),
+        ("liger-kernel<0.3", "liger_flce_none_bwd", "unknown"),  # no older release was read
+        ("deepspeed<0.0.1", ZERO2, "unknown"),  # it admits none
+        ("deepspeed<0.18.3,>=0.15", ZERO2, "hit"),
+    ],
+)
+def test_a_range_of_older_releases_is_answered_by_all_of_them(tmp_path: Path, line: str, pack: str, state: str) -> None:
+    (tmp_path / "requirements.txt").write_text(line + "\n")
+    _, got, why = answer(tmp_path / "requirements.txt", pack=pack)
+    assert got == state, why
+    if state == "not_hit":
+        assert why == "the code is not there in any release that it admits"
+
+
 def test_a_pasted_report_is_answered(tmp_path: Path) -> None:
     (tmp_path / "env.txt").write_text(REPORT)
     found = scan(tmp_path / "env.txt", "--pack", ZERO2)

@@ -141,6 +141,50 @@ def test_every_format_says_present_and_none_an_error(project: Path) -> None:
     assert scan("uv.lock", "--pack", ZERO2, "--vex", "vex.json", cwd=project).returncode == 1
 
 
+@pytest.mark.parametrize(("setting", "status"), [(DEEPSPEED % (8, 2), 1), (DEEPSPEED % (8, 3), 0), ('{"train": 1}', 0)])
+def test_the_code_of_a_project_says_what_is_met(project: Path, setting: str, status: int) -> None:
+    (project / "code/ds.json").write_text(setting)
+    words = (".", "--pack", ZERO2, "--fail-on-condition", "met")
+    assert document(*words, cwd=project)[0] == status
+    assert document(*words, "--code", "code", cwd=project)[0] == status
+    (project / "code/ds.json").unlink()
+    found = scan(*words, cwd=project)
+    assert found.returncode == 2 and "none was read" in found.stderr
+
+
+TE = "import transformer_engine.pytorch as te\nte.parallel_cross_entropy(x, y, 0.0, "
+LOSS_CLASSES, MEAN = {"row_zero_gradient", "sum_scaled", "out_of_bounds_read", "storage_order_gradient"}, {"ignored_labels"}
+DSA = {"capture_illegal", "first_capture_illegal", "sentinel_index_rejected"}
+FUSED = {"shape_declined", "silent_decline", "dense_fallback", "out_of_memory"}
+
+
+@pytest.mark.parametrize(
+    ("release", "pack", "file", "text", "want"),
+    [
+        (("transformer-engine", "2.7.0"), "te_fused_ce", "a.py", TE + "True)\n", LOSS_CLASSES),
+        (("transformer-engine", "2.10.0"), "te_fused_ce", "a.py", TE + "reduce_loss=False)\n", MEAN),
+        (("transformer-engine", "2.10.0"), "te_fused_ce", "a.py", TE + "reduce_loss=args.mean)\n", set()),
+        (("transformer-engine", "2.10.0"), "te_fused_ce", "a.py", TE.rstrip(", ") + ")\n", set()),  # a default
+        (("megatron-core", "0.19.2"), "dsa_graph_capture", "a.yaml", "experimental_attention_variant: gated_delta_net\n", DSA),
+        (("megatron-core", "0.19.2"), "dsa_graph_capture", "a.yaml", "experimental_attention_variant: dsa\n", set()),
+        (("megatron-core", "0.19.2"), "dsa_graph_capture", "a.sh", "--experimental-attention-variant gated_delta_net\n", set()),
+        (("megatron-core", "0.19.2"), "sparse_mla_dims", "a.yaml", "dsa_kernel_backend: none\n", FUSED),
+        (("megatron-core", "0.19.2"), "sparse_mla_dims", "a.yaml", "dsa_kernel_backend: cudnn\n", set()),
+        (("megatron-core", "0.19.2"), "sparse_mla_pdp_precision", "a.yaml", "dsa_kernel_backend: cudnn\n", {"precision_lost"}),
+        (("megatron-core", "0.19.2"), "sparse_mla_pdp_precision", "a.yaml", "dsa_kernel_backend: tilelang\n", set()),
+        (("megatron-core", "0.19.2"), "sparse_mla_pdp_precision", "a.yaml", "dsa_kernel_backend: ${backend}\n", set()),
+    ],
+)
+def test_what_a_setting_rules_out(project: Path, release: tuple[str, str], pack: str, file: str, text: str, want: set[str]) -> None:
+    (project / "uv.lock").write_text(uv_lock(release, ("tilelang", "0.1.12")))
+    (project / "code" / file).write_text(text)
+    _, found = document("uv.lock", "--code", "code", "--pack", pack, cwd=project)
+    answers = (one for one in found["answers"] if one["package"] == release[0])
+    rows = {row["class"]: row["condition_state"] for one in answers for row in one["classes"]}
+    assert {name for name, state in rows.items() if state == "not met"} == want & set(rows)
+    assert rows and bool(want) == bool(want & set(rows))
+
+
 def test_a_gate_on_what_is_met_needs_code(project: Path) -> None:
     found = scan("uv.lock", "--fail-on-condition", "met", cwd=project)
     assert found.returncode == 2 and found.stderr.count("\n") == 1 and "--code DIR" in found.stderr
