@@ -66,7 +66,7 @@ def test_an_older_release_is_answered_by_its_archive(tmp_path: Path, line: str, 
         ("mamba-ssm<2.3.1", "mamba3_siso_bwd_cse", "not_hit"),
         ("megatron-core<0.15", "dsa_graph_capture", "not_hit"),
         ("megatron-core<0.15", "megatron_float16_cast", "unknown"),  # their code is there
-        ("transformer-engine<1.13", "te_fused_ce", "unknown"),  # 1.9.0 is in it, whose archive has no code
+        ("transformer-engine>=1.9,<1.13", "te_fused_ce", "unknown"),  # 1.9.0 is in it, whose archive has no code
         ("transformer-engine>1.9,<2", "te_fused_ce", "not_hit"),
         ("liger-kernel<0.3", "liger_flce_none_bwd", "unknown"),  # no older release was read
         ("deepspeed<0.0.1", ZERO2, "unknown"),  # it admits none
