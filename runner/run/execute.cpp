@@ -304,7 +304,8 @@ Answer execute(const Context& context, const Setup& setup, const RunPlan& plan) 
   if (sentinel_of(observations_of(answer.trials), plan.question).sentinel != Sentinel::kFixRejected)
     run_more({mutants, plan.steps.end()});
   const bool is_of_fix = plan.question.has_lines && !plan.question.is_partial;
-  if (is_of_fix && sentinel_of(observations_of(answer.trials), plan.question).sentinel) {
+  const auto of_fix = sentinel_of(observations_of(answer.trials), plan.question).sentinel;
+  if (is_of_fix && of_fix && is_of_all_cases(*of_fix)) {  // of a red fix they would say nothing
     AlteredSteps altered = altered_steps(context, setup, plan, answer.trials);
     run_more(altered.steps);
     answer.question.altered = std::move(altered.what);

@@ -251,7 +251,9 @@ def test_a_ninth_pack_edits_no_file(tmp_path: Path) -> None:
     for pack in packs:
         assert sentinel(desk.run("--json", "reproduce", pack.slug)) == (0, "BUG_REPRODUCED(wrong_result)")
         assert sentinel(desk.run("--json", "validate", pack.slug)) == (0, "FIX_VALIDATED")
-    assert sentinel(desk.run("--json", "validate", NEW.slug, "--edit", wrong[NEW.slug])) == (1, "FIX_REJECTED")
+    rejected = desk.run("--json", "validate", NEW.slug, "--edit", wrong[NEW.slug])
+    assert sentinel(rejected) == (1, "FIX_REJECTED")
+    assert "altered" not in json.loads(rejected.stdout)["question"]  # small changes of a red fix say nothing
     assert desk.edited(packs) == [PINS]
     (desk.root / "README.md").write_text("an edit\n")
     assert desk.edited(packs) == ["README.md", PINS]
