@@ -131,6 +131,7 @@ const std::set<std::pair<std::string, std::string>>& waiting() {
       {"fp8_storage_dispatch", "mitigation dequantize"},
       {"fp8_storage_dispatch", "mitigation fp8"},
       {"fp8_storage_dispatch", "op"},
+      {"fp8_storage_dispatch", "validate"},
       {"liger_flce_frozen_hidden", "mitigation"},
       {"liger_flce_frozen_hidden", "op"},
       {"liger_flce_frozen_hidden", "validate"},
