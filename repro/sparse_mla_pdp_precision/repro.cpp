@@ -286,7 +286,7 @@ class PrecisionPack : public harness::Pack {
     std::vector<std::string> axes = kAxes.at(site);
     if (has_silent_rows(item)) axes.push_back("silent_rows");
     if (is_backward(site)) axes = harness::with_optional(item, axes, "logits_times");
-    for (const char* name : {"is_batched", "is_padded"})
+    for (const char* name : {"is_batched", "is_padded", "scale_times"})
       if (site == "delta") axes = harness::with_optional(item, axes, name);
     harness::check_axes(item, axes);
     if (site == "sweep") source_of(item);
@@ -295,6 +295,7 @@ class PrecisionPack : public harness::Pack {
       harness::refuse(item, "axis 'head_dim_v': the op takes at most 512");
     if (site == "sweep" || is_backward(site)) {
       data_of(item);
+      harness::factor(item, "scale_times");
       const int64_t rows = shape_of(item).rows;
       if (has_silent_rows(item) && extent(item, "silent_rows") >= rows)
         harness::refuse(item, "axis 'silent_rows' leaves no row with a gradient");

@@ -2,8 +2,8 @@
 
 Axes of a case: `site` ("delta": the gradients; "lowering": whether the kernels lower; "smem_overlap": whether the compiler lays the
 staging buffers of dKV over Q), the shape and, where it lowers, `arch`; of megatron-core's "delta" `is_batched` (operands with a batch
-axis) and `is_padded` (a query's keys are padded to a larger number). At "delta" without a GPU the kernels are run as written by
-stand_in.py; elsewhere TileLang is the real one.
+axis), `is_padded` (a query's keys are padded to a larger number) and `scale_times` (a power of 2: the scale times it, q divided by it).
+At "delta" without a GPU the kernels are run as written by stand_in.py; elsewhere TileLang is the real one.
 """
 
 from __future__ import annotations
@@ -101,10 +101,11 @@ def megatron_gradients(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor,
         sizes["MCORE_DSA_TILELANG_TOPK_BUCKET"] = str(axes["topk"] + 256)
     with mock.patch.dict(os.environ, sizes):
         sparse_mla = ops_module("sparse_mla", not q.is_cuda)
-        words = (q, kv, indices.unsqueeze(1))
+        times = axes.get("scale_times", 1)
+        words = (q if times == 1 else q / times, kv, indices.unsqueeze(1))
         if axes.get("is_batched"):
             words, grad_out = tuple(one.unsqueeze(0) for one in words), grad_out.unsqueeze(0)
-        out, _ = sparse_mla.SparseMLA.apply(*words, q.shape[-1] ** -0.5)
+        out, _ = sparse_mla.SparseMLA.apply(*words, times * q.shape[-1] ** -0.5)
         for left in reversed(range(num_backwards)):
             q.grad = kv.grad = None
             out.backward(grad_out / 2 if left else grad_out, retain_graph=num_backwards > 1)
