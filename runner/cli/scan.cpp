@@ -23,6 +23,7 @@
 #include "report/scan_vex.h"
 #include "report/table.h"
 #include "status/code_sites.h"
+#include "status/model_families.h"
 #include "status/project_folder.h"
 #include "status/run_answers.h"
 #include "status/scan.h"
@@ -253,6 +254,7 @@ ScanReport report_of(const Context& context, const ScanOptions& options) {
   for (const std::string& path : options.code) add_copies_in(path, packs, table, report);
   read_projects(report, context, projects, packs);
   apply_comments(report, known);
+  apply_model_families(report, context.root / "reports/evidence");
   apply_conditions(report);
   apply_policies(report, options, context);
   return report;

@@ -71,12 +71,14 @@ Json classes_json(const ScanAnswer& one) {
   return rows;
 }
 
-/// Whether no run of a release meets a failure class: it is right, or has other classes alone.
+/// Whether no run of a release meets a failure class: it is right, has other classes alone, or its
+/// condition is not met.
 bool is_right_for(const ScanAnswer& one, const std::string& failure_class) {
   if (one.state == ScanState::kNotHit) return true;
   return one.state != ScanState::kUnknown &&
-         std::none_of(one.classes.begin(), one.classes.end(),
-                      [&](const ScanClass& row) { return row.name == failure_class; });
+         std::none_of(one.classes.begin(), one.classes.end(), [&](const ScanClass& row) {
+           return row.name == failure_class && row.state != ConditionState::kNotMet;
+         });
 }
 
 /// Whether a class of a place in code counts: the packages of an input may say that its pack is
@@ -108,6 +110,11 @@ std::string site_state_name(SiteState state) {
 }
 
 std::string CodeSite::place() const { return line > 0 ? fmt::format("{}:{}", file, line) : file; }
+
+bool ScanAnswer::is_release() const {
+  return !version.empty() && version.find('+') == std::string::npos && source.empty() &&
+         range.empty() && files_digest.empty();
+}
 
 bool ScanAnswer::is_cured() const {
   return std::find(upgrade.cures.begin(), upgrade.cures.end(), slug) != upgrade.cures.end();

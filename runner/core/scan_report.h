@@ -73,6 +73,9 @@ struct ScanAnswer {
   /// "same code as 0.8.0", "same functions as 0.8.0", or "".
   std::string twin_text() const;
   std::string impact() const { return worst() == nullptr ? "" : worst()->impact; }
+  /// A release as the index has it, as far as is known: no build, no copy, no range, no changed
+  /// files.
+  bool is_release() const;
   bool is_cured() const;  ///< the upgrade is right for this pack
   /// The release of the upgrade where no pack is hit by it; else empty.
   std::string right_release() const;
@@ -117,6 +120,14 @@ struct CodeSite {
 struct RuledOut {
   std::string slug, failure_class, place;
   std::vector<std::string> upstreams;  ///< of the pack, whose hits it is for
+  std::string release;  ///< the one release for which it says so, whatever code meets; may be empty
+};
+
+/// A config.json of a model.
+struct ModelConfig {
+  std::vector<std::string> classes;  ///< `architectures`; empty where they cannot be known
+  std::string place;
+  bool is_named = false;  ///< the file itself was named with --code: it is what is trained
 };
 
 /// A comment "# patchbench: ignore SLUG reason".
@@ -134,6 +145,8 @@ struct ScanReport {
   std::vector<std::string> notes;        ///< expired entries of .patchbench.toml and the like
   std::vector<CodeSite> code;
   std::vector<RuledOut> ruled_out;
+  std::vector<ModelConfig> models;
+  std::vector<std::string> other_losses;  ///< "train.py:3: peft": no loss of a measured model class
   std::vector<IgnoreComment> comments;
   std::set<std::string> unread_in_baseline;
   bool has_baseline = false;

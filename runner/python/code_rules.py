@@ -5,7 +5,9 @@
 JSON: objects with `slug`, `class`, and either `calls` with `arguments` or `keys`, as packs/manifest.schema.json has them under `trigger`.
 Each line printed is one place: {"slug", "class", "file", "line", "state", "text", "upstreams"}. `state` is met, unknown (it cannot be known
 there), no_gradient (the rule needs one, and nobody takes it there), or not_met (a rule with `rules_out` holds; `upstreams` are those of the
-rule); or it is a comment "# patchbench: ignore": {"ignore", "place"}.
+rule); or it is a comment "# patchbench: ignore": {"ignore", "place"}; or the model that a config.json describes: {"model", "place",
+"is_named"}, with the classes of its `architectures`, none where they cannot be known, and whether PATH is that file; or where the text
+names another loss than a model class's own: {"other_loss", "place"}.
 FILES is a file with the paths that are read, each with a zero after it, within MAX_PARSED; what that leaves out is {"unread": "…"}. The
 last line is {"done": N}, the number of files that were read. Exit: 2 and one line on stderr where PATH holds nothing to read.
 """
@@ -41,6 +43,11 @@ OTHER_CONTEXTS = {"autocast", "record_function", "stream", "device", "open"}
 SKIPPED = {".git", "__pycache__", "node_modules", "site-packages", "dist-packages"}
 ABSENT = {"", "~", "null", "none", "false"}
 HUB = "use_kernels"  # an option of transformers
+# What may train a model by another loss or another loop than the ones that its class was measured with.
+OTHER_LOSS = re.compile(
+    r"(?i:compute_loss|num_items_in_batch|label_smoothing|loss_type|training_step|liger|unsloth|\btrl\b|peft|deepspeed|fsdp)"
+    r"|class\s+\w+\s*\([^)]*(?:PreTrainedModel|For[A-Z]\w*|LMHeadModel|Trainer)\b"
+)
 MET, NOT_MET, UNKNOWN, NO_GRADIENT = "met", "not_met", "unknown", "no_gradient"
 RANK = {MET: 2, UNKNOWN: 1, NO_GRADIENT: 0}
 LEAVES = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
@@ -252,6 +259,7 @@ class Reader:
         self.modules: dict[str, Module] = {}
         self.found: dict[tuple[str, str, str, int, bool], dict[str, Any]] = {}
         self.comments: list[dict[str, str]] = []
+        self.models: list[dict[str, Any]] = []
         self.count = 0
 
     # --- what is printed
@@ -513,6 +521,28 @@ class Reader:
                     outcome = UNKNOWN if value is OPEN else MET if meets(spec, value) else NOT_MET
                     self.put_key(rule, spec, file, number, outcome, f"{spec['name']} is set to {value_text}")
 
+    # --- models
+
+    def read_model(self, text: str, file: Path, is_named: bool) -> None:
+        """A model's configuration has model_type or architectures; custom code (auto_map) may be any class."""
+        try:
+            config = json.loads(text)
+        except (ValueError, RecursionError):
+            config = {"architectures": None} if '"architectures"' in text else None
+        if not isinstance(config, dict) or not ("architectures" in config or isinstance(config.get("model_type"), str)):
+            return
+        names = config.get("architectures")
+        is_known = isinstance(names, list) and all(isinstance(name, str) and name.isidentifier() for name in names)
+        is_known &= '"auto_map"' not in text and text.count('"architectures"') == 1
+        line = text[: max(text.find('"architectures"'), 0)].count("\n") + 1
+        place = f"{self.shown(file)}:{line}"
+        self.models.append({"model": names if is_known else [], "place": place, "is_named": is_named})
+
+    def read_other_loss(self, text: str, file: Path) -> None:
+        if match := OTHER_LOSS.search(text):
+            said = " ".join(match[0].split())
+            self.models.append({"other_loss": said, "place": f"{self.shown(file)}:{text.count(chr(10), 0, match.start()) + 1}"})
+
     # --- files
 
     def text_of(self, file: Path) -> str | None:
@@ -622,6 +652,9 @@ class Reader:
             if file.suffix in SETTINGS:
                 self.read_comments(text, file)
                 self.read_settings(text, file)
+            if file.name == "config.json":
+                self.read_model(text, file, file == root)
+            self.read_other_loss(text, file)
 
 
 def files_below(root: Path) -> Iterator[Path]:
@@ -657,8 +690,8 @@ def main() -> int:
     if reader.num_left_out:
         said = f"{reader.num_left_out} Python files behind the first {MAX_PARSED >> 20} MiB that name a pack's words; --code reads them all"
         print(json.dumps({"unread": f"{root}: {said}"}))
-    for comment in reader.comments:
-        print(json.dumps(comment))
+    for row in reader.comments + reader.models:
+        print(json.dumps(row))
     print(json.dumps({"done": reader.count}))
     return 0
 

@@ -65,6 +65,16 @@ void add_code_sites(ScanReport& report, const std::string& printed,
       report.comments.push_back({fields.text("place"), fields.text("ignore")});
       continue;
     }
+    if (row.contains("model")) {
+      report.models.push_back({.classes = fields.texts("model"),
+                               .place = fields.text("place"),
+                               .is_named = fields.boolean("is_named")});
+      continue;
+    }
+    if (row.contains("other_loss")) {
+      report.other_losses.push_back(fields.text("place") + ": " + fields.text("other_loss"));
+      continue;
+    }
     CodeSite site{.slug = fields.text("slug"), .file = fields.text("file")};
     site.line = static_cast<int>(fields.count("line", 1 << 30));
     const std::string state = fields.text("state"), failure_class = fields.text("class");
