@@ -101,13 +101,7 @@ inline std::string specifier_of(const Planted& one, Random& random) {
 inline std::string place_of(const Planted& one, Random& random) {
   const std::string wheel = wheel_of(one, one.bad), name = name_of(one.name, random),
                     host = one_of(random, {"https://example.org/a/", "file:///srv/"});
-  switch (random.below(7)) {
-    case 5:
-      return name + "@ git+" + one_of(random, {"https://", "ssh://git@", "git@"}) +
-             one_of(random, {"github.com/", "GitHub.com:"}) +
-             one_of(random, {"linkedin/Liger-Kernel", "x/Liger-Kernel", "NVIDIA/Megatron-LM"}) +
-             one_of(random, {"", ".git", "/"}) + "@" + one_of(random, {"v", "core_v", ""}) +
-             one.bad;
+  switch (random.below(6)) {
     case 0:
       return name + space(random) + "@ " + host + wheel;
     case 1:
