@@ -86,18 +86,6 @@ bool is_build(const std::string& word) {
          std::isdigit(static_cast<unsigned char>(word.back())) != 0;
 }
 
-/// "linux-64/pytorch-2.4.0-py3.11_0.conda" -> "pytorch", "2.4.0".
-std::optional<std::pair<std::string, std::string>> package_of_conda_url(std::string_view url) {
-  url = url.substr(0, url.find('#'));
-  std::string_view file = url.substr(url.rfind('/') + 1);
-  const std::size_t build = file.rfind('-');
-  if (build == std::string_view::npos || build == 0) return std::nullopt;
-  const std::size_t version = file.rfind('-', build - 1);
-  if (version == std::string_view::npos) return std::nullopt;
-  return std::pair(std::string(file.substr(0, version)),
-                   std::string(file.substr(version + 1, build - version - 1)));
-}
-
 /// "name=version=build", as `conda list --export` writes it, or "name=version".
 bool is_exported(const std::string& line) {
   const std::vector<std::string> parts = split(line, "=");
@@ -294,6 +282,17 @@ PackageList pip_list_packages(std::string_view text, const std::string& file) {
     }
   }
   return list;
+}
+
+std::optional<std::pair<std::string, std::string>> package_of_conda_url(std::string_view url) {
+  url = url.substr(0, url.find('#'));
+  std::string_view file = url.substr(url.rfind('/') + 1);
+  const std::size_t build = file.rfind('-');
+  if (build == std::string_view::npos || build == 0) return std::nullopt;
+  const std::size_t version = file.rfind('-', build - 1);
+  if (version == std::string_view::npos) return std::nullopt;
+  return std::pair(std::string(file.substr(0, version)),
+                   std::string(file.substr(version + 1, build - version - 1)));
 }
 
 bool is_conda_list(std::string_view text) {

@@ -1,6 +1,8 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/package_list.h"
 
@@ -18,6 +20,10 @@ PackageList pip_list_packages(std::string_view text, const std::string& file);
 /// the source "conda".
 bool is_conda_list(std::string_view text);
 PackageList conda_list_packages(std::string_view text, const std::string& file);
+
+/// Name and version in the file name of a conda package:
+/// "linux-64/pytorch-2.4.0-py3.11_0.conda" -> "pytorch", "2.4.0". nullopt for another text.
+std::optional<std::pair<std::string, std::string>> package_of_conda_url(std::string_view url);
 
 /// The report of a tool, with a line for each package that it asks for: `transformers env`, `trl
 /// env`, `accelerate env`, `llamafactory-cli env`, Liger-Kernel's, `ds_report`, torch's

@@ -8,7 +8,7 @@
 namespace patchbench {
 
 /// What a text of UTF-8 lists, which may be nothing: what core/package_list.h reads, and in YAML a
-/// conda environment or a conda-lock. Error(kUsage) `<file>[:<line>]: <reason>`.
+/// conda environment, a conda-lock or a pixi.lock. Error(kUsage) `<file>[:<line>]: <reason>`.
 PackageList read_list(std::string_view text, ListKind kind, const std::string& file,
                       const ReadIncluded& read_included);
 /// The same of a file's bytes, by its form or as a kind that was named. Error(kUsage) where it

@@ -46,9 +46,9 @@ Likely likely(const std::string& name) {
   const std::string end = lower.substr(std::min(lower.rfind('.'), lower.size()));
   const auto has = [&](const char* part) { return lower.find(part) != std::string::npos; };
   const bool is_yaml = end == ".yml" || end == ".yaml";
-  if (is_any(lower,
-             {"uv.lock", "poetry.lock", "pdm.lock", "pipfile.lock", "pyproject.toml", "setup.cfg",
-              "setup.py", "pixi.toml", "kernels.lock", "environment.yml", "environment.yaml"}) ||
+  if (is_any(lower, {"uv.lock", "poetry.lock", "pdm.lock", "pipfile.lock", "pyproject.toml",
+                     "setup.cfg", "setup.py", "pixi.toml", "pixi.lock", "kernels.lock",
+                     "environment.yml", "environment.yaml"}) ||
       (end == ".toml" && lower.starts_with("pylock")) ||
       ((end == ".txt" || end == ".in") && (has("requirement") || has("constraint"))) ||
       (is_yaml && (has("conda") || has("environment"))) || lower.ends_with(".cdx.json") ||
@@ -158,11 +158,7 @@ class ProjectFolder {
     const fs::path& path = file.path();
     const Likely found =
         is_in_requirements(path) ? Likely::kList : likely(path.filename().string());
-    const bool is_pixi = path.filename() == "pixi.lock";
-    if ((found == Likely::kNo && !is_code(path) && !is_pixi) || is_ignored(path, false)) return;
-    if (is_pixi)
-      own_.list.leave_unread(path.string() +
-                             ": a lock of Pixi, which is not read; pip list of its environment is");
+    if ((found == Likely::kNo && !is_code(path)) || is_ignored(path, false)) return;
     if (found != Likely::kNo) lists_.emplace_back(path, found);
     std::error_code failed;
     const std::uintmax_t size = file.file_size(failed);

@@ -18,7 +18,17 @@ inline Input pasted_of(const Planted& one, Random& random) {
     return mark + tick + what + tick + " version" + one_of(random, {"", " (GPU?)"}) + ": " +
            version + one_of(random, {"", " (True)"}) + end;
   };
-  switch (random.below(6)) {
+  switch (random.below(7)) {
+    case 5: {
+      const std::string form = one_of(random, {"5", "6"}),
+                        wheel = "https://files.pythonhosted.org/packages/" + wheel_of(one, one.bad);
+      return {.kind = "pixi.lock",
+              .text = "version: " + form + end + "environments: {}" + end + "packages:" + end +
+                      "- " + (form == "6" ? "pypi: " : "kind: pypi" + end + "  url: ") + wheel +
+                      end +
+                      one_of(random, {"", "  name: " + name + end + "  version: " + quote +
+                                              one.bad + quote + end})};
+    }
     case 0:
       return {.kind = "pip-list",
               .text = one_of(random, {"", "$ pip list" + end}) + "Package" + space + "Version" +
