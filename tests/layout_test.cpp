@@ -54,7 +54,7 @@ void check_scenarios(const fs::path& root, const Manifest& manifest,
                      std::vector<std::string>& out) {
   const std::string subject = "repro/" + manifest.slug.str() + "/subject.py";
   const bool has_module =
-      fs::exists(root / subject) && read(root / subject).find(".module(") != std::string::npos;
+      fs::exists(root / subject) && read(root / subject).find("case.module(") != std::string::npos;
   const std::vector<std::string> drawn = manifest.scenarios.drawn("cpu");
   int num_drawn = 0;
   for (const std::string name : {"copied", "tied", "evaluated"}) {

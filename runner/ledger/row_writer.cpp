@@ -184,7 +184,10 @@ class Section {
   /// this place of the rows, and lists of many lengths.
   bool is_hole(const Node& node) const {
     if (!node.is_container()) return true;
-    const PathUse& use = paths_.at(node.path);
+    // What is inside a value that stood elsewhere before was counted there alone.
+    const auto found = paths_.find(node.path);
+    if (found == paths_.end()) return true;
+    const PathUse& use = found->second;
     return use.num >= 2 * use.values.size() ||
            (!node.is_object() && 8 * use.lengths.size() > use.values.size());
   }

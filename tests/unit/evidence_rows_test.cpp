@@ -100,6 +100,13 @@ TEST(EvidenceRows, AnyShapeOfARecordComesBack) {
   EXPECT_EQ(rows_of(pack_rows(many)), many);
 }
 
+TEST(EvidenceRows, AValueThatStoodAtAnotherPlaceComesBack) {
+  const std::string question = "{\"classes\":{\"wrong\":1},\"red\":true}";
+  const Rows rows = {"{\"plan\":{\"question\":" + question + "}}",
+                     "{\"question\":" + question + "}"};
+  EXPECT_EQ(rows_of(pack_rows(rows)), rows);
+}
+
 TEST(EvidenceRows, AnEnvelopeIsNeverChanged) {
   const std::string envelope = R"({"payload":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"})";
   EXPECT_EQ(pack_rows({envelope, envelope}), kHead + envelope + "\n" + envelope + "\n");

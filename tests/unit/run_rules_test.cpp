@@ -484,7 +484,7 @@ TEST(Status, AMitigationThatWasVerifiedWithoutASandboxIsMarkedInThePackTable) {
   EXPECT_NE(bench.table().find("| verified on cpu |"), std::string::npos) << bench.table();
   bench.clock.time = "2026-11-02T10:00:00Z";
   bench.runner.change_context = [](const patchbench::Setup&, const Subject&, RunContext& context) {
-    context.sandbox["isolated"] = false;
+    context.sandbox = {context.sandbox.kind(), false};
   };
   bench.reproduced();
   EXPECT_NE(bench.table().find("| verified on cpu (unisolated) |"), std::string::npos)
