@@ -260,6 +260,7 @@ class Reader:
         self.found: dict[tuple[str, str, str, int, bool], dict[str, Any]] = {}
         self.comments: list[dict[str, str]] = []
         self.models: list[dict[str, Any]] = []
+        self.has_other_loss = False
         self.count = 0
 
     # --- what is printed
@@ -539,7 +540,10 @@ class Reader:
         self.models.append({"model": names if is_known else [], "place": place, "is_named": is_named})
 
     def read_other_loss(self, text: str, file: Path) -> None:
+        if self.has_other_loss:  # one is enough, and looking for it takes as long as all else
+            return
         if match := OTHER_LOSS.search(text):
+            self.has_other_loss = True
             said = " ".join(match[0].split())
             self.models.append({"other_loss": said, "place": f"{self.shown(file)}:{text.count(chr(10), 0, match.start()) + 1}"})
 

@@ -138,11 +138,11 @@ void ScanJudge::judge_files(ScanAnswer& answer, const Listed& listed, const Sour
     answer.files_digest = digest;
     return;
   }
+  const TableRelease* own = upstream_->find(listed.version);
   if (are_version_files(use_.files)) {
     if (is_build)
       return leave_open(answer, "its files say which version it is, and not which build");
-    if (const TableRelease* own = upstream_->find(listed.version);
-        own == nullptr || !own->has_files(use_.files))
+    if (own == nullptr || !own->has_files(use_.files))
       return leave_open(answer, "its files are not those of the release " + listed.version);
   }
   std::vector<const TableRelease*> same;
@@ -153,7 +153,6 @@ void ScanJudge::judge_files(ScanAnswer& answer, const Listed& listed, const Sour
                          });
     if (is_same) same.push_back(&release);
   }
-  const TableRelease* own = upstream_->find(listed.version);
   const bool is_own =
       !is_build && own != nullptr && std::find(same.begin(), same.end(), own) != same.end();
   if (!is_own) answer.files_digest = digest;

@@ -42,7 +42,8 @@ def imported(folder: Path, *records: str) -> list[dict]:
 
 def changed(records: list[str], pattern: str, by: str) -> str:
     """The first observation with one place of its text replaced."""
-    text, count = re.subn(pattern, by, records[0], count=1)
+    observation = next(record for record in records if '"urn:patchbench:observation:v1"' in record)
+    text, count = re.subn(pattern, by, observation, count=1)
     assert count == 1
     return text
 

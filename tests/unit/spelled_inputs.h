@@ -84,51 +84,42 @@ inline Input script_of(const Planted& one, Random& random) {
   const std::string begin = one_of(random, {"#!/bin/sh\n", "FROM scratch\nRUN x\n",
                                             "Bootstrap: docker\nFrom: x:1\n%post\n"}) +
                             install(right);
+  const auto script = [&](const std::string& text) {
+    return Input{.kind = "script", .text = begin + text};
+  };
   switch (random.below(12)) {
     case 0:
-      return {.kind = "script", .text = begin + install(other + " " + pin + " six")};
+      return script(install(other + " " + pin + " six"));
     case 1:
-      return {.kind = "script", .text = begin + "P=" + pin + "\n" + install(use + " six")};
+      return script("P=" + pin + "\n" + install(use + " six"));
     case 2:
-      return {.kind = "script",
-              .text = begin + "P=six\nP+=" + quote + " " + pin + quote + "\n" + install(use)};
+      return script("P=six\nP+=" + quote + " " + pin + quote + "\n" + install(use));
     case 3:
-      return {.kind = "script", .text = begin + "P=(" + pin + " six)\n" + install(use + " six")};
+      return script("P=(" + pin + " six)\n" + install(use + " six"));
     case 4:
-      return {
-          .kind = "script",
-          .text = begin + "P=" + quote + "\n" + pin + "\n" + quote + "\n" + install(use + " six")};
+      return script("P=" + quote + "\n" + pin + "\n" + quote + "\n" + install(use + " six"));
     case 5:
-      return {.kind = "script",
-              .text = begin + "V=" + one.right + "\nif x; then\n  V=" + one.bad + "\nfi\n" +
-                      install(name + "==" + version)};
+      return script("V=" + one.right + "\nif x; then\n  V=" + one.bad + "\nfi\n" +
+                    install(name + "==" + version));
     case 6:
-      return {.kind = "script",
-              .text = begin + "V=" + one.bad + "\n[ x ] && V=" + one.right + "\n" +
-                      install(name + "==" + version)};
+      return script("V=" + one.bad + "\n[ x ] && V=" + one.right + "\n" +
+                    install(name + "==" + version));
     case 7:
-      return {.kind = "script",
-              .text = begin + "P=six\nfor P in " + pin + "; do " + install(use) + "done\n"};
+      return script("P=six\nfor P in " + pin + "; do " + install(use) + "done\n");
     case 8:
-      return {.kind = "script",
-              .text = begin + "V=" + one.right + "\nf() {\n  " +
-                      one_of(random, {"local", "declare", "typeset", "export"}) + " V=" + one.bad +
-                      "\n  " + install(name + "==" + version) + "}\n"};
+      return script("V=" + one.right + "\nf() {\n  " +
+                    one_of(random, {"local", "declare", "typeset", "export"}) + " V=" + one.bad +
+                    "\n  " + install(name + "==" + version) + "}\n");
     case 9:
-      return {.kind = "script",
-              .text = begin +
-                      one_of(random, {"P=`cat p`\n", "P=$(\n  cat p\n)\n", "P=`\n  cat p`\n"}) +
-                      install(use + " six")};
+      return script(one_of(random, {"P=`cat p`\n", "P=$(\n  cat p\n)\n", "P=`\n  cat p`\n"}) +
+                    install(use + " six"));
     case 10:
-      return {.kind = "script",
-              .text = begin +
-                      one_of(random, {"easy_install ", "pixi add --pypi ", "rye add ",
-                                      "$PIP install ", "poetry add ", "pipenv install "}) +
-                      pin + "\n"};
+      return script(one_of(random, {"easy_install ", "pixi add --pypi ", "rye add ",
+                                    "$PIP install ", "poetry add ", "pipenv install "}) +
+                    pin + "\n");
     default:
-      return {.kind = "script",
-              .text = begin + "bash -c " + quote + "pip install " + pin +
-                      one_of(random, {quote, "\n" + quote}) + "\n"};
+      return script("bash -c " + quote + "pip install " + pin +
+                    one_of(random, {quote, "\n" + quote}) + "\n");
   }
 }
 
