@@ -94,7 +94,7 @@ def test_a_lock_is_whole(tmp_path: Path) -> None:
     lock.write_text(lock.read_text().replace("      - pypi: ./\n", "      - pypi: ./\n      - pypi: ./more\n"))
     status, found, unread = rows(lock, "--pack", "megatron_float16_cast")
     assert (status, found) == (3, {("mamba-ssm", "2.3.2.post1", "unknown")})
-    assert unread == [f"{lock}:17: ./more is not among its packages"]
+    assert unread == [f"{lock}:16: ./more is not among its packages"]
 
 
 def test_a_place_in_git_is_its_tag(tmp_path: Path) -> None:
