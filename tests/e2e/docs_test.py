@@ -30,6 +30,7 @@ WORDS: dict[str, list[str]] = {
     "--baseline FILE": ["scan", "requirements.txt", "--baseline", "baseline.json"],
     "--case": ["reproduce", SLUG, "--case", "mean"],
     "--code": ["scan", "--code", "step.py"],
+    "--code config.json": ["scan", "requirements.txt", "--code", "config.json"],
     "--device": ["reproduce", SLUG, "--device", "cpu"],
     "--device cuda:0": ["validate", SLUG, "--device", "cuda:0"],
     "--edit my.diff": ["validate", SLUG, "--edit", "my.diff"],
