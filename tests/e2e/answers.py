@@ -49,6 +49,11 @@ def answer(tmp_path: Path, *words: str) -> tuple[int, dict]:
     return done.returncode, json.loads(done.stdout)
 
 
+def case_words(*cases: str) -> list[str]:
+    """The words that name these cases to a command."""
+    return [word for case in cases for word in ("--case", case)]
+
+
 def seen(document: dict, subject: str) -> dict[str, str]:
     """case -> "absent", "unsupported" or the failure class."""
     rows = [o for s in document["subjects"] for o in s["observations"] if o["subject"] == subject]

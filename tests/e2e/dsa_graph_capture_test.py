@@ -5,16 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from answers import PROGRAM, answer, need_reproducer, seen
+from answers import PROGRAM, answer, case_words, need_reproducer, seen
 
 SLUG = "dsa_graph_capture"
 need_reproducer(SLUG)
 # A trigger of each edit, a survey, a control, and gradients; the whole validation is a record.
-FEW = [
-    word
-    for name in ("indexer_loss_scalar", "boolean_index_positions", "item_lengths", "loss_scale_set", "indexer_loss_gradients_small")
-    for word in ("--case", name)
-]
+FEW = case_words("indexer_loss_scalar", "boolean_index_positions", "item_lengths", "loss_scale_set", "indexer_loss_gradients_small")
 
 
 def test_the_release_breaks_capture_outside_of_the_scatter(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answers import answer, need_reproducer, seen
+from answers import answer, case_words, need_reproducer, seen
 
 SLUG = "liger_flce_frozen_hidden"
 need_reproducer(SLUG)
@@ -25,7 +25,7 @@ TRAINED = ("mean_hidden", "mean_hidden_and_weight", "mean_all")
     ],
 )
 def test_each_release_has_its_class(tmp_path: Path, version: str, head: str, of_bias: str, none: str) -> None:
-    chosen = [word for name in (*HEADS, *TRAINED, "none_weight") for word in ("--case", name)]
+    chosen = case_words(*HEADS, *TRAINED, "none_weight")
     _, document = answer(tmp_path, "reproduce", SLUG, version, *chosen, "--device", "cpu")
     wanted = dict.fromkeys(HEADS, head) | dict.fromkeys(OF_BIAS, of_bias) | dict.fromkeys(TRAINED, "absent") | {"none_weight": none}
     assert seen(document, "upstream") == wanted

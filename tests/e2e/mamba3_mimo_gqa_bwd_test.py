@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answers import ROOT, answer, need_reproducer, seen, seen_of_model, seen_of_wrong_op, takes_minutes
+from answers import ROOT, answer, case_words, need_reproducer, seen, seen_of_model, seen_of_wrong_op, takes_minutes
 
 SLUG = "mamba3_mimo_gqa_bwd"
 need_reproducer(SLUG)
@@ -13,7 +13,7 @@ need_reproducer(SLUG)
 
 def test_the_release_refuses_groups_and_the_edit_reduces_them(tmp_path: Path) -> None:
     cases = ("dense_2_groups", "packed_4_groups", "half_bias_1_group", "dense_1_groups", "packed_8_groups")
-    status, document = answer(tmp_path, "validate", SLUG, *(word for name in cases for word in ("--case", name)))
+    status, document = answer(tmp_path, "validate", SLUG, *case_words(*cases))
     assert (status, document["sentinel"]) == (0, "FIX_VALIDATED(named_cases)"), document["why"]
     before = seen(document, "upstream")
     assert before["dense_2_groups"] == before["packed_4_groups"] == "groups_refused"
@@ -25,7 +25,7 @@ def test_the_release_refuses_groups_and_the_edit_reduces_them(tmp_path: Path) ->
 def test_the_flat_tiles_of_another_edit_are_judged_too(tmp_path: Path) -> None:
     edit = ROOT / "patches/mamba3_mimo_smem_2d/0001-flatten-tiles.edit"
     cases = ("dense_2_groups", "dense_1_groups", "packed_8_groups")
-    _, document = answer(tmp_path, "validate", SLUG, "--edit", edit, *(word for name in cases for word in ("--case", name)))
+    _, document = answer(tmp_path, "validate", SLUG, "--edit", edit, *case_words(*cases))
     assert seen(document, "patched") == {"dense_2_groups": "groups_refused", "dense_1_groups": "absent", "packed_8_groups": "absent"}
 
 
@@ -44,7 +44,7 @@ def test_a_fix_that_is_wrong_in_regions_is_red_in_each(tmp_path: Path) -> None:
     candidate = tmp_path / "candidate.diff"
     candidate.write_text(right.replace(first, "; ".join([*WRONG_IN.values(), first])))
     cases = ("dense_1_groups", "dense_2_groups", "packed_4_groups", *WRONG_IN)
-    status, document = answer(tmp_path, "validate", SLUG, "--edit", candidate, *(word for name in cases for word in ("--case", name)))
+    status, document = answer(tmp_path, "validate", SLUG, "--edit", candidate, *case_words(*cases))
     found = seen(document, "patched")
     assert (status, document["sentinel"]) == (1, "FIX_REJECTED")
     assert {name for name, state in found.items() if state == "absent"} == {"dense_1_groups", "dense_2_groups", "packed_4_groups"}
@@ -52,7 +52,7 @@ def test_a_fix_that_is_wrong_in_regions_is_red_in_each(tmp_path: Path) -> None:
 
 def test_a_layer_cut_in_parts_mixes_groups_of_several_ranks(tmp_path: Path) -> None:
     cases = ("parts_1_groups_2", "parts_2_groups_2", "parts_2_groups_2_one_rank", "parts_2_one_group")
-    _, document = answer(tmp_path, "reproduce", SLUG, *(word for name in cases for word in ("--case", name)))
+    _, document = answer(tmp_path, "reproduce", SLUG, *case_words(*cases))
     found = seen(document, "upstream")
     assert found.pop("parts_2_groups_2") == "groups_mixed" and set(found.values()) == {"absent"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answers import answer, need_reproducer, seen, seen_of_model, seen_of_wrong_op
+from answers import answer, case_words, need_reproducer, seen, seen_of_model, seen_of_wrong_op
 
 SLUG = "mamba3_siso_bwd_cse"
 need_reproducer(SLUG)
@@ -13,7 +13,7 @@ need_reproducer(SLUG)
 
 def test_the_edit_is_proved_equivalent(tmp_path: Path) -> None:
     cases = ("source_dense", "packed_short", "half_one_chunk", "ptx_sm90", "whole_packed", "whole_packed_width_48")
-    status, document = answer(tmp_path, "validate", SLUG, *(word for name in cases for word in ("--case", name)))
+    status, document = answer(tmp_path, "validate", SLUG, *case_words(*cases))
     assert (status, document["sentinel"]) == (0, "EQUIVALENCE_PROVED(named_cases)"), document["why"]
     before, after = seen(document, "upstream"), seen(document, "patched")
     red = {"source_dense": "redundant_product", "whole_packed_width_48": "states_overlap"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answers import answer, need_reproducer, seen
+from answers import answer, case_words, need_reproducer, seen
 
 SLUG = "megatron_float16_cast"
 need_reproducer(SLUG)
@@ -22,7 +22,7 @@ WANTED = {
 
 @pytest.mark.parametrize("version", ["0.15.0", "0.17.1", "0.18.2", "0.19.2"])
 def test_each_form_of_the_wrapper_rounds_what_must_stay(tmp_path: Path, version: str) -> None:
-    chosen = [word for name in WANTED for word in ("--case", name)]
+    chosen = case_words(*WANTED)
     _, document = answer(tmp_path, "reproduce", SLUG, version, *chosen, "--device", "cpu")
     assert seen(document, "upstream") == WANTED
 

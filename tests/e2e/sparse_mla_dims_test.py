@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answers import answer, need_reproducer, seen, seen_of_wrong_op
+from answers import answer, case_words, need_reproducer, seen, seen_of_wrong_op
 
 SLUG = "sparse_mla_dims"
 need_reproducer(SLUG)
-FEW = [word for name in ("declined_128_64", "declined_rope_free", "silent_80_64", "asserted_128_64", "native") for word in ("--case", name)]
+FEW = case_words("declined_128_64", "declined_rope_free", "silent_80_64", "asserted_128_64", "native")
 
 
 def test_the_release_declines_without_a_word_and_asserts(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from answers import PROGRAM, answer, need_reproducer, seen
+from answers import PROGRAM, answer, case_words, need_reproducer, seen
 
 SLUG = "te_fused_ce"
 need_reproducer(SLUG)
@@ -21,7 +21,7 @@ RED = {
 
 
 def of_cases(tmp_path: Path, names: list[str], *words: str) -> dict[str, str]:
-    chosen = [word for name in names for word in ("--case", name)]
+    chosen = case_words(*names)
     _, document = answer(tmp_path, "reproduce", SLUG, *words, *chosen, "--device", "cpu")
     return seen(document, "upstream")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answers import answer, need_reproducer, seen
+from answers import answer, case_words, need_reproducer, seen
 
 SLUG = "trainer_grad_accumulation"
 need_reproducer(SLUG)
@@ -23,7 +23,7 @@ CASES = ("reads_uneven", "unlisted_uneven", "none_uneven", "none_even", "ignores
     ],
 )
 def test_each_release_has_its_classes(tmp_path: Path, version: str, found: tuple[str, ...]) -> None:
-    chosen = [word for name in CASES for word in ("--case", name)]
+    chosen = case_words(*CASES)
     _, document = answer(tmp_path, "reproduce", SLUG, version, *chosen, "--device", "cpu")
     assert seen(document, "upstream") == dict(zip(CASES, (*found, "absent"), strict=True))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answers import answer, need_reproducer, seen
+from answers import answer, case_words, need_reproducer, seen
 
 SLUG = "zero2_grad_accumulation"
 need_reproducer(SLUG)
@@ -16,7 +16,7 @@ CONTROLS = ("stage_1", "accumulation_1")
 
 @pytest.mark.parametrize(("version", "state"), [("0.17.5", "absent"), ("0.18.2", "last_micro_batch"), ("0.18.3", "absent")])
 def test_each_release_has_its_class(tmp_path: Path, version: str, state: str) -> None:
-    chosen = [word for name in (*TRIGGERS, *CONTROLS, "scattered_gradients") for word in ("--case", name)]
+    chosen = case_words(*TRIGGERS, *CONTROLS, "scattered_gradients")
     _, document = answer(tmp_path, "reproduce", SLUG, version, *chosen, "--device", "cpu")
     known = dict.fromkeys(TRIGGERS, state) | dict.fromkeys(CONTROLS, "absent")
     assert seen(document, "upstream") == known | {"scattered_gradients": "ranks_not_reduced"}
