@@ -394,7 +394,7 @@ def entries_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def num_changed(module: torch.nn.Module, before: dict[str, torch.Tensor]) -> int:
-    """How many bytes differ from those of `before`; a tensor that is missing, or of another dtype or shape, counts as one."""
+    """How many bytes differ from `before`; a tensor that is missing, or of another dtype or shape, counts as one."""
     now, count = entries_of(module), 0
     for name in now.keys() | before.keys():
         old, new = before.get(name), now.get(name)
@@ -420,7 +420,7 @@ def in_copied(case: Any, module: torch.nn.Module) -> torch.nn.Module:
 
 
 def in_tied(case: Any, module: torch.nn.Module) -> torch.nn.Module:
-    """One part that owns parameters has a twin with the same parameters, as `<part>.twin`. Each gives half of what comes out."""
+    """One part that owns parameters has a twin with the same parameters, as `<part>.twin`. Each gives half of the output."""
     parts = [part for part in module.modules() if next(part.parameters(recurse=False), None) is not None]
     part = parts[number_of(case) % len(parts)]
     twin = copy.deepcopy(part, {id(parameter): parameter for parameter in part.parameters()})

@@ -53,8 +53,8 @@ struct Record {
 };
 
 Record make_observation_record(const RunContext& context, const Observation& observation);
-/// Cites the digests of the observation records it rests on, and of the plan record of what was
-/// asked; "" where no plan is known.
+/// Cites the digests of the observation records it rests on, and of the plan record; "" where no
+/// plan is known.
 Record make_verdict_record(const RunContext& context, const QuestionContext& question,
                            const Outcome& outcome,
                            const std::vector<std::string>& observation_digests,

@@ -48,7 +48,7 @@ class RunSandbox {
   bool is_in_process() const { return kind() == "in_process"; }
   std::string kind() const { return json_.value("kind", ""); }
   bool is_isolated() const { return json_.value("isolated", false); }
-  /// What the subject was given beside the release, by digest.
+  /// What the subject was given with the release, by digest.
   void add_given(const std::string& what, const std::string& digest) { json_[what] = digest; }
   const Json& json() const { return json_; }
   bool operator==(const RunSandbox&) const = default;
