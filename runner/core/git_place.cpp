@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "core/split.h"
+
 namespace patchbench {
 namespace {
 
@@ -44,7 +46,7 @@ void read_git_place(std::string_view place, Listed& one) {
   }
   while (path.ends_with('/')) path.pop_back();
   if (path.ends_with(".git")) path.resize(path.size() - 4);
-  for (const char c : path) one.repository += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  one.repository = lower(path);
 }
 
 }  // namespace patchbench

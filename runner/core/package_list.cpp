@@ -25,8 +25,6 @@ namespace {
 constexpr std::array<std::string_view, 10> kArchives = {
     ".whl", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar", ".zip", ".egg"};
 
-char ascii_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-
 /// The first character that is neither space nor part of a byte order mark; 0 without one.
 char first_character(std::string_view text) {
   const std::size_t at = text.find_first_not_of(" \t\r\n");
@@ -152,7 +150,7 @@ std::string normalised(std::string_view name) {
   for (const char c : name) {
     const bool is_separator = c == '.' || c == '_' || c == '-';
     if (is_separator && out.ends_with("-")) continue;
-    out += is_separator ? '-' : ascii_lower(c);
+    out += is_separator ? '-' : lower(c);
   }
   return out;
 }
@@ -208,7 +206,7 @@ std::string commit_of(std::string_view place) {
 bool is_archive(std::string_view place) {
   place = place.substr(0, place.find_first_of("#?"));
   std::string name(place.substr(place.rfind('/') + 1));
-  for (char& c : name) c = ascii_lower(c);
+  for (char& c : name) c = lower(c);
   return std::any_of(kArchives.begin(), kArchives.end(),
                      [&](std::string_view end) { return name.ends_with(end); });
 }
@@ -236,7 +234,7 @@ std::optional<std::pair<std::string, std::string>> package_of_archive(std::strin
 
 std::optional<PackageUrl> parse_package_url(std::string_view purl) {
   std::string scheme(purl.substr(0, 4));
-  for (char& c : scheme) c = ascii_lower(c);
+  for (char& c : scheme) c = lower(c);
   if (scheme != "pkg:") return std::nullopt;
   std::string_view rest = purl.substr(4);
   rest.remove_prefix(std::min(rest.find_first_not_of('/'), rest.size()));
@@ -247,7 +245,7 @@ std::optional<PackageUrl> parse_package_url(std::string_view purl) {
   rest = rest.substr(0, question);
   PackageUrl out;
   const std::size_t slash = std::min(rest.find('/'), rest.size());
-  for (const char c : rest.substr(0, slash)) out.type += ascii_lower(c);
+  for (const char c : rest.substr(0, slash)) out.type += lower(c);
   rest = rest.substr(slash);
   // A version may hold a slash, and the namespace an "@".
   const std::size_t at = rest.rfind('@');

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/split.h"
 
 namespace patchbench {
 namespace {
@@ -32,8 +33,7 @@ struct Quotes {
 
 /// Whether letters in front of quotes are a prefix of strings; sets what it says.
 bool is_prefix(std::string_view letters, Quotes& quotes) {
-  std::string sorted(letters);
-  for (char& c : sorted) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+  std::string sorted = lower(letters);
   std::sort(sorted.begin(), sorted.end());
   quotes.is_raw = sorted.find('r') != std::string::npos;
   quotes.is_format = sorted.find_first_of("ft") != std::string::npos;

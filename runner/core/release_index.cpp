@@ -14,6 +14,7 @@
 #include "core/edit.h"
 #include "core/error.h"
 #include "core/observation.h"
+#include "core/split.h"
 
 namespace patchbench {
 namespace {
@@ -59,7 +60,7 @@ std::string normalized(std::string_view name) {
   for (const char c : name) {
     const bool is_separator = c == '-' || c == '_' || c == '.';
     if (is_separator && out.ends_with('-')) continue;
-    out += is_separator ? '-' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    out += is_separator ? '-' : lower(c);
   }
   return out;
 }

@@ -18,4 +18,12 @@ std::vector<std::string> split(std::string_view text, std::string_view separator
   return parts;
 }
 
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = lower(c);
+  return out;
+}
+
 }  // namespace patchbench

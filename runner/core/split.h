@@ -10,4 +10,8 @@ namespace patchbench {
 /// A text without the separator is one part.
 std::vector<std::string> split(std::string_view text, std::string_view separator);
 
+/// A letter of ASCII in lower case; any other character as it is.
+char lower(char c);
+std::string lower(std::string_view text);
+
 }  // namespace patchbench

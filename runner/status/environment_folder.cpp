@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/file_text.h"
 #include "core/json.h"
+#include "core/split.h"
 
 namespace patchbench {
 namespace {
@@ -29,11 +30,7 @@ std::vector<std::string> lines_of(std::string_view text) {
 }
 
 /// The extension in lower case.
-std::string kind_of(const fs::path& path) {
-  std::string kind = path.extension().string();
-  for (char& c : kind) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return kind;
-}
+std::string kind_of(const fs::path& path) { return lower(path.extension().string()); }
 
 std::string stripped(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\r\n");

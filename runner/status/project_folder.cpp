@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/file_text.h"
+#include "core/split.h"
 #include "status/listing.h"
 
 namespace patchbench {
@@ -36,24 +37,19 @@ enum class Likely {
   kList
 };
 
-Likely likely(const std::string& name) {
-  const std::string lower = [&] {
-    std::string out = name;
-    std::transform(out.begin(), out.end(), out.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    return out;
-  }();
-  const std::string end = lower.substr(std::min(lower.rfind('.'), lower.size()));
-  const auto has = [&](const char* part) { return lower.find(part) != std::string::npos; };
+Likely likely(const std::string& of) {
+  const std::string name = lower(of);
+  const std::string end = name.substr(std::min(name.rfind('.'), name.size()));
+  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
   const bool is_yaml = end == ".yml" || end == ".yaml";
-  if (is_any(lower, {"uv.lock", "poetry.lock", "pdm.lock", "pipfile.lock", "pyproject.toml",
-                     "setup.cfg", "setup.py", "pixi.toml", "pixi.lock", "kernels.lock",
-                     "environment.yml", "environment.yaml"}) ||
-      (end == ".toml" && lower.starts_with("pylock")) ||
+  if (is_any(name, {"uv.lock", "poetry.lock", "pdm.lock", "pipfile.lock", "pyproject.toml",
+                    "setup.cfg", "setup.py", "pixi.toml", "pixi.lock", "kernels.lock",
+                    "environment.yml", "environment.yaml"}) ||
+      (end == ".toml" && name.starts_with("pylock")) ||
       ((end == ".txt" || end == ".in") && (has("requirement") || has("constraint"))) ||
-      (is_yaml && (has("conda") || has("environment"))) || lower.ends_with(".cdx.json") ||
-      lower.ends_with(".spdx.json") || lower == "bom.json" || lower.starts_with("dockerfile") ||
-      lower.starts_with("containerfile") || end == ".dockerfile")
+      (is_yaml && (has("conda") || has("environment"))) || name.ends_with(".cdx.json") ||
+      name.ends_with(".spdx.json") || name == "bom.json" || name.starts_with("dockerfile") ||
+      name.starts_with("containerfile") || end == ".dockerfile")
     return Likely::kList;
   return is_any(end, {".sh", ".bash", ".slurm", ".sbatch", ".def"}) ? Likely::kScript : Likely::kNo;
 }

@@ -4,14 +4,10 @@
 #include <charconv>
 #include <optional>
 
+#include "core/split.h"
+
 namespace patchbench {
 namespace {
-
-std::string lower_text(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
 
 std::optional<double> setting_number(const std::string& text) {
   double number = 0;
@@ -29,7 +25,7 @@ bool is_value(const std::string& value, const Json& wanted) {
   if (wanted.is_null() || wanted == false || wanted == "") return is_absent(value);
   if (wanted.is_boolean()) return value == "true";
   if (wanted.is_number()) return setting_number(value) == wanted.get<double>();
-  return value == lower_text(wanted.get<std::string>());
+  return value == lower(wanted.get<std::string>());
 }
 
 bool value_meets(const Json& spec, const std::string& value) {
@@ -85,7 +81,7 @@ bool asks_the_same(const CodeRule& rule, const std::set<std::string>& names) {
 void add_setting(RunSettings& settings, const std::string& name, const std::string& text) {
   std::string key = name;
   std::replace(key.begin(), key.end(), '-', '_');
-  settings[key].insert(lower_text(text));
+  settings[key].insert(lower(text));
 }
 
 void add_settings(RunSettings& settings, const YamlNode& node) {
