@@ -105,9 +105,6 @@ bool is_conda_head(const std::string& line) {
   return words.size() >= 3 && words[0] == "Name" && words[1] == "Version" && words[2] == "Build";
 }
 
-/// conda's own, such as _libgcc_mutex: no index has such a name.
-bool is_of_conda(std::string_view name) { return name.starts_with("_"); }
-
 /// How reports name what an index has under another name.
 std::string package_named(std::string_view name) {
   static const std::map<std::string, std::string> kNames = {
@@ -294,6 +291,8 @@ std::optional<std::pair<std::string, std::string>> package_of_conda_url(std::str
   return std::pair(std::string(file.substr(0, version)),
                    std::string(file.substr(version + 1, build - version - 1)));
 }
+
+bool is_of_conda(std::string_view name) { return name.starts_with("_"); }
 
 bool is_conda_list(std::string_view text) {
   const std::vector<Line> lines = lines_of(text);

@@ -21,6 +21,9 @@ PackageList pip_list_packages(std::string_view text, const std::string& file);
 bool is_conda_list(std::string_view text);
 PackageList conda_list_packages(std::string_view text, const std::string& file);
 
+/// conda's own, such as _libgcc_mutex: no index has such a name.
+bool is_of_conda(std::string_view name);
+
 /// Name and version in the file name of a conda package:
 /// "linux-64/pytorch-2.4.0-py3.11_0.conda" -> "pytorch", "2.4.0". nullopt for another text.
 std::optional<std::pair<std::string, std::string>> package_of_conda_url(std::string_view url);

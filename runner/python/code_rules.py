@@ -260,7 +260,7 @@ class Reader:
         self.found: dict[tuple[str, str, str, int, bool], dict[str, Any]] = {}
         self.comments: list[dict[str, str]] = []
         self.models: list[dict[str, Any]] = []
-        self.has_other_loss = False
+        self.other_loss: dict[str, str] | None = None
         self.count = 0
 
     # --- what is printed
@@ -540,12 +540,9 @@ class Reader:
         self.models.append({"model": names if is_known else [], "place": place, "is_named": is_named})
 
     def read_other_loss(self, text: str, file: Path) -> None:
-        if self.has_other_loss:  # one is enough, and looking for it takes as long as all else
-            return
-        if match := OTHER_LOSS.search(text):
-            self.has_other_loss = True
-            said = " ".join(match[0].split())
-            self.models.append({"other_loss": said, "place": f"{self.shown(file)}:{text.count(chr(10), 0, match.start()) + 1}"})
+        if self.other_loss is None and (match := OTHER_LOSS.search(text)):  # one is enough: the search takes as long as all else
+            place = f"{self.shown(file)}:{text.count(chr(10), 0, match.start()) + 1}"
+            self.other_loss = {"other_loss": " ".join(match[0].split()), "place": place}
 
     # --- files
 
@@ -694,7 +691,7 @@ def main() -> int:
     if reader.num_left_out:
         said = f"{reader.num_left_out} Python files behind the first {MAX_PARSED >> 20} MiB that name a pack's words; --code reads them all"
         print(json.dumps({"unread": f"{root}: {said}"}))
-    for row in reader.comments + reader.models:
+    for row in reader.comments + reader.models + ([reader.other_loss] if reader.other_loss else []):
         print(json.dumps(row))
     print(json.dumps({"done": reader.count}))
     return 0

@@ -46,8 +46,7 @@ class CondaEnvironment {
   /// conda's builds are not an index's releases.
   void add(const YamlNode& one) {
     const auto [name, version] = conda_package(one.text);
-    // conda's own, such as _libgcc_mutex: no index has such a name.
-    if (name.starts_with("_")) return;
+    if (is_of_conda(name)) return;
     list_.num_unpinned += version.empty() ? 1 : 0;
     list_.add(name, {.version = version, .source = "conda", .file = file_, .line = one.line});
   }
@@ -70,25 +69,27 @@ class CondaEnvironment {
   PackageList list_;
 };
 
+/// The text of a key; "" without it.
+std::string text_at(const YamlNode& row, const char* key) {
+  const YamlNode* value = row.find(key);
+  return value == nullptr ? "" : value->text;
+}
+
 /// What a conda-lock pins, for every platform.
 PackageList conda_lock_packages(const YamlNode& rows, const std::string& file) {
   PackageList list;
   for (const YamlNode& row : rows.items) {
-    const auto text = [&](const char* key) {
-      const YamlNode* value = row.find(key);
-      return value == nullptr ? "" : value->text;
-    };
-    if (text("name").empty() || text("version").empty())
-      refuse(file, row.line, "is no package with its version");
-    if (text("name").starts_with("_")) continue;
-    const std::string url = text("url");
+    const std::string name = text_at(row, "name"), version = text_at(row, "version"),
+                      url = text_at(row, "url");
+    if (name.empty() || version.empty()) refuse(file, row.line, "is no package with its version");
+    if (is_of_conda(name)) continue;
     const bool is_index = url.empty() || url.starts_with("https://files.pythonhosted.org/");
-    list.add(text("name"), {.version = text("version"),
-                            .source = text("manager") != "pip" ? "conda"
-                                      : is_index               ? ""
+    list.add(name, {.version = version,
+                    .source = text_at(row, "manager") != "pip" ? "conda"
+                              : is_index                       ? ""
                                                                : "url",
-                            .file = file,
-                            .line = row.line});
+                    .file = file,
+                    .line = row.line});
   }
   return list;
 }
@@ -116,11 +117,6 @@ class PixiLock {
   }
 
  private:
-  static std::string text_at(const YamlNode& row, const char* key) {
-    const YamlNode* value = row.find(key);
-    return value == nullptr ? "" : value->text;
-  }
-
   /// 6 has "conda: PLACE" or "pypi: PLACE", 5 has "kind: pypi" with a url or a path.
   void add(const YamlNode& row) {
     const bool is_pypi = row.find("pypi") != nullptr || text_at(row, "kind") == "pypi";
@@ -137,8 +133,7 @@ class PixiLock {
     if (one.source == "git") read_git_place(place, one);
     if (place.starts_with("https://files.pythonhosted.org/")) one.source.clear();
     const std::string name = text_at(row, "name");
-    // conda's own, such as _libgcc_mutex: no index has such a name.
-    if (name.starts_with("_") || (told && told->first.starts_with("_"))) return;
+    if (is_of_conda(name) || (told && is_of_conda(told->first))) return;
     if (!name.empty()) list_.add(name, one);
     if (name.empty() && !told)
       list_.leave_unread(fmt::format("{}:{}: {}", file_, row.line, shown(place)));

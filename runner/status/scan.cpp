@@ -204,6 +204,13 @@ void name_places(PackageList& list, const VerdictTable& table) {
   }
 }
 
+/// The copies of the packs' files in an inventory whose packages all have their names.
+Copies named_copies(const std::vector<Manifest>& packs, const VerdictTable& table,
+                    Inventory& inventory) {
+  name_places(inventory.list, table);
+  return copies_in(inventory, wanted_files(packs));
+}
+
 std::vector<ScanAnswer> answers_from(const std::vector<Manifest>& packs, const VerdictTable& table,
                                      const Inventory& inventory, const Copies& copies) {
   std::vector<ScanAnswer> all;
@@ -244,8 +251,7 @@ std::vector<ScanAnswer> copies_in_code(const std::vector<Manifest>& packs,
 
 std::vector<ScanAnswer> answers_of(const std::vector<Manifest>& packs, const VerdictTable& table,
                                    Inventory& inventory) {
-  name_places(inventory.list, table);
-  const Copies copies = copies_in(inventory, wanted_files(packs));
+  const Copies copies = named_copies(packs, table, inventory);
   std::vector<ScanAnswer> all = answers_from(packs, table, inventory, copies);
   add_upgrades(all, table, [&](const PinnedPackages& pins) {
     Inventory changed = inventory;
@@ -265,8 +271,7 @@ std::vector<ScanAnswer> answers_of(const std::vector<Manifest>& packs, const Ver
 
 std::vector<ScanAnswer> answers_without_upgrades(const std::vector<Manifest>& packs,
                                                  const VerdictTable& table, Inventory& inventory) {
-  name_places(inventory.list, table);
-  const Copies copies = copies_in(inventory, wanted_files(packs));
+  const Copies copies = named_copies(packs, table, inventory);
   return answers_from(packs, table, inventory, copies);
 }
 
