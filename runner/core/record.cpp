@@ -89,8 +89,9 @@ void check_verdict_form(FieldReader& fields) {
 }
 
 void check_plan_form(const Json& plan) {
-  const Json& steps = FieldReader(plan, "plan").value("steps");
-  if (!steps.is_array()) FieldReader(plan, "plan").fail("\"steps\" must be a list");
+  FieldReader whole(plan, "plan");
+  const Json& steps = whole.value("steps");
+  if (!steps.is_array()) whole.fail("\"steps\" must be a list");
   for (const Json& step : steps) {
     FieldReader fields(step, "plan: step");
     fields.text("subject");

@@ -21,6 +21,10 @@ std::optional<Row> last_row(const SQLite::Database& database) {
   return row_of(last);
 }
 
+std::string run_of(const Incoming& incoming) {
+  return incoming.witness ? incoming.witness->run_id : incoming.record.run_id();
+}
+
 /// What a message calls an incoming record.
 std::string name_of(const Incoming& incoming) {
   return incoming.where.empty()
@@ -58,10 +62,9 @@ bool Appender::append(Incoming incoming) {
   known_.reset();
   known_.bind(1, incoming.digest);
   const bool is_known = known_.executeStep();
+  const bool is_held = !is_known && (incoming.witness || incoming.record.type() == "plan");
   // Before the row is there, or it would be read back.
-  const bool is_plan = !incoming.witness && incoming.record.type() == "plan";
-  if (!is_known && incoming.witness) hold(incoming.witness->run_id);
-  if (!is_known && is_plan) hold(incoming.record.run_id());
+  if (is_held) hold(run_of(incoming));
   if (!is_known) insert(incoming);
   if (incoming.signature) {
     sign_.reset();
@@ -71,16 +74,17 @@ bool Appender::append(Incoming incoming) {
     sign_.bind(4, incoming.signature->signature);
     sign_.exec();
   }
-  if (!is_known && incoming.witness)
+  if (is_held && incoming.witness)
     witnesses_.observations.insert({std::move(incoming.digest), std::move(*incoming.witness)});
-  if (!is_known && is_plan) witnesses_.add(incoming.record, incoming.digest);
+  else if (is_held)
+    witnesses_.add(incoming.record, incoming.digest);
   return !is_known;
 }
 
 void Appender::hold(const std::string& run) {
   if (run == run_) return;
   run_ = run;
-  witnesses_ = witnesses_among(observations_of_run(database_, run, kEnd));
+  witnesses_ = witnesses_among(records_of_run(database_, run, kEnd));
 }
 
 void Appender::insert(const Incoming& incoming) {
@@ -89,7 +93,7 @@ void Appender::insert(const Incoming& incoming) {
           .chain = chain_next(last_ ? last_->chain : "", incoming.digest),
           .received = utc_now(),
           .origin = incoming.origin,
-          .run = incoming.witness ? incoming.witness->run_id : incoming.record.run_id(),
+          .run = run_of(incoming),
           .record = incoming.text,
           .seal = ""};
   row.seal = seal_of(row);

@@ -100,7 +100,7 @@ class SqliteLedger : public Ledger {
   VerifyReport verify(std::optional<int64_t> expected_count,
                       const std::string& expected_head) const override {
     ChainWalk walk(expected_count, expected_head, [&](const std::string& run, int64_t end) {
-      return observations_of_run(database_, run, end);
+      return records_of_run(database_, run, end);
     });
     try {
       // One read transaction: every query sees the same state while others append.

@@ -226,8 +226,8 @@ Row row_of(SQLite::Statement& statement) {
           .seal = text(7)};
 }
 
-std::vector<std::string> observations_of_run(const SQLite::Database& database,
-                                             const std::string& run, int64_t end) {
+std::vector<std::string> records_of_run(const SQLite::Database& database, const std::string& run,
+                                        int64_t end) {
   SQLite::Statement query(database,
                           "SELECT record FROM records WHERE run = ? AND idx < ? ORDER BY idx");
   query.bind(1, run);

@@ -32,8 +32,8 @@ inline constexpr std::string_view kRowColumns =
     "idx, digest, chain, received, origin, run, record, seal";
 Row row_of(SQLite::Statement& statement);
 
-/// Observation records of one run among the first `end` rows. Throws Error if one cannot be parsed.
-std::vector<std::string> observations_of_run(const SQLite::Database& database,
-                                             const std::string& run, int64_t end);
+/// The records of one run among the first `end` rows. Throws Error if one cannot be parsed.
+std::vector<std::string> records_of_run(const SQLite::Database& database, const std::string& run,
+                                        int64_t end);
 
 }  // namespace patchbench::ledger
