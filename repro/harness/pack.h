@@ -124,11 +124,12 @@ class Pack {
   /// The same of every case: a search on a CPU then draws bf16, too.
   virtual bool rounds_all_bf16_on_cpu() const { return false; }
   /// The counts of a case by axis: what a fix may be wrong beyond (regions.h). As it stands: every
-  /// axis that is a whole number of at least 1, but those that say how, not how many.
+  /// axis that is a whole number of at least 1, but those that say how, not how many (a factor is
+  /// `…_times`).
   virtual std::map<std::string, int64_t> extents(const Case& item) const {
     std::map<std::string, int64_t> counts;
     for (const auto& [name, value] : item.axes.items()) {
-      if (!value.is_number_integer() || name == "backwards" || name == "gradient_times") continue;
+      if (!value.is_number_integer() || name == "backwards" || name.ends_with("_times")) continue;
       if (value.get<int64_t>() >= 1) counts.emplace(name, value.get<int64_t>());
     }
     return counts;

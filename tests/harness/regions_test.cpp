@@ -139,6 +139,13 @@ TEST(Regions, ASiteWithoutCountsHasNoneToGoBeyond) {
   EXPECT_TRUE(answers.contains("ties"));
 }
 
+TEST(Regions, AFactorIsNoCount) {
+  const GradientPack pack;
+  Case one;
+  one.axes = {{"tokens", 5}, {"scale_times", 2}, {"gradient_times", 256}, {"backwards", 2}};
+  EXPECT_EQ(pack.Pack::extents(one), (std::map<std::string, int64_t>{{"tokens", 5}}));
+}
+
 TEST(Regions, SurveyCasesAreNotAsked) {
   const auto answers =
       regions_of(Json::array({item("small"), item("many", R"({"tokens": 17})", "survey")}));
