@@ -21,7 +21,7 @@ def test_every_pack_says_what_is_drawn() -> None:
 @pytest.mark.parametrize("slug", MANIFESTS)
 def test_no_drawn_case_of_a_right_subject_is_red(tmp_path: Path, slug: str) -> None:
     ledger = tmp_path / "ledger.db"
-    words = [PROGRAM, "--ledger", str(ledger), "env", "selftest", slug, "--seed", "1", "--draw", "20", "--device", "cpu"]
+    words = [PROGRAM, "--ledger", str(ledger), "env", "selftest", slug, "--seed", "1", "--draw", "6", "--device", "cpu"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("drawn from ")]

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from answers import PROGRAM, answer, need_reproducer, seen, seen_of_wrong_op
+from answers import PROGRAM, ROOT, answer, case_words, need_reproducer, seen, seen_of_wrong_op
 
 SLUG = "fp8_storage_dispatch"
 need_reproducer(SLUG)
@@ -28,15 +28,18 @@ def test_the_wrapper_hands_out_null_and_the_table_tells_call_from_call(tmp_path:
 
 
 def test_the_dispatcher_is_fooled_and_the_edits_read_the_stored_bytes_or_decline(tmp_path: Path) -> None:
-    status, document = answer(tmp_path, "validate", SLUG, "megatron-core", "--draw", "0")
-    assert (status, document["sentinel"]) == (0, "FIX_VALIDATED(few_drawn)"), document["why"]
-    before = seen(document, "upstream")
-    assert before["null_at_the_kernel"] == before["mxfp8_at_the_kernel"] == "raw_null"
-    assert before["silent_dense"] == before["silent_dense_short"] == "silent_dense"
-    assert before["guard_float8"] == "guard_fooled"
+    kernel = ("null_at_the_kernel", "mxfp8_at_the_kernel", "columnwise_only_at_the_kernel")
+    few = case_words("silent_dense", "mixed_operands_kv", *kernel, "entry_training", "guard_float8", "no_fp8_variant")
+    _, document = answer(tmp_path, "validate", SLUG, "megatron-core", *few)
+    assert seen(document, "upstream") == dict.fromkeys(kernel, "raw_null") | {
+        "silent_dense": "silent_dense", "mixed_operands_kv": "silent_dense", "entry_training": "silent_dense",
+        "guard_float8": "guard_fooled", "no_fp8_variant": "silent_dense",
+    }  # fmt: skip
     after = seen(document, "patched")
     assert after.pop("no_fp8_variant") == "unsupported" and set(after.values()) == {"absent"}  # it asks what is done without a variant
-    assert after["entry_attention"] == after["entry_training_many"] == "absent"
+    edits = [edit for edit in (ROOT / "patches" / SLUG).glob("mutant-*.edit") if "Upstream: megatron-core" in edit.read_text()]
+    mutants = {edit.stem: seen(document, edit.stem.replace("-", ":", 1)) for edit in edits}
+    assert len(mutants) == 8 and all(set(found.values()) - {"absent", "unsupported"} for found in mutants.values()), mutants
 
 
 def test_the_proposal_to_the_wrapper_holds(tmp_path: Path) -> None:
