@@ -2,7 +2,8 @@
 """Judges the candidate fixes of patches/*/{wrong,right}-*.edit by `patchbench validate` and keeps what came out.
 
   candidates.py [--draw N] [--program FILE] [SLUG | EDIT ...]   judge these, by default those whose row is missing or of another text
-  candidates.py --pair WITHOUT,IN,CONTROL EDIT   judge one on three cases: IN is WITHOUT in a scenario, which alone shows the fault
+  candidates.py --pair WITHOUT,IN,CONTROL EDIT   judge one, or a mutant, on three cases: IN is WITHOUT in a scenario, which
+                                                 alone shows the fault
 
 A row of reports/evidence/spine/candidates.json has the verdict, what it says, the seconds it took on this machine, the random cases that
 were asked for (left out: the manifest's) and the SHA-256 of the edit. A wrong fix has to be FIX_REJECTED or
@@ -28,8 +29,9 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "reports" / "evidence" / "spine" / "candidates.json"
 
 
-def candidates() -> list[Path]:
-    return sorted(edit for kind in ("wrong", "right") for edit in (ROOT / "patches").glob(f"*/{kind}-*.edit"))
+def candidates(*more: str) -> list[Path]:
+    """The wrong and the right ones, and edits of `more` kinds."""
+    return sorted(edit for kind in ("wrong", "right", *more) for edit in (ROOT / "patches").glob(f"*/{kind}-*.edit"))
 
 
 def name_of(edit: Path) -> str:
@@ -66,10 +68,11 @@ def judged(edit: Path, program: Path, more: list[str], cases: list[str], ledger:
 
 
 def outcome_of(answer: dict[str, Any], case: str) -> dict[str, object]:
-    """What was seen of the candidate in one case, and the seconds that the case took by its own word."""
+    """What was seen of the candidate in one case, and the seconds that the case took by its own word; one that raised says none."""
     every = [one for subject in answer["subjects"] for one in subject["observations"]]
     one = next(one for one in every if (one["case"], one["subject"]) == (case, "patched"))
-    return {"case": case, "seen": one["seen"], "seconds": round(one["self_reported"]["wall_s"], 3)}
+    seconds = one["self_reported"].get("wall_s")
+    return {"case": case, "seen": one["seen"]} | ({} if seconds is None else {"seconds": round(seconds, 3)})
 
 
 def main() -> int:
@@ -80,7 +83,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="SLUG | EDIT", help="packs, or slug/wrong-name")
     given = parser.parse_args()
     rows = read_table()
-    chosen = [e for e in candidates() if not given.names or {e.parent.name, name_of(e)} & set(given.names)]
+    chosen = [e for e in candidates(*["mutant"] * bool(given.pair)) if not given.names or {e.parent.name, name_of(e)} & set(given.names)]
     if given.pair and (len(given.pair) != 3 or len(chosen) != 1):
         parser.error("--pair takes three cases and one candidate")
     if not chosen:
