@@ -205,8 +205,7 @@ std::string commit_of(std::string_view place) {
 
 bool is_archive(std::string_view place) {
   place = place.substr(0, place.find_first_of("#?"));
-  std::string name(place.substr(place.rfind('/') + 1));
-  for (char& c : name) c = lower(c);
+  const std::string name = lower(place.substr(place.rfind('/') + 1));
   return std::any_of(kArchives.begin(), kArchives.end(),
                      [&](std::string_view end) { return name.ends_with(end); });
 }
@@ -233,9 +232,7 @@ std::optional<std::pair<std::string, std::string>> package_of_archive(std::strin
 }
 
 std::optional<PackageUrl> parse_package_url(std::string_view purl) {
-  std::string scheme(purl.substr(0, 4));
-  for (char& c : scheme) c = lower(c);
-  if (scheme != "pkg:") return std::nullopt;
+  if (lower(purl.substr(0, 4)) != "pkg:") return std::nullopt;
   std::string_view rest = purl.substr(4);
   rest.remove_prefix(std::min(rest.find_first_not_of('/'), rest.size()));
   rest = rest.substr(0, rest.find('#'));
@@ -245,7 +242,7 @@ std::optional<PackageUrl> parse_package_url(std::string_view purl) {
   rest = rest.substr(0, question);
   PackageUrl out;
   const std::size_t slash = std::min(rest.find('/'), rest.size());
-  for (const char c : rest.substr(0, slash)) out.type += lower(c);
+  out.type = lower(rest.substr(0, slash));
   rest = rest.substr(slash);
   // A version may hold a slash, and the namespace an "@".
   const std::size_t at = rest.rfind('@');

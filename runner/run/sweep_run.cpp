@@ -17,6 +17,7 @@
 
 #include "core/error.h"
 #include "core/shell_word.h"
+#include "core/split.h"
 #include "core/verdict_index.h"
 #include "exec/process.h"
 #include "exec/progress.h"
@@ -69,10 +70,6 @@ class RunLock {
 
 bool is_of_type(const std::string& device, const std::string& type) {
   if (recorded_kind(type) != recorded_kind(device)) return false;
-  const auto lower = [](std::string text) {
-    for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    return text;
-  };
   return type == "cpu" || type == "cuda" || lower(device).find(lower(type)) != std::string::npos;
 }
 
