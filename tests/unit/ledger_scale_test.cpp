@@ -269,7 +269,9 @@ TEST(LedgerScale, ImportAndStatusStayWithinTheirBounds) {
                              spent.peak_mib);
     const bool is_changed = words.back() == "2025-06-01";
     EXPECT_EQ(WEXITSTATUS(spent.status), is_changed ? 1 : 0);
-    EXPECT_LT(spent.seconds(), is_full() ? 2 : 4);  // the gate's other steps run beside it
+    // The program reads the evidence of the tree, too: 1.5 s of the 2.0 to 2.4 s on an idle
+    // machine.
+    EXPECT_LT(spent.seconds(), is_full() ? 2 : 4);
     EXPECT_LT(spent.peak_mib, 300);
   }
 }
