@@ -83,7 +83,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="SLUG | EDIT", help="packs, or slug/wrong-name")
     given = parser.parse_args()
     rows = read_table()
-    chosen = [e for e in candidates(*["mutant"] * bool(given.pair)) if not given.names or {e.parent.name, name_of(e)} & set(given.names)]
+    every = candidates("mutant") if given.pair else candidates()
+    chosen = [e for e in every if not given.names or {e.parent.name, name_of(e)} & set(given.names)]
     if given.pair and (len(given.pair) != 3 or len(chosen) != 1):
         parser.error("--pair takes three cases and one candidate")
     if not chosen:

@@ -28,7 +28,7 @@ def test_upstream_is_red_and_with_the_mitigation_green(tmp_path: Path, slug: str
     """On two triggers and a control; records hold what the whole of them showed, and judged_test which of these are of today."""
     upstream, mitigated = planned(tmp_path, slug)
     left = {case for group in MANIFESTS[slug]["mitigation"].get("leaves", []) for case in group["cases"]}
-    assert not left & set(mitigated) and {case for case in left if case in upstream} == set(upstream) - set(mitigated)
+    assert not left & set(mitigated) and left & set(upstream) == set(upstream) - set(mitigated)
     roles = {case["name"]: case["role"] for case in MANIFESTS[slug]["cases"]}
     _, recorded = answer(tmp_path, "status", "cases", slug)
     tested = {upstream["name"]: upstream["red_pin"] for upstream in MANIFESTS[slug]["upstreams"]}
@@ -40,8 +40,8 @@ def test_upstream_is_red_and_with_the_mitigation_green(tmp_path: Path, slug: str
     }
     triggers = [case for case in mitigated if roles[case] == "trigger" and case in red][:2]
     control = next(case for case in mitigated if roles[case] == "control")
-    few = case_words(*triggers, control)
-    _, document = answer(tmp_path, "reproduce", slug, "--subject", "mitigated", "--device", "cpu", *few)
+    words = ("--subject", "mitigated", "--device", "cpu", *case_words(*triggers, control))
+    _, document = answer(tmp_path, "reproduce", slug, *words)
     found = seen(document, "upstream")
     assert found.pop(control) == "absent" and found and not {"absent", "unsupported"} & set(found.values()), document["why"]
     assert set(seen(document, "mitigated").values()) == {"absent"}, document["why"]

@@ -14,8 +14,8 @@ sys.path.insert(0, str(ROOT / "env"))
 from candidates import candidates, digest_of, name_of, read_table  # noqa: E402
 
 # NONE earns nothing: a fix that raises where the release computes, or whose lines no case runs.
-WANTED = {"wrong": ["FIX_REJECTED", "NONE"], "right": ["FIX_VALIDATED", "FIX_VALIDATED(few_drawn)", "EQUIVALENCE_SHOWN"]}
-WANTED["mutant"] = ["FIX_REJECTED"]
+WANTED = {"wrong": ["FIX_REJECTED", "NONE"], "right": ["FIX_VALIDATED", "FIX_VALIDATED(few_drawn)", "EQUIVALENCE_SHOWN"],
+          "mutant": ["FIX_REJECTED"]}  # fmt: skip
 ROWS = read_table()
 EDITS = {name_of(edit): edit for edit in candidates("mutant") if edit in candidates() or name_of(edit) in ROWS}
 
