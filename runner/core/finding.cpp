@@ -10,6 +10,7 @@ namespace {
 std::string text_of(const QuestionContext& question) {
   if (question.question == Question::kReproduce && question.subject != SubjectKind::kUpstream)
     return question.subject.text();
+  if (question.question == Question::kReproduce && question.is_partial) return "named_cases";
   if (question.question == Question::kClaim)
     return "claim " + (question.claim.empty() ? question.subject.text() : question.claim);
   const std::string mode =

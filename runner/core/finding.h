@@ -18,7 +18,8 @@ struct Made {
 
 /// What a verdict answers: a question, and of which subject, mitigation mode or claim. Ordered by
 /// its text: "reproduce", "validate", "claim NAME", "mitigation MODE", or the subject whose
-/// reproduction it is.
+/// reproduction it is; "named_cases" of a release's reproduction over cases that the user named,
+/// which says nothing of the others and takes the place of no whole one.
 class QuestionKey {
  public:
   QuestionKey(std::string text = "reproduce");  // NOLINT(google-explicit-constructor)

@@ -243,10 +243,9 @@ RunPlan plan_reproduction(const RunTarget& target, const Subject& subject, const
   // An upstream is explored where that is asked for.
   if (is_earned || choice.explores || choice.num_drawn)
     add_draws(target, choice, step, plan.question);
-  if (is_earned) {
+  if (is_earned) plan.question.has_regions = step.has_regions = true;
+  if (is_earned || question == Question::kReproduce)
     plan.question.is_partial = !choice.cases.empty();
-    plan.question.has_regions = step.has_regions = true;
-  }
   if (question == Question::kMitigation) {
     plan.steps.push_back(step_of(target, question, SubjectKind::kUpstream, {}, choice));
     plan.runs_program = subject.mode().empty() && choice.cases.empty();

@@ -24,7 +24,10 @@ std::vector<NewestVerdict> newest_verdicts(
     const Json& p = entry.record.predicate();
     NewestVerdict one{&entry, RunContext::from_json(p.at("context")),
                       QuestionContext::from_json(p.at("question")), outcome_of(entry.record)};
-    if (!counts(one)) continue;
+    // One over named cases says nothing of the others.
+    const bool is_of_some =
+        one.question.question == Question::kReproduce && one.question.is_partial;
+    if (is_of_some || !counts(one)) continue;
     const Key key(one.run.slug, one.upstream(), one.version(),
                   canonical_json(one.run.pin.companions()), one.question_text(), one.device());
     const auto [held, is_new] = newest.emplace(key, one);

@@ -27,6 +27,16 @@ TEST(Described, WhatWasEarnedSaysWhichCasesItRestsOn) {
   EXPECT_EQ(described(outcome, question), "FIX_VALIDATED (100 random cases)");
 }
 
+TEST(QuestionKey, OfAReproductionOverNamedCasesIsAnother) {
+  QuestionContext question{.question = Question::kReproduce};
+  EXPECT_TRUE(QuestionKey(question).is(Question::kReproduce));
+  question.is_partial = true;
+  EXPECT_FALSE(QuestionKey(question).is(Question::kReproduce));
+  EXPECT_EQ(QuestionKey(question).text(), "named_cases");
+  question.question = Question::kValidate;  // whose sentinel says it
+  EXPECT_TRUE(QuestionKey(question).is(Question::kValidate));
+}
+
 TEST(Described, OtherOutcomesAreTheirText) {
   const QuestionContext question{.question = Question::kRegression, .subject = "patched"};
   EXPECT_EQ(described({std::nullopt, "", "over 1.03 times", ""}, question), "NONE");
