@@ -8,10 +8,12 @@ Over which labels the loss is a mean is known of the release's own models. A for
 micro-batch with the most labels, without gradients: the one cross entropy that it returns tells.
 
 Mode "exact" (what "auto" stands for) is exact for a loss that is a mean over the labels: the gradient of a step is that of the mean
-over all its labels. Left to the release, said once each and counted as "left": what the user replaced (a loss in a subclass or on the
+over all its labels. Under DistributedDataParallel, which averages the gradients of the ranks, they are the labels of all ranks with
+`average_tokens_across_devices`, and without it each rank's loss is a mean over its own. The ranks agree on each step in one gather of
+three numbers. Left to the release, said once each and counted as "left": what the user replaced (a loss in a subclass or on the
 object, `training_step`, the samples or their count, accelerate's `backward`, a `compute_loss_func`, `loss_is_scaled_for_ga`), a loss
-that is not one cross entropy, label smoothing, labels that cannot be counted, several processes or GPUs, DeepSpeed. Releases before
-4.46.0 have no `get_batch_samples` and are refused.
+that is not one cross entropy, label smoothing, labels that cannot be counted, one process with several GPUs, FSDP, DeepSpeed and other
+ways to spread a model. Releases before 4.46.0 have no `get_batch_samples` and are refused.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ CLASS = "Trainer"
 EXACT = "exact"
 KEYS = tuple(f"{TARGET}:{CLASS}.{name}" for name in ("get_batch_samples", "training_step", "compute_loss"))
 MEANS = ("ForCausalLMLoss", "ForMaskedLMLoss", "ForSequenceClassificationLoss", "ForTokenClassification")  # over the labels
-# On a trainer: (labels of the step that is under way, whether the loss leaves out the first of each row), None where the step is left to
-# the release; and what was seen of a user's model.
+# On a trainer: (by what the loss of a micro-batch of the step that is under way is divided, a label; whether the loss leaves out the first
+# of each row), None where the step is left to the release; and what was seen of a user's model.
 STEP, SEEN = "_patchbench_step", "_patchbench_seen"
 
 
@@ -135,7 +137,7 @@ def shifts_by_itself(trainer: Any, batch: dict[str, Any]) -> bool | None:
 
 def shifts_labels(trainer: Any, batches: list[dict[str, Any]]) -> bool | None:
     """Whether the loss leaves out the first label of each row; None where it is not a mean over labels, or nobody can tell. What was
-    seen of a user's model is kept on the trainer."""
+    seen of a user's model is kept on the trainer. Raises LookupError where no label of the step tells."""
     model = model_of(trainer)
     loss = loss_of(model) if is_releases(model) else ""
     if loss in MEANS:
@@ -144,7 +146,7 @@ def shifts_labels(trainer: Any, batches: list[dict[str, Any]]) -> bool | None:
     if known[0] is not model:
         fullest = max(batches, key=lambda batch: num_labels(batch, True))
         if not num_labels(fullest, True):
-            return None  # rows of one label: a later step may tell
+            raise LookupError  # rows of one label: a later step may tell
         known = (model, shifts_by_itself(trainer, fullest))
         setattr(trainer, SEEN, known)
     return known[1]
@@ -161,28 +163,74 @@ def users_own(trainer: Any) -> str:
     return ""
 
 
-def step_of(trainer: Any, batches: list[dict[str, Any]]) -> tuple[tuple[int, bool] | None, str]:
-    """What STEP holds of one optimizer step; and why it is left to the release."""
-    if trainer.args.world_size > 1 or trainer.args.n_gpu > 1:
-        return None, "several processes or GPUs"
-    if "DEEPSPEED" in str(trainer.accelerator.distributed_type) or getattr(trainer, "use_apex", False):
-        return None, "another engine goes backward"
+def how_spread(trainer: Any) -> str:
+    """Why a step is left to the release for the way in which the run is spread, "" for no reason. The same on each rank."""
+    kind = str(trainer.accelerator.distributed_type).rpartition(".")[2]
+    if trainer.args.n_gpu > 1:
+        return "one process has several GPUs"
+    if kind == "DEEPSPEED" or getattr(trainer, "use_apex", False):
+        return "another engine goes backward"
+    if trainer.args.world_size > 1 and not kind.startswith("MULTI_"):
+        return f"the model is spread by {kind}"
+    if getattr(trainer.accelerator, "parallelism_config", None) is not None or getattr(trainer, "is_tp_enabled", False):
+        return "the model is spread over the ranks"
+    return ""
+
+
+def why_left(trainer: Any) -> str:
+    """Why a step is left to the release, whatever its labels are; "" for no reason."""
     if getattr(trainer, "compute_loss_func", None) is not None or getattr(trainer, "loss_is_scaled_for_ga", None) is not None:
-        return None, "the trainer has a loss of its own"
+        return "the trainer has a loss of its own"
     if getattr(trainer, "label_smoother", None) is not None:
-        return None, "labels are smoothed"
-    if own := users_own(trainer):
-        return None, own
+        return "labels are smoothed"
+    return users_own(trainer)
+
+
+def counts_of(trainer: Any, batches: list[dict[str, Any]]) -> tuple[int, int, int]:
+    """Of a rank's step: whether its loss leaves out the first label of each row (SHIFTED, WHOLE, UNTOLD where no label tells), or else
+    UNSEEN or UNCOUNTED; its labels without the first of each row, and all."""
     try:
-        if not sum(num_labels(batch, False) for batch in batches):
-            return None, "no label counts"
+        shifted, every = (sum(num_labels(batch, is_shifted) for batch in batches) for is_shifted in (True, False))
         is_shifted = shifts_labels(trainer, batches)
-        if is_shifted is None:
-            return None, "its loss is not seen to be a mean over its labels"
-        total = sum(num_labels(batch, is_shifted) for batch in batches)
-    except (AttributeError, KeyError, TypeError):
-        return None, "its labels cannot be counted"
-    return ((total, is_shifted), "") if total else (None, "no label counts")
+    except LookupError as error:  # KeyError: a batch without labels
+        return (UNCOUNTED, 0, 0) if isinstance(error, KeyError) else (UNTOLD, shifted, every)
+    except (AttributeError, TypeError):
+        return UNCOUNTED, 0, 0
+    return {True: SHIFTED, False: WHOLE, None: UNSEEN}[is_shifted], shifted, every
+
+
+UNTOLD, SHIFTED, WHOLE, UNSEEN, UNCOUNTED, LEFT = range(6)
+WHY = {
+    UNSEEN: "its loss is not seen to be a mean over its labels",
+    UNCOUNTED: "its labels cannot be counted",
+    LEFT: "another rank leaves it",
+}
+
+
+def step_of(trainer: Any, batches: list[dict[str, Any]]) -> tuple[tuple[float, bool] | None, str]:
+    """What STEP holds of one optimizer step; and why it is left to the release."""
+    if why := how_spread(trainer):
+        return None, why
+    why = why_left(trainer)
+    own = (LEFT, 0, 0) if why else counts_of(trainer, batches)
+    every, num_ranks = [own], trainer.args.world_size
+    if num_ranks > 1:  # each rank has to come to the same, or they would wait for each other
+        every = trainer.accelerator.gather(torch.tensor([own], device=trainer.args.device)).tolist()
+    told = {code for code, *_ in every} - {UNTOLD}
+    if left := told & WHY.keys():
+        return None, why or WHY[max(left)]
+    if len(told) != 1:
+        return None, "its loss differs from rank to rank" if told else "no label counts"
+    is_shifted = told == {SHIFTED}
+    column = 1 if is_shifted else 2
+    total = sum(one[column] for one in every)
+    if not total:
+        return None, "no label counts"
+    if num_ranks == 1:
+        return (total, is_shifted), ""
+    # What the mean of the ranks' gradients divides by is multiplied by before.
+    is_over_ranks = getattr(trainer.args, "average_tokens_across_devices", False)
+    return (total / num_ranks if is_over_ranks else max(own[column], 1), is_shifted), ""
 
 
 # ---- the hooks ----
@@ -358,7 +406,7 @@ class _Accumulation(Mitigation):
         return "no op: the release computes"
 
     def served_by(self, hook: Hook) -> str:
-        return "the release's own loss, weighed by labels"
+        return "the release's own loss, weighed by labels (one process, or DistributedDataParallel)"
 
     def release(self) -> tuple[type, str]:
         try:

@@ -75,6 +75,16 @@ class Arguments:
         else:
             seen[:] = ["an object", "not compared"]
 
+    def state(self) -> dict[str, dict[str, list[str]]]:
+        """What was learnt so far, for `add` of this process's parent."""
+        return self.values
+
+    def add(self, state: dict[str, dict[str, list[str]]]) -> None:
+        for function, words in state.items():
+            for argument, texts in words.items():
+                known = self.values.setdefault(function, {}).setdefault(argument, [])
+                known += [text for text in texts if text not in known][: ENOUGH - len(known)]
+
     def is_done(self) -> bool:
         return not self.files  # a later case may give another argument
 

@@ -2,7 +2,7 @@
 
 A line counts as its whole statement, or as the header of a compound one; comments, docstrings and declarations are no code. An `if` or
 `while` whose header is changed has two branches. Functions of a kernel language are compiled, not run, and are counted as text; those
-of Triton run in its interpreter. What ran in another process or thread is not known here.
+of Triton run in its interpreter. What ran in another process (but a case's own rank) or thread is not known here.
 """
 
 from __future__ import annotations
@@ -191,6 +191,17 @@ class ChangedLines:
         one.has_run = True
         if self.case and self.case not in one.cases:
             one.cases.append(self.case)
+
+    def state(self) -> list[tuple[list[str], set[bool], bool]]:
+        """What was learnt so far, for `add` of this process's parent."""
+        return [(one.cases, one.outcomes, one.has_run) for file in self.files.values() for one in file.watched]
+
+    def add(self, state: list[tuple[list[str], set[bool], bool]]) -> None:
+        watched = [one for file in self.files.values() for one in file.watched]
+        for one, (cases, outcomes, has_run) in zip(watched, state, strict=True):
+            one.cases += [case for case in cases if case not in one.cases]
+            one.outcomes |= outcomes
+            one.has_run |= has_run
 
     def ran(self, case: str) -> list[str]:
         """The changed statements that were seen to run in a case: `path:line`."""

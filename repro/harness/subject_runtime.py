@@ -20,6 +20,7 @@ import struct
 import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,8 @@ class Case:
     """One case: its axes and its input tensors, on the device, strides and offsets as the judge made them.
 
     `numbers` is the subject's to fill: at most 16 amounts that go into the record as it says them. `guarded` holds the whole
-    storage of each input that lies between guard bands, and the length of a band. `modules` is the scenario's.
+    storage of each input that lies between guard bands, and the length of a band. `modules` is the scenario's. Of a case at several
+    ranks (axis `ranks`, or the subject's RANKS) `rank` is this process's own.
     """
 
     name: str
@@ -53,6 +55,14 @@ class Case:
     guarded: dict[str, tuple[torch.Tensor, int]] = field(default_factory=dict)
     batch: Batch | None = None
     modules: list[Any] = field(default_factory=list)
+
+    @property
+    def rank(self) -> int:
+        return self.batch.rank if self.batch else 0
+
+    @property
+    def num_ranks(self) -> int:
+        return self.batch.num_ranks if self.batch else 1
 
     def module(self, module: Any) -> Any:
         """The module that the subject goes on with: its scenario may copy it, tie a parameter of it or evaluate it between steps."""
@@ -131,6 +141,8 @@ class Batch:
     entries: dict[str, dict[str, Any]]
     storages: dict[str, torch.Tensor]
     device: str
+    rank: int = 0
+    num_ranks: int = 1
 
     def case(self, name: str, times: float = 1) -> Case:
         """A case on copies of its storages; `times` multiplies the floating values."""
@@ -213,6 +225,33 @@ def run_case(subject: Any, case: Case) -> tuple[dict[str, Any], dict[str, torch.
     return report, {f"{case.name}/{name}": tensor for name, tensor in outputs.items()}
 
 
+def run_at_ranks(subject: Any, name: str, batch: Batch, num_ranks: int, parts: tuple[Any, ...]) -> tuple[dict[str, Any], Any] | None:
+    """The same of a case at several ranks; None without an answer. `parts` are those of the watch: they learn what ran in each rank."""
+    from ranks import NoAnswer, agreed, together  # here: as in main
+
+    def device_of(rank: int) -> str:
+        return f"cuda:{rank}" if batch.device.startswith("cuda") else batch.device
+
+    def work(rank: int) -> tuple[dict[str, Any], Any, list[Any]]:
+        batch.rank, batch.num_ranks, batch.device = rank, num_ranks, device_of(rank)
+        prepare(batch.device, is_watched=False)
+        report, outputs = run_case(subject, batch.case(name))
+        return report, {key: tensor.detach().cpu() for key, tensor in outputs.items()}, [part.state() for part in parts]
+
+    try:
+        reports, outputs, states = zip(*together(work, num_ranks, device_of), strict=True)
+    except NoAnswer as error:
+        print(f"{name}: {error}", file=sys.stderr, flush=True)
+        return None
+    for state in states:
+        for part, own in zip(parts, state, strict=True):
+            part.add(own)
+    try:
+        return reports[0], agreed(list(outputs))
+    except ValueError as error:
+        return {"status": "raised", "reason": str(error)[:160], "exception": structured(error)}, {}
+
+
 def version_of(module: str) -> str:
     """An installed package's version, from its metadata or its `__version__`; "unknown" where it has neither."""
     try:
@@ -253,11 +292,44 @@ def prepare(device: str, is_watched: bool) -> None:
         torch.autograd.set_multithreading_enabled(False)  # a backward of another thread would not be seen
 
 
+def answers(
+    subject: Any, batch: Batch, watch: Any, parts: tuple[Any, ...], make_ready: Callable[[], None] | None
+) -> Iterator[tuple[str, dict[str, Any], dict[str, torch.Tensor]]]:
+    """Name, report and outputs of each case that has an answer. Those at ranks and those that fork come first: a process that forks has
+    computed nothing before; `make_ready` is called behind the ranks."""
+    from triton_interpreter import keep_types  # here: as in main
+
+    def ranks_of(name: str) -> int:
+        return int(batch.entries[name]["axes"].get("ranks", getattr(subject, "RANKS", 1)))
+
+    lines, _ = parts
+    for name in sorted(batch.entries, key=lambda name: (ranks_of(name) == 1, batch.entries[name]["axes"].get("scenario") != "forked")):
+        keep_types()  # a subject may import Triton in its first case
+        lines.case = name
+        watch.next_case()
+        if ranks_of(name) > 1:
+            answer = run_at_ranks(subject, name, batch, ranks_of(name), parts)
+        else:
+            if make_ready is not None:
+                make_ready()
+                make_ready = None
+            case = case_of(batch.entries[name], batch.storages, batch.device)
+            case.batch = batch
+            answer = run_case(subject, case)
+        if answer is None:
+            continue
+        report, outputs = answer
+        if ran := lines.ran(name):
+            report["lines"] = ran
+        yield name, report, outputs
+        if batch.device != "cpu" and ranks_of(name) == 1 and report["status"] == "raised" and not works(batch.device):
+            return
+
+
 def main(subject_file: Path, work: Path) -> int:
     """Runs every case and writes both result files; cases after one that broke the CUDA context are left unanswered."""
     from arguments import Arguments  # here: a program that loads this file by its path cannot find them
     from changed_lines import ChangedLines
-    from triton_interpreter import keep_types
     from watch import Watch
 
     plan = json.loads((work / "cases.json").read_text())
@@ -265,11 +337,14 @@ def main(subject_file: Path, work: Path) -> int:
     lines = ChangedLines(plan.get("changed", {}), has_interpreter=device == "cpu")
     arguments = Arguments(plan.get("functions", {}))
     watch = Watch(lines, arguments)
-    prepare(device, is_watched="changed" in plan or "functions" in plan)
+    is_watched = "changed" in plan or "functions" in plan
+    # Ranks on a GPU are forked from a process that has not begun to use one.
+    is_ready = device == "cpu" or not any("ranks" in entry["axes"] for entry in cases)
+    if is_ready:
+        prepare(device, is_watched)
     storages = read_safetensors(work / "inputs.safetensors")
     reports: dict[str, Any] = {}
-    outputs: dict[str, torch.Tensor] = {}
-    package = "unknown"
+    subject, package = None, "unknown"
     watch.start()
     try:
         subject = load_subject(subject_file)
@@ -281,20 +356,10 @@ def main(subject_file: Path, work: Path) -> int:
         reports = {entry["name"]: raised for entry in cases}
         cases = []
     batch = Batch({entry["name"]: entry for entry in cases}, storages, device)
-    # A process that forks has computed nothing before.
-    cases.sort(key=lambda entry: entry["axes"].get("scenario") != "forked")
-    for entry in cases:
-        keep_types()  # a subject may import Triton in its first case
-        case = case_of(entry, storages, device)
-        case.batch = batch
-        lines.case = case.name
-        watch.next_case()
-        reports[entry["name"]], made = run_case(subject, case)
-        if ran := lines.ran(case.name):
-            reports[entry["name"]]["lines"] = ran
-        outputs.update((name, tensor.detach().cpu()) for name, tensor in made.items())
-        if device != "cpu" and reports[entry["name"]]["status"] == "raised" and not works(device):
-            break
+    outputs: dict[str, torch.Tensor] = {}
+    for name, report, made in answers(subject, batch, watch, (lines, arguments), None if is_ready else lambda: prepare(device, is_watched)):
+        reports[name] = report
+        outputs.update((key, tensor.detach().cpu()) for key, tensor in made.items())
     write_safetensors(work / "outputs.safetensors", outputs)
     answer = {
         "package": {"name": package, "version": version_of(package)},

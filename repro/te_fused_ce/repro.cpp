@@ -45,7 +45,7 @@ Axes axes_of(const Case& item) {
                                     "label_smoothing", "logits",      "labels",  "confidence"};
   const bool has_answer = item.axes.contains("answer");
   if (has_answer) known.emplace_back("answer");
-  for (const char* name : {"logits_times", "is_cg_capturable"})
+  for (const char* name : {"logits_times", "is_cg_capturable", "ranks"})
     known = harness::with_optional(item, known, name);
   harness::check_axes(item, known);
   Axes axes;
@@ -68,6 +68,8 @@ Axes axes_of(const Case& item) {
   if (axes.options.reduction == "mean" && axes.grad_output != "constant")
     refuse(item, "the mean has one gradient: grad_output wants 'constant'");
   if (axes.vocab < 2) refuse(item, "axis 'vocab' wants at least 2");
+  if (item.axes.contains("ranks") && axes.vocab % extent(item, "ranks") != 0)
+    refuse(item, "axis 'ranks' wants to divide 'vocab': each rank has a part of each row");
   axes.wants_logits_after = has_answer && choice(item, "answer", {"logits_after"}) != "";
   return axes;
 }
@@ -335,6 +337,10 @@ class TeFusedCePack final : public harness::Pack {
                      judgement.is_right("loss")
                  ? "logits_overwritten"
                  : "";
+    // Each rank adds the smoothing of its own part of the vocabulary: no two have the same loss.
+    if (item.axes.contains("ranks") && axes_of(item).options.label_smoothing > 0 &&
+        judgement.is_right("grad_logits") && judgement.got.at("loss").isnan().any().item<bool>())
+      return "smoothed_by_rank";
     for (const auto& [failure_class, defects] : guesses_for(judgement.inputs.at("grad_loss"))) {
       for (const Defects& besides : companions()) {
         const Tensors with = predicted(item, judgement, both(defects, besides)),

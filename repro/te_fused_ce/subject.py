@@ -21,7 +21,8 @@ def arguments(case: Case, logits: torch.Tensor) -> list[object]:
     axes = case.axes
     if MODULE is None:
         raise Unsupported("this release has no fused cross entropy")
-    named = [logits, case.tensors["labels"], axes["label_smoothing"], axes["reduction"] == "mean", None]
+    group = torch.distributed.group.WORLD if case.num_ranks > 1 else None
+    named = [logits, case.tensors["labels"], axes["label_smoothing"], axes["reduction"] == "mean", group]
     parameters = inspect.signature(MODULE.CrossEntropyFunction.forward).parameters
     if axes["ignored"] != "none" and "ignore_idx" not in parameters:
         raise Unsupported("this release's forward has no argument ignore_idx")
@@ -36,8 +37,14 @@ def arguments(case: Case, logits: torch.Tensor) -> list[object]:
 
 def run(case: Case) -> dict[str, torch.Tensor]:
     """Loss and the gradient of the logits; grad_loss reaches the backward as it is, strides included. Where the axis `answer` asks for
-    it, the logits as forward left them instead of the gradient."""
-    logits = case.tensors["logits"].detach().requires_grad_()
+    it, the logits as forward left them instead of the gradient. Each of several ranks has a part of the vocabulary."""
+    logits = case.tensors["logits"].detach()
+    if case.num_ranks > 1:
+        backend = "nccl" if case.device.startswith("cuda") else "gloo"
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group(backend)
+        logits = logits.chunk(case.num_ranks, -1)[case.rank].contiguous()
+    logits = logits.requires_grad_()
     words = arguments(case, logits)
     loss = MODULE.CrossEntropyFunction.apply(*words)
     grad_loss = case.tensors["grad_loss"]
@@ -48,4 +55,8 @@ def run(case: Case) -> dict[str, torch.Tensor]:
     grad = grad_loss if loss.shape == grad_loss.shape else grad_loss.reshape(loss.shape)
     for _ in range(case.axes.get("backwards", 1)):
         (grad_logits,) = torch.autograd.grad(loss, logits, grad, retain_graph=True)
-    return {"loss": shaped, "grad_logits": grad_logits.clone()}
+    parts = [grad_logits.clone()]
+    if case.num_ranks > 1:
+        parts = [torch.empty_like(grad_logits).contiguous() for _ in range(case.num_ranks)]
+        torch.distributed.all_gather(parts, grad_logits.contiguous())
+    return {"loss": shaped, "grad_logits": torch.cat(parts, -1)}

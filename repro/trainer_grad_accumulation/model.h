@@ -20,10 +20,15 @@ struct Options {
   /// The defect of a second place that divides: the gradient, and not the loss, is divided by the
   /// number of micro-batches once more.
   bool is_divided_again = false;
+  /// Ranks take the micro-batches in turn; their gradients are averaged.
+  int64_t num_ranks = 1;
+  /// The labels of a step are counted over all ranks, else each rank's loss is a mean of its own.
+  bool counts_over_ranks = true;
 };
 
 /// The factor of a micro-batch's mean loss. n: its labels that count, N: the step's labels that
-/// count, m and M: the same with the first label of each row, S: the number of micro-batches.
+/// count, m and M: the same with the first label of each row, S: the number of micro-batches. Where
+/// each rank counts by itself N, M and S are the rank's, and the factor is divided by the ranks.
 enum class Weight {
   kShare,         ///< n / N: right
   kMeanOfMeans,   ///< 1 / S
@@ -62,6 +67,17 @@ inline double factor(Weight weight, const at::Tensor& part, const at::Tensor& al
   return 0;
 }
 
+/// The labels of the rank that has a micro-batch, or of all ranks where they count together.
+inline at::Tensor counted_with(const at::Tensor& labels, int64_t micro_batch,
+                               const Options& options) {
+  if (options.num_ranks == 1 || options.counts_over_ranks) return labels;
+  std::vector<at::Tensor> parts;
+  for (int64_t i = micro_batch % options.num_ranks; i * options.micro_batch < labels.size(0);
+       i += options.num_ranks)
+    parts.push_back(labels.slice(0, i * options.micro_batch, (i + 1) * options.micro_batch));
+  return at::cat(parts);
+}
+
 /// sum over micro-batches of factor * mean cross entropy, and its gradients. One micro-batch of all
 /// rows with Weight::kShare is the plain mean over the tokens. A micro-batch without a label that
 /// counts adds nothing. Dtype of the table.
@@ -74,6 +90,7 @@ inline harness::Tensors accumulated(const harness::Tensors& inputs, Weight weigh
   const at::Tensor ids = inputs.at("ids"), labels = inputs.at("labels");
   const int64_t num_rows = ids.size(0), vocab = table.size(0);
   const int64_t num_micro_batches = (num_rows + options.micro_batch - 1) / options.micro_batch;
+  const int64_t num_counts = options.counts_over_ranks ? 1 : options.num_ranks;
   at::Tensor loss = at::zeros({}, table.options());
   for (int64_t begin = 0; begin < num_rows; begin += options.micro_batch) {
     const int64_t end = std::min(begin + options.micro_batch, num_rows);
@@ -84,10 +101,13 @@ inline harness::Tensors accumulated(const harness::Tensors& inputs, Weight weigh
     if (options.is_shifted) logits = logits.slice(1, 0, -1);
     const at::Tensor mean =
         at::cross_entropy_loss(logits.reshape({-1, vocab}), targets.reshape({-1}));
-    loss = loss + mean * factor(weight, part, labels, num_micro_batches, options);
+    const at::Tensor all = counted_with(labels, begin / options.micro_batch, options);
+    const double by = factor(weight, part, all, num_micro_batches / num_counts, options);
+    loss = loss + mean * by / static_cast<double>(num_counts);
   }
   const auto grads = torch::autograd::grad({loss}, {table, head});
-  const auto by = static_cast<double>(options.is_divided_again ? num_micro_batches : 1);
+  const int64_t num_own = num_micro_batches / options.num_ranks;
+  const auto by = static_cast<double>(options.is_divided_again ? num_own : 1);
   return {{"loss", loss.detach()}, {"grad_table", grads[0] / by}, {"grad_head", grads[1] / by}};
 }
 

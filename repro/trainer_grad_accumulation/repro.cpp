@@ -45,7 +45,7 @@ const std::vector<std::string> kOwn = {"subclass_by_its_number", "subclass_by_th
 Axes axes_of(const Case& item) {
   std::vector<std::string> known = {"vocab",       "hidden", "tokens", "lengths",
                                     "micro_batch", "masked", "forward"};
-  for (const char* name : {"own", "gives", "is_third_step"})
+  for (const char* name : {"own", "gives", "is_third_step", "ranks", "counts_over_ranks"})
     known = harness::with_optional(item, known, name);
   harness::check_axes(item, known);
   Axes axes;
@@ -72,6 +72,14 @@ Axes axes_of(const Case& item) {
   }
   if (item.axes.contains("is_third_step") && item.axes.contains("own"))
     refuse(item, "axis 'is_third_step' is not for a loss of the user's own");
+  if (item.axes.contains("ranks")) {
+    axes.options.num_ranks = extent(item, "ranks");
+    axes.options.counts_over_ranks = harness::flag(item, "counts_over_ranks");
+    const auto num_rows = static_cast<int64_t>(axes.lengths.size());
+    if (num_rows % (axes.options.micro_batch * axes.options.num_ranks) != 0)
+      refuse(item, "axis 'ranks' wants as many whole micro-batches on each rank");
+    if (item.axes.contains("own")) refuse(item, "axis 'ranks' is not for what the user replaces");
+  }
   if (axes.vocab < 2) refuse(item, "axis 'vocab' wants at least 2");
   const int64_t first = std::max(axes.masked, axes.options.is_shifted ? int64_t{1} : int64_t{0});
   if (*std::max_element(axes.lengths.begin(), axes.lengths.end()) <= first)
@@ -79,14 +87,18 @@ Axes axes_of(const Case& item) {
   return axes;
 }
 
-/// What a right trainer gives: the mean over all labels of the step that count. Of a later step
-/// its gradients alone: the trainer's loss is of all steps.
+/// What a right trainer gives: the mean over all labels of the step that count, or of each rank's
+/// own. Of a later step and of ranks its gradients alone: the trainer's loss is of all steps, and a
+/// rank's is not divided as its gradient is.
 Tensors token_mean(const Case& item, const Tensors& inputs) {
   const Axes axes = axes_of(item);
   Options whole = axes.options;
-  whole.micro_batch = static_cast<int64_t>(axes.lengths.size());
+  if (whole.counts_over_ranks) {
+    whole.num_ranks = 1;
+    whole.micro_batch = static_cast<int64_t>(axes.lengths.size());
+  }
   Tensors right = accumulated(inputs, Weight::kShare, whole);
-  if (item.axes.contains("is_third_step")) right.erase("loss");
+  if (item.axes.contains("is_third_step") || item.axes.contains("ranks")) right.erase("loss");
   return right;
 }
 

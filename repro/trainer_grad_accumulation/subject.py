@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import tempfile
 from typing import Any
@@ -80,7 +81,8 @@ def earlier(rows: list[dict[str, torch.Tensor]], step: int) -> list[dict[str, to
 
 def run(case: Case) -> dict[str, torch.Tensor]:
     """The training loss that the Trainer reports, and the gradients that its one step is given. With the axis `is_third_step` two steps
-    with other labels come before it, and no loss is given: the Trainer's is a mean over the steps."""
+    with other labels come before it, and no loss is given: the Trainer's is a mean over the steps; nor is one at several ranks, which take
+    the micro-batches in turn."""
     axes, tensors = case.axes, case.tensors
     own, _, by = axes.get("own", "").partition("_by_")
     if own and not hasattr(Trainer, "get_batch_samples"):
@@ -97,13 +99,21 @@ def run(case: Case) -> dict[str, torch.Tensor]:
         every = [*earlier(rows, 0), *earlier(rows, 1), *rows]
         given = [every[at + i : at + min(i + size, len(rows))] for at in range(0, len(every), len(rows)) for i in range(0, len(rows), size)]
         num_steps, size, collate = 3, 1, lambda items: micro_batch(items[0], axes)
+    options: dict[str, Any] = {}
+    if case.num_ranks > 1:
+        num_micro_batches //= case.num_ranks
+        options["ddp_backend"] = "gloo"
+        if "average_tokens_across_devices" in inspect.signature(TrainingArguments).parameters:
+            options["average_tokens_across_devices"] = axes["counts_over_ranks"]
+        elif axes["counts_over_ranks"]:
+            raise Unsupported("this release counts the labels of each rank by itself")
     optimizer = Keeps(parameters, lr=1.0)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder, per_device_train_batch_size=size, max_steps=num_steps, max_grad_norm=0.0, use_cpu=True,
             gradient_accumulation_steps=num_micro_batches, report_to=[], save_strategy="no",
-            disable_tqdm=True, dataloader_pin_memory=False, remove_unused_columns=False)  # fmt: skip
+            disable_tqdm=True, dataloader_pin_memory=False, remove_unused_columns=False, **options)  # fmt: skip
         kind = OwnLoss if own == "subclass" else InOrder
         trainer = kind(model=model, args=arguments, train_dataset=given, data_collator=collate, optimizers=(optimizer, scheduler))
         if own:
@@ -114,5 +124,5 @@ def run(case: Case) -> dict[str, torch.Tensor]:
             trainer.accelerator.backward = OwnBackward(parameters)
         loss = trainer.train().training_loss
     kept = trainer.accelerator.backward.sums if own == "backward" else optimizer.kept
-    losses = {"loss": torch.tensor(loss)} if num_steps == 1 else {}
+    losses = {"loss": torch.tensor(loss)} if num_steps == 1 and case.num_ranks == 1 else {}
     return losses | {"grad_table": kept[0], "grad_head": kept[1]}

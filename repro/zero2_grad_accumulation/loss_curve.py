@@ -14,14 +14,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import ranks  # before deepspeed, which looks for its accelerator
-
-# isort: split
-import deepspeed
+import stand_in
 import torch
 import torch.multiprocessing
-from ranks import RANKS
+from ranks import become, free_port
 
+stand_in.install()
+import deepspeed  # noqa: E402
+
+RANKS = 2
 MICRO_BATCHES, ROWS, STEPS, EVERY, RATE = 8, 2, 200, 10, 0.1
 
 
@@ -45,7 +46,7 @@ def held_out_loss(model: torch.nn.Module) -> float:
 
 
 def train(rank: int, name: str, port: int, result: str) -> None:
-    ranks.become(rank, port)
+    become(rank, RANKS, port)
     if name == "mitigated":
         from patchbench_mitigations import zero2_grad_accumulation
 
@@ -90,7 +91,7 @@ def main(argv: list[str]) -> int:
     curves: dict[str, Any] = json.loads(out.read_text())["loss"] if out.exists() else {}
     for name in argv[: argv.index("--out")]:
         result = f"{out}.{name}"
-        torch.multiprocessing.spawn(train, (name, ranks.free_port(), result), nprocs=RANKS)
+        torch.multiprocessing.spawn(train, (name, free_port(), result), nprocs=RANKS)
         curves[name] = [round(loss, 6) for loss in json.loads(Path(result).read_text())]
         Path(result).unlink()
     curves["float64"] = [round(loss, 6) for loss in in_float64()]

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import multiprocessing
-import pickle
 import sys
-from multiprocessing.connection import Connection
 from typing import Any
 
-import ranks
+import stand_in
 import torch
 from subject_runtime import Case
 
+stand_in.install()
 with contextlib.redirect_stdout(sys.stderr):
     import deepspeed
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad
 
 PACKAGE = "deepspeed"
+RANKS = 2
 RATE = 0.25  # model.h's
 NAMES = ("w1", "b1", "w2", "b2")
 PARAMETERS = ("0.weight", "0.bias", "2.weight", "2.bias")
@@ -43,14 +42,22 @@ def config_of(axes: dict[str, Any], num_rows: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def train(rank: int, case: Case) -> dict[str, torch.Tensor]:
+def run(case: Case) -> dict[str, torch.Tensor]:
+    """The gradients of the last step, as safe_get_full_grad gives them before the optimizer runs, and the parameters after it."""
+    with contextlib.redirect_stdout(sys.stderr):
+        if not torch.distributed.is_initialized():
+            deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=datetime.timedelta(seconds=60))
+        return train(case)
+
+
+def train(case: Case) -> dict[str, torch.Tensor]:
     """One rank's part of every step of a case."""
     axes, tensors = case.axes, case.tensors
     net = case.module(net_of(tensors))
     own = list(net.parameters())
     groups = [own] if axes["parameter_groups"] == 1 else [own[0::2], own[1::2]]
     optimizer = torch.optim.SGD([{"params": group} for group in groups], lr=RATE / axes["loss_times"])
-    x, y = tensors["x"][rank], tensors["y"][rank]
+    x, y = tensors["x"][case.rank], tensors["y"][case.rank]
     engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config_of(axes, x.shape[2]))
     for step in range(axes["steps"]):
         for micro in range(axes["micro_batches"]):
@@ -68,48 +75,3 @@ def train(rank: int, case: Case) -> dict[str, torch.Tensor]:
     if axes["dtype"] == "float32":
         outputs |= {f"after_{name}": one for name, one in zip(NAMES, after, strict=True)}
     return outputs
-
-
-def join(rank: int, port: int) -> None:
-    """Makes this process a rank."""
-    ranks.become(rank, port)
-    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, timeout=datetime.timedelta(seconds=60))
-
-
-def serve(cases: Connection, port: int) -> None:
-    """The second rank: it trains on what the first sends, until that ends. If it raises it ends, and the first raises in its next
-    collective."""
-    join(1, port)
-    with contextlib.suppress(EOFError):
-        while True:
-            name, axes, tensors = pickle.loads(cases.recv_bytes())
-            train(1, Case(name, axes, tensors, "cpu"))
-
-
-def second_rank() -> Connection:
-    """Starts it and joins it as rank 0."""
-    port = ranks.free_port()
-    ours, theirs = multiprocessing.Pipe()
-    # A fork has what this process has imported, a mitigation as well.
-    multiprocessing.get_context("fork").Process(target=serve, args=(theirs, port), daemon=True).start()
-    join(0, port)
-    return ours
-
-
-SECOND: list[Connection] = []
-LOST: list[str] = []
-
-
-def run(case: Case) -> dict[str, torch.Tensor]:
-    """The gradients of the last step, as safe_get_full_grad gives them before the optimizer runs, and the parameters after it."""
-    if LOST:  # the other rank waits in a collective that this one left
-        raise RuntimeError(f"the ranks were parted in {LOST[0]}")
-    with contextlib.redirect_stdout(sys.stderr):
-        if not SECOND:
-            SECOND.append(second_rank())
-        SECOND[0].send_bytes(pickle.dumps((case.name, case.axes, case.tensors)))
-        try:
-            return train(0, case)
-        except Exception:
-            LOST.append(case.name)
-            raise

@@ -149,6 +149,38 @@ def test_what_it_cannot_weigh_is_left_to_the_release_and_said(upstream: Upstream
     assert sum("left to the release" in record.getMessage() for record in caplog.records) == 1
 
 
+@pytest.mark.parametrize(
+    ("other", "averages", "divisor"),
+    [
+        ((fix.SHIFTED, 3, 4), True, (9 + 3) / 2),  # rows_of(9, 2): 8 + 1 labels behind the first of each row
+        ((fix.SHIFTED, 3, 4), False, 9),
+        ((fix.UNTOLD, 0, 2), True, 9 / 2),
+        ((fix.WHOLE, 3, 4), True, None),
+        ((fix.UNSEEN, 3, 4), True, None),
+        ((fix.UNCOUNTED, 0, 0), False, None),
+        ((fix.LEFT, 0, 0), True, None),
+    ],
+)
+def test_ranks_agree_on_a_step(upstream: Upstream, other: tuple[int, int, int], averages: bool, divisor: float | None) -> None:
+    """By what the loss of a label is divided, before the mean of the ranks' gradients; what one rank leaves all leave."""
+    fix.enable()
+    trainer = upstream.trainer(OwnForCausalLM(), world_size=2)
+    trainer.accelerator.distributed_type = "DistributedType.MULTI_GPU"
+    trainer.accelerator.gather = lambda own: torch.cat([own, torch.tensor([other])])
+    trainer.args.device, trainer.args.average_tokens_across_devices = "cpu", averages
+    trainer.get_batch_samples(iter(rows_of(9, 2)), 2)
+    assert getattr(trainer, fix.STEP) == (None if divisor is None else (divisor, True))
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "TP", "XLA", "MEGATRON_LM"])
+def test_other_ways_to_spread_a_model_are_left_without_a_word_to_other_ranks(upstream: Upstream, kind: str) -> None:
+    fix.enable()
+    trainer = upstream.trainer(OwnForCausalLM(), world_size=2)
+    trainer.accelerator.distributed_type = f"DistributedType.{kind}"  # and has no gather
+    trainer.get_batch_samples(iter(rows_of(9, 2)), 2)
+    assert getattr(trainer, fix.STEP) is None
+
+
 def test_says_once_what_the_users_model_takes(upstream: Upstream, caplog: pytest.LogCaptureFixture) -> None:
     fix.enable()
     trainer = upstream.trainer(OwnForCausalLM())
@@ -198,7 +230,8 @@ def test_a_users_model_shows_over_which_labels_its_loss_is_a_mean(
     model.register_forward_pre_hook(lambda module, _: module.calls.add_(1) and None)
     state = torch.get_rng_state()
     trainer = upstream.trainer(model)
-    assert fix.shifts_labels(trainer, rows_of(1)) is None
+    with pytest.raises(LookupError):
+        fix.shifts_labels(trainer, rows_of(1))
     assert fix.shifts_labels(trainer, rows_of(1, 9, 2)) is found
     assert model.calls == 0 and torch.equal(state, torch.get_rng_state()) and model.table.grad is None
 

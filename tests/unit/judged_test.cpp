@@ -157,8 +157,6 @@ const std::set<std::pair<std::string, std::string>>& waiting() {
       {"te_fused_ce", "mitigation"},
       {"te_fused_ce", "op"},
       {"te_fused_ce", "validate"},
-      {"trainer_grad_accumulation", "mitigation"},
-      {"trainer_grad_accumulation", "validate"},
       {"zero2_grad_accumulation", "mitigation"},
       {"zero2_grad_accumulation", "validate"},
   };
