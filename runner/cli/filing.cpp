@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "cli/patch.h"
 #include "core/error.h"
 #include "core/exit_status.h"
+#include "core/shell_word.h"
 #include "git/series.h"
 #include "ledger/evidence.h"
 #include "report/advisory.h"
@@ -21,6 +23,8 @@
 
 namespace patchbench::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 /// How long an open or closed thread is taken to be as it was seen.
 constexpr int kFreshDays = 30;
@@ -33,6 +37,7 @@ struct Plan {
   int order = 0;
   std::vector<std::string> depends_on;
   std::vector<std::string> blocks, notes;
+  std::vector<std::string> look, send;  ///< what to look at before, and how it goes out
   bool is_merged = false;  ///< upstream has merged its thread, or a fix: nothing of it goes out
   bool is_nothing() const { return kind == "none"; }
   const std::string& slug() const { return manifest.slug.str(); }
@@ -48,9 +53,17 @@ Plan plan_of(const Manifest& manifest) {
             filing.at("order"),
             filing.at("depends_on"),
             {},
+            {},
+            {},
             {}};
   if (plan.kind == "held") plan.blocks.push_back("held: " + filing.at("risk").get<std::string>());
-  if (plan.kind != "held") plan.notes.push_back("risk: " + filing.at("risk").get<std::string>());
+  if (plan.kind == "held") return plan;
+  const std::string risk = "risk: " + filing.at("risk").get<std::string>();
+  if (plan.is_nothing() || filing.contains("answer")) {
+    plan.notes.push_back(risk);
+  } else {
+    plan.blocks.push_back(risk + "; the report has no answer to it: write filing.answer");
+  }
   return plan;
 }
 
@@ -73,6 +86,8 @@ class Filing {
       check_target(plan);
       check_related(plan);
       check_records(plan);
+      check_main(plan);
+      add_steps(plan);
     }
     find_overlaps();
     check_others();
@@ -151,7 +166,7 @@ class Filing {
     } else if (is_same && thread.state == ThreadState::kOpen && plan.kind != "comment") {
       plan.blocks.push_back(
           fmt::format("{}: open and about the same; comment there instead", thread.name));
-    } else if (is_same && is_stale(thread)) {
+    } else if ((is_same || thread.state == ThreadState::kOpen) && is_stale(thread)) {
       plan.blocks.push_back(stale_text(thread));
     } else if (thread.state == ThreadState::kOpen) {
       plan.notes.push_back(fmt::format("{} ({}, open on {}): {}", thread.name, relation,
@@ -215,6 +230,65 @@ class Filing {
         plan.notes.push_back(fmt::format("{} {} is newer than what was measured ({})", use.name,
                                          releases.back().version, newest->version));
     }
+  }
+
+  /// The head of main: a report on a bug that it no longer has is closed.
+  void check_main(Plan& plan) const {
+    const std::string& upstream = plan.manifest.upstreams.front().name;
+    if (!plan.manifest.filing.contains("main")) {
+      plan.blocks.push_back(fmt::format(
+          "main of {} was not measured: try its head, then write filing.main", upstream));
+      return;
+    }
+    const Json& main = plan.manifest.filing.at("main");
+    const std::string date = main.at("date");
+    const std::string at = fmt::format("main of {} at {} ({})", upstream,
+                                       main.at("commit").get<std::string>().substr(0, 8), date);
+    if (main.at("shows") == "absent") {
+      plan.blocks.push_back(at + " no longer has it");
+    } else if (main.contains("applies") && !main.at("applies").get<bool>()) {
+      plan.blocks.push_back("the patch does not apply to " + at);
+    } else if (const int days = days_between(date, day_); days > kFreshDays) {
+      plan.blocks.push_back(
+          fmt::format("{} has it, but that is {} days ago: measure its head again", at, days));
+    } else {
+      plan.notes.push_back(at + " has it, too");
+    }
+  }
+
+  /// What a person does before it goes out and to send it: commands of GitHub's own tool.
+  void add_steps(Plan& plan) const {
+    const std::string& repository = plan.repositories.front();
+    std::vector<std::string> threads = {plan.thread};
+    for (const Thread& thread : upstream_threads_) {
+      for (const Thread::Relation& pack : thread.packs) {
+        if (pack.slug == plan.slug() && thread.state != ThreadState::kMerged)
+          threads.push_back(thread.name);
+      }
+    }
+    std::set<std::string> known;
+    for (const std::string& thread : threads) {
+      const std::size_t sign = thread.find('#');
+      if (sign == thread.npos || !known.insert(thread).second) continue;
+      plan.look.push_back(fmt::format("gh issue view {} --repo {} --comments",
+                                      thread.substr(sign + 1), thread.substr(0, sign)));
+    }
+    const std::string file = plan.manifest.upstreams.front().files.front();
+    plan.look.push_back(fmt::format("gh search issues {} --repo {} --include-prs",
+                                    shell_word(fs::path(file).stem().string()), repository));
+    plan.look.push_back(fmt::format("gh api repos/{}/commits/HEAD --jq .sha", repository));
+    if (plan.kind == "held") return;
+    plan.send.push_back(
+        fmt::format("patchbench bundle {} out --from \"Name <mail>\"", plan.slug()));
+    const std::size_t sign = plan.thread.find('#');
+    if (plan.kind == "comment" && sign != plan.thread.npos) {
+      plan.send.push_back(fmt::format("gh issue comment {} --repo {} --body-file out/body.md",
+                                      plan.thread.substr(sign + 1), plan.thread.substr(0, sign)));
+      return;
+    }
+    plan.send.push_back(fmt::format("gh {} create --repo {} --title {} --body-file out/body.md",
+                                    plan.kind == "pull_request" ? "pr" : "issue", repository,
+                                    shell_word(plan.manifest.title)));
   }
 
   /// Files that the edits of two packs for one base both change.
@@ -289,7 +363,9 @@ Json plan_json(const Plan& plan) {
           {"risk", plan.manifest.filing.at("risk")},
           {"can_go", plan.blocks.empty() && !plan.is_nothing()},
           {"blocks", plan.blocks},
-          {"notes", plan.notes}};
+          {"notes", plan.notes},
+          {"look", plan.look},
+          {"send", plan.send}};
 }
 
 std::string plan_text(const Plan& plan) {
@@ -301,6 +377,11 @@ std::string plan_text(const Plan& plan) {
   std::string out = report::paragraph("  ", head);
   for (const std::string& block : plan.blocks) out += report::paragraph("     blocked: ", block);
   for (const std::string& note : plan.notes) out += report::paragraph("     note: ", note);
+  // Commands are never wrapped: they are copied.
+  for (const std::string& line : plan.look) out += "     look: " + line + "\n";
+  if (plan.blocks.empty()) {
+    for (const std::string& line : plan.send) out += "     send: " + line + "\n";
+  }
   return out;
 }
 
@@ -355,15 +436,16 @@ void add_filing_command(CLI::App& status, Context& context, const std::string& d
       "filing", "what can go out to upstreams today, and what blocks the rest");
   command->add_option("slug", *slug, "only this pack; exit 1 if it cannot go out");
   command->footer(
-      "From the manifests' filing (kind, repositories, thread, group, order, depends_on,\n"
-      "risk), the\n"
-      "records and env/threads.json (state of each thread, day it was seen, source).\n"
-      "A pack is blocked by a thread that is closed, merged, superseded, unchecked or\n"
-      "was seen more than 30 days ago; a merged fix; an open thread about the same;\n"
-      "records that are missing or do not hold; a newer release that is right, of the\n"
-      "pack's first upstream, to which the report goes; a pack it depends on; a blocked\n"
-      "pack of its group, which goes out together, without those that upstream has merged.\n"
-      "Nothing goes out by itself: patchbench bundle SLUG writes what a person sends.\n"
+      "From the manifests' filing, the records and env/threads.json (state of each thread,\n"
+      "day it was seen, source). A pack is blocked by a thread that is closed, merged,\n"
+      "superseded, unchecked or was seen more than 30 days ago; a merged fix; an open\n"
+      "thread about the same; records that are missing or do not hold; a newer release\n"
+      "that is right, of the pack's first upstream, to which the report goes; main, which\n"
+      "nobody measured (filing.main), is right, was measured more than 30 days ago, or\n"
+      "does not take the patch; a risk without an answer (filing.answer); a pack it\n"
+      "depends on; a blocked pack of its group, which goes out together, without those\n"
+      "that upstream has merged. \"look\" is what a person runs before, \"send\" what\n"
+      "sends it; nothing goes out by itself.\n"
       "Exit: 1 the one pack asked about is blocked, else 0.");
   command->callback([slug, &day, &context] {
     print_filing(context, *slug, day.empty() ? context.today() : day);

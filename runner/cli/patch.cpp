@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 struct PatchOptions {
   std::shared_ptr<PackArguments> pack;
-  std::string folder, subject, description, bug, name, out;
+  std::string folder, subject, description, bug, name, out, signer;
   bool is_all = false;
 };
 
@@ -288,7 +288,7 @@ void run_export(const Context& context, const PatchOptions& options) {
       const fs::path folder = manifest.upstreams.size() > 1
                                   ? fs::path(options.pack->folder) / slug / use.name
                                   : fs::path(options.pack->folder) / slug;
-      const std::vector<std::string> names = export_series(pack, store, folder);
+      const std::vector<std::string> names = export_series(pack, store, folder, options.signer);
       if (names.empty()) continue;
       rows.push_back({{"slug", slug},
                       {"upstream", use.name},
@@ -392,6 +392,7 @@ void add_export(CLI::App& patch, Context& context) {
       *command, context, "[UPSTREAM@]WHICH (default: the tested release), then a folder",
       &options->is_all);
   command->add_flag("--all", options->is_all, "every pack that has edits: --all DIR");
+  add_signer(*command, options->signer);
   command->footer(
       "Examples:\n  patchbench patch export liger_flce_none_bwd /tmp/out\n"
       "  cd Liger-Kernel && git checkout v0.8.0 && git am /tmp/out/liger_flce_none_bwd/*.patch\n"
@@ -455,8 +456,18 @@ std::vector<Edit> carried_series(const PackSeries& pack, git::Store& store) {
   return carried;
 }
 
+void add_signer(CLI::App& command, std::string& signer) {
+  command
+      .add_option("--from", signer,
+                  "\"Name <mail>\" of who files: author and Signed-off-by of the mails")
+      ->check([](const std::string& text) {
+        return git::is_mailbox(text) ? std::string()
+                                     : shown(text) + ": write it as \"Name <mail@host>\"";
+      });
+}
+
 std::vector<std::string> export_series(const PackSeries& pack, git::Store& store,
-                                       const fs::path& folder) {
+                                       const fs::path& folder, const std::string& signer) {
   const std::vector<Edit> edits = carried_series(pack, store);
   std::vector<Edit> before;
   std::vector<std::string> names;
@@ -465,8 +476,9 @@ std::vector<std::string> export_series(const PackSeries& pack, git::Store& store
     const std::string name =
         edit.name.substr(0, edit.name.size() - std::string(".edit").size()) + ".patch";
     const auto number = static_cast<int>(before.size()) + 1;
-    write_whole(folder / name, git::format_mail(edit, pack.at, store, pack.upstream.git_prefix,
-                                                number, static_cast<int>(edits.size()), before));
+    write_whole(folder / name,
+                git::format_mail(edit, pack.at, store, pack.upstream.git_prefix, number,
+                                 static_cast<int>(edits.size()), before, signer));
     before.push_back(edit);
     names.push_back(name);
     list += name + "\n";

@@ -31,10 +31,14 @@ PackSeries find_series(const Context& context, const std::string& slug, const st
 /// edit, state, file and lines where it cannot be carried.
 std::vector<Edit> carried_series(const PackSeries& pack, git::Store& store);
 
+/// `--from`, the person who files: the author and the Signed-off-by of the mails.
+void add_signer(CLI::App& command, std::string& signer);
+
 /// Writes the series at `pack.at` as mails and a quilt `series` file; the names written, none
-/// without edits.
+/// without edits. `signer`: "Name <mail>", or "" for mails that nobody signed off.
 std::vector<std::string> export_series(const PackSeries& pack, git::Store& store,
-                                       const std::filesystem::path& folder);
+                                       const std::filesystem::path& folder,
+                                       const std::string& signer);
 
 /// One line for a conflict: `path:first-last`, or the path alone.
 std::string conflict_place(const git::Conflict& conflict);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/day.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/judged.h"
@@ -408,6 +409,12 @@ class Builder {
       const std::string pointer = item("/filing/depends_on", i);
       if (word(pointer) == manifest_.slug.str()) fail(pointer, "a pack cannot depend on itself");
     }
+    if (!at("/filing").contains("main")) return;
+    const std::string commit = at("/filing/main/commit");
+    if (!is_hex(commit, 40))
+      fail("/filing/main/commit", "not the 40 hexadecimal digits of a commit");
+    if (!is_day(at("/filing/main/date").get<std::string>()))
+      fail("/filing/main/date", "not a day, YYYY-MM-DD");
   }
 
   const Json& document_;

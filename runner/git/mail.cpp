@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <optional>
@@ -13,7 +14,8 @@
 namespace patchbench::git {
 namespace {
 
-constexpr std::string_view kAuthor = "Patchbench <patchbench@localhost>";
+constexpr std::string_view kAuthor = "Nobody <nobody@localhost>";
+constexpr std::size_t kBodyWidth = 72;
 
 /// The diff of one edit with every path behind `prefix`.
 std::string diff_at(const Edit& edit, const Pin& pin, Store& store, const std::string& prefix,
@@ -83,10 +85,27 @@ std::string mail_date(const std::string& day, const std::string& name) {
                      kMonths[parts[1] - 1], parts[0]);
 }
 
+/// A text in lines of at most `kBodyWidth` characters, as commit messages are written. Lines that
+/// are set in are left as they are.
+std::string wrapped(std::string_view text) {
+  std::string out;
+  for (std::string_view line : split_lines(text)) {
+    while (line.size() > kBodyWidth && line.front() != ' ') {
+      std::size_t space = line.rfind(' ', kBodyWidth);
+      if (space == line.npos) space = line.find(' ');
+      if (space == line.npos) break;
+      out += std::string(line.substr(0, space)) + "\n";
+      line.remove_prefix(space + 1);
+    }
+    out += std::string(line) + "\n";
+  }
+  return out;
+}
+
 /// The description as a commit message's body: what a mail reader would take for a diff, a cut or a
 /// new mail is set in.
 std::string body_of(const Edit& edit) {
-  const std::string description = edit.field("Description");
+  const std::string description = wrapped(edit.field("Description"));
   std::string body;
   for (const std::string_view line : split_lines(description)) {
     const bool is_read_otherwise = line.starts_with("---") || line.starts_with("diff -") ||
@@ -106,12 +125,25 @@ std::string unified_diff(const Edit& edit, const Pin& pin, Store& store,
   return diff_at(edit, pin, store, "", before);
 }
 
+bool is_mailbox(std::string_view text) {
+  const std::size_t open = text.find(" <"), at = text.find('@'), close = text.find('>');
+  if (open == text.npos || open == 0 || at == text.npos || close != text.size() - 1) return false;
+  const std::string_view name = text.substr(0, open);
+  const std::string_view address = text.substr(open + 2, close - open - 2);
+  const bool has_control = std::any_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+  });
+  return !has_control && name.front() != ' ' && name.find_first_of("<>\"") == name.npos &&
+         address.find_first_of(" <\"") == address.npos && address.find('@') > 0 &&
+         address.find('@') == address.rfind('@') && address.back() != '@';
+}
+
 std::string format_mail(const Edit& edit, const Pin& pin, Store& store,
                         const std::string& git_prefix, int number, int total,
-                        const std::vector<Edit>& before) {
+                        const std::vector<Edit>& before, const std::string& signer) {
   const std::string diff = diff_at(edit, pin, store, git_prefix, before);
-  const std::string author =
-      edit.field("Author").empty() ? std::string(kAuthor) : edit.field("Author");
+  const std::string named = edit.field("Author").empty() ? signer : edit.field("Author");
+  const std::string author = named.empty() ? std::string(kAuthor) : named;
   const size_t address = author.find(" <");
   const std::string number_of = total > 1 ? fmt::format(" {}/{}", number, total) : "";
   std::string mail = fmt::format("From {:0>40} Mon Sep 17 00:00:00 2001\n", 0);
@@ -122,11 +154,17 @@ std::string format_mail(const Edit& edit, const Pin& pin, Store& store,
   mail +=
       "MIME-Version: 1.0\nContent-Type: text/plain; charset=UTF-8\nContent-Transfer-Encoding: "
       "8bit\n\n";
-  mail += body_of(edit) + "---\n";
+  mail += body_of(edit);
+  if (!signer.empty()) mail += "\nSigned-off-by: " + signer + "\n";
+  mail += "---\n";
+  if (signer.empty())
+    mail +=
+        "Not signed off: export it again with --from \"Name <mail>\", or take it with\n"
+        "git am, then git commit --amend --reset-author --signoff.\n";
   mail += "Base: " + pin.upstream + " " + pin.version + "\n";
   if (diff.find("\r\n") != std::string::npos)
     mail += "Lines end in CR here: apply with git am --keep-cr.\n";
-  return mail + "\n" + diff + "-- \npatchbench\n\n";
+  return mail + "\n" + diff + "-- \n\n";
 }
 
 }  // namespace patchbench::git

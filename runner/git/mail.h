@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/edit.h"
@@ -16,10 +17,16 @@ namespace patchbench::git {
 std::string unified_diff(const Edit& edit, const Pin& pin, Store& store,
                          const std::vector<Edit>& before = {});
 
+/// Whether a text is "Name <mail>", as git takes it for an author: one line, a name without angle
+/// brackets, one address with an @.
+bool is_mailbox(std::string_view text);
+
 /// A `git am`-able mail for one edit at the pin, in the git layout (`git_prefix` + path).
-/// Byte-stable. Lines that end in CR need `git am --keep-cr`; the mail says so below its `---`.
+/// Byte-stable. `signer`, "Name <mail>", signs it off and is its author where the edit names none;
+/// without one the mail says below its `---` that nobody signed it off. Lines that end in CR need
+/// `git am --keep-cr`; the mail says so there, too.
 std::string format_mail(const Edit& edit, const Pin& pin, Store& store,
                         const std::string& git_prefix, int number, int total,
-                        const std::vector<Edit>& before = {});
+                        const std::vector<Edit>& before = {}, const std::string& signer = "");
 
 }  // namespace patchbench::git

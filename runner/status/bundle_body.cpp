@@ -17,6 +17,7 @@
 #include "report/markdown.h"
 #include "report/record_line.h"
 #include "status/advisory_releases.h"
+#include "status/filing_text.h"
 #include "status/newest.h"
 #include "status/pack_records.h"
 
@@ -76,6 +77,9 @@ class Body {
                    {"commands", fmt::format("{}", fmt::join(commands(current), "\n"))},
                    {"environment", environment(current)},
                    {"has_script", facts_.has_script}};
+    std::set<std::string> known;
+    for (const Json& row : values.at("classes")) known.insert(row.at("name"));
+    values.update(filing_values(facts_, current, known));
     for (const char* list : {"cases", "window", "patches", "confirmed"})
       values[std::string("has_") + list] = !values.at(list).empty();
     return {std::move(values), commands(current), evidence()};

@@ -5,6 +5,7 @@
 #include "core/manifest.h"
 #include "core/pin.h"
 #include "ledger/record_set.h"
+#include "status/upstream_threads.h"
 
 namespace patchbench {
 
@@ -26,9 +27,13 @@ struct BundleFacts {
   std::vector<BundledPatch> patches;
   std::vector<LeftOutSeries> left_out;
   bool has_script = false;
+  /// The pack's short program, what it prints, and a test in the upstream's own style; or "".
+  std::string reproducer, reproducer_output, upstream_test;
+  std::string diff;                ///< the patches of the first upstream that has some
+  std::vector<Thread> introduced;  ///< threads there that brought the bug
 };
 
-/// The values of a body's template, and the records it cites.
+/// The values of the templates of body.md, advisory.md and evidence.md, and the records cited.
 struct BundleBody {
   Json values;
   std::vector<std::string> commands;    ///< shell, one a line

@@ -34,6 +34,7 @@ WORDS: dict[str, list[str]] = {
     "--device": ["reproduce", SLUG, "--device", "cpu"],
     "--device cuda:0": ["validate", SLUG, "--device", "cuda:0"],
     "--edit my.diff": ["validate", SLUG, "--edit", "my.diff"],
+    "--from": ["bundle", SLUG, "issue", "--from", "Ada Byron <ada@example.org>"],
     "--fail-on-condition met": ["scan", "requirements.txt", "--code", "step.py", "--fail-on-condition", "met"],
     "--fail-on-condition open": ["scan", "requirements.txt", "--fail-on-condition", "open"],
     "--python VENV": ["reproduce", SLUG, "--python", "venv"],

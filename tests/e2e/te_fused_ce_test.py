@@ -53,8 +53,8 @@ def test_a_bundle_has_the_releases_of_every_class(tmp_path: Path) -> None:
     ledger = os.environ | {"PATCHBENCH_LEDGER": str(tmp_path / "ledger.db")}
     done = subprocess.run([PROGRAM, "bundle", SLUG, tmp_path / "out"], env=ledger, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    body = (tmp_path / "out/body.md").read_text()
-    window = dict(re.findall(r"^- (\w+) on cpu: transformer-engine (.*) \[", body, re.MULTILINE))
+    evidence = (tmp_path / "out/evidence.md").read_text()
+    window = dict(re.findall(r"^- (\w+) on cpu: transformer-engine (.*) \[", evidence, re.MULTILINE))
     assert "2.7.0" in window["row_zero_gradient"] and "2.7.0" in window["transposed_view"]
     assert "2.18.0" in window["sliced_sequence"] and "2.18.0" not in window["transposed_view"]
-    assert set(RED.values()) - {"absent"} <= set(re.findall(r"\| trigger \| cpu \| `(\w+)`", body))
+    assert set(RED.values()) - {"absent"} <= set(re.findall(r"\| trigger \| cpu \| `(\w+)`", evidence))

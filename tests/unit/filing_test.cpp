@@ -75,8 +75,54 @@ TEST_F(FilingTest, WhatNothingBlocksCanGoOut) {
       std::string::npos)
       << got.out;
   std::istringstream lines(got.out);
-  for (std::string line; std::getline(lines, line);)
-    EXPECT_LE(report::display_width(line), 80) << line;
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_command = line.starts_with("     look: ") || line.starts_with("     send: ");
+    EXPECT_LE(report::display_width(line), is_command ? 200 : 80) << line;
+  }
+}
+
+TEST_F(FilingTest, WhatToLookAtAndWhatSendsItAreCommands) {
+  const std::string out = filing("2026-03-10", false).out;
+  for (const char* line : {"look: gh issue view 1 --repo owner/thing --comments\n",
+                           "look: gh search issues ops --repo owner/thing --include-prs\n",
+                           "look: gh api repos/owner/thing/commits/HEAD --jq .sha\n",
+                           "send: patchbench bundle some_pack out --from \"Name <mail>\"\n",
+                           "send: gh issue comment 1 --repo owner/thing --body-file out/body.md\n"})
+    EXPECT_NE(out.find(line), std::string::npos) << out;
+  repository_.replace(kManifest, "\"kind\": \"comment\"", "\"kind\": \"issue\"");
+  EXPECT_NE(filing("2026-03-10", false).out.find("send: gh issue create --repo owner/thing"),
+            std::string::npos);
+  repository_.replace(kManifest, "\"answer\": \"it is known to none\", ", "");
+  EXPECT_EQ(filing("2026-03-10", false).out.find("send: "), std::string::npos);
+}
+
+TEST_F(FilingTest, ARiskWithoutAnAnswerBlocks) {
+  repository_.replace(kManifest, "\"answer\": \"it is known to none\", ", "");
+  EXPECT_NE(blocks().find("risk: none known; the report has no answer to it"), std::string::npos);
+}
+
+TEST_F(FilingTest, MainMustBeMeasuredLatelyAndHaveIt) {
+  repository_.replace(kManifest, "\"applies\": true", "\"applies\": false");
+  EXPECT_NE(blocks().find("the patch does not apply to main of liger-kernel at bbbbbbbb"),
+            std::string::npos)
+      << blocks();
+  repository_.replace(kManifest, "\"shows\": \"present\"", "\"shows\": \"absent\"");
+  EXPECT_NE(blocks().find("at bbbbbbbb (2026-03-01) no longer has it"), std::string::npos);
+  repository_.replace(kManifest,
+                      "\"date\": \"2026-03-01\", \"shows\": \"absent\", \"applies\": false",
+                      "\"date\": \"2026-01-01\", \"shows\": \"present\"");
+  EXPECT_NE(blocks().find("has it, but that is 68 days ago"), std::string::npos) << blocks();
+  repository_.replace(kManifest, "\"main\": {", "\"kept\": {");
+  EXPECT_NE(blocks().find("unknown key"), std::string::npos);
+}
+
+TEST_F(FilingTest, AnOldSightingOfANeighbourBlocks) {
+  related("neighbour", "open");
+  EXPECT_EQ(blocks(), "");
+  repository_.replace("env/threads.json", R"("about": "b", "state": "open", "seen": "2026-03-01")",
+                      R"("about": "b", "state": "open", "seen": "2026-02-01")");
+  EXPECT_NE(blocks().find("owner/thing#2: open when seen on 2026-02-01, 37 days ago"),
+            std::string::npos);
 }
 
 TEST_F(FilingTest, AThreadThatIsNotOpenBlocks) {

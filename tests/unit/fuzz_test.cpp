@@ -20,6 +20,7 @@
 #include "core/scan_policy.h"
 #include "ledger/row_reader.h"
 #include "ledger/row_writer.h"
+#include "status/filing_text.h"
 #include "status/listing.h"
 #include "unit/mutation.h"
 #include "unit/python_layout.h"
@@ -102,6 +103,20 @@ TEST(Fuzz, Edit) {
     const Edit edit = parse_edit(input, "0001-a.edit");
     const std::string text = format_edit(edit);
     EXPECT_EQ(format_edit(parse_edit(text, "0001-a.edit")), text);
+  };
+  mutation::fuzz(target);
+}
+
+TEST(Fuzz, Diffs) {
+  Target target;
+  target.corpus = {"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -86,2 +86,3 @@ def f():\n a\n-b\n+c\n",
+                   "--- a/x\n+++ /dev/null\n@@ -1 +0,0 @@\n-old\n\\ No newline at end of file\n"};
+  target.restructure = move_lines;
+  target.parse_and_round_trip = [](const std::string& input) {
+    const std::vector<ChangedPlace> places = changed_places(input);
+    for (const ChangedPlace& place : places) EXPECT_FALSE(place.file.empty());
+    EXPECT_TRUE(places.empty() || !changed_text(input, input.size()).empty());
+    if (places.empty()) throw Error(ErrorCode::kUsage, "changes nothing that is there");
   };
   mutation::fuzz(target);
 }

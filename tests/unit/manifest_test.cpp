@@ -240,6 +240,10 @@ INSTANTIATE_TEST_SUITE_P(
             "\"not_needed\" alone"},
         Bad{"depends_on_itself", "\"depends_on\": []", "\"depends_on\": [\"some_pack\"]",
             "m.json:41: /filing/depends_on/0: a pack cannot depend on itself"},
+        Bad{"main_of_no_commit", "\"commit\": \"bb", "\"commit\": \"xb",
+            "m.json:41: /filing/main/commit: not the 40 hexadecimal digits of a commit"},
+        Bad{"main_of_no_day", "2026-03-01", "1 March",
+            "m.json:41: /filing/main/date: not a day, YYYY-MM-DD"},
         Bad{"no_day", "2026-12-01", "2026/12/01",
             "m.json:47: /lifecycle/review_on: must be a day, YYYY-MM-DD"}),
     [](const testing::TestParamInfo<Bad>& i) { return i.param.name; });

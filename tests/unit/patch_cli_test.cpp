@@ -265,6 +265,11 @@ TEST_F(PatchCli, ExportWritesAQuiltSeriesOfMailsThatGitAmTakes) {
                "/toy_one/*.patch");
   EXPECT_EQ(ToyWorld::read(world.clone() / "src/toy/a.py"), body("ours()", "finish()"));
   EXPECT_EQ(refused({"export", out.string()}), ErrorCode::kUsage);
+  const fs::path by_ada = world.folder() / "by_ada";
+  run({"export", "toy_two", by_ada.string(), "--from", "Ada B <ada@example.org>"});
+  EXPECT_NE(ToyWorld::read(by_ada / "toy_two/0001-third.patch")
+                .find("\nSigned-off-by: Ada B <ada@example.org>\n---\n"),
+            std::string::npos);
 }
 
 TEST_F(PatchCli, RebaseAllNamesEachStateAndTheFirstBreak) {

@@ -131,13 +131,42 @@ TEST_F(SeriesTest, MailsAreTakenByGitAmAndGitApplyAtThePin) {
     EXPECT_FALSE(fs::exists(world.clone() / "src/toy/b.py"));
     if (how == "am -q") {
       EXPECT_EQ(world.output("git -C " + at + " log -1 --format='%s|%as|%an'"),
-                "scale rows – one by one|2026-11-21|Patchbench\n");
+                "scale rows – one by one|2026-11-21|Nobody\n");
       EXPECT_EQ(
           world.output("git -C " + at + " log -1 --format=%b"),
           "Why it is right.\n\n --- set in\n From here on.\n\nBug: https://toy.invalid/1\n\n");
     }
     ToyWorld::sh("git -C " + at + " reset -q --hard " + base);
   }
+}
+
+TEST_F(SeriesTest, AMailIsSignedOffByWhoFiles) {
+  world.commit(kFiles);
+  Edit edit = edit_of_a({{3, "ours_3()"}});
+  const auto mail = [&](const std::string& signer) {
+    return format_mail(edit, world.pin("1.0"), store, "src/", 1, 1, {}, signer);
+  };
+  edit.set_field("Description", std::string(60, 'a') + " " + std::string(60, 'b'));
+  EXPECT_NE(mail("").find("---\nNot signed off: "), std::string::npos);
+  EXPECT_EQ(mail("").find("Signed-off-by"), std::string::npos);
+  ToyWorld::write(world.folder() / "mail", mail("Zoë Example <zoe@example.org>"));
+  const std::string at = world.clone().string();
+  ToyWorld::sh("git -C " + at + " am -q " + (world.folder() / "mail").string());
+  EXPECT_EQ(world.output("git -C " + at + " log -1 --format='%an <%ae>'"),
+            "Zoë Example <zoe@example.org>\n");
+  EXPECT_EQ(
+      world.output("git -C " + at + " log -1 --format=%b"),
+      std::string(60, 'a') + "\n" + std::string(60, 'b') +
+          "\n\nBug: https://toy.invalid/1\n\nSigned-off-by: Zoë Example <zoe@example.org>\n\n");
+}
+
+TEST(Mailbox, IsANameAndOneAddressOnOneLine) {
+  for (const char* good : {"A <a@b>", "Zoë van X. <z+1@example.org>"})
+    EXPECT_TRUE(is_mailbox(good)) << good;
+  for (const char* bad :
+       {"", "A", "a@b", "<a@b>", " <a@b>", "A <a>", "A <@b>", "A <a@>", "A <a@b@c>", "A <a b@c>",
+        "A <a@b> x", "A <a@b>\nBcc: x@y", "A\n <a@b>", "A <B> <a@b>", "\"A\" <a@b>", "A<a@b>"})
+    EXPECT_FALSE(is_mailbox(bad)) << bad;
 }
 
 TEST_F(SeriesTest, AMailWithCarriageReturnsSaysHowToTakeIt) {
