@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Writes mitigations/patchbench_mitigations/data/<slug>.json, what reports/evidence supports of each release, and the table of
-mitigations/README.md that says where each mitigation was verified.
+"""Writes mitigations/patchbench_mitigations/data/<slug>.json, what reports/evidence supports of each release, data/watch/<slug>.json, what
+`watch` looks for, and the table of mitigations/README.md that says where each mitigation was verified.
 
   mitigation_data.py           write every file
   mitigation_data.py --check   write nothing; exit 1 and name the files that are not what the evidence supports
 
 Of each release that a verdict is about: what upstream showed ("absent" or a failure class), the record of its verified
 mitigation, and the digests of the functions that the mitigation changes, read from the very archive that was measured
-(fetch.py's cache, by its sha256). Evidence on a commit, and what was not isolated, grants nothing.
+(fetch.py's cache, by its sha256). Evidence on a commit, and what was not isolated, grants nothing. For `watch`, of each class the
+condition and the rules of the manifest, and the releases whose newest verdict on a device shows it, each with that record.
 """
 
 from __future__ import annotations
@@ -60,17 +61,22 @@ def constants_of(path: Path) -> dict[str, Any]:
 
 
 @functools.cache
+def records(slug: str) -> dict[str, dict[str, Any]]:
+    """Every record of a pack's evidence, by its digest."""
+    files = sorted((ROOT / "reports" / "evidence" / slug).glob("*.jsonl"))
+    return {hashlib.sha256(line.encode()).hexdigest(): json.loads(line) for file in files for line in RECORDS.records_of(file)}
+
+
+@functools.cache
 def verdicts(slug: str) -> list[dict[str, Any]]:
     """The isolated verdicts about releases, newest last; each with its digest. One that is dated after today never counts."""
     found, now = [], datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    for file in sorted((ROOT / "reports" / "evidence" / slug).glob("*.jsonl")):
-        for line in RECORDS.records_of(file):
-            record = json.loads(line)
-            context = record["predicate"].get("context", {})
-            pin = context.get("pin", {})
-            is_release = "sha256" in pin and not context.get("edits") and context["sandbox"].get("isolated")
-            if record["predicateType"].split(":")[2] == "verdict" and is_release and context["started"] <= now:
-                found.append({**record["predicate"], "digest": hashlib.sha256(line.encode()).hexdigest()})
+    for digest, record in records(slug).items():
+        context = record["predicate"].get("context", {})
+        pin = context.get("pin", {})
+        is_release = "sha256" in pin and not context.get("edits") and context["sandbox"].get("isolated")
+        if record["predicateType"].split(":")[2] == "verdict" and is_release and context["started"] <= now:
+            found.append({**record["predicate"], "digest": digest})
     return sorted(found, key=lambda verdict: verdict["context"]["started"])
 
 
@@ -144,6 +150,51 @@ def data_of(slug: str) -> dict[str, Any] | None:
     return {"slug": slug, "package": name, **head, "releases": releases(slug, pins[name], name, keys)}
 
 
+def shown_classes(slug: str, verdict: dict[str, Any], classes: list[str]) -> set[str]:
+    """The failure classes that a verdict names or that its counted cases showed."""
+    found = {verdict["sentinel"].partition("(")[2].rstrip(")")}
+    for digest in verdict["observations"]:
+        one = records(slug).get(digest, {}).get("predicate", {}).get("observation", {})
+        if one.get("subject") == "upstream" and one.get("seen") == "present" and one.get("role") not in ("survey", "code"):
+            found.add(one["class"])
+    return found & set(classes)
+
+
+def watch_of(slug: str) -> dict[str, Any]:
+    """What `watch` knows of a pack: by package the measured releases, and by class its condition, its rules and its red releases, each
+    with the first digits of a record."""
+    manifest = json.loads((ROOT / "packs" / slug / "manifest.json").read_text())
+    pins = json.loads((ROOT / "env" / "pins.json").read_text())["upstreams"]
+    names = [one["name"] for one in manifest["classes"]]
+    modules, measured = {}, {}
+    red: dict[str, dict[str, dict[str, str]]] = {name: {} for name in names}
+    for upstream in manifest["upstreams"]:
+        known = [] if upstream.get("from_environment") else pins[upstream["name"]]["releases"]
+        if not known:  # what has no release has no version to tell it by
+            continue
+        package, name = pins[upstream["name"]]["project"], upstream["name"]
+        modules.update({file.partition("/")[0]: package for file in upstream["files"]})
+        newest = {}
+        for verdict in verdicts(slug):
+            pin, question = verdict["context"]["pin"], verdict["question"]
+            is_asked = question["question"] == "reproduce" and question["subject"] == "upstream" and pin["upstream"] == name
+            if is_asked and verdict["sentinel"].partition("(")[0] in ("BUG_REPRODUCED", "BUG_ABSENT"):
+                newest[pin["version"], verdict["context"]["machine"]["device"]] = verdict
+        for version in [release["version"] for release in known]:
+            for (found, _), verdict in newest.items():
+                if found == version:
+                    measured.setdefault(package, {})[version] = verdict["digest"][:12]
+                    for one in shown_classes(slug, verdict, names):
+                        red[one].setdefault(package, {})[version] = verdict["digest"][:12]
+    triggers = {name: [one for one in manifest.get("trigger", []) if one["class"] == name] for name in names}
+    rows = {}
+    for name in names:
+        rules = [rule for one in triggers[name] for rule in one.get("code", []) if "rules_out" not in rule]
+        words = list(dict.fromkeys(one["words"] for one in triggers[name]))
+        rows[name] = {"condition": " ".join(words), "rules": rules, "red": red[name]}
+    return {"slug": slug, "modules": modules, "measured": measured, "classes": rows}
+
+
 def ranges(versions: set[str], known: list[str]) -> str:
     """ "0.3.0 to 0.8.1, 0.8.4": versions as runs of neighbours among the known ones, which are in order."""
     runs: list[list[str]] = []
@@ -192,16 +243,17 @@ def main(words: list[str]) -> int:
     if words and not is_check:
         print("mitigation_data.py: takes --check or nothing", file=sys.stderr)
         return 2
-    made = {path.parent.name: data_of(path.parent.name) for path in sorted((ROOT / "packs").glob("*/manifest.json"))}
-    for slug, data in made.items():
-        file, text = PACKAGE / "data" / f"{slug}.json", json.dumps(data, indent=1) + "\n" if data else None
+    slugs = [path.parent.name for path in sorted((ROOT / "packs").glob("*/manifest.json"))]
+    made = {f"{slug}.json": data_of(slug) for slug in slugs} | {f"watch/{slug}.json": watch_of(slug) for slug in slugs}
+    for name, data in made.items():
+        file, text = PACKAGE / "data" / name, json.dumps(data, indent=1) + "\n" if data else None
         if text != (file.read_text() if file.exists() else None):
-            stale.append(slug)
+            stale.append(name)
             if text and not is_check:
                 file.parent.mkdir(exist_ok=True)
                 file.write_text(text)
-    for slug in stale if is_check else ():
-        print(f"mitigations/patchbench_mitigations/data/{slug}.json is not what the evidence supports; run env/mitigation_data.py")
+    for name in stale if is_check else ():
+        print(f"mitigations/patchbench_mitigations/data/{name} is not what the evidence supports; run env/mitigation_data.py")
     is_readme_stale = readme() != README.read_text()
     if is_readme_stale and is_check:
         print("mitigations/README.md does not show what the evidence supports; run env/mitigation_data.py")

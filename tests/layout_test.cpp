@@ -284,9 +284,11 @@ std::vector<std::string> violations(const fs::path& root) {
   check_orphans(root, "repro", {"bench", "function", "harness", "training", "wheel"}, packs, out);
   check_orphans(root, "patches", {"README.md"}, packs, out);
   check_orphans(root, "mitigations/patchbench_mitigations",
-                {"__init__.py", "__main__.py", "after_import.py", "auto.py", "callees.py", "data",
-                 "fingerprint.py", "megatron.py", "ranks.py", "registry.py", "start", "switch.py"},
+                {"__init__.py", "__main__.py", "after_import.py", "auto.py", "callees.py",
+                 "conditions", "counting.py", "data", "fingerprint.py", "megatron.py", "ranks.py",
+                 "registry.py", "start", "switch.py", "watch.py"},
                 packs, out);
+  check_orphans(root, "mitigations/patchbench_mitigations/conditions", {"__init__.py"}, packs, out);
   check_orphans(root, "mitigations/programs", {}, packs, out);
   check_programs(root, packs, out);
   check_orphans(root, "tests/packs",
@@ -414,11 +416,13 @@ TEST_F(Layout, NumberAndFolderNameOnePack) {
 TEST_F(Layout, NothingStandsWithoutItsPack) {
   for (const char* file : {"packs/lost/op.cpp", "repro/lost/repro.cpp", "patches/lost/0001-a.edit",
                            "mitigations/patchbench_mitigations/lost.py",
+                           "mitigations/patchbench_mitigations/conditions/lost.py",
                            "tests/packs/lost_test.cpp", "reports/evidence/lost/a.jsonl"})
     put(file, "\n");
   expect({"packs/lost: belongs to no pack", "repro/lost: belongs to no pack",
           "patches/lost: belongs to no pack",
           "mitigations/patchbench_mitigations/lost.py: belongs to no pack",
+          "mitigations/patchbench_mitigations/conditions/lost.py: belongs to no pack",
           "tests/packs/lost_test.cpp: belongs to no pack",
           "reports/evidence/lost: belongs to no pack"});
 }

@@ -3,9 +3,10 @@
   python -m patchbench_mitigations SCRIPT ARGS…
   python -m patchbench_mitigations -m MODULE ARGS…
   torchrun --nproc-per-node 8 -m patchbench_mitigations SCRIPT ARGS…
+  python -m patchbench_mitigations watch SCRIPT ARGS…      changes nothing: counts the calls that meet a known bug (watch --help)
 
 In the program itself and in every Python that it starts, however: torchrun's workers, spawned and forked children.
-Exit: the program's; 2 for an unknown mitigation or mode.
+Exit: the program's; 2 for an unknown mitigation, mode or option.
 """
 
 from __future__ import annotations
@@ -24,8 +25,18 @@ def main(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help") or words == ["-m"]:
         print(__doc__.strip(), file=sys.stdout if words and words != ["-m"] else sys.stderr)
         return 0 if words and words != ["-m"] else 2
+    is_watch = words[0] == "watch"
+    if is_watch:
+        from patchbench_mitigations import watch
+
+        left = watch.begin(words[1:])
+        if isinstance(left, int):
+            return left
+        words = left
     value = os.environ.get("PATCHBENCH_MITIGATE", "")
-    if not value.strip():
+    if is_watch:
+        pass
+    elif not value.strip():
         print("patchbench_mitigations: PATCHBENCH_MITIGATE is not set: nothing is switched on", file=sys.stderr)
     elif sys.flags.ignore_environment or sys.flags.no_site:
         print("patchbench_mitigations: with -E, -I or -S the program's children are not mitigated", file=sys.stderr)

@@ -136,12 +136,14 @@ def note_refusal(slug: str, why: str) -> None:
 
 
 def status() -> dict[str, Any]:
-    """{"asked", "forced", "rank", "mitigations": {slug: its status()}, "refusals": {slug: {"count", "last"}}} of this process;
-    imports no mitigation."""
+    """{"asked", "forced", "rank", "mitigations": {slug: its status()}, "refusals": {slug: {"count", "last"}}} of this process, and
+    "watch": watch.summary() where that is on; imports no mitigation."""
     loaded = {slug: sys.modules.get(f"patchbench_mitigations.{slug}") for slug in slugs()}
     shown = {slug: module.status() if module else {"slug": slug, "on": False} for slug, module in loaded.items()}
+    watch = sys.modules.get("patchbench_mitigations.watch")
+    watched = {"watch": watch.summary()} if watch else {}
     return {"asked": os.environ.get("PATCHBENCH_MITIGATE", ""), "forced": os.environ.get("PATCHBENCH_FORCE", ""),
-            "rank": ranks.rank(), "mitigations": shown, "refusals": dict(_refused)}  # fmt: skip
+            "rank": ranks.rank(), "mitigations": shown, "refusals": dict(_refused), **watched}  # fmt: skip
 
 
 def _sample(name: str, value: int, **labels: Any) -> str:
@@ -170,6 +172,11 @@ def prometheus() -> str:
         ],
         "refusals_total counter": [
             _sample("refusals_total", one["count"], slug=slug, **rank) for slug, one in shown["refusals"].items()
+        ],
+        "watched_calls_total counter": [
+            _sample("watched_calls_total", place["calls"] + place["traced"], slug=one["slug"], state=one["state"], version=one["version"],
+                    file=place["file"], line=place["line"], function=place["function"], **{"class": one["class"]}, **rank)
+            for one in shown.get("watch", {"classes": []})["classes"] for place in one["places"]
         ],
     }  # fmt: skip
     return "".join(f"# TYPE patchbench_mitigation_{name}\n" + "\n".join(lines) + "\n" for name, lines in families.items() if lines)
