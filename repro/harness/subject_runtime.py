@@ -238,6 +238,8 @@ def run_at_ranks(subject: Any, name: str, batch: Batch, num_ranks: int, parts: t
         report, outputs = run_case(subject, batch.case(name))
         return report, {key: tensor.detach().cpu() for key, tensor in outputs.items()}, [part.state() for part in parts]
 
+    if batch.device.startswith("cuda") and torch.cuda.device_count() < num_ranks:
+        return {"status": "unsupported", "reason": f"it needs {num_ranks} GPUs, and {torch.cuda.device_count()} can be used"}, {}
     try:
         reports, outputs, states = zip(*together(work, num_ranks, device_of), strict=True)
     except NoAnswer as error:
