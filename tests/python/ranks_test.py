@@ -137,7 +137,7 @@ def test_unsupported_is_an_answer(tmp_path: Path) -> None:
 
 
 def test_a_backend_that_is_wrong_gives_no_answer(tmp_path: Path) -> None:
-    """A control net stands beside every case: its gradient is the mean over the ranks, or nothing is said."""
+    """After every case the gradient of a control net must be the mean over the ranks."""
     doubled = "torch.nn.init.constant_ = lambda w, _: w.register_post_accumulate_grad_hook(lambda p: (p.grad.mul_(2), None)[1])"
     report, _, log = told(tmp_path, MEAN.replace("    return {", f"    {doubled}\n    return {{"), [{"ranks": 2}])
     assert report["cases"] == {} and "gloo is wrong: a mean of 1.5 over the ranks came out as 3.0" in log
