@@ -269,6 +269,17 @@ void check_programs(const fs::path& root, const std::set<std::string>& packs,
   }
 }
 
+/// A subject's process finds the harness's modules before the pack's: no two have one name.
+void check_modules(const fs::path& root, const std::set<std::string>& packs,
+                   std::vector<std::string>& out) {
+  for (const std::string& slug : packs) {
+    for (const std::string& name : names_in(root / "repro" / slug)) {
+      if (name.ends_with(".py") && fs::exists(root / "repro/harness" / name))
+        out.push_back("repro/" + slug + "/" + name + ": the harness has a module of this name");
+    }
+  }
+}
+
 /// Every rule of the layout that `root` breaks, one line each.
 std::vector<std::string> violations(const fs::path& root) {
   std::vector<std::string> out;
@@ -291,6 +302,7 @@ std::vector<std::string> violations(const fs::path& root) {
   check_orphans(root, "mitigations/patchbench_mitigations/conditions", {"__init__.py"}, packs, out);
   check_orphans(root, "mitigations/programs", {}, packs, out);
   check_programs(root, packs, out);
+  check_modules(root, packs, out);
   check_orphans(root, "tests/packs",
                 {"kernel_test.cpp", "op_test.h", "sm90_emulator.h", "sm90_machine.h"}, packs, out);
   check_orphans(root, "reports/evidence", {"spine", "OWED.md", "judged.json"}, packs, out);
@@ -441,6 +453,13 @@ TEST_F(Layout, NamesSaySomething) {
   std::sort(got.begin(), got.end());
   EXPECT_EQ(got, (std::vector<std::string>{"repro/harness/common: its name says nothing",
                                            "runner/core/utils.h: its name says nothing"}));
+}
+
+TEST_F(Layout, APacksModuleHasNoNameOfTheHarness) {
+  put("repro/some_pack/rows.py", "");
+  expect({});
+  put("repro/harness/rows.py", "");
+  expect({"repro/some_pack/rows.py: the harness has a module of this name"});
 }
 
 std::string lines(size_t count) { return std::string(count, '\n'); }

@@ -21,7 +21,7 @@ def started(program: str, value: str, num_ranks: int) -> dict[str, float | str]:
     """What one start told. A number that is none is as wrong as a number can be."""
     words = [sys.executable, "-m", "patchbench_mitigations", program]
     if num_ranks > 1:
-        from ranks import free_port  # here: it needs torch, which a program may do without
+        from rank_processes import free_port  # here: it needs torch, which a program may do without
 
         words[1:1] = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_ranks), "--master-addr", "127.0.0.1"]
         words[-3:-3] = ["--master-port", str(free_port())]

@@ -227,7 +227,7 @@ def run_case(subject: Any, case: Case) -> tuple[dict[str, Any], dict[str, torch.
 
 def run_at_ranks(subject: Any, name: str, batch: Batch, num_ranks: int, parts: tuple[Any, ...]) -> tuple[dict[str, Any], Any] | None:
     """Report and outputs of a case at several ranks; None if it has no answer. The parts of the watch learn what ran in each rank."""
-    from ranks import NoAnswer, agreed, together  # here: as in main
+    from rank_processes import NoAnswer, agreed, together  # here: as in main
 
     def device_of(rank: int) -> str:
         return f"cuda:{rank}" if batch.device.startswith("cuda") else batch.device

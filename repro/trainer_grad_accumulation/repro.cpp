@@ -87,9 +87,15 @@ Axes axes_of(const Case& item) {
   return axes;
 }
 
-/// What a right trainer gives: the mean over all labels of the step that count, or of each rank's
-/// own. Of a later step and of ranks its gradients alone: the trainer's loss is of all steps, and a
+/// Of a later step and of ranks the gradients alone: the trainer's loss is of all steps, and a
 /// rank's is not divided as its gradient is.
+Tensors that_are_told(const Case& item, Tensors outputs) {
+  if (item.axes.contains("is_third_step") || item.axes.contains("ranks")) outputs.erase("loss");
+  return outputs;
+}
+
+/// What a right trainer gives: the mean over all labels of the step that count, or of each rank's
+/// own.
 Tensors token_mean(const Case& item, const Tensors& inputs) {
   const Axes axes = axes_of(item);
   Options whole = axes.options;
@@ -97,16 +103,14 @@ Tensors token_mean(const Case& item, const Tensors& inputs) {
     whole.num_ranks = 1;
     whole.micro_batch = static_cast<int64_t>(axes.lengths.size());
   }
-  Tensors right = accumulated(inputs, Weight::kShare, whole);
-  if (item.axes.contains("is_third_step") || item.axes.contains("ranks")) right.erase("loss");
-  return right;
+  return that_are_told(item, accumulated(inputs, Weight::kShare, whole));
 }
 
 harness::InProcessSubject model(Weight weight, bool is_divided_again = false) {
   return [weight, is_divided_again](const Case& item, const Tensors& inputs) {
     Options options = axes_of(item).options;
     options.is_divided_again = is_divided_again;
-    return accumulated(inputs, weight, options);
+    return that_are_told(item, accumulated(inputs, weight, options));
   };
 }
 
@@ -117,7 +121,7 @@ Tensors red_pin(const Case& item, const Tensors& inputs) {
                         : axes.forward.starts_with("takes_") ? Weight::kMeanOfMeans
                         : axes.forward == "ignores"          ? Weight::kSum
                                                              : Weight::kShare;
-  return accumulated(inputs, weight, axes.options);
+  return that_are_told(item, accumulated(inputs, weight, axes.options));
 }
 
 /// One way to be wrong, by the class that it is.

@@ -17,7 +17,7 @@ from typing import Any
 import stand_in
 import torch
 import torch.multiprocessing
-from ranks import become, free_port
+from rank_processes import become, free_port
 
 stand_in.install()
 import deepspeed  # noqa: E402

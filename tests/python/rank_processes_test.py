@@ -15,7 +15,7 @@ import torch
 
 HARNESS = Path(__file__).parents[2] / "repro" / "harness"
 sys.path.insert(0, str(HARNESS))
-import ranks  # noqa: E402
+import rank_processes  # noqa: E402
 import subject_runtime  # noqa: E402
 
 HEAD = """
@@ -120,15 +120,15 @@ def test_a_rank_that_dies_leaves_its_case_without_an_answer(tmp_path: Path) -> N
 
 
 def test_a_rank_that_waits_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(rank_processes, "PATIENCE_S", 1.0)
 
     def work(rank: int) -> tuple[dict[str, Any], int]:
         if rank == 1:
             time.sleep(600)
         return {"status": "ok"}, rank
 
-    with pytest.raises(ranks.NoAnswer, match="rank 1 gave no answer in 1 s"):
-        ranks.together(work, 2, lambda _: "cpu")
+    with pytest.raises(rank_processes.NoAnswer, match="rank 1 gave no answer in 1 s"):
+        rank_processes.together(work, 2, lambda _: "cpu")
 
 
 def test_unsupported_is_an_answer(tmp_path: Path) -> None:
