@@ -679,6 +679,10 @@ def files_below(root: Path) -> Iterator[Path]:
 def main() -> int:
     root, rules = Path(sys.argv[1]), json.loads(sys.argv[2])
     is_project = len(sys.argv) > 3
+    if root.is_file() and root.suffix not in CODE | SETTINGS:
+        known = " ".join(sorted(CODE | SETTINGS))
+        print(f"{root}: is not read as code ({known} are); a list of packages is named without --code, before it", file=sys.stderr)
+        return 2
     files = map(Path, filter(None, Path(sys.argv[3]).read_text(errors="surrogateescape").split("\0"))) if is_project else files_below(root)
     gc.disable()  # trees of code have no cycles, and looking for them takes a third of the time
     reader = Reader(rules, MAX_PARSED if is_project else None)

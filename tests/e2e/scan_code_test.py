@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from scan_test import LIGER, document, scan, uv_lock
+from scan_test import LIGER, document, scan, uv_lock, write
 
 IMPORT = "from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss as Loss\nimport liger_kernel.transformers as lt\n"
 
@@ -160,3 +160,12 @@ def test_packages_and_code_together(tmp_path: Path) -> None:
     (tmp_path / "uv.lock").write_text(uv_lock(("liger-kernel", "0.8.0")))
     (tmp_path / "code/train.py").write_text("import torch\n")
     assert scan(tmp_path / "uv.lock", "--code", tmp_path / "code").returncode == 1
+
+
+def test_a_file_of_another_kind_is_no_code(tmp_path: Path) -> None:
+    """A list that is named behind --code was read as code that calls nothing: a false all-clear."""
+    write(tmp_path, {"train.py": b"print()\n", "requirements.txt": b"liger-kernel==0.8.0\n"})
+    found = scan("--code", "train.py", "requirements.txt", cwd=tmp_path)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "requirements.txt: is not read as code" in found.stderr and found.stderr.count("\n") == 1
+    assert scan("requirements.txt", "--code", "train.py", cwd=tmp_path).returncode == 1
