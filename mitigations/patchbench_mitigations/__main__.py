@@ -25,17 +25,14 @@ def main(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help") or words == ["-m"]:
         print(__doc__.strip(), file=sys.stdout if words and words != ["-m"] else sys.stderr)
         return 0 if words and words != ["-m"] else 2
-    is_watch = words[0] == "watch"
-    if is_watch:
+    value = os.environ.get("PATCHBENCH_MITIGATE", "")
+    if words[0] == "watch":
         from patchbench_mitigations import watch
 
         left = watch.begin(words[1:])
         if isinstance(left, int):
             return left
         words = left
-    value = os.environ.get("PATCHBENCH_MITIGATE", "")
-    if is_watch:
-        pass
     elif not value.strip():
         print("patchbench_mitigations: PATCHBENCH_MITIGATE is not set: nothing is switched on", file=sys.stderr)
     elif sys.flags.ignore_environment or sys.flags.no_site:

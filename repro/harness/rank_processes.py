@@ -121,9 +121,8 @@ def agreed(outputs: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
             theirs = other[name].to(tensor.device)
             if tensor.shape != theirs.shape or tensor.dtype != theirs.dtype:
                 raise ValueError(f"rank {rank} gives {name} in another shape or dtype than rank 0")
-            same = (tensor == theirs) | (tensor.isnan() & theirs.isnan()) if tensor.is_floating_point() else tensor == theirs
-            if not tensor.is_floating_point() and not same.all():
+            if tensor.is_floating_point():  # a NaN differs from everything, and stays NaN
+                made[name] = made[name].where(tensor == theirs, float("nan"))
+            elif not tensor.equal(theirs):
                 raise ValueError(f"rank {rank} gives other values of {name} than rank 0")
-            if tensor.is_floating_point():
-                made[name] = torch.where(same, made[name], torch.full_like(tensor, float("nan")))
     return made

@@ -10,7 +10,7 @@ namespace {
 std::string text_of(const QuestionContext& question) {
   if (question.question == Question::kReproduce && question.subject != SubjectKind::kUpstream)
     return question.subject.text();
-  if (question.question == Question::kReproduce && question.is_partial) return "named_cases";
+  if (is_of_named_cases(question)) return "named_cases";
   if (question.question == Question::kClaim)
     return "claim " + (question.claim.empty() ? question.subject.text() : question.claim);
   const std::string mode =
@@ -19,6 +19,10 @@ std::string text_of(const QuestionContext& question) {
 }
 
 }  // namespace
+
+bool is_of_named_cases(const QuestionContext& question) {
+  return question.question == Question::kReproduce && question.is_partial;
+}
 
 QuestionKey::QuestionKey(std::string text) : text_(std::move(text)) {
   const std::size_t space = text_.find(' ');

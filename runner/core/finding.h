@@ -45,6 +45,9 @@ class QuestionKey {
   std::optional<Question> question_;  ///< nullopt: a reproduction of another subject
 };
 
+/// Whether it asks about a release by cases that the user named.
+bool is_of_named_cases(const QuestionContext& question);
+
 /// A verdict record in short: a question about a version on a device, and its answer.
 struct Finding {
   std::string slug;

@@ -3,6 +3,8 @@
 #include <map>
 #include <tuple>
 
+#include "core/finding.h"
+
 namespace patchbench {
 
 std::string NewestVerdict::question_text() const {
@@ -25,9 +27,7 @@ std::vector<NewestVerdict> newest_verdicts(
     NewestVerdict one{&entry, RunContext::from_json(p.at("context")),
                       QuestionContext::from_json(p.at("question")), outcome_of(entry.record)};
     // One over named cases says nothing of the others.
-    const bool is_of_some =
-        one.question.question == Question::kReproduce && one.question.is_partial;
-    if (is_of_some || !counts(one)) continue;
+    if (is_of_named_cases(one.question) || !counts(one)) continue;
     const Key key(one.run.slug, one.upstream(), one.version(),
                   canonical_json(one.run.pin.companions()), one.question_text(), one.device());
     const auto [held, is_new] = newest.emplace(key, one);
